@@ -1,0 +1,1 @@
+"""JSON schemas with instances that fit and instances that do not, to judge structured output."""

@@ -1,0 +1,163 @@
+"""Hand-written cases: types, constants, numbers, strings and their formats."""
+
+from typing import Any
+
+Row = tuple[dict[str, Any] | bool, list[Any], list[Any]]
+BIG = 2**53
+
+TYPES: tuple[Row, ...] = (
+    ({"type": "string"}, ["", "a", "ü€😀", 'say "hi"', "a\nb\t\\"], [1, None, True, [], {}]),
+    ({"type": "integer"}, [0, -1, 7, 1234567890, BIG], ["1", 1.5, None, False]),
+    ({"type": "number"}, [0, -0.5, 3, 2.25, 1e10, -17], ["0", None, True, []]),
+    ({"type": "boolean"}, [True, False], [0, 1, "true", None]),
+    ({"type": "null"}, [None], [0, "", False, []]),
+    ({"type": "array"}, [[], [1], ["a", None, [True]], [{"k": 1}]], [{}, "[]", 1]),
+    ({"type": "object"}, [{}, {"a": 1}, {"a": {"b": [None]}}], [[], "{}", 3]),
+    ({"type": ["string", "null"]}, ["x", None], [1, [], {}]),
+    ({"type": ["integer", "boolean"]}, [4, True], ["4", 1.5, None]),
+    ({"type": ["array", "object"]}, [[], {}], [1, "s"]),
+    ({"type": ["number", "string"], "minimum": 3}, [3, "a"], [2, None]),
+    ({"type": ["string", "integer"], "maxLength": 2}, ["ab", 500], ["abc", 1.5]),
+    ({}, [1, "a", None, [], {}, {"a": [1]}], []),
+    (True, [1, "a", [None]], []),
+    ({"title": "T", "description": "D", "$comment": "c", "type": "string", "default": "x"}, ["y"], [1]),
+    ({"type": "string", "examples": ["a"], "deprecated": True, "readOnly": True}, ["z"], [0]),
+)
+CONSTANTS: tuple[Row, ...] = (
+    ({"const": 5}, [5], [4, "5", None]),
+    ({"const": "a b"}, ["a b"], ["a", "ab", "a b "]),
+    ({"const": None}, [None], [0, "null"]),
+    ({"const": True}, [True], [False, "true"]),
+    (
+        {"const": {"a": [1, 2], "b": None}},
+        [{"a": [1, 2], "b": None}],
+        [{"a": [1, 2]}, {"a": [2, 1], "b": None}],
+    ),
+    ({"const": [1, "x"]}, [[1, "x"]], [["x", 1], [1]]),
+    ({"const": '\u00e9\n"quoted"'}, ['\u00e9\n"quoted"'], ["e"]),
+    ({"enum": ["red", "green", "blue"]}, ["red", "blue"], ["re", "redd", 1]),
+    ({"enum": [1, 2, 30]}, [1, 30], [3, 0, "1"]),
+    (
+        {"enum": ["a", 1, None, True, [1], {"k": "v"}]},
+        ["a", 1, None, True, [1], {"k": "v"}],
+        ["b", 2, False, [], {}],
+    ),
+    ({"type": "string", "enum": ["x", "y", 3]}, ["x", "y"], [3, "z"]),
+    ({"type": "integer", "enum": [1, "one"]}, [1], ["one", 2]),
+    ({"enum": ["ab", "abc", "abcd"]}, ["ab", "abc", "abcd"], ["a", "abcde"]),
+    ({"enum": ["", " "]}, ["", " "], ["  ", "x"]),
+    ({"enum": ["日本", "日", "😀"]}, ["日本", "日", "😀"], ["本"]),
+    ({"enum": [10, 100, -10]}, [10, 100, -10], [1000, 1, -1]),
+)
+NUMBERS: tuple[Row, ...] = (
+    ({"type": "integer", "minimum": 0}, [0, 1, 99], [-1, -100]),
+    ({"type": "integer", "maximum": 10}, [10, 0, -50], [11, 100]),
+    ({"type": "integer", "minimum": -5, "maximum": 5}, [-5, 0, 5], [-6, 6, 55]),
+    ({"type": "integer", "exclusiveMinimum": 0}, [1, 10], [0, -1]),
+    ({"type": "integer", "exclusiveMaximum": 100}, [99, -3], [100, 101]),
+    ({"type": "integer", "exclusiveMinimum": 9, "exclusiveMaximum": 12}, [10, 11], [9, 12, 1]),
+    ({"type": "integer", "minimum": 1, "maximum": 1}, [1], [0, 2, 11]),
+    ({"type": "integer", "minimum": 1950, "maximum": 2050}, [1950, 1999, 2050], [1949, 2051, 20]),
+    (
+        {"type": "integer", "minimum": 123456, "maximum": 7654321},
+        [123456, 999999, 7654321],
+        [123455, 7654322],
+    ),
+    ({"type": "integer", "minimum": 0, "maximum": 65535}, [0, 80, 65535], [65536, 70000, -1]),
+    ({"type": "number", "minimum": 0}, [0, 0.5, 10.25], [-0.5, -1]),
+    ({"type": "number", "maximum": 1}, [1, 0.999, -3.5], [1.001, 2]),
+    ({"type": "number", "minimum": 0, "maximum": 1}, [0, 0.25, 1], [1.5, -0.1, 2]),
+    ({"type": "number", "exclusiveMinimum": 0}, [0.1, 5], [0, -2.5]),
+    ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, [0.5, 0.001], [0, 1, 1.5]),
+    ({"type": "number", "minimum": 0.5, "maximum": 2.25}, [0.5, 1, 2.25], [0.4, 2.3, 3]),
+    ({"type": "number", "minimum": -10.5, "maximum": -1.5}, [-10.5, -2, -1.5], [-11, -1, 0]),
+    ({"type": "integer", "multipleOf": 3}, [0, 3, -9, 300], [1, 100]),
+    ({"type": "integer", "multipleOf": 5, "minimum": 10, "maximum": 30}, [10, 15, 30], [5, 12, 35]),
+    ({"type": "number", "multipleOf": 0.5}, [0, 1.5, 2, -0.5], [0.3, 1.25]),
+    ({"type": "number", "multipleOf": 0.01}, [0.25, 3, 7.75], [0.125]),
+    ({"type": "integer", "multipleOf": 7, "exclusiveMinimum": 0}, [7, 14, 70], [0, -7, 8]),
+    ({"type": "integer", "multipleOf": 1}, [5], [0.5]),
+    ({"minimum": 5}, [5, 9, "text", None, []], [4, 0]),
+    ({"maximum": 5}, [5, "text"], [6]),
+    ({"multipleOf": 2}, [4, "x"], [3]),
+    ({"type": "number", "format": "float"}, [1.5], ["1.5"]),
+    ({"type": "integer", "format": "int32"}, [1], ["1"]),
+)
+LENGTHS: tuple[Row, ...] = (
+    ({"type": "string", "minLength": 1}, ["a", "abc", "é"], ["", 1]),
+    ({"type": "string", "maxLength": 3}, ["", "abc", "日本語", "😀😀😀"], ["abcd", "日本語だ"]),
+    ({"type": "string", "minLength": 2, "maxLength": 4}, ["ab", "abcd", "éé"], ["a", "abcde", "é"]),
+    ({"type": "string", "minLength": 5, "maxLength": 5}, ["12345", 'a\nb"c'], ["1234", "123456"]),
+    ({"type": "string", "maxLength": 0}, [""], ["a"]),
+    ({"minLength": 2}, ["ab", 1, None], ["a"]),
+    ({"maxLength": 2}, ["ab", 100, []], ["abc"]),
+)
+PATTERNS: tuple[Row, ...] = (
+    ({"type": "string", "pattern": "^[a-z]+$"}, ["abc"], ["", "Abc", "a1"]),
+    ({"type": "string", "pattern": "^[A-Z]{2}[0-9]{4}$"}, ["AB1234"], ["A1234", "AB12345", "ab1234"]),
+    ({"type": "string", "pattern": "^(yes|no|maybe)$"}, ["yes", "maybe"], ["y", "yesno"]),
+    ({"type": "string", "pattern": "cat"}, ["cat", "a cat sat"], ["dog", "ca t"]),
+    ({"type": "string", "pattern": "^pre"}, ["pre", "prefix"], ["a pre", "pr"]),
+    ({"type": "string", "pattern": "end$"}, ["end", "the end"], ["ends", "en"]),
+    ({"type": "string", "pattern": "^\\d{3}-\\d{2}$"}, ["123-45"], ["12-345", "123-456"]),
+    ({"type": "string", "pattern": "^[^@ ]+@[^@ ]+$"}, ["a@b", "x.y@z.de"], ["a@", "@b", "a b@c"]),
+    ({"type": "string", "pattern": "^\\w+\\s\\w+$"}, ["hello world"], ["hello", "a b c"]),
+    ({"type": "string", "pattern": "^a?b*c+$"}, ["c", "abbcc"], ["ab", "aac"]),
+    (
+        {"type": "string", "pattern": "^[a-z]+$", "minLength": 3, "maxLength": 4},
+        ["abc", "abcd"],
+        ["ab", "abcde", "ABC"],
+    ),
+    ({"type": "string", "pattern": "^\\$[0-9]+\\.[0-9]{2}$"}, ["$12.50"], ["12.50", "$12.5"]),
+    ({"type": "string", "pattern": "^[äöü]+$"}, ["äö"], ["ao"]),
+    ({"type": "string", "pattern": "^(?:[01]\\d|2[0-3]):[0-5]\\d$"}, ["00:00", "23:59"], ["24:00", "1:00"]),
+    ({"type": "string", "pattern": '^"q"$'}, ['"q"'], ["q"]),
+    ({"type": "string", "pattern": "^(?!no)[a-z]+$"}, ["yes"], ["nope"]),
+    ({"type": "string", "pattern": "^(a)\\1$"}, ["aa"], ["ab"]),
+    ({"type": "string", "pattern": "^.{2,3}$"}, ["ab", "é€😀"], ["a", "abcd"]),
+    ({"pattern": "^x"}, ["xy", 3], ["yx"]),
+)
+FORMATS: tuple[Row, ...] = (
+    (
+        {"type": "string", "format": "date"},
+        ["2024-02-29", "1999-12-31"],
+        ["2024-13-01", "2023-02-29", "1900-02-29", "0000-01-01", "99-1-1"],
+    ),
+    (
+        {"type": "string", "format": "time"},
+        ["10:20:30Z", "23:59:59+01:00"],
+        ["25:00:00Z", "12:34:60Z", "12:34:56"],
+    ),
+    (
+        {"type": "string", "format": "date-time"},
+        ["2024-05-06T07:08:09Z", "2024-05-06T07:08:09.5+02:00"],
+        ["2024-05-06", "2023-02-29T00:00:00Z", "x"],
+    ),
+    ({"type": "string", "format": "duration"}, ["P3D", "PT1H30M"], ["3D", "P"]),
+    ({"type": "string", "format": "email"}, ["a@b.de", "x.y@example.org"], ["no-at-sign"]),
+    (
+        {"type": "string", "format": "hostname"},
+        ["example.org", "a-b.c"],
+        ["-a", "a..b", ".".join(["a" * 60] * 5)],
+    ),
+    ({"type": "string", "format": "ipv4"}, ["127.0.0.1", "8.8.8.8"], ["256.1.1.1", "1.2.3"]),
+    ({"type": "string", "format": "ipv6"}, ["::1", "2001:db8::ff"], ["::g", "1"]),
+    ({"type": "string", "format": "uuid"}, ["123e4567-e89b-12d3-a456-426614174000"], ["123e4567", "x"]),
+    ({"type": "string", "format": "uri"}, ["https://example.org/a?b=c", "urn:isbn:1"], ["no scheme", "://x"]),
+    ({"type": "string", "format": "uri-reference"}, ["/a/b", "../x"], ["a b"]),
+    ({"type": "string", "format": "json-pointer"}, ["/a/0", ""], ["a"]),
+    ({"type": "string", "format": "regex"}, ["^a+$"], ["("]),
+    ({"type": "string", "format": "idn-email"}, ["ü@b.de"], ["no-at-sign"]),
+    ({"type": "string", "format": "a-format-of-ours"}, ["anything"], [1]),
+    ({"type": "string", "format": "date", "maxLength": 10}, ["2024-01-01"], ["x"]),
+    ({"type": "string", "format": "date", "minLength": 11}, [], ["2024-01-01"]),
+    ({"type": "string", "format": "email", "pattern": "de$"}, ["a@b.de"], ["a@b.org", "de"]),
+)
+ENCODINGS: tuple[Row, ...] = (
+    ({"type": "string", "contentEncoding": "base64"}, ["aGk="], [1]),
+    ({"type": "string", "contentMediaType": "application/json"}, ["{}"], [1]),
+)
+SCALARS = {
+    "type": TYPES, "constant": CONSTANTS, "number": NUMBERS, "length": LENGTHS, "pattern": PATTERNS,
+    "format": FORMATS, "encoding": ENCODINGS,
+}  # fmt: skip
