@@ -52,6 +52,12 @@ class SessionNotFound(RyzError):
     code = "session_not_found"
 
 
+class ResponseNotFound(RyzError):
+    """No such response, or it belongs to another tenant."""
+
+    code = "response_not_found"
+
+
 class Conflict(RyzError):
     """The name is taken, or the object has changed meanwhile."""
 
@@ -127,6 +133,7 @@ FAMILY: dict[str, type[RyzError]] = {
         ContextLengthExceeded,
         ModelNotFound,
         SessionNotFound,
+        ResponseNotFound,
         Conflict,
         RequestTooLarge,
         RateLimited,
@@ -145,6 +152,7 @@ TABLE: dict[str, ErrorMapping] = {
     "context_length_exceeded": ErrorMapping(400, "invalid_request_error"),
     "model_not_found": ErrorMapping(404, "invalid_request_error"),
     "session_not_found": ErrorMapping(404, "invalid_request_error"),
+    "response_not_found": ErrorMapping(404, "invalid_request_error"),
     "conflict": ErrorMapping(409, "invalid_request_error"),
     "request_too_large": ErrorMapping(413, "invalid_request_error"),
     # clients and proxies would send it again after a 5xx, and two more engines would die

@@ -19,6 +19,9 @@ from services.kvstate.domain.session_quota import ALONE_SHARE, SessionQuotas
 from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.redis.store_errors import KV_STORE, SESSION_STORE
+from services.kvstate.responses.redis_responses import RedisResponseStore
+from services.kvstate.responses.response_calls import ResponseCalls
+from services.kvstate.responses.response_store import ResponseQuotas
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.session_calls import RecordLimits, SessionCalls
 from services.kvstate.sessions.session_watch import probe_store, watch_store
@@ -29,6 +32,7 @@ from shared.settings import load
 
 SESSION_CALL_KINDS = 7
 BLOCK_CALL_KINDS = 2
+RESPONSE_CONNECTIONS = 16
 
 
 async def setup(service: Service, stack: AsyncExitStack) -> None:
@@ -37,6 +41,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     circuit, kv_circuit = make_circuit(settings), make_circuit(settings)
     store = make_session_store(settings, circuit)
     stack.push_async_callback(store.close)
+    kept_responses = make_response_store(settings, circuit)
+    stack.push_async_callback(kept_responses.close)
     blocks = make_block_store(settings, kv_circuit)
     stack.push_async_callback(blocks.close)
     bus = await service.connect_bus(stack)
@@ -55,6 +61,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     )
     limits = RecordLimits(settings.session_max_bytes, settings.session_ttl_s)
     sessions = SessionCalls(bus, store, tier, metrics, limits)
+
+    responses = ResponseCalls(kept_responses, tier.make_room_for, settings.session_max_bytes)
 
     def detail() -> dict[str, Any]:
         return {
@@ -80,7 +88,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.add_check("session store", lambda: not circuit.open)
     service.set_detail(detail)
     service.on_drain(server.stop)
-    await server.start([*sessions.calls(), *BlockCalls(tier, counted).calls()])
+    await server.start([*sessions.calls(), *responses.calls(), *BlockCalls(tier, counted).calls()])
     await service.answer_status(bus)
     await service.serve_admin(stack)
     service.ready()
@@ -107,6 +115,20 @@ def make_session_store(settings: KVStateSettings, circuit: Circuit) -> RedisSess
         tombstone_s=settings.session_tombstone_s,
         quotas=session_quotas(settings),
     )
+
+
+def make_response_store(settings: KVStateSettings, circuit: Circuit) -> RedisResponseStore:
+    """The store of responses, in the Redis of sessions; both see through one circuit whether it answers."""
+    link = RedisLink(
+        settings.redis_address(settings.redis_url),
+        timeout_s=settings.redis_timeout_s,
+        max_connections=RESPONSE_CONNECTIONS,
+        name="session store",
+        reason=SESSION_STORE,
+        circuit=circuit,
+    )
+    quotas = ResponseQuotas(settings.response_max_per_tenant, settings.response_bytes_per_tenant)
+    return RedisResponseStore(link, ttl_s=settings.response_ttl_s, quotas=quotas)
 
 
 def make_block_store(settings: KVStateSettings, circuit: Circuit) -> RedisBlockStore:

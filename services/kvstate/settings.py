@@ -7,6 +7,7 @@ from pydantic import Field
 
 from shared.setting_types import (
     AnyBytes,
+    From1MiB,
     SecondToTenYears,
     Share,
     UpToHalfMinute,
@@ -43,6 +44,12 @@ class KVStateSettings(CommonSettings, RedisTlsSettings, SessionSizeSettings, Pin
     it has KV as well, and 2/(N+1) of that where N tenants have sessions; 1 GiB if it has no such limit."""
     session_pins_per_tenant: Annotated[int, Interval(ge=0, le=10_000_000)] = 1000
     """Pinned sessions of a tenant."""
+    response_ttl_s: SecondToTenYears = 2_592_000.0
+    """How long a response of the Responses API lives after it was stored or last continued."""
+    response_max_per_tenant: Annotated[int, Interval(ge=1, le=100_000_000)] = 100_000
+    """Responses of a tenant; beyond it those that were unused longest go."""
+    response_bytes_per_tenant: From1MiB = 256 * 2**20
+    """Bytes of a tenant's responses in Redis; beyond it those that were unused longest go."""
     kvstate_max_concurrent: Annotated[int, Interval(ge=1, le=1024)] = 32
     """Calls of each kind that run at the same time."""
     kvstate_max_pending: UpToMillion = 4096

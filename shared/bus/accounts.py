@@ -60,6 +60,10 @@ WORK, CANCEL, RESEND = _all(subjects.work("_")), _all(subjects.cancel("_")), _al
 PEER, WARM, DRAIN = _all(subjects.peer("_")), _all(subjects.warm("_")), _all(subjects.drain("_"))
 CLAIM, DELIVERED = _all(subjects.claim("_")), _all(subjects.delivered("_"))
 ANY_INBOX = f"{INBOX}.>"
+RESPONSE_CALLS = (
+    subjects.RESPONSE_PUT, subjects.RESPONSE_GET, subjects.RESPONSE_CHAIN, subjects.RESPONSE_LEASE,
+    subjects.RESPONSE_CLAIM, subjects.RESPONSE_DELETE,
+)  # fmt: skip
 
 _GATEWAY = BusAccount(
     "gateway",
@@ -68,7 +72,7 @@ _GATEWAY = BusAccount(
         subjects.GENERATE_ALL, RESEND, CANCEL, subjects.CANCEL_ALL, subjects.ATTACH, subjects.MODELS,
         subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
-        DELIVERED,
+        DELIVERED, *RESPONSE_CALLS,
     ),
     read=(subjects.GROUP_DOWN, subjects.STATUS),
     answers=True,
@@ -111,7 +115,7 @@ _KVSTATE = BusAccount(
             for subject in (
                 subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
                 subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.PINS, subjects.BLOCKS_FIND,
-                subjects.BLOCKS_COMMIT,
+                subjects.BLOCKS_COMMIT, *RESPONSE_CALLS,
             )
         ),
         subjects.STATUS,

@@ -100,6 +100,10 @@ NAMES = bytes(range(32))
 HELD = m.HeldBlocks(tenant="acme", names=NAMES, parts=4, session_id="s1", priority=-1)
 KV_RATES = m.KVRates(recompute_tokens_per_s=3600.0, fetch_tokens_per_s=40_000.0, fetch_s=0.002, store=True)
 
+RESPONSE = m.ResponseRecord(
+    response_id="resp_1", tenant="acme", model="demo", parent="resp_0", created_ms=1_700_000_000_000,
+    ended=False, input_items='[{"type":"message"}]', body='{"id":"resp_1"}', request=b"\x80",
+)  # fmt: skip
 EXAMPLES: list[m.Wire] = [
     TOP,
     LOGPROB,
@@ -178,6 +182,22 @@ EXAMPLES: list[m.Wire] = [
     m.SessionGone(tenant="acme", session_id="s1", names=NAMES),
     m.SessionRouteQuery(tenant="acme", session_id="s1", model="demo"),
     m.SessionRoute(home="g0", pinned_group="g1", last_group="g2", groups={"g0": "ready"}),
+    RESPONSE,
+    m.ResponsePut(record=RESPONSE, is_new=False, owner="gateway-1", lease_ms=15_000),
+    m.ResponseStored(stored=True, dropped=2),
+    m.ResponseGet(tenant="acme", response_id="resp_1"),
+    m.ResponseFound(record=RESPONSE, abandoned=True),
+    m.ResponseChainQuery(tenant="acme", response_id="resp_1", room=4096),
+    m.ResponseChain(records=[RESPONSE], rest="resp_0"),
+    m.ResponseLease(
+        tenant="acme", response_id="resp_1", owner="gateway-1", lease_ms=15_000, takes_over=True
+    ),
+    m.ResponseLeased(held=True),
+    m.ResponseClaim(owner="gateway-1", lease_ms=15_000, limit=8),
+    m.ResponseName(tenant="acme", response_id="resp_1"),
+    m.ResponsesClaimed(responses=[m.ResponseName(tenant="acme", response_id="resp_1")]),
+    m.ResponseDelete(tenant="acme", response_id="resp_1"),
+    m.ResponseDeleted(response_id="resp_1"),
     m.BlocksFind(names=NAMES, lease_ms=2000, parts=4),
     m.BlocksFound(count=2, num_bytes=65_536),
     HELD,

@@ -29,6 +29,7 @@ from shared.messages import (
     fleet,
     frames,
     generate,
+    responses,
     sessions,
 )
 from shared.messages.frames import Frame
@@ -41,6 +42,7 @@ PARTS: list[tuple[str, ModuleType]] = [
     ("Parts and form of an answer", answer_parts),
     ("Frames", frames),
     ("Sessions", sessions),
+    ("Responses", responses),
     ("KV blocks", blocks),
     ("Fleet and status", fleet),
 ]

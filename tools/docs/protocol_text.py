@@ -79,6 +79,20 @@ SUBJECTS = [
         f"`{subjects.SESSION_PIN}`", "SessionPin, answered by SessionDescribed", "other services", KVSTATE
     ),
     SubjectRow(f"`{subjects.PINS}`", "PinList, answered by PinPage", "routers", KVSTATE),
+    SubjectRow(f"`{subjects.RESPONSE_PUT}`", "ResponsePut, answered by ResponseStored", "gateways", KVSTATE),
+    SubjectRow(f"`{subjects.RESPONSE_GET}`", "ResponseGet, answered by ResponseFound", "gateways", KVSTATE),
+    SubjectRow(
+        f"`{subjects.RESPONSE_CHAIN}`", "ResponseChainQuery, answered by ResponseChain", "gateways", KVSTATE
+    ),
+    SubjectRow(
+        f"`{subjects.RESPONSE_LEASE}`", "ResponseLease, answered by ResponseLeased", "gateways", KVSTATE
+    ),
+    SubjectRow(
+        f"`{subjects.RESPONSE_CLAIM}`", "ResponseClaim, answered by ResponsesClaimed", "gateways", KVSTATE
+    ),
+    SubjectRow(
+        f"`{subjects.RESPONSE_DELETE}`", "ResponseDelete, answered by ResponseDeleted", "gateways", KVSTATE
+    ),
     SubjectRow(f"`{subjects.BLOCKS_FIND}`", "BlocksFind, answered by BlocksFound", "leaders", KVSTATE),
     SubjectRow(
         f"`{subjects.BLOCKS_COMMIT}`", "BlocksCommit, answered by BlocksCommitted", "leaders", KVSTATE

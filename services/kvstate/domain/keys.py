@@ -16,6 +16,14 @@ SPARE_PREFIX = f"{PREFIX}:session-spare:"  # sorted set of ids of spare sessions
 DELETED_PREFIX = f"{PREFIX}:sessions-deleted:"  # sorted set of `short`s with a tombstone, by its time
 FLOOR_PREFIX = f"{PREFIX}:gone-before:"  # tombstones up to this time were given up; expires
 
+# Responses, for each tenant:
+RESPONSE_PREFIX = (
+    f"{PREFIX}:response:"  # hash: record (`r`), parent (`p`), ended (`e`), owner (`o`), lease (`l`)
+)
+RESPONSE_SIZES_PREFIX = f"{PREFIX}:response-sizes:"  # hash, id -> bytes; empty id: of all
+RESPONSE_ENDS_PREFIX = f"{PREFIX}:response-ends:"  # sorted set of ids by when they expire, in milliseconds
+RESPONSES_RUNNING = f"{PREFIX}:responses-running"  # sorted set of `member`s that run, by the end of the lease
+
 SHORT_CHARS = 20  # of `short`
 
 # What is known of KV blocks. Several kinds of fact in a few keys, so that one command reads many blocks.

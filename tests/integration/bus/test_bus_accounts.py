@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from services.router.domain.loss import read_disconnect
 from shared import subjects
 from shared.bus import Message, RequestTimedOut
-from shared.bus.accounts import ACCOUNTS, BusAccount, inbox_prefix, user_of, with_user
+from shared.bus.accounts import ACCOUNTS, RESPONSE_CALLS, BusAccount, inbox_prefix, user_of, with_user
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, Unavailable
 from shared.subjects import Caller
@@ -59,6 +59,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.SESSION_DESCRIBE: ({"gateway"}, KVSTATE),
     subjects.SESSION_PIN: ({"gateway"}, KVSTATE),
     subjects.PINS: (ROUTERS, KVSTATE),
+    **dict.fromkeys(RESPONSE_CALLS, ({"gateway"}, KVSTATE)),
     subjects.BLOCKS_FIND: (LEADERS | {"cli"}, KVSTATE),
     subjects.BLOCKS_COMMIT: (LEADERS, KVSTATE),
     subjects.SESSION_TURNS: (LEADERS, ROUTERS),

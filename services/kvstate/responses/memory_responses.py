@@ -1,0 +1,138 @@
+"""A store of responses in memory: for tests, and as the plain form of what the Lua scripts do."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.kvstate.responses.response_store import (
+    FoundChain,
+    FoundResponse,
+    PutResult,
+    ResponseEntry,
+    ResponseQuotas,
+)
+
+_NO_QUOTAS = ResponseQuotas()
+Place = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _KeptResponse:
+    entry: ResponseEntry
+    expires_at: float
+    owner: str
+    lease_until: float
+
+
+class MemoryResponseStore:
+    """Implements `ResponseStore`.
+
+    Args:
+        ttl_s: How long records live.
+        clock: Returns seconds.
+        quotas: Limits of tenants.
+    """
+
+    def __init__(
+        self, *, ttl_s: float, clock: Callable[[], float], quotas: ResponseQuotas = _NO_QUOTAS
+    ) -> None:
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._quotas = quotas
+        self._kept: dict[Place, _KeptResponse] = {}  # the longest unused first
+
+    async def put(self, entry: ResponseEntry) -> PutResult:
+        """See `ResponseStore.put`."""
+        self._purge()
+        place, now = (entry.tenant, entry.response_id), self._clock()
+        kept = self._kept.get(place)
+        if kept is not None and kept.entry.ended:
+            return PutResult(kept.entry.record == entry.record)
+        if kept is None and not entry.is_new:
+            return PutResult(stored=False)
+        going = self._in_the_way(entry)
+        if going is None:
+            return PutResult(stored=False, over_quota=True)
+        for other in going:
+            del self._kept[other]
+        self._kept.pop(place, None)
+        self._kept[place] = _KeptResponse(entry, now + self._ttl_s, entry.owner, now + entry.lease_ms / 1000)
+        return PutResult(stored=True, dropped=len(going))
+
+    async def get(self, tenant: str, response_id: str) -> FoundResponse | None:
+        """See `ResponseStore.get`."""
+        self._purge()
+        kept = self._kept.get((tenant, response_id))
+        return None if kept is None else FoundResponse(kept.entry.record, self._is_free(kept))
+
+    async def chain(self, tenant: str, response_id: str, room: int, limit: int) -> FoundChain:
+        """See `ResponseStore.chain`."""
+        self._purge()
+        records: list[bytes] = []
+        name = response_id
+        while name:
+            kept = self._kept.pop((tenant, name), None)
+            if kept is None:
+                return FoundChain(records, missing=name)
+            self._kept[tenant, name] = kept
+            size = len(kept.entry.record)
+            if records and (size > room or len(records) >= limit):
+                return FoundChain(records, rest=name)
+            kept.expires_at = self._clock() + self._ttl_s
+            records.append(kept.entry.record)
+            room -= size
+            name = kept.entry.parent
+        return FoundChain(records)
+
+    async def lease(
+        self, tenant: str, response_id: str, owner: str, lease_ms: int, *, takes_over: bool
+    ) -> bool:
+        """See `ResponseStore.lease`."""
+        self._purge()
+        kept = self._kept.get((tenant, response_id))
+        if kept is None or kept.entry.ended:
+            return False
+        if not (takes_over or kept.owner == owner or self._is_free(kept)):
+            return False
+        kept.owner, kept.lease_until = owner, self._clock() + lease_ms / 1000
+        return True
+
+    async def claim(self, owner: str, lease_ms: int, limit: int) -> list[tuple[str, str]]:
+        """See `ResponseStore.claim`."""
+        self._purge()
+        free = [place for place, kept in self._kept.items() if self._is_free(kept)]
+        free.sort(key=lambda place: self._kept[place].lease_until)
+        for place in free[:limit]:
+            self._kept[place].owner = owner
+            self._kept[place].lease_until = self._clock() + lease_ms / 1000
+        return free[:limit]
+
+    async def delete(self, tenant: str, response_id: str) -> bool:
+        """See `ResponseStore.delete`."""
+        self._purge()
+        return self._kept.pop((tenant, response_id), None) is not None
+
+    async def close(self) -> None:
+        """See `ResponseStore.close`."""
+
+    def _is_free(self, kept: _KeptResponse) -> bool:
+        return not kept.entry.ended and kept.lease_until <= self._clock()
+
+    def _in_the_way(self, entry: ResponseEntry) -> list[Place] | None:
+        """Returns the records to drop for the entry, or None if dropping all of them is not enough."""
+        mine = {place: kept for place, kept in self._kept.items() if place[0] == entry.tenant}
+        mine.pop((entry.tenant, entry.response_id), None)
+        count = len(mine) + 1 - self._quotas.responses
+        num_bytes = sum(kept.entry.size for kept in mine.values()) + entry.size - self._quotas.num_bytes
+        going = []
+        for place, kept in mine.items():
+            if count <= 0 and num_bytes <= 0:
+                break
+            if kept.entry.ended:
+                going.append(place)
+                count, num_bytes = count - 1, num_bytes - kept.entry.size
+        return going if count <= 0 and num_bytes <= 0 else None
+
+    def _purge(self) -> None:
+        now = self._clock()
+        for place in [place for place, kept in self._kept.items() if kept.expires_at <= now]:
+            del self._kept[place]
