@@ -63,6 +63,8 @@ class Delta(Wire, frozen=True, kw_only=True):
         prompt_logprobs: Log probabilities of the prompt's next tokens, in the first choice only. That of the
             first token of a prompt is 0, since nothing comes before it.
         embedding: The embedding of the prompt: 32-bit little-endian floats.
+        prompt_text: The next piece of the prompt's text, if the request has `echo`; before all tokens, in the
+            first choice only.
     """
 
     choice: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -73,6 +75,7 @@ class Delta(Wire, frozen=True, kw_only=True):
     parts: list[AnswerPart] = []
     prompt_logprobs: list[TokenLogprob] = []
     embedding: bytes = b""
+    prompt_text: str = ""
 
 
 class Usage(Wire, frozen=True, kw_only=True):

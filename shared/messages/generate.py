@@ -120,6 +120,7 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
             to go on.
         session_version: Version of the session before this turn, from `Accepted`; -1: not known.
         prompt_logprobs: Log probabilities of the prompt that the caller has; they are not sent again.
+        prompt_text: Characters of the prompt's text that the caller has, likewise.
     """
 
     token_ids: Annotated[list[TokenIds], msgspec.Meta(max_length=MAX_CHOICES)]
@@ -127,6 +128,7 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
     fingerprint: Annotated[str, msgspec.Meta(max_length=256)] = ""
     session_version: Annotated[int, msgspec.Meta(ge=-1)] = -1
     prompt_logprobs: Annotated[int, msgspec.Meta(ge=0)] = 0
+    prompt_text: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class GenerateRequest(Wire, frozen=True, kw_only=True):
@@ -151,6 +153,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
         template: Variables for the chat template.
         truncate_prompt_tokens: Keeps so many last tokens of the prompt; 0: all.
         embedding: Asks for the prompt's embedding; then no token is generated.
+        prompt_only: No token is generated: the answer is what `prompt_logprobs` and `echo` bring.
+        echo: Sends the text of the prompt's tokens first (`Delta.prompt_text`).
         confirms: The caller sends `Delivered` at the end. If it does not, an equal turn that follows replaces
             this one.
     """
@@ -179,6 +183,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     template: TemplateOptions | None = None
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     embedding: EmbeddingOptions | None = None
+    prompt_only: bool = False
+    echo: bool = False
 
 
 class Route(Wire, frozen=True, kw_only=True):

@@ -150,6 +150,7 @@ class EngineLoop:
         self._metrics.step.observe(now - max(step.submitted, self._last_done))
         self._last_done = now
         self._engine.count_tokens(step.num_tokens)
+        self._output.emit_prompts(scheduler.apply_prompts(result))
         self._output.emit_tokens(scheduler, scheduler.apply(result), now)
 
     def _on_idle_failure(self) -> None:

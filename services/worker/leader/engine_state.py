@@ -23,12 +23,14 @@ class EngineFacts:
         vocab_size: Token ids are below it.
         fingerprint: Names the weights and the KV format.
         names: Names the KV blocks.
+        hidden_size: Length of an embedding.
     """
 
     context_length: int
     vocab_size: int
     fingerprint: str = ""
     names: BlockNames = UNNAMED
+    hidden_size: int = 0
 
 
 class EngineState:
@@ -77,7 +79,7 @@ class EngineState:
         context_length = min(info.context_length, info.num_blocks * BLOCK_SIZE)
         self.info = info
         self.facts = EngineFacts(
-            context_length, info.vocab_size, f"{info.fingerprint}/{info.kv_format}", names
+            context_length, info.vocab_size, f"{info.fingerprint}/{info.kv_format}", names, info.hidden_size
         )
         self.scheduler = Scheduler(
             BlockManager(info.num_blocks), self._limits, names, costs=self.costs, clock=self.clock

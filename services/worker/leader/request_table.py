@@ -116,6 +116,8 @@ class RequestTable:
         assert scheduler is not None
         self._places_held -= generation.request.sampling.n
         generation.started = True
+        if generation.choices[0].prompt is not None:
+            self.send_tokens(generation)
         for choice in generation.choices:
             if choice.finish_reason is None:
                 generation.open_choices += 1
@@ -151,11 +153,14 @@ class RequestTable:
             return
         self._metrics.requests.labels(error.code).inc()
         self.counts.count_end(error)
-        frame = generation.tokens()
-        if frame is not None:
-            self.publisher.send(generation, frame)
+        self.send_tokens(generation)
         self.publisher.send(generation, generation.failed(error))
         self._remove(generation)
+
+    def send_tokens(self, generation: Generation) -> None:
+        """Sends everything that the caller has not got yet."""
+        for frame in generation.token_frames():
+            self.publisher.send(generation, frame)
 
     def fail_all(self, error: RyzError) -> None:
         """Fails every request in hand. With `GroupLost` their callers resume them elsewhere."""

@@ -7,6 +7,7 @@ streams after the same step, so that processes between leader and callers wake u
 import structlog
 
 from services.worker.domain.generation.generation import Generation
+from services.worker.domain.scheduling.prompt_advances import PromptAdvance
 from services.worker.domain.scheduling.scheduler import Advance, Scheduler
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.request_table import RequestTable
@@ -23,7 +24,6 @@ class TokenOutput:
     def __init__(self, context: LeaderContext, table: RequestTable, stream_interval_s: float) -> None:
         self._metrics = context.metrics
         self._table = table
-        self._publisher = table.publisher
         self._stream_interval_s = stream_interval_s
         self._streams_sent_at = 0.0
         self._held: dict[str, Generation] = {}  # streams with tokens that wait for the interval's end
@@ -59,6 +59,21 @@ class TokenOutput:
         if due:
             self._streams_sent_at = now
             self._send_held(now)
+
+    def emit_prompts(self, advances: list[PromptAdvance]) -> None:
+        """Sends what a step has brought of prompts; to be called before `emit_tokens`."""
+        for sequence, part in advances:
+            generation = self._table.by_key.get(sequence.request_id)
+            if generation is None:
+                continue
+            if part.error:
+                self._fail_without_token(generation, part.error)
+                continue
+            prompt = generation.choices[sequence.choice].prompt
+            if prompt is not None:
+                prompt.add_part(part)
+            if part.scores:
+                self._table.send_tokens(generation)
 
     def _fail_without_token(self, generation: Generation, why: str) -> None:
         log.error("the model gave no token", request_id=generation.request.request_id, why=why)
@@ -106,6 +121,4 @@ class TokenOutput:
 
     def _flush(self, generation: Generation, now: float) -> None:
         generation.last_flush_at = now
-        frame = generation.tokens()
-        if frame is not None:
-            self._publisher.send(generation, frame)
+        self._table.send_tokens(generation)

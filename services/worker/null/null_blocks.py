@@ -5,18 +5,19 @@ So a block that is shared too early, written by two sequences or read after its 
 
 from dataclasses import dataclass, field
 
-from services.worker.rank_protocol.plan import BLOCK_SIZE, EngineFailed
+from services.worker.rank_protocol.plan import BLOCK_SIZE, EngineFailed, NewSequence
 
 
 @dataclass(slots=True)
 class NullSequence:
-    """A sequence: its tokens, how many are computed, and its blocks."""
+    """A sequence: its tokens, how many are computed, and its blocks; `new` if it asks of its prompt."""
 
     seq_id: int
     tokens: list[int]
     logprobs: int
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
+    new: NewSequence | None = None
 
 
 class NullBlocks:

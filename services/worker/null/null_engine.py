@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from services.worker.null.null_blocks import NullBlocks, NullSequence
+from services.worker.null.null_prompts import HIDDEN_SIZE, prompt_parts
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import (
     MAX_OUTSTANDING,
@@ -23,6 +24,7 @@ from services.worker.rank_protocol.plan import (
     StepPlan,
     StepResult,
 )
+from services.worker.rank_protocol.prompt_parts import PromptPart
 
 TEXT = "The quick brown fox jumps over the lazy dog. "
 
@@ -68,6 +70,7 @@ class NullEngine:
             context_length=self._context_length,
             fingerprint="null",
             run_ahead=1 if self._step_delay_s else 0,
+            hidden_size=HIDDEN_SIZE,
             ranks=[RankInfo(rank=0, pid=os.getpid(), load_s=0.0, loaded_bytes=0, peak_rss_bytes=0)],
         )
 
@@ -96,12 +99,13 @@ class NullEngine:
         if self._state != "ready":
             raise EngineFailed(f"the null engine is {self._state}, it cannot run step {plan.step_id}")
         try:
-            sampled = self._compute(plan)
+            prompts: list[PromptPart] = []
+            sampled = self._compute(plan, prompts)
         except EngineFailed as error:
             self._end(f"broken: {error}")
             raise
         self._steps += 1
-        return StepResult(step_id=plan.step_id, sampled=sampled)
+        return StepResult(step_id=plan.step_id, sampled=sampled, prompts=prompts)
 
     async def fetch_blocks(self, order: FetchBlocks) -> FetchResult:
         """Find nothing, since there is no store."""
@@ -140,7 +144,7 @@ class NullEngine:
         if not future.done():
             future.set_result(result)
 
-    def _compute(self, plan: StepPlan) -> list[Sampled]:
+    def _compute(self, plan: StepPlan, prompts: list[PromptPart]) -> list[Sampled]:
         for seq_id in plan.release:
             known = self._known.pop(seq_id, None)
             if known is None:
@@ -151,6 +155,8 @@ class NullEngine:
         tokens, cycle, sampled = self._tokens, len(self._tokens), []
         for piece in plan.slices:
             known = self._extend(piece)
+            if known.new is not None:
+                prompts += prompt_parts(known.new, piece.start, known.computed)
             if piece.sample:
                 if known.computed != len(known.tokens):
                     raise EngineFailed(f"sequence {piece.seq_id} is sampled in the middle of its tokens")
@@ -168,7 +174,10 @@ class NullEngine:
             raise EngineFailed(f"the plan admits sequence {new.seq_id} a second time")
         if not 0 < new.prompt_len <= len(new.token_ids):
             raise EngineFailed(f"sequence {new.seq_id} has a prompt of {new.prompt_len} tokens")
-        self._known[new.seq_id] = NullSequence(new.seq_id, new.token_ids.copy(), new.sampling.logprobs)
+        asks = new.embedding is not None or new.scored >= 0
+        self._known[new.seq_id] = NullSequence(
+            new.seq_id, new.token_ids.copy(), new.sampling.logprobs, new=new if asks else None
+        )
 
     def _extend(self, piece: ScheduledChunk) -> NullSequence:
         known = self._known.get(piece.seq_id)

@@ -106,6 +106,7 @@ class RankEngine:
             fingerprint=first.fingerprint,
             kv_format=first.kv_format,
             kv_parts=first.kv_parts,
+            hidden_size=first.hidden_size,
             ranks=[self._ready[rank].info for rank in range(self._run.tensor_parallel)],
         )
 

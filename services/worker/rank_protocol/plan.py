@@ -11,7 +11,8 @@ import msgspec
 
 from services.worker.rank_protocol.failures import Failure, FailureKind
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
-from shared.messages import Sampling
+from services.worker.rank_protocol.prompt_parts import PromptPart
+from shared.messages import EmbeddingOptions, Sampling
 
 BLOCK_SIZE = 16  # tokens per KV block
 MAX_OUTSTANDING = 2  # steps that an engine takes before the first of them is done
@@ -28,6 +29,8 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         sampling: Sampling parameters.
         choice: Number of the choice, part of the sampling key.
         eos_ids: Tokens that end the sequence.
+        embedding: Pools the hidden states of the prompt; then nothing is sampled.
+        scored: Tokens of the prompt whose log probabilities the leader has; -1: it wants none.
     """
 
     seq_id: int
@@ -36,6 +39,8 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     sampling: Sampling
     choice: int = 0
     eos_ids: list[int] = []
+    embedding: EmbeddingOptions | None = None
+    scored: int = -1
 
 
 class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -116,12 +121,15 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sampled tokens of a step, in the order of the plan's sampling chunks, and rank 0's seconds.
 
     Attributes:
+        prompts: What it has brought of prompts; comes before the tokens of the same sequences. A sequence
+            with an embedding has a token that means nothing.
         compute_s: The whole step from plan to result, of which the following times are parts.
         wait_s: Idle time of the rank before the step.
     """
 
     step_id: int
     sampled: list[Sampled]
+    prompts: list[PromptPart] = []
     compute_s: float = 0.0
     linears_s: float = 0.0
     attention_s: float = 0.0
@@ -161,6 +169,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         kv_format: Format of keys and values; engines of other formats cannot use the blocks.
         kv_parts: Layout of its blocks in the store; None: it has no store.
         run_ahead: Steps to queue behind the running one; 0 if a step takes no time.
+        hidden_size: Length of a hidden state, and so of an embedding.
         ranks: The ranks, in order.
     """
 
@@ -171,6 +180,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_format: str = "fp32"
     kv_parts: KVParts | None = None
     run_ahead: int = MAX_OUTSTANDING - 1
+    hidden_size: int = 0
     ranks: list[RankInfo] = []
 
 

@@ -87,6 +87,7 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_format: str = "fp32"
     kv_cache_bytes: int = 0
     kv_parts: KVParts | None = None
+    hidden_size: int = 0
 
 
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -20,6 +20,9 @@ def weight_of(frame: Tokens) -> int:
         weight += _FRAME + _PER_CHARACTER * len(delta.text) + len(delta.token_ids)
         for entry in delta.logprobs:
             weight += _ENTRY * (1 + len(entry.top))
+        for entry in delta.prompt_logprobs:
+            weight += _ENTRY * (1 + len(entry.top))
+        weight += _PER_CHARACTER * len(delta.prompt_text) + len(delta.embedding)
     return weight
 
 

@@ -52,8 +52,8 @@ class Attempts:
     """
 
     __slots__ = (
-        "_fingerprint", "_max_losses", "_session_version", "_tokens", "_tokens_at", "accepted", "crashes",
-        "interruptions", "losses", "number", "refusal", "refusals",
+        "_fingerprint", "_max_losses", "_prompt_logprobs", "_prompt_text", "_session_version", "_tokens",
+        "_tokens_at", "accepted", "crashes", "interruptions", "losses", "number", "refusal", "refusals",
     )  # fmt: skip
 
     def __init__(self, request: GenerateRequest, settings: ClientSettings) -> None:
@@ -68,6 +68,8 @@ class Attempts:
         before: Iterable[bytes] = resume.token_ids if resume is not None else [b""] * request.sampling.n
         self._tokens = [bytearray(tokens) for tokens in before]
         self._tokens_at = 0.0
+        self._prompt_logprobs = resume.prompt_logprobs if resume is not None else 0
+        self._prompt_text = resume.prompt_text if resume is not None else 0
         self._fingerprint = resume.fingerprint if resume is not None else ""
         self._session_version = resume.session_version if resume is not None else -1
         self._max_losses = settings.max_losses
@@ -83,6 +85,9 @@ class Attempts:
         for delta in frame.deltas:
             if delta.choice < len(self._tokens):
                 self._tokens[delta.choice] += delta.token_ids
+            if delta.prompt_logprobs or delta.prompt_text:
+                self._prompt_logprobs += len(delta.prompt_logprobs)
+                self._prompt_text += len(delta.prompt_text)
         self._tokens_at = now
         if self.interruptions and not self.interruptions[-1].resumed_at:
             self.interruptions[-1].resumed_at = now
@@ -116,6 +121,8 @@ class Attempts:
             next_seq=next_seq,
             fingerprint=self._fingerprint,
             session_version=self._session_version if any(tokens) else -1,
+            prompt_logprobs=self._prompt_logprobs,
+            prompt_text=self._prompt_text,
         )
 
     def count_loss(self, group: str, reason: str, heard_at: float, now: float) -> bool:

@@ -10,13 +10,19 @@ from shared.messages import FinishReason, SessionOutcome, TokenLogprob, Tokens, 
 
 @dataclass(slots=True)
 class Choice:
-    """One of the `n` answers. `packed_tokens` as on the wire; `token_ids` unpacks them."""
+    """One of the `n` answers. `packed_tokens` as on the wire; `token_ids` unpacks them.
+
+    Answers about the prompt (`prompt_text`, `prompt_logprobs`, `embedding`) are in the first one.
+    """
 
     index: int
     text: str = ""
     packed_tokens: bytes = b""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    prompt_text: str = ""
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    embedding: bytes = b""
 
     @property
     def token_ids(self) -> list[int]:
@@ -50,6 +56,11 @@ def gather(frames: Iterable[Tokens], num_choices: int) -> list[Choice]:
             tokens[delta.choice].append(delta.token_ids)
             if delta.logprobs:
                 choice.logprobs += delta.logprobs
+            if delta.prompt_logprobs or delta.prompt_text:
+                choice.prompt_logprobs += delta.prompt_logprobs
+                choice.prompt_text += delta.prompt_text
+            if delta.embedding:
+                choice.embedding = delta.embedding  # a second group may have sent it again
             if delta.finish_reason is not None:
                 choice.finish_reason = delta.finish_reason
     for choice in choices:

@@ -3,10 +3,10 @@
 Turns sampled tokens into text through a detokenizer, and applies stop strings.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from services.worker.domain.generation.prompt_answer import PromptAnswer, TokenText
 from services.worker.domain.generation.stop_strings import StopMatcher
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import Sampled
@@ -26,9 +26,6 @@ class Detokenizer(Protocol):
         ...
 
 
-TokenText = Callable[[int], str]
-
-
 @dataclass(slots=True, eq=False)
 class ChoiceState:
     """One choice of a request.
@@ -41,6 +38,7 @@ class ChoiceState:
         finish_reason: Why it ended; None while it goes on.
         text: Everything shown so far, in pieces.
         unsent_text: Text that the caller has not got yet; likewise tokens and log probabilities.
+        prompt: What is asked of the prompt, in the first choice only; None if nothing is.
     """
 
     sequence: Sequence
@@ -52,9 +50,13 @@ class ChoiceState:
     unsent_text: str = ""
     unsent_tokens: list[int] = field(default_factory=list)
     unsent_logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt: PromptAnswer | None = None
 
     def advance(self, sampled: Sampled, reason: FinishReason | None) -> FinishReason | None:
         """Takes a token and the scheduler's reason to end, if any; returns the final reason."""
+        if self.prompt is not None and self.sequence.prompt_only:
+            self.prompt.end = self.finish_reason = reason
+            return reason
         token_id = sampled.token_id
         piece, reason = self._text_of(token_id, reason)
         if piece:
@@ -85,6 +87,8 @@ class ChoiceState:
 
     def take_delta(self) -> Delta | None:
         """Returns what the caller has not got yet, and counts it as sent."""
+        if self.prompt is not None and (delta := self.prompt.take_delta()) is not None:
+            return delta
         if not self.unsent_tokens:
             return None
         delta = Delta(

@@ -4,6 +4,7 @@ Makes frames and numbers them. The scheduler decides which tokens are computed w
 the frames, `RetransmitBuffer` keeps them.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from services.worker.domain.generation.choice_state import ChoiceState
@@ -120,14 +121,25 @@ class Generation:
         )
 
     def tokens(self) -> Tokens | None:
-        """Returns everything the caller has not got yet as one frame; None if there is nothing."""
-        deltas = [delta for choice in self.choices if (delta := choice.take_delta()) is not None]
+        """Returns what the caller has not got yet as one frame; None if there is nothing.
+
+        Answers about the prompt come first, in frames of their own; so there may be another frame.
+        """
+        choices = self.choices
+        if choices and (prompt := choices[0].prompt) is not None and prompt.is_open:
+            choices = choices[:1]
+        deltas = [delta for choice in choices if (delta := choice.take_delta()) is not None]
         if not deltas:
             return None
         request = self.request
         return Tokens(
             request_id=request.request_id, attempt=request.attempt, seq=self._number(), deltas=deltas
         )
+
+    def token_frames(self) -> Iterator[Tokens]:
+        """Yields everything the caller has not got yet."""
+        while (frame := self.tokens()) is not None:
+            yield frame
 
     def done(self) -> Done:
         """Returns the last frame of a request that completed."""

@@ -89,6 +89,6 @@ def without_prompt(request: GenerateRequest) -> GenerateRequest:
         messages=None,
         prompt=None,
         prompt_token_ids=None,
-        sampling=Sampling(n=sampling.n, logprobs=sampling.logprobs),
+        sampling=Sampling(n=sampling.n, logprobs=sampling.logprobs, prompt_logprobs=sampling.prompt_logprobs),
         resume=None if resume is None else replace(resume, token_ids=[]),
     )

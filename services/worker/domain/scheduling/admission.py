@@ -70,7 +70,7 @@ class Admission:
             sequence = next_in_turn(queues.waiting_of, queues.running_of, passed, self._most)
             if sequence is None or sequence.pending:
                 break  # pending: it was preempted a moment ago, and the step that runs brings its next token
-            names = self._names.of(sequence)
+            names = self._names.to_find(sequence)
             enough = demand >= rest and (len(prefilling) >= MIN_PREFILLS or rest < 1)
             if enough and not self._to_fetch(sequence, names, queues.blocks.num_found(names), ahead):
                 break  # a fetch takes nothing of this step

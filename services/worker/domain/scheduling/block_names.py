@@ -44,6 +44,10 @@ class BlockNames:
             names.append(parent)
         return names
 
+    def to_find(self, sequence: Sequence) -> list[bytes]:
+        """Returns the names of the blocks that a sequence may find computed."""
+        return [] if sequence.computes_all else self.of(sequence)
+
     def of_tokens(self, tokens: list[int], tenant: str) -> list[bytes]:
         """Returns the names of all blocks that a tenant's tokens fill."""
         names: list[bytes] = []

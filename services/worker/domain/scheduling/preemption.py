@@ -43,7 +43,7 @@ class Preemption:
         waiting, running, blocks = queues.waiting, queues.running, queues.blocks
         if not waiting or not running or waiting[0].priority <= running[-1].priority:
             return
-        first, names = waiting[0], self._names.of(waiting[0])
+        first, names = waiting[0], self._names.to_find(waiting[0])
         if first.pending or queues.is_coming(first, names):
             return  # it could not come in now, and another sequence would take what is freed
         full_tenant = queues.running_of[first.tenant] >= self._most  # only its own can make way for it

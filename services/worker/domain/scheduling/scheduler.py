@@ -18,6 +18,7 @@ from services.worker.domain.scheduling.block_names import UNNAMED, BlockNames
 from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.prefill_throttle import PrefillThrottle
+from services.worker.domain.scheduling.prompt_advances import PromptAdvance, book_prompts
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
 from services.worker.domain.scheduling.step_draft import PlannedChunk
@@ -204,6 +205,10 @@ class Scheduler:
             fetch.sequence.stored = -1
             self.queues.preempt(fetch.sequence)
 
+    def apply_prompts(self, result: StepResult) -> list[PromptAdvance]:
+        """Books what the oldest step in flight has brought of prompts; to be called before `apply`."""
+        return book_prompts(self._in_flight[0][1], result.prompts) if result.prompts else []
+
     def apply(self, result: StepResult) -> list[Advance]:
         """Books the result of the oldest step in flight.
 
@@ -273,4 +278,5 @@ class Scheduler:
         before, after = (sequence.computed - count) // BLOCK_SIZE, sequence.computed // BLOCK_SIZE
         names = self._names.of(sequence)[before:after]
         self.queues.computed(sequence, before, names)
-        self.write_behind.add(names)
+        if sequence.embedding is None:  # nothing goes on from there
+            self.write_behind.add(names)

@@ -10,7 +10,7 @@ from enum import Enum
 
 from services.worker.domain.generation.token_constraint import TokenConstraint
 from services.worker.rank_protocol.plan import NewSequence
-from shared.messages import FinishReason, Sampling
+from shared.messages import EmbeddingOptions, FinishReason, Sampling
 
 FIRST = 2**62  # more than there are arrivals
 
@@ -47,6 +47,9 @@ class Sequence:
         trial_tokens: Tokens that it has to bring in steps of its own (`crash_trials.py`); 0 if not on trial.
         first: The first choice of the request, which names the blocks of the prompt for all; None for itself.
         constraint: The grammar of its output, which has accepted its output tokens; None if it has none.
+        embedding: The embedding that it is computed for; then it has no output.
+        scored: Tokens of the prompt whose log probabilities have come; -1: none are wanted.
+        prompt_only: It ends with its prompt and has no output.
     """
 
     request_id: str  # the leader's key of it, see `request_key`
@@ -79,6 +82,9 @@ class Sequence:
     trial_tokens: int = 0
     first: "Sequence | None" = None
     constraint: TokenConstraint | None = None
+    embedding: EmbeddingOptions | None = None
+    scored: int = -1
+    prompt_only: bool = False
 
     def __post_init__(self) -> None:
         self.order = (-self.priority, self.arrival)
@@ -103,8 +109,20 @@ class Sequence:
         """Tokens generated so far, those before a resume or a preemption included."""
         return len(self.tokens) - self.prompt_len
 
+    @property
+    def is_scored_later(self) -> bool:
+        """Whether log probabilities of its prompt are still to come."""
+        return 0 <= self.scored < self.prompt_len
+
+    @property
+    def computes_all(self) -> bool:
+        """Whether each token is to be computed, also those whose KV is in the cache or in the store."""
+        return self.is_scored_later or (self.embedding is not None and self.embedding.pooling == "mean")
+
     def take(self, token_id: int) -> FinishReason | None:
         """Appends a sampled token; returns why it is the last one, or None."""
+        if self.prompt_only:
+            return "length" if self.embedding is None else "stop"
         self.tokens.append(token_id)
         return self.end_reason()
 
@@ -125,4 +143,6 @@ class Sequence:
             sampling=self.sampling,
             choice=self.choice,
             eos_ids=sorted(self.eos_ids),
+            embedding=self.embedding,
+            scored=self.scored,
         )

@@ -76,7 +76,7 @@ class SequenceQueues:
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence."""
-        if blocks_for(len(sequence.tokens) + 1) > self.blocks.num_blocks:
+        if blocks_for(len(sequence.tokens) + (not sequence.prompt_only)) > self.blocks.num_blocks:
             raise ValueError(f"{len(sequence.tokens)} tokens never fit into {self.blocks.num_blocks} blocks")
         self._wait(sequence)
         self._earliest_deadline = min(self._earliest_deadline, sequence.deadline)

@@ -31,6 +31,10 @@ class NativeDecoder:
         cache: Where keys and values go.
         rotation: Cosines and sines by position, [positions, head_dim / 2] each.
         buffers: Where the ranks' partial sums and logits are combined.
+
+    Attributes:
+        program: The ops.
+        sampled_rows: After a pass the sampled rows behind the last norm, [MAX_ROWS, padded hidden].
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class NativeDecoder:
         self._mixed = Activation.allocate(heads.heads * heads.dim, weights.quantized)
         self._gated = Activation.allocate(weights.layers[0].gate_up.columns, weights.quantized)
         self.program = Program()
+        self.sampled_rows = self._normed.rows
         self._add_embedding(weights)
         # each layer ends with the norm that the next one, or the head, reads
         norms = [layer.attention_norm for layer in weights.layers[1:]] + [weights.norm]

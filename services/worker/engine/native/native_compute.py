@@ -7,6 +7,7 @@ ranks do not share memory. Results do not depend on how a batch is cut.
 import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from services.worker.engine.native.recent_window import RecentWindow
 from services.worker.engine.native.structs import ForwardBatch
 from services.worker.engine.plain.rope import RotaryEmbedding
 from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes
+from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
@@ -36,6 +38,14 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 Ints = NDArray[np.int32]
 # sequence, first position, tokens, whether the last one is sampled
 PassChunk = tuple[SequenceState, int, int, bool]
+
+
+class PromptRows(NamedTuple):
+    """Rows of a pass that a prompt wants: positions of a sequence, from sampled row `begin` on."""
+
+    state: SequenceState
+    positions: range
+    begin: int
 
 
 def heads_of(config: ModelConfig, rank: int, world: int) -> HeadShape:
@@ -86,6 +96,7 @@ class NativeCompute:
         self.collectives = collectives
         self.times = ComputeTimes()
         self.progress = Progress()
+        self.prompts = PromptOutputs()
         self._kernels = kernels
         self._vocab_size = config.vocab_size
         heads = heads_of(config, collectives.rank, collectives.world)
@@ -107,6 +118,7 @@ class NativeCompute:
             self._segments = [program.whole(barriers=shared)]
         else:
             self._segments = program.segments()
+        self._hidden_size = config.hidden_size
         self._spans = np.zeros((MAX_ROWS, 4), np.int32)
         self._clock = (ctypes.c_int64 * NUM_TIMES)()
         self._threads = kernels.new_thread_pool(options.threads, options.spin)
@@ -137,6 +149,7 @@ class NativeCompute:
         token_ids, positions, slot_mapping = (np.empty(rows, np.int32) for _ in range(3))
         tables: list[NDArray[np.int64]] = []
         samples: list[int] = []
+        wanted: list[PromptRows] = []
         begin = at = 0
         for index, (state, start, count, sampled) in enumerate(chunks):
             end = begin + count
@@ -151,6 +164,11 @@ class NativeCompute:
             self._spans[index] = begin, count, start, at
             tables.append(blocks)
             at += len(blocks)
+            if state.wants_rows and (positions_wanted := state.prompt_rows(start, count)):
+                wanted.append(PromptRows(state, positions_wanted, len(samples)))
+                samples += range(
+                    begin + positions_wanted.start - start, begin + positions_wanted.stop - start
+                )
             if sampled:
                 samples.append(end - 1)
             begin = end
@@ -177,7 +195,8 @@ class NativeCompute:
             self._run_ops(ops, batch)
         if not samples:
             return None
-        return self._gather_logits(len(samples))
+        logits = self._gather_logits(len(samples))
+        return self._take_prompts(wanted, logits) if wanted and logits is not None else logits
 
     def _run_ops(self, ops: OpList, batch: ForwardBatch) -> None:
         barrier = self._buffers.barrier
@@ -191,6 +210,16 @@ class NativeCompute:
         if late != ALL_HERE:
             limit = self.collectives.timeout_s
             raise CollectiveError(f"rank {late} did not answer the others within {limit:g} s")
+
+    def _take_prompts(self, wanted: list[PromptRows], logits: Tensor) -> Tensor | None:
+        """Gives the rows that prompts want to `prompts`; returns the others."""
+        hidden = self._decoder.sampled_rows[: len(logits), : self._hidden_size]
+        sampled = torch.ones(len(logits), dtype=torch.bool)
+        for rows in wanted:
+            begin, end = rows.begin, rows.begin + len(rows.positions)
+            self.prompts.take_rows(rows.state, rows.positions.start, hidden[begin:end], logits[begin:end])
+            sampled[begin:end] = False
+        return logits[sampled] if bool(sampled.any()) else None
 
     def _gather_logits(self, rows: int) -> Tensor | None:
         """The logits of that many rows on rank 0, [rows, vocab]."""
@@ -212,7 +241,7 @@ def _passes(slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -
         while left:
             count = min(left, room)
             left -= count
-            chunks.append((state, start, count, part.sample and not left))
+            chunks.append((state, start, count, not left and state.samples(part)))
             start, room = start + count, room - count
             if not room:
                 yield chunks

@@ -77,6 +77,7 @@ class PlainBatch:
         slots: Of the cache, [tokens].
         sample_rows: Tokens whose logits are computed, in the order of the plan's sampling chunks.
         attention_metadata: By the windows of the model's layers (0: no window).
+        prompt_rows: Tokens whose rows prompts want (`SequenceState.prompt_rows`), in the order of the chunks.
     """
 
     token_ids: Tensor
@@ -84,6 +85,7 @@ class PlainBatch:
     slots: Tensor
     sample_rows: Tensor
     attention_metadata: dict[int, AttentionMetadata]
+    prompt_rows: Tensor | None = None
 
     def to(self, placement: Placement) -> "PlainBatch":
         """Copies the batch to a device, with masks of the type of the scores there."""
@@ -113,6 +115,7 @@ class PlainBatch:
             attention_metadata={
                 window: move(metadata) for window, metadata in self.attention_metadata.items()
             },
+            prompt_rows=None if self.prompt_rows is None else self.prompt_rows.to(device),
         )
 
 
@@ -136,6 +139,14 @@ def make_batch(
         positions += range(start, start + size)
         sizes.append(size)
         last_row[i] = len(token_ids) - 1
+    prompt_rows: list[int] = []
+    for part, state, last in zip(slices, states, last_row, strict=True):
+        if state.wants_rows:
+            shift = last - (part.start + part.num_tokens - 1)
+            prompt_rows += [shift + at for at in state.prompt_rows(part.start, part.num_tokens)]
+    samples = [
+        last for part, state, last in zip(slices, states, last_row, strict=True) if state.samples(part)
+    ]
     ordered = [states[i] for i in order]
     at = np.array(positions, np.int64)
     slots = _slots(at, sizes, ordered)
@@ -143,7 +154,7 @@ def make_batch(
         token_ids=torch.tensor(token_ids, dtype=torch.int64),
         positions=torch.from_numpy(at),
         slots=torch.from_numpy(slots),
-        sample_rows=torch.tensor([last_row[i] for i, p in enumerate(slices) if p.sample], dtype=torch.int64),
+        sample_rows=torch.tensor(samples, dtype=torch.int64),
         attention_metadata={
             window: AttentionMetadata(
                 _decodes(at[:count], ordered[:count], window),
@@ -151,6 +162,7 @@ def make_batch(
             )
             for window in windows
         },
+        prompt_rows=torch.tensor(prompt_rows, dtype=torch.int64) if prompt_rows else None,
     )
 
 

@@ -163,14 +163,17 @@ class Decoder:
 
     def forward(self, batch: PlainBatch, cache: KVCache) -> Tensor | None:
         """Logits [sampling chunks, vocab] on rank 0; None on the others, and if nothing is sampled."""
+        hidden = self.hidden_states(batch, cache)
+        return self.head(self.norm(hidden[batch.sample_rows])) if len(batch.sample_rows) else None
+
+    def hidden_states(self, batch: PlainBatch, cache: KVCache) -> Tensor:
+        """The residual stream after the last layer, before the last norm, [tokens, hidden]."""
         rotation = self.rotary.at(batch.positions)
         hidden = self.embedding(batch.token_ids)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             hidden = layer(hidden, rotation, batch, layer_cache)
             self.after_layer()
-        if not len(batch.sample_rows):
-            return None
-        return self.head(self.norm(hidden[batch.sample_rows]))
+        return hidden
 
 
 def _placed(weights: LayerWeights, placement: Placement) -> LayerWeights:

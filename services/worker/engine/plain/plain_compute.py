@@ -12,9 +12,12 @@ from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes
+from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.rank_protocol.plan import ScheduledChunk
+
+_LOGITS = 256  # rows of logits that are made at a time
 
 
 class PlainCompute:
@@ -32,6 +35,7 @@ class PlainCompute:
         rank, world = self.collectives.rank, self.collectives.world
         self.blocks: CacheBlocks = PlainBlocks(cache, model.config, rank, world)
         self.times = ComputeTimes()
+        self.prompts = PromptOutputs()
         self._model = model
         self._cache = cache
         self._windows = frozenset(model.config.windows)
@@ -51,12 +55,35 @@ class PlainCompute:
     def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
         with torch.inference_mode():
-            if self._graphs is not None and self._graphs.can_replay(slices):
+            plain = any(state.wants_rows for state in states)
+            if self._graphs is not None and not plain and self._graphs.can_replay(slices):
                 logits = self._graphs.forward(slices, states)
             else:
                 batch = make_batch(slices, states, self._windows)
                 if self._model.placement != CPU:
                     batch = batch.to(self._model.placement)
-                logits = self._model.forward(batch, self._cache)
+                hidden = self._model.hidden_states(batch, self._cache)
+                if batch.prompt_rows is not None:
+                    self._take_prompts(self._model.norm(hidden[batch.prompt_rows]), slices, states)
+                rows = batch.sample_rows
+                logits = self._model.head(self._model.norm(hidden[rows])) if len(rows) else None
             # the sampler computes on the CPU: one copy per step
             return None if logits is None else logits.to(torch.float32).cpu()
+
+    def _take_prompts(
+        self, rows: Tensor, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]
+    ) -> None:
+        """Gives rows [rows, hidden] to `prompts` on rank 0, with logits of a few at a time."""
+        begin = 0
+        for part, state in zip(slices, states, strict=True):
+            positions = state.prompt_rows(part.start, part.num_tokens) if state.wants_rows else range(0)
+            while positions:
+                now, positions = positions[:_LOGITS], positions[_LOGITS:]
+                hidden = rows[begin : begin + len(now)]
+                begin += len(now)
+                logits = None
+                if state.embedding is None:  # all ranks gather
+                    logits = self._model.head(hidden)
+                    logits = None if logits is None else logits.to(torch.float32).cpu()
+                if self.collectives.rank == 0:
+                    self.prompts.take_rows(state, now.start, hidden.to(torch.float32).cpu(), logits)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.rank_protocol.plan import ScheduledChunk
@@ -66,6 +67,7 @@ class Compute(Protocol):
         collectives: Connects the ranks, which all call `forward` with the same chunks.
         times: Spent so far.
         progress: Counts a beat for each layer or operation; may be replaced between steps.
+        prompts: On rank 0 it takes the rows that prompts want; the caller collects them after each call.
     """
 
     num_blocks: int
@@ -73,13 +75,14 @@ class Compute(Protocol):
     collectives: Collectives
     times: ComputeTimes
     progress: Progress
+    prompts: PromptOutputs
 
     def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """Computes the chunks, whose states include them already, and caches their keys and values.
 
         Returns:
-            On rank 0 the logits of the sampling chunks in their order, fp32 [rows, vocab], valid until the
-            next call. None on other ranks, and if nothing is sampled.
+            On rank 0 the logits of the sampling chunks (`SequenceState.samples`) in their order, fp32 [rows,
+            vocab], valid until the next call. None on other ranks, and if nothing is sampled.
 
         Raises:
             CollectiveError: Another rank is gone.

@@ -229,6 +229,7 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
         kv_parts=KVParts(heads=shape.num_kv_heads, head_bytes=runner.blocks.head_bytes)
         if config.kv_store is not None
         else None,
+        hidden_size=shape.hidden_size,
     )
     return runner, ready
 

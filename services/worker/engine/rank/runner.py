@@ -53,7 +53,7 @@ class Runner:
         self._progress.begin_step()
         linears_s, attention_s = times.linears_s, times.attention_s
         states, logits = self.compute_logits(plan)
-        sampling = [i for i, part in enumerate(plan.slices) if part.sample]
+        sampling = [i for i, part in enumerate(plan.slices) if states[i].samples(part)]
         rows = [states[i] for i in sampling]
         ends = [plan.slices[i].start + plan.slices[i].num_tokens for i in sampling]
         self._progress.beat()
@@ -63,10 +63,13 @@ class Runner:
         sampling_s = time.perf_counter() - computed
         self._progress.beat()
         self._broadcast_tokens(sampled, rows, ends)
+        if self._collectives.rank == 0:
+            sampled = _with_embeddings(plan, states, sampled)
         self._progress.finish_step()
         return StepResult(
             step_id=plan.step_id,
             sampled=sampled,
+            prompts=self._compute.prompts.collect(),
             compute_s=time.perf_counter() - began,
             linears_s=times.linears_s - linears_s,
             attention_s=times.attention_s - attention_s,
@@ -95,3 +98,17 @@ class Runner:
             tokens.frombytes(self._collectives.broadcast(part.tobytes()))
         for state, end, token_id in zip(rows, ends, tokens, strict=True):
             state.append_sampled(end, token_id)
+
+
+def _with_embeddings(
+    plan: StepPlan, states: Sequence[SequenceState], sampled: list[Sampled]
+) -> list[Sampled]:
+    """Adds a token that means nothing for each prompt that ends with an embedding, in the plan's order."""
+    if all(state.embedding is None for state in states):
+        return sampled
+    tokens = iter(sampled)
+    return [
+        next(tokens) if state.samples(part) else Sampled(seq_id=part.seq_id, token_id=0)
+        for part, state in zip(plan.slices, states, strict=True)
+        if part.sample
+    ]

@@ -38,7 +38,12 @@ class GrowableArray:
 
 
 class SequenceState:
-    """One sequence on one rank. `tokens` includes sampled ones that the leader has not received yet."""
+    """One sequence on one rank. `tokens` includes sampled ones that the leader has not received yet.
+
+    Attributes:
+        wants_rows: `prompt_rows` is not empty for some of its chunks.
+        pooled: Sum of the hidden states so far, for its embedding, [hidden]; on rank 0 only.
+    """
 
     def __init__(self, new: NewSequence) -> None:
         self.seq_id = new.seq_id
@@ -47,6 +52,30 @@ class SequenceState:
         self.choice = new.choice
         self.tokens = GrowableArray(new.token_ids)
         self.table = GrowableArray([])
+        self.embedding = new.embedding
+        self.pooled: NDArray[np.float64] | None = None
+        self._scored = new.scored
+        self.wants_rows = new.embedding is not None or 0 <= new.scored < new.prompt_len
+
+    def prompt_rows(self, start: int, count: int) -> range:
+        """Positions of a chunk whose rows `PromptOutputs` takes.
+
+        Args:
+            start: Position of the chunk's first token.
+            count: Its tokens.
+        """
+        end = start + count
+        if self.embedding is not None:
+            mean = self.embedding.pooling == "mean"
+            return range(start if mean else max(start, self.prompt_len - 1), end)
+        if self._scored < 0:
+            return range(0)
+        # the row of a token scores the one after it
+        return range(max(start, self._scored - 1), min(end, self.prompt_len - 1))
+
+    def samples(self, part: ScheduledChunk) -> bool:
+        """Whether a token is sampled after a chunk."""
+        return part.sample and self.embedding is None
 
     def extend(self, part: ScheduledChunk, num_blocks: int) -> None:
         """Appends the blocks of a chunk, and those of its tokens that are not known here.

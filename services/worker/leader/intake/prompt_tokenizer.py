@@ -179,7 +179,8 @@ class PromptTokenizer:
         if request.messages is not None:
             assert self._control_tokens is not None
             messages = turn.messages if turn else request.messages
-            if len(messages) > (holds := self._context_length()):  # each has a token at least
+            holds = self._context_length()
+            if len(messages) > holds and not request.truncate_prompt_tokens:  # each has a token at least
                 raise too_long(self._model.name, request, turn, len(messages), holds, exact=False)
             pieces = self._control_tokens.render_prompt(messages, limit_s)
             self._check_length(request, turn, sum(map(tokenizer.least_tokens, pieces)))
@@ -193,9 +194,11 @@ class PromptTokenizer:
             tokens, param = unpack_tokens(packed), "prompt_token_ids"
         if not tokens:
             raise InvalidRequest(f"{param}: the prompt has no tokens", param=param)
-        return tokens
+        return tokens[-request.truncate_prompt_tokens :]  # 0: all
 
     def _check_length(self, request: GenerateRequest, turn: TurnContext | None, at_least: int) -> None:
+        if request.truncate_prompt_tokens:
+            return
         if at_least > max(COUNTED_TOKENS, holds := self._context_length()):
             raise too_long(self._model.name, request, turn, at_least, holds, exact=False)
 

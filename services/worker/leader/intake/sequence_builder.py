@@ -13,6 +13,11 @@ from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.leader.engine_state import EngineFacts, EngineState
+from services.worker.leader.intake.prompt_requests import (
+    check_prompt_request,
+    has_no_answer,
+    prompt_answer,
+)
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer, is_long
 from services.worker.model import Model
 from shared.codec import unpack_tokens
@@ -47,6 +52,7 @@ class SequenceBuilder:
             Unavailable: It resumes an answer of other weights.
         """
         _refuse_unserved(request)
+        check_prompt_request(request, self._engine.facts.hidden_size)
         given = [
             name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
         ]
@@ -116,6 +122,8 @@ class SequenceBuilder:
         request, facts = generation.request, self._engine.facts
         self._check_ids(request, tokens, facts)
         max_tokens = request.sampling.max_tokens or max(1, facts.context_length - len(tokens))
+        if has_no_answer(request):
+            max_tokens = 0
         if len(tokens) + max_tokens > facts.context_length:
             raise too_long(self._model.name, request, turn, len(tokens), facts.context_length)
         if request.resume is not None:
@@ -161,6 +169,8 @@ class SequenceBuilder:
                 stops=StopMatcher(stops) if stops is not None else None,
                 token_text=tokenizer.token_text,
             )
+            if not index:
+                choice.prompt = prompt_answer(request, sequence, tokenizer)
             if before:
                 choice.prime()
             choices.append(choice)
@@ -194,8 +204,8 @@ class SequenceBuilder:
 
 
 # fields of the protocol that no group serves yet
-_UNSERVED = ("tools", "structured", "template", "truncate_prompt_tokens", "embedding")
-_UNSERVED_SAMPLING = {"stop_token_ids": [], "min_tokens": 0, "prompt_logprobs": -1}
+_UNSERVED = ("tools", "structured", "template")
+_UNSERVED_SAMPLING = {"stop_token_ids": [], "min_tokens": 0}
 
 
 def _refuse_unserved(request: GenerateRequest) -> None:

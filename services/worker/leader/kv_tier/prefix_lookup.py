@@ -33,7 +33,7 @@ class PrefixLookup:
 
     def names_of(self, sequence: Sequence) -> list[bytes]:
         """Returns the names of the blocks that a sequence could find."""
-        return self._engine.facts.names.of(sequence)[: (len(sequence.tokens) - 1) // BLOCK_SIZE]
+        return self._engine.facts.names.to_find(sequence)[: (len(sequence.tokens) - 1) // BLOCK_SIZE]
 
     def source_at_hand(self, generation: Generation) -> KVSource | None:
         """Returns where a prompt's KV comes from, or None if the store has to be asked."""

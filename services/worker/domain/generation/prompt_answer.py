@@ -1,0 +1,72 @@
+"""What a request asks of its prompt itself: text, log probabilities, embedding."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.prompt_parts import PromptPart
+from shared.messages import Delta, FinishReason, TokenLogprob, TopLogprob
+
+TokenText = Callable[[int], str]
+MAX_ITEMS = 4096  # log probabilities and their alternatives in a frame, which has to fit into a message
+MAX_CHARS = 65_536  # of the prompt's text in a frame
+
+
+@dataclass(slots=True, eq=False)
+class PromptAnswer:
+    """The prompt of the first choice of a request.
+
+    Attributes:
+        sequence: Has the prompt's tokens.
+        token_text: Returns the text of a token.
+        unsent_text: The prompt's text, if it is to be echoed.
+        unsent_scores: Log probabilities of the next tokens of the prompt.
+        embedding: The embedding that is asked for, once it is there.
+        end: Why a choice without tokens has ended; None: it has not, or the caller knows.
+    """
+
+    sequence: Sequence
+    token_text: TokenText
+    unsent_text: str = ""
+    unsent_scores: list[TokenLogprob] = field(default_factory=list)
+    embedding: bytes = b""
+    end: FinishReason | None = None
+
+    def __post_init__(self) -> None:
+        sequence = self.sequence
+        if sequence.scored == 0:  # nothing comes before the first token
+            token_id = sequence.tokens[0]
+            self.unsent_scores.append(
+                TokenLogprob(token_id=token_id, token=self.token_text(token_id), logprob=0.0)
+            )
+            sequence.scored = 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is more to send before the tokens of any choice."""
+        return bool(self.unsent_text or self.unsent_scores) or self.sequence.is_scored_later
+
+    def add_part(self, part: PromptPart) -> None:
+        """Takes what a step has brought."""
+        self.embedding = part.embedding
+        text = self.token_text
+        for token_id, score in zip(self.sequence.tokens[part.first :], part.scores, strict=False):
+            top = [TopLogprob(token_id=other, token=text(other), logprob=value) for other, value in score.top]
+            self.unsent_scores.append(
+                TokenLogprob(token_id=token_id, token=text(token_id), logprob=score.logprob, top=top)
+            )
+
+    def take_delta(self) -> Delta | None:
+        """Returns the next piece that the caller has not got, and counts it as sent."""
+        if self.unsent_text:
+            text, self.unsent_text = self.unsent_text[:MAX_CHARS], self.unsent_text[MAX_CHARS:]
+            return Delta(prompt_text=text)
+        if self.unsent_scores:
+            most = max(1, MAX_ITEMS // (2 + self.sequence.sampling.prompt_logprobs))
+            scores, self.unsent_scores = self.unsent_scores[:most], self.unsent_scores[most:]
+            return Delta(prompt_logprobs=scores)
+        if self.end is None:
+            return None
+        delta = Delta(embedding=self.embedding, finish_reason=self.end)
+        self.embedding, self.end = b"", None
+        return delta
