@@ -135,7 +135,7 @@ async def test_scores_survive_preemption_and_are_sent_once(memory_bus: MemoryBus
         for name in names:
             scores = scores_of(await kit.end_of(name))
             assert [score.token_id for score in scores] == list(WORDS[:200].encode())
-        assert kit.metric("preemptions_total") > 0
+        assert kit.metric("num_preemptions_total") > 0
         await kit.all_free()
 
 
