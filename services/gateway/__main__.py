@@ -19,6 +19,8 @@ from services.gateway.http.slow_readers import ReaderLimits, watch_readers
 from services.gateway.info_routes import ServiceInfo
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.readiness import ROUTER_WAIT_S, ReadinessCheck
+from services.gateway.responses.background_runs import BackgroundRuns
+from services.gateway.responses.response_door import ResponseParts
 from services.gateway.sessions.file_thread import FileThread
 from services.gateway.sessions.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.sessions.session_routes import SessionRoutes
@@ -26,6 +28,7 @@ from services.gateway.settings import GatewaySettings
 from services.gateway.streams.detached_streams import DetachedStreams
 from shared.bus import Bus
 from shared.client import ClientSettings, InferenceClient, list_models
+from shared.client.calls.responses_client import ResponsesClient
 from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import Unavailable
 from shared.host.open_network import open_network
@@ -83,15 +86,27 @@ async def start(
     stack.callback(files.close)
     admin = SessionAdmin(bus, timeout_s=settings.sessions_timeout_s, gather_s=settings.holders_wait_s)
     sessions = SessionRoutes(context, admin, models, files, secret)
+    responses = _response_parts(context, bus, share)
+    stack.push_async_callback(responses.background.hand_over)
+    claiming = asyncio.create_task(responses.background.watch())
+    stack.callback(claiming.cancel)
     info = ServiceInfo(ReadinessCheck(service, ask_models).check, service.registry, version("ryzanstein"))
-    app = create_app(context, detached, root_key=secret, sessions=sessions, list_models=models, info=info)
+    app = create_app(
+        context,
+        detached,
+        root_key=secret,
+        sessions=sessions,
+        responses=responses,
+        list_models=models,
+        info=info,
+    )
 
     limits = ReaderLimits(
         settings.write_timeout_s, settings.max_unread_bytes, round(settings.max_unread_bytes * share)
     )
     watching = asyncio.create_task(watch_readers(context.running, limits, metrics.slow_readers.inc))
     stack.callback(watching.cancel)
-    _watch_service(service, context, detached)
+    _watch_service(service, context, detached, responses.background)
     check_server_files("HTTP", settings.http_cert, settings.http_key)
     port = await stack.enter_async_context(
         http_server(
@@ -120,11 +135,31 @@ def _root_key(settings: GatewaySettings) -> bytes:
     return secret
 
 
-def _watch_service(service: Service, context: GatewayContext, detached: DetachedStreams) -> None:
+def _response_parts(context: GatewayContext, bus: Bus, share: float) -> ResponseParts:
+    settings = context.settings
+    store = ResponsesClient(
+        bus,
+        owner=settings.instance_id,
+        timeout_s=settings.sessions_timeout_s,
+        lease_ms=round(settings.response_lease_s * 1000),
+    )
+    spaces = Quota(
+        settings.response_background_max,
+        share=share,
+        what="responses in the background",
+        reason="background_responses",
+    )
+    return ResponseParts(store, BackgroundRuns(context, store, spaces))
+
+
+def _watch_service(
+    service: Service, context: GatewayContext, detached: DetachedStreams, background: BackgroundRuns
+) -> None:
     """Registers what the service calls when it drains and when it is asked for its status."""
 
     async def drain() -> None:
         detached.stop_parking()
+        await background.hand_over()
         while context.places.taken or context.bodies.under_way:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
             await asyncio.sleep(_DRAIN_POLL_S)
 

@@ -28,6 +28,8 @@ from services.gateway.http.response_pieces import PieceSender
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.http.slow_readers import OpenAnswer
 from services.gateway.info_routes import ListModels, ServiceInfo, info_router
+from services.gateway.responses.response_door import ResponseParts, add_responses
+from services.gateway.responses.response_schema import ResponseRequest
 from services.gateway.sessions.session_paths import SessionPaths, is_session_path
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.sessions.session_schema import NewSession, ToGroup
@@ -68,6 +70,7 @@ def create_app(
     *,
     root_key: bytes,
     sessions: SessionRoutes,
+    responses: ResponseParts,
     list_models: ListModels,
     info: ServiceInfo,
 ) -> ASGIApp:
@@ -78,6 +81,7 @@ def create_app(
         detached: Parks streams whose client goes away.
         root_key: The secret behind new session ids; see `root_key.py`.
         sessions: The session routes.
+        responses: What the routes of the Responses API need.
         list_models: The models on offer; raises an error of the family if no router answers.
         info: The state of this process.
     """
@@ -91,11 +95,12 @@ def create_app(
         redirect_slashes=False,  # a redirect would repeat the host of the request, whatever it is
     )
     direct = _add_completions(app, context, detached, root_key)
+    direct |= add_responses(app, context, responses)
     _add_streams(app, context, detached)
     app.include_router(info_router(context.settings, context.keyring, list_models, info))
     app.include_router(sessions.router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics)
-    add_document(app, [ChatCompletionRequest, CompletionRequest, NewSession, ToGroup])
+    add_document(app, [ChatCompletionRequest, CompletionRequest, ResponseRequest, NewSession, ToGroup])
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
     front = Front(app, direct, sessions_first, context.running)
     return BrowserGuard(front, context.settings, context.metrics)

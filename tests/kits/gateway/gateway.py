@@ -20,6 +20,7 @@ from shared.codec import decode, encode
 from shared.lifecycle import Service
 from shared.messages import (
     Accepted,
+    AnswerPart,
     AnyFrame,
     Cancel,
     Delta,
@@ -29,16 +30,30 @@ from shared.messages import (
     GenerateRequest,
     ModelCard,
     ModelList,
+    ReasoningPart,
     ResendReply,
+    TextPart,
     Tokens,
+    ToolCallPart,
     Usage,
 )
 from shared.messages.blocks import KVSource
+from tests.kits.gateway.response_service import serve_responses
 from tests.kits.gateway.session_services import SessionServices
 from tests.kits.waiting import PATIENCE_S
 
 GROUP = "g0"
 WORDS = ("Hello", ", ", 'you "there"', "\n")
+PARTS: tuple[AnswerPart, ...] = (
+    ReasoningPart(text="Let me "),
+    ReasoningPart(text="see."),
+    TextPart(text="Loo"),
+    TextPart(text="king."),
+    ToolCallPart(index=0, call_id="call_a", name="weather", arguments='{"city":'),
+    ToolCallPart(index=0, arguments='"Ulm"}'),
+    ToolCallPart(index=1, call_id="call_b", name="time"),
+    ToolCallPart(index=1, arguments="{}"),
+)
 
 
 async def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
@@ -59,6 +74,8 @@ class Fleet:
     - `stuck` accepts and sends nothing more.
     - `late-refusal` accepts and fails.
     - `breaks` fails after one word.
+    - `parts` thinks, writes, calls two functions.
+    - `cut` ends after one word for its length.
     """
 
     bus: MemoryBus
@@ -76,6 +93,7 @@ class Fleet:
 
     async def start(self) -> None:
         self.sessions = await SessionServices(self.bus).start()
+        self.responses = await serve_responses(self.bus)
         await self.bus.subscribe(subjects.GENERATE_ALL, self._requested, queue=subjects.ROUTER_QUEUE)
         await self.bus.subscribe(subjects.CANCEL_ALL, self._cancelled)
         await self.bus.subscribe(subjects.cancel(GROUP), self._cancelled)
@@ -128,7 +146,17 @@ class Fleet:
             reason, kv = self.decided
             return Accepted(group=GROUP, session_id=session, reason=reason, kv=kv, **ids)
 
-        if request.model not in {"demo", "slow", "stuck", "late-refusal", "breaks", "flood", "long"}:
+        if request.model not in {
+            "demo",
+            "slow",
+            "stuck",
+            "late-refusal",
+            "breaks",
+            "flood",
+            "long",
+            "parts",
+            "cut",
+        }:
             yield [failed("model_not_found", f"no group serves {request.model!r}", param="model")]
             return
         yield [accepted]
@@ -148,6 +176,16 @@ class Fleet:
             for _ in range(100):
                 yield [tokens("word " * 40_000)]
             yield [tokens("", "stop"), lambda **ids: Done(usage=Usage(completion_tokens=9), **ids)]
+        elif request.model == "parts":
+            for part in PARTS:
+                text = part.text if isinstance(part, TextPart) else ""
+                delta = Delta(text=text, parts=[part])
+                yield [lambda delta=delta, **ids: Tokens(deltas=[delta], **ids)]
+            usage = Usage(prompt_tokens=3, completion_tokens=9, reasoning_tokens=2)
+            yield [tokens("", "tool_calls"), lambda **ids: Done(usage=usage, **ids)]
+        elif request.model == "cut":
+            yield [tokens("Hello")]
+            yield [tokens("", "length"), lambda **ids: Done(usage=Usage(completion_tokens=1), **ids)]
         elif request.model == "demo":
             for word in WORDS:
                 yield [tokens(word)]

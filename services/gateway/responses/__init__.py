@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: requests, events, stored and background responses, WebSocket mode."""

@@ -1,0 +1,85 @@
+"""Adds the routes of the Responses API to the application."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import FastAPI, Query
+from starlette.types import ASGIApp
+
+from services.gateway.http.openapi_document import ERRORS, DirectRoute, body_documented_as
+from services.gateway.http.serving_route import GatewayContext
+from services.gateway.responses.background_runs import BackgroundRuns
+from services.gateway.responses.response_routes import PATH, ResponseRoute
+from services.gateway.responses.response_schema import ResponseRequest
+from services.gateway.responses.stored_responses import MAX_PAGE, StoredResponses
+from shared.client.calls.responses_client import ResponsesClient
+
+_ERRORS = ERRORS | {
+    404: {"description": "No such response, or none of this tenant; or no group serves the model."},
+    410: {"description": "The events asked for are kept no longer."},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseParts:
+    """What the routes need beside the context.
+
+    Attributes:
+        store: Has the records.
+        background: Runs responses without their callers.
+    """
+
+    store: ResponsesClient
+    background: BackgroundRuns
+
+
+def add_responses(app: FastAPI, context: GatewayContext, parts: ResponseParts) -> dict[str, ASGIApp]:
+    """Adds the routes; returns the application of the path that serves."""
+
+    async def create_response() -> None:
+        """Makes a response; with `stream` as server-sent events, with `background` without its caller."""
+
+    async def get_response(
+        response_id: str,
+        stream: bool = False,
+        starting_after: Annotated[int, Query(ge=0, description="Of a stream: the last event.")] = 0,
+    ) -> None:
+        """A stored response; with `stream` the events of one that runs in the background."""
+
+    async def delete_response(response_id: str) -> None:
+        """Deletes a response; one that runs ends."""
+
+    async def cancel_response(response_id: str) -> None:
+        """Ends a response that runs in the background."""
+
+    async def list_input_items(
+        response_id: str,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+        order: Literal["asc", "desc"] = "desc",
+        after: str = "",
+    ) -> None:
+        """The items of a response's own input, in pages."""
+
+    serving = ResponseRoute(context, parts.store, parts.background)
+    stored = StoredResponses(context, parts.store, parts.background)
+    one = PATH + "/{response_id}"
+    app.router.routes.append(
+        DirectRoute(
+            PATH,
+            create_response,
+            direct=serving,
+            methods=["POST"],
+            responses=_ERRORS,
+            openapi_extra=body_documented_as(ResponseRequest),
+        )
+    )
+    for method, path, endpoint in (
+        ("GET", one, get_response),
+        ("DELETE", one, delete_response),
+        ("POST", f"{one}/cancel", cancel_response),
+        ("GET", f"{one}/input_items", list_input_items),
+    ):
+        app.router.routes.append(
+            DirectRoute(path, endpoint, direct=stored, methods=[method], responses=_ERRORS)
+        )
+    return {PATH: serving}

@@ -1,0 +1,209 @@
+"""`POST /v1/responses`: from a body to a response, whole, as events, or in the background."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from services.gateway.bodies.body_parser import check_content_type, parse_body
+from services.gateway.bodies.large_bodies import is_large
+from services.gateway.completions.answer_cost import check_cost
+from services.gateway.completions.completion_routes import trace_headers
+from services.gateway.http.errors import Headers
+from services.gateway.http.request_headers import time_limit_s
+from services.gateway.http.running_request import RunningRequest
+from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute, body_party
+from services.gateway.responses.background_runs import BackgroundRuns
+from services.gateway.responses.response_events import DONE, ResponseEvent, ResponseEvents
+from services.gateway.responses.response_run import FRAMES_AT_ONCE, KeptRun, ResponseEnd, event_batches
+from services.gateway.responses.response_schema import ResponseRequest
+from services.gateway.responses.response_translation import ResponseCall, response_call, with_our_names
+from shared.client import GenerationStream
+from shared.client.calls.responses_client import ResponsesClient
+from shared.errors import RyzError
+from shared.messages import ResponseRecord, Tokens
+from shared.web.limited_protocol import CONNECTION
+
+PATH = "/v1/responses"
+EVENT_HEADERS: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class ResponseRoute(ServingRoute):
+    """Answers `POST`.
+
+    Args:
+        context: What all requests share.
+        store: Has the records of responses.
+        background: Runs responses without their callers.
+    """
+
+    def __init__(self, context: GatewayContext, store: ResponsesClient, background: BackgroundRuns) -> None:
+        super().__init__(PATH, context)
+        self._store = store
+        self._background = background
+
+    async def serve_request(self, exchange: HttpExchange) -> None:
+        """See `ServingRoute`."""
+        try:
+            await self._serve(exchange)
+        except RyzError as error:
+            raise with_our_names(error) from error.__cause__
+
+    async def make_call(self, body: ResponseRequest, request_id: str, tenant: str) -> ResponseCall:
+        """The call of a body, after its conversation was read.
+
+        Raises:
+            InvalidRequest: A field is wrong.
+            ResponseNotFound: The response that it continues is not there.
+        """
+        history: list[ResponseRecord] = []
+        if body.previous_response_id:
+            limit = self.context.settings.max_body_bytes
+            history = await self._store.chain(tenant, body.previous_response_id, limit)
+        call = response_call(
+            body,
+            history,
+            request_id=request_id,
+            tenant=tenant,
+            seed=random.getrandbits(63),  # no secret: it decides what is drawn
+            created_s=int(time.time()),
+        )
+        check_cost([call.request], self.context.settings.max_answer_entries)
+        if call.unknown_fields:
+            self.context.metrics.unknown_fields.inc(len(call.unknown_fields))
+        return call
+
+    def end_of(self, call: ResponseCall) -> ResponseEnd:
+        """What stores the response."""
+        return ResponseEnd(self._store if call.stored else None, call)
+
+    async def _serve(self, exchange: HttpExchange) -> None:
+        context, settings = self.context, self.context.settings
+        context.check_accepting()
+        exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
+        context.rates.take_tokens(exchange.tenant, time.monotonic())
+        context.places.check_units(exchange.tenant)
+        check_content_type(exchange.headers)
+        raw = await self._read_body(exchange)
+        self.take_places(exchange, 1)
+        if is_large(raw):
+            async with context.large.turn(exchange.tenant):
+                body = parse_body(raw, ResponseRequest, settings.max_body_values)
+        else:
+            body = parse_body(raw, ResponseRequest, settings.max_body_values)
+        call = await self.make_call(body, exchange.request_id, exchange.tenant)
+        exchange.model = call.request.model
+        timeout_s = time_limit_s(
+            exchange.headers,
+            call.timeout_s,
+            default_s=settings.max_timeout_s if call.background else settings.default_timeout_s,
+            max_s=settings.max_timeout_s,
+        )
+        async with self.running_request(exchange, timeout_s) as running:
+            if call.background:
+                await self._begin(exchange, call, timeout_s, running)
+                return
+            headers = trace_headers(exchange.headers)
+            whole = not call.stream
+            async with context.client.submit(
+                call.request, timeout_s=timeout_s, headers=headers, whole=whole
+            ) as stream:
+                running.streams.append(stream)
+                running.check_running()
+                if call.stream:
+                    await self._stream(exchange, call, stream)
+                else:
+                    await self._whole(exchange, call, stream)
+
+    async def _read_body(self, exchange: HttpExchange) -> bytes:
+        party = body_party(self.context, exchange.tenant, exchange.scope)
+        raw = await self.context.bodies.read_body(
+            exchange.receive,
+            exchange.headers,
+            exchange.tenant,
+            party,
+            arrived=exchange.scope[CONNECTION].body_arrived,
+        )
+        exchange.held += len(raw)
+        exchange.body_read = True
+        self.context.metrics.request_bytes.inc(len(raw))
+        return raw
+
+    async def _begin(
+        self, exchange: HttpExchange, call: ResponseCall, timeout_s: float, running: RunningRequest
+    ) -> None:
+        run = await running.finish_work(
+            self._background.begin(call, timeout_s, trace_headers(exchange.headers))
+        )
+        if call.stream:
+            await follow_run(run, exchange, after=-1)
+        else:
+            await exchange.reply.send_whole(200, msgspec.json.encode(call.fields), [])
+
+    async def _whole(self, exchange: HttpExchange, call: ResponseCall, stream: GenerationStream) -> None:
+        events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
+        events.opening()
+        await stream.wait_accepted()
+        while frames := await stream.next_frames(FRAMES_AT_ONCE):
+            for frame in frames:
+                events.deltas(frame.deltas)
+            await asyncio.sleep(0)
+        events.finish(stream.usage, int(time.time()))
+        note_outcome(exchange, stream)
+        await self.end_of(call).save(events)
+        body = await asyncio.to_thread(msgspec.json.encode, events.whole())
+        await exchange.reply.send_whole(200, body, exchange.outcome.headers())
+
+    async def _stream(self, exchange: HttpExchange, call: ResponseCall, stream: GenerationStream) -> None:
+        await stream.wait_accepted()
+        first: list[Tokens] = []
+        try:
+            async with asyncio.timeout(self.context.settings.header_wait_s):
+                first = await stream.next_frames(FRAMES_AT_ONCE)
+        except TimeoutError:
+            pass  # a slow start is no failure: the headers go out, the text follows
+        note_outcome(exchange, stream)
+        events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
+        exchange.outcome.first_text_s = asyncio.get_running_loop().time() if first else 0.0
+        with self.context.metrics.open_streams.track_inprogress():
+            await exchange.reply.start_stream([*EVENT_HEADERS, *exchange.outcome.headers()])
+            opening = b"".join(event.as_sse(ids=False) for event in events.opening())
+            await exchange.reply.send_part(opening)
+            batches = event_batches(stream, events, self.end_of(call), first)
+            await send_batches(batches, exchange, ids=False)
+        note_outcome(exchange, stream)
+        if events.status == "failed":
+            self.context.metrics.count_failed_stream(stream.error.code if stream.error else "internal")
+
+
+def note_outcome(exchange: HttpExchange, stream: GenerationStream) -> None:
+    """Notes what is known of a generation for headers, metrics and the log."""
+    exchange.outcome.group, exchange.outcome.accepted = stream.group, stream.accepted
+    if stream.finished:
+        exchange.outcome.usages = [stream.usage]
+
+
+async def send_batches(
+    batches: AsyncIterator[list[ResponseEvent]], exchange: HttpExchange, *, ids: bool
+) -> None:
+    """Sends events up to the last one, and the end of the stream."""
+    async for batch in batches:
+        if batch:
+            await exchange.reply.send_part(b"".join(event.as_sse(ids=ids) for event in batch))
+    await exchange.reply.send_part(DONE, more=False)
+
+
+async def follow_run(run: KeptRun, exchange: HttpExchange, *, after: int) -> None:
+    """Sends the events of a response that runs in this gateway, from the one after `after` on."""
+    await exchange.reply.start_stream(EVENT_HEADERS)
+    async for batch in run.follow(after):
+        await exchange.reply.send_part(b"".join(event.as_sse(ids=True) for event in batch))
+    if run.events.ended:
+        await exchange.reply.send_part(DONE, more=False)
+    else:
+        await exchange.reply.finish()  # no last event: the client resumes the stream, at any gateway

@@ -1,0 +1,133 @@
+"""One response on its way: frames become events, and the end is stored before its last event is out."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from services.gateway.responses.response_events import ResponseEvent, ResponseEvents
+from services.gateway.responses.response_translation import ResponseCall, with_our_names
+from shared.client import GenerationStream
+from shared.client.calls.responses_client import ResponsesClient
+from shared.errors import Cancelled, RyzError
+from shared.messages import ResponseRecord, Tokens
+
+FRAMES_AT_ONCE = 128  # made into events without a pause
+log = structlog.get_logger(__name__)
+
+
+class GoesOnElsewhere(Exception):
+    """Another gateway has taken the generation over."""
+
+
+@dataclass(slots=True)
+class ResponseEnd:
+    """Stores the end of a response.
+
+    Attributes:
+        store: Keeps it; None: it is not kept.
+        is_new: There is no record of it yet.
+        call: What was asked for.
+    """
+
+    store: ResponsesClient | None
+    call: ResponseCall
+    is_new: bool = True
+
+    async def save(self, events: ResponseEvents) -> None:
+        """Stores the whole response. If that fails, the response says that it is not stored."""
+        if self.store is None:
+            return
+        record = self.call.record(events.whole(), ended=True)
+        try:
+            await self.store.put(record, is_new=self.is_new)
+        except RyzError as error:
+            log.warning("a response was not stored", response_id=record.response_id, error=error.message)
+            events.not_stored()
+
+
+async def event_batches(
+    stream: GenerationStream, events: ResponseEvents, end: ResponseEnd, first: Sequence[Tokens] = ()
+) -> AsyncIterator[list[ResponseEvent]]:
+    """Yields the events after the opening, some at a time, up to the last one.
+
+    Args:
+        stream: The generation, which runs.
+        events: Makes the events.
+        end: Stores the response before its last event.
+        first: Frames that were read already.
+
+    Raises:
+        GoesOnElsewhere: Another gateway has attached to the generation.
+    """
+    try:
+        frames = list(first) or await stream.next_frames(FRAMES_AT_ONCE)
+        while frames:
+            yield [event for frame in frames for event in events.deltas(frame.deltas)]
+            frames = await stream.next_frames(FRAMES_AT_ONCE)
+        yield events.finish(stream.usage, int(time.time()))
+    except RyzError as error:
+        if isinstance(error, Cancelled) and error.data.get("reason") == "attached_elsewhere":
+            raise GoesOnElsewhere from error
+        events.fail(with_our_names(error))
+    await end.save(events)
+    yield [events.last()]
+
+
+class KeptRun:
+    """A response that runs without its caller, and its events, which readers may follow.
+
+    Attributes:
+        exact: The events are those of the response as it began: it was not computed again since.
+        left: Another gateway has it now.
+    """
+
+    def __init__(self, call: ResponseCall, *, exact: bool = True) -> None:
+        self.call = call
+        self.exact = exact
+        self.left = False
+        self.events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
+        self._made: list[ResponseEvent] = self.events.opening()
+        self._changed = asyncio.Event()
+
+    @property
+    def over(self) -> bool:
+        """Nothing more comes here."""
+        return self.events.ended or self.left
+
+    async def read(self, stream: GenerationStream, end: ResponseEnd) -> None:
+        """Reads the generation to its end."""
+        try:
+            async for batch in event_batches(stream, self.events, end):
+                self._made += batch
+                self._wake()
+        except GoesOnElsewhere:
+            self.leave()
+
+    def leave(self) -> None:
+        """Lets readers know that the response goes on elsewhere."""
+        self.left = True
+        self._wake()
+
+    def record(self, body: dict[str, object], *, ended: bool) -> ResponseRecord:
+        """The record of the response."""
+        return self.call.record(body, ended=ended)
+
+    async def follow(self, after: int) -> AsyncIterator[list[ResponseEvent]]:
+        """Yields the events whose numbers are above `after`, as they come; ends when nothing more comes."""
+        at = after + 1
+        while True:
+            if at < len(self._made):
+                batch = self._made[at:]
+                at += len(batch)
+                yield batch
+            elif self.over:
+                return
+            else:
+                await self._changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,99 @@
+"""The body of `POST /v1/responses`, as OpenAI's clients send it.
+
+Checks names, types and ranges of the fields. `response_translation.py` decides what they mean; the items of
+the input are read in `input_items.py`, and tools in `response_tools.py`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from services.gateway.completions.completion_schema import NAME, FewFields
+from shared.messages.conversation import MAX_TOOLS
+from shared.messages.generate import MAX_LOGPROBS
+
+MAX_ITEMS = 4096
+_I32_MAX = 2**31 - 1
+_I64 = 2**63
+_OBJECTS = {"type": "array", "items": {"type": "object"}, "maxItems": MAX_ITEMS}
+
+
+def _input_of(given: Any) -> str | list[dict[str, Any]]:
+    """A text, or a list of items; the items are checked later."""
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
+        raise PydanticCustomError("wrong", "must be a string or a list of items", {"at": ""})
+    if not 1 <= len(given) <= MAX_ITEMS:
+        raise PydanticCustomError("wrong", f"must have 1 to {MAX_ITEMS} items, got {len(given)}", {"at": ""})
+    return given
+
+
+Input = Annotated[
+    str | list[dict[str, Any]],
+    PlainValidator(_input_of),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _OBJECTS]}),
+]
+ShortText = Annotated[str, Field(max_length=512)]
+
+
+class LenientResponseBody(BaseModel):
+    """Unknown fields stay in `model_extra`."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+
+
+class TextOptions(LenientResponseBody):
+    """The form of the answer's text."""
+
+    format: FewFields[dict[str, Any] | None] = None
+    verbosity: str | None = None
+
+
+class ReasoningOptions(LenientResponseBody):
+    """How the model thinks; summaries are not made, the reasoning itself is in the answer."""
+
+    effort: Annotated[str, Field(max_length=64)] | None = None
+    summary: ShortText | None = None
+
+
+class ResponseStreamOptions(LenientResponseBody):
+    """Options of a streamed response; obfuscation is accepted and never added."""
+
+    include_obfuscation: bool | None = None
+
+
+class ResponseRequest(LenientResponseBody):
+    """A request for a response. A field that is null counts as absent."""
+
+    model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
+    input: Input
+    instructions: str | None = None
+    previous_response_id: Annotated[str, Field(max_length=96)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[int, Field(ge=1, le=_I32_MAX)] | None = None
+    text: FewFields[TextOptions | None] = None
+    reasoning: FewFields[ReasoningOptions | None] = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=_I32_MAX)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    include: Annotated[list[str], Field(max_length=16)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: Annotated[dict[str, ShortText], Field(max_length=16)] | None = None
+    user: ShortText | None = None
+    service_tier: ShortText | None = None
+    prompt_cache_key: ShortText | None = None
+    prompt_cache_retention: ShortText | None = None
+    safety_identifier: ShortText | None = None
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: FewFields[ResponseStreamOptions | None] = None
+    seed: Annotated[int, Field(ge=-_I64, lt=_I64, description="Absent: drawn at random.")] | None = None
+    timeout: Annotated[float, Field(gt=0, description="Seconds.")] | None = None
