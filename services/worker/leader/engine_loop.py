@@ -133,7 +133,13 @@ class EngineLoop:
         result = asyncio.ensure_future(self._engine.engine.submit(plan))
         num_tokens = sum([piece.num_tokens for piece in plan.slices])
         self._steps.append(_Step(num_tokens, result, now))
+        self._supply_masks(scheduler)
         return True
+
+    def _supply_masks(self, scheduler: Scheduler) -> None:
+        """Gives the engine the masks of steps in flight, which the ranks compute meanwhile."""
+        for masks in scheduler.take_masks():
+            self._engine.engine.supply_masks(masks)
 
     async def _is_done_first(self, step: _Step, work: asyncio.Event) -> bool:
         """Waits for the result of a step, or for something to plan behind it; whether it was the result."""
@@ -150,8 +156,11 @@ class EngineLoop:
         self._metrics.step.observe(now - max(step.submitted, self._last_done))
         self._last_done = now
         self._engine.count_tokens(step.num_tokens)
-        self._output.emit_prompts(scheduler.apply_prompts(result))
-        self._output.emit_tokens(scheduler, scheduler.apply(result), now)
+        prompts = scheduler.apply_prompts(result)
+        advances = scheduler.apply(result)
+        self._supply_masks(scheduler)  # first, since rank 0 may wait for those of the step that runs
+        self._output.emit_prompts(prompts)
+        self._output.emit_tokens(scheduler, advances, now)
 
     def _on_idle_failure(self) -> None:
         self._failed_idle = True

@@ -127,6 +127,7 @@ class RequestTable:
         self._metrics.prompt_tokens.inc(generation.prompt_tokens)
         self._engine.work.set()
         if generation.open_choices == 0:
+            self.send_tokens(generation)  # those that a grammar forced, and that ended the answer
             self.finish_request(generation)
 
     def finish_request(self, generation: Generation) -> None:

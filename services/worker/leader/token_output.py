@@ -42,6 +42,8 @@ class TokenOutput:
                 continue
             try:
                 choice = generation.choices[sequence.choice]
+                if choice.finish_reason is not None:
+                    continue  # forced tokens after a stop string
                 reason = choice.advance(advance.sampled, advance.finish_reason)
             except Exception:  # a bug in one request's text must not end the others
                 log.exception("no text from tokens", request_id=sequence.request_id)
@@ -49,6 +51,8 @@ class TokenOutput:
                 continue
             if reason is not None:
                 generation.open_choices -= 1
+                if advance.end < len(sequence.tokens):
+                    del sequence.tokens[advance.end :]
                 if advance.finish_reason is None:  # a stop string
                     scheduler.end(sequence)
             touched[sequence.request_id] = generation

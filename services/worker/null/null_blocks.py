@@ -3,21 +3,62 @@
 So a block that is shared too early, written by two sequences or read after its release is found at once.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from services.worker.rank_protocol.plan import BLOCK_SIZE, EngineFailed, NewSequence
+from services.worker.rank_protocol.step_masks import ANY_TOKEN
 
 
-@dataclass(slots=True)
 class NullSequence:
-    """A sequence: its tokens, how many are computed, and its blocks; `new` if it asks of its prompt."""
+    """A sequence: its tokens, how many are computed, and its blocks.
 
-    seq_id: int
-    tokens: list[int]
-    logprobs: int
-    computed: int = 0
-    blocks: list[int] = field(default_factory=list)
-    new: NewSequence | None = None
+    Attributes:
+        early_ends: Tokens that end it, if they may not come at first.
+        new: Its announcement, if it asks of its prompt; else None.
+        masked: Whether a grammar limits its tokens; that may also append some.
+    """
+
+    __slots__ = (
+        "blocks",
+        "computed",
+        "early_ends",
+        "logprobs",
+        "masked",
+        "min_length",
+        "new",
+        "seq_id",
+        "tokens",
+    )
+
+    def __init__(self, new: NewSequence) -> None:
+        sampling = new.sampling
+        self.new = new if new.embedding is not None or new.scored >= 0 else None
+        self.seq_id = new.seq_id
+        self.tokens = new.token_ids.copy()
+        self.logprobs = sampling.logprobs
+        self.computed = 0
+        self.masked = False
+        self.blocks: list[int] = []
+        self.min_length = new.prompt_len + sampling.min_tokens
+        ends = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else new.eos_ids)}
+        self.early_ends = ends if sampling.min_tokens else set[int]()
+
+    def choose(self, token_id: int, mask: bytes, vocab_size: int) -> int:
+        """Return the token, or one that may come in its place; -1 if there is none.
+
+        Args:
+            token_id: The token.
+            mask: See `StepMasks`.
+            vocab_size: Token ids are below it.
+        """
+        allowed: Sequence[int] = range(vocab_size)
+        if mask != ANY_TOKEN:
+            allowed = [i for i in range(min(8 * len(mask), vocab_size)) if mask[i // 8] >> i % 8 & 1]
+        if len(self.tokens) < self.min_length:
+            allowed = [i for i in allowed if i not in self.early_ends] or allowed
+        if not allowed or token_id in allowed:
+            return token_id if allowed else -1
+        return allowed[len(self.tokens) % len(allowed)]
 
 
 class NullBlocks:

@@ -1,13 +1,14 @@
 """An engine without weights: one token per sequence and step, always the same at a position.
 
-It checks all that ranks rely on in a plan: contiguous positions, blocks that exist and are released, and
-blocks shared only if they hold the tokens of both sequences. A violation is an `EngineFailed`.
+A token that a mask or `min_tokens` forbids gives way to another one, chosen by the position as well. All
+that ranks rely on in a plan is checked: contiguous positions, blocks that exist and are released, and blocks
+shared only if they hold the tokens of both sequences. A violation is an `EngineFailed`.
 """
 
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from services.worker.null.null_blocks import NullBlocks, NullSequence
 from services.worker.null.null_prompts import HIDDEN_SIZE, prompt_parts
@@ -25,6 +26,7 @@ from services.worker.rank_protocol.plan import (
     StepResult,
 )
 from services.worker.rank_protocol.prompt_parts import PromptPart
+from services.worker.rank_protocol.step_masks import ANY_TOKEN, StepMasks
 
 TEXT = "The quick brown fox jumps over the lazy dog. "
 
@@ -57,6 +59,8 @@ class NullEngine:
         self._known: dict[int, NullSequence] = {}
         self._blocks = NullBlocks(num_blocks)
         self._outstanding: deque[asyncio.Future[StepResult]] = deque()
+        # submitted and not computed: the first one waits for its masks
+        self._unmasked: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()
         self._free_at = 0.0  # when the last step submitted is done, on the event loop's clock
         self._steps = 0
         self._state = "stopped"
@@ -84,23 +88,44 @@ class NullEngine:
         loop = asyncio.get_running_loop()
         if len(self._outstanding) >= MAX_OUTSTANDING:
             raise RuntimeError(f"step {plan.step_id} was submitted before {MAX_OUTSTANDING} others were done")
-        result = self.compute(plan)
         future: asyncio.Future[StepResult] = loop.create_future()
+        if self._unmasked or any(piece.masked for piece in plan.slices):
+            self._outstanding.append(future)
+            self._unmasked.append((plan, future))
+            return future
+        result = self.compute(plan)
         if not self._step_delay_s:
             future.set_result(result)
             return future
         self._outstanding.append(future)
-        self._free_at = max(self._free_at, loop.time()) + self._step_delay_s
-        loop.call_at(self._free_at, self._deliver, future, result)
+        self._deliver_later(future, result)
         return future
 
-    def compute(self, plan: StepPlan) -> StepResult:
+    def supply_masks(self, masks: StepMasks) -> None:
+        """Compute the step that waits for these masks, and those behind it that need none."""
+        given: list[bytes] | None = masks.masks
+        while self._unmasked:
+            plan, future = self._unmasked[0]
+            if given is None and any(piece.masked for piece in plan.slices):
+                return
+            if given is not None and plan.step_id != masks.step_id:
+                self._end(f"broken: masks of step {masks.step_id} came for step {plan.step_id}")
+                return
+            self._unmasked.popleft()
+            try:
+                result = self.compute(plan, given or [])
+            except EngineFailed:
+                return  # all that wait for it have the reason
+            given = None
+            self._deliver_later(future, result)
+
+    def compute(self, plan: StepPlan, masks: Sequence[bytes] = ()) -> StepResult:
         """Compute one step at once; raises `EngineFailed` for a wrong plan."""
         if self._state != "ready":
             raise EngineFailed(f"the null engine is {self._state}, it cannot run step {plan.step_id}")
         try:
             prompts: list[PromptPart] = []
-            sampled = self._compute(plan, prompts)
+            sampled = self._compute(plan, masks, prompts)
         except EngineFailed as error:
             self._end(f"broken: {error}")
             raise
@@ -137,6 +162,15 @@ class NullEngine:
                 future.set_exception(EngineFailed(f"the null engine is {state}"))
                 future.exception()  # retrieved, so that asyncio does not warn
         self._outstanding.clear()
+        self._unmasked.clear()
+
+    def _deliver_later(self, future: asyncio.Future[StepResult], result: StepResult) -> None:
+        loop = future.get_loop()
+        self._free_at = max(self._free_at, loop.time()) + self._step_delay_s
+        if self._step_delay_s:
+            loop.call_at(self._free_at, self._deliver, future, result)
+        else:
+            self._deliver(future, result)
 
     def _deliver(self, future: asyncio.Future[StepResult], result: StepResult) -> None:
         if self._outstanding and self._outstanding[0] is future:
@@ -144,7 +178,7 @@ class NullEngine:
         if not future.done():
             future.set_result(result)
 
-    def _compute(self, plan: StepPlan, prompts: list[PromptPart]) -> list[Sampled]:
+    def _compute(self, plan: StepPlan, masks: Sequence[bytes], prompts: list[PromptPart]) -> list[Sampled]:
         for seq_id in plan.release:
             known = self._known.pop(seq_id, None)
             if known is None:
@@ -152,7 +186,9 @@ class NullEngine:
             self._blocks.release_blocks(known)
         for new in plan.admit:
             self._admit(new)
-        tokens, cycle, sampled = self._tokens, len(self._tokens), []
+        if len(masks) != sum(piece.masked for piece in plan.slices):
+            raise EngineFailed(f"step {plan.step_id} came with {len(masks)} masks")
+        tokens, cycle, sampled, next_mask = self._tokens, len(self._tokens), [], iter(masks)
         for piece in plan.slices:
             known = self._extend(piece)
             if known.new is not None:
@@ -161,6 +197,14 @@ class NullEngine:
                 if known.computed != len(known.tokens):
                     raise EngineFailed(f"sequence {piece.seq_id} is sampled in the middle of its tokens")
                 token_id = tokens[known.computed % cycle]
+                known.masked = piece.masked
+                if piece.masked or known.early_ends:
+                    mask = next(next_mask) if piece.masked else ANY_TOKEN
+                    token_id = known.choose(token_id, mask, self._vocab_size)
+                    if token_id < 0:
+                        known.tokens.append(0)
+                        sampled.append(Sampled(seq_id=piece.seq_id, token_id=0, error="no token may come"))
+                        continue
                 known.tokens.append(token_id)
                 if known.logprobs < 0:
                     sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id))
@@ -174,10 +218,7 @@ class NullEngine:
             raise EngineFailed(f"the plan admits sequence {new.seq_id} a second time")
         if not 0 < new.prompt_len <= len(new.token_ids):
             raise EngineFailed(f"sequence {new.seq_id} has a prompt of {new.prompt_len} tokens")
-        asks = new.embedding is not None or new.scored >= 0
-        self._known[new.seq_id] = NullSequence(
-            new.seq_id, new.token_ids.copy(), new.sampling.logprobs, new=new if asks else None
-        )
+        self._known[new.seq_id] = NullSequence(new)
 
     def _extend(self, piece: ScheduledChunk) -> NullSequence:
         known = self._known.get(piece.seq_id)
@@ -192,6 +233,8 @@ class NullEngine:
                 f"sequence {piece.seq_id} is computed up to {known.computed}, "
                 f"the plan goes on at {start} with {count} tokens"
             )
+        if known.masked and not follow:
+            known.tokens += token_ids[len(known.tokens) - start :]  # forced by its grammar
         if start + count > len(known.tokens):
             raise EngineFailed(
                 f"sequence {piece.seq_id} has {len(known.tokens)} tokens, nothing follows them yet"

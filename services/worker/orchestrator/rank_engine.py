@@ -32,12 +32,11 @@ from services.worker.rank_protocol.plan import (
     engine_error,
 )
 from services.worker.rank_protocol.rank_messages import FrameKind, RankFailed, RankReady, pack_frame
+from services.worker.rank_protocol.step_masks import StepMasks
 
 _KV_END_WAIT_S = 0.1  # by then the rank's other socket has ended, too, which gives the reason
-_NEW, _STOPPED = (
-    Failure("start_failed", "the engine was not started"),
-    Failure("start_failed", "the engine was stopped"),
-)
+_NEW = Failure("start_failed", "the engine was not started")
+_STOPPED = Failure("start_failed", "the engine was stopped")
 
 
 class RankEngine:
@@ -70,7 +69,6 @@ class RankEngine:
         self._health = HealthMonitor([], StepLimit(options.run.step_timeout_s, 0))
         self._on_idle_failure: Callable[[], None] | None = None
         self._steps = 0
-        self._plan = msgspec.msgpack.Encoder()
         self._result = msgspec.msgpack.Decoder(StepResult)
 
     def start_fork_server(self) -> None:
@@ -129,6 +127,12 @@ class RankEngine:
         for link in self._links:
             link.send_frame(frame)
         return future
+
+    def supply_masks(self, masks: StepMasks) -> None:
+        """Send the masks to rank 0, which alone samples."""
+        if not self._failure:
+            first = next(link for link in self._links if link.rank.rank == 0)
+            first.send_frame(pack_frame(FrameKind.MASKS, masks))
 
     def fetch_blocks(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:
         """Send the order to all ranks."""

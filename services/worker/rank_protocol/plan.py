@@ -12,6 +12,7 @@ import msgspec
 from services.worker.rank_protocol.failures import Failure, FailureKind
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.prompt_parts import PromptPart
+from services.worker.rank_protocol.step_masks import StepMasks
 from shared.messages import EmbeddingOptions, Sampling
 
 BLOCK_SIZE = 16  # tokens per KV block
@@ -56,6 +57,7 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             chunk).
         follow: `token_ids` is empty; the chunk is the token that the previous step samples for this sequence,
             which the leader had not seen when it planned.
+        masked: It samples, and its tokens are limited by a mask, which comes in the `StepMasks` of this step.
     """
 
     seq_id: int
@@ -64,6 +66,7 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     new_blocks: list[int] = []
     sample: bool = False
     follow: bool = False
+    masked: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -124,6 +127,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         prompts: What it has brought of prompts; comes before the tokens of the same sequences. A sequence
             with an embedding has a token that means nothing.
         compute_s: The whole step from plan to result, of which the following times are parts.
+        masks_s: Waiting for the masks of grammars; not a part of `sampling_s`.
         wait_s: Idle time of the rank before the step.
     """
 
@@ -135,6 +139,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attention_s: float = 0.0
     collectives_s: float = 0.0
     sampling_s: float = 0.0
+    masks_s: float = 0.0
     wait_s: float = 0.0
 
 
@@ -240,6 +245,13 @@ class Engine(Protocol):
         Raises:
             EngineFailed: The engine has failed.
             RuntimeError: `MAX_OUTSTANDING` steps are not done, which is a bug of the caller.
+        """
+        ...
+
+    def supply_masks(self, masks: StepMasks) -> None:
+        """Give the masks of a step that was submitted and has masked chunks; it is not done before.
+
+        They come in the order of the steps, each once. Those of a failed engine are dropped.
         """
         ...
 

@@ -38,6 +38,7 @@ class FrameKind(IntEnum):
     FETCH = 9  # leader, on the rank's KV socket: FetchBlocks
     FETCHED = 10  # rank, on its KV socket: Fetched
     STORED = 11  # rank, on its KV socket: Stored
+    MASKS = 12  # leader, to rank 0: StepMasks
 
 
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

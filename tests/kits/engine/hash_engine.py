@@ -25,12 +25,18 @@ def mix(state: int, token_id: int) -> int:
     return (state * 6364136223846793005 + token_id * 1442695040888963407 + 1) % _MASK
 
 
-def sample(state: int, choice: int) -> Sampled:
-    """The next token for a state; some states give an error instead."""
+def allowed_by(mask: bytes) -> list[int]:
+    """The tokens that a mask allows; all of them if it is empty."""
+    return [i for i in range(VOCAB) if not mask or (i < 8 * len(mask) and mask[i // 8] >> i % 8 & 1)]
+
+
+def sample(state: int, choice: int, mask: bytes = b"") -> Sampled:
+    """The next token for a state, one that the mask allows; some states give an error instead."""
     drawn = mix(state, 1000 + choice) >> 7
     if drawn % 331 == 0:
         return Sampled(seq_id=0, token_id=0, error="no number")
-    return Sampled(seq_id=0, token_id=drawn % VOCAB)
+    allowed = allowed_by(mask)
+    return Sampled(seq_id=0, token_id=allowed[drawn % len(allowed)])
 
 
 def alone(prompt: list[int], max_tokens: int, choice: int) -> tuple[list[int], str]:
@@ -63,13 +69,16 @@ class HashEngine:
     Attributes:
         num_computed: Number of computed tokens, of prompts and outputs.
         store: Copied blocks by name; tests may change it.
+        masks: Of steps with masked chunks, by step; they are to be here before the step is computed.
     """
 
     def __init__(self, num_blocks: int) -> None:
+        self.blocks = range(num_blocks)
         self._slots: list[int | None] = [None] * (num_blocks * BLOCK_SIZE)
         self._known: dict[int, _Known] = {}
         self.num_computed = 0
         self.store: dict[bytes, list[int | None]] = {}
+        self.masks: dict[int, list[bytes]] = {}
 
     @property
     def num_known(self) -> int:
@@ -86,13 +95,13 @@ class HashEngine:
         for new in plan.admit:
             self._known[new.seq_id] = _Known(new, new.token_ids.copy())
         before = self._slots.copy()
-        sampled = []
+        sampled, masks = [], iter(self.masks.pop(plan.step_id, []))
         for piece in plan.slices:
             known = self._known[piece.seq_id]
             state = self._extend(piece, known, before)
             if piece.sample:
                 assert piece.start + piece.num_tokens == len(known.tokens)
-                one = sample(state, known.new.choice)
+                one = sample(state, known.new.choice, next(masks) if piece.masked else b"")
                 known.tokens.append(one.token_id)
                 sampled.append(Sampled(seq_id=piece.seq_id, token_id=one.token_id, error=one.error))
         return StepResult(step_id=plan.step_id, sampled=sampled)
@@ -110,6 +119,8 @@ class HashEngine:
     def _extend(self, piece: ScheduledChunk, known: _Known, before: list[int | None]) -> int:
         known.table += piece.new_blocks
         end = piece.start + piece.num_tokens
+        if not piece.follow:
+            known.tokens += piece.token_ids[max(0, len(known.tokens) - piece.start) :]  # forced by a grammar
         assert end <= len(known.tokens)
         if not piece.follow:
             assert piece.token_ids == known.tokens[piece.start : end]

@@ -8,6 +8,7 @@ from services.worker.domain.scheduling.block_names import BlockNames
 from services.worker.domain.scheduling.scheduler import Advance, Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
+from services.worker.rank_protocol.step_masks import StepMasks
 from shared.messages import Sampling
 
 Output = tuple[list[int], str]  # tokens and finish reason: `stop`, `length` or `error`
@@ -15,14 +16,20 @@ Output = tuple[list[int], str]  # tokens and finish reason: `stop`, `length` or 
 
 @dataclass
 class Run:
-    """Drives a scheduler as the leader's loop does, and checks it after every step."""
+    """Drives a scheduler as the leader's loop does, and checks it after every step.
+
+    Attributes:
+        supply: Gets the masks of a step before it is computed; None if no sequence has a grammar.
+        results: Of the steps in flight; the plans of those that wait for masks.
+    """
 
     scheduler: Scheduler
     compute: Callable[[StepPlan], StepResult]
     run_ahead: int
     outputs: dict[str, Output] = field(default_factory=dict)
-    results: deque[StepResult] = field(default_factory=deque)
+    results: deque[StepResult | StepPlan] = field(default_factory=deque)
     plans: list[StepPlan] = field(default_factory=list)
+    supply: Callable[[StepMasks], None] | None = None
 
     def submit(self) -> bool:
         plan = self.scheduler.plan()
@@ -31,17 +38,35 @@ class Run:
         assert sum(piece.num_tokens for piece in plan.slices) <= self.scheduler.limits.token_budget
         assert len({piece.seq_id for piece in plan.slices}) == len(plan.slices)
         self.plans.append(plan)
-        self.results.append(self.compute(plan))
+        self.results.append(plan)
+        self._compute_ready()
         self.scheduler.check_invariants()
         return True
 
     def book(self) -> None:
-        for advance in self.scheduler.apply(self.results.popleft()):
+        result = self.results.popleft()
+        assert isinstance(result, StepResult)
+        advances = self.scheduler.apply(result)
+        self._compute_ready()
+        for advance in advances:
             sequence, reason = advance.sequence, advance.finish_reason
             if advance.sampled.error or reason:
                 output = sequence.tokens[sequence.prompt_len :]
                 self.outputs[sequence.request_id] = (output, reason or "error")
         self.scheduler.check_invariants()
+
+    def _compute_ready(self) -> None:
+        """Computes the steps in flight that have their masks, or need none."""
+        given = {masks.step_id: masks for masks in self.scheduler.take_masks()}
+        for place, plan in enumerate(self.results):
+            if isinstance(plan, StepResult):
+                continue
+            if any(piece.masked for piece in plan.slices):
+                if plan.step_id not in given:
+                    return
+                assert self.supply is not None
+                self.supply(given[plan.step_id])
+            self.results[place] = self.compute(plan)
 
     def step(self) -> None:
         """Submits plans as far as the scheduler allows, and handles one result."""

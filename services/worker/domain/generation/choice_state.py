@@ -6,6 +6,7 @@ Turns sampled tokens into text through a detokenizer, and applies stop strings.
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from services.worker.domain.constraints.forced_tokens import force_first
 from services.worker.domain.generation.prompt_answer import PromptAnswer, TokenText
 from services.worker.domain.generation.stop_strings import StopMatcher
 from services.worker.domain.scheduling.sequence import Sequence
@@ -68,6 +69,16 @@ class ChoiceState:
         self.finish_reason = reason
         return reason
 
+    def begin(self) -> None:
+        """Takes the tokens that the grammar forces before the first one is sampled; after `prime`."""
+        if self.finish_reason is not None:
+            return
+        run, start = force_first(self.sequence), len(self.sequence.tokens)
+        for place, (token_id, reason) in enumerate(self.sequence.append_run(run), start + 1):
+            if self.advance(Sampled(seq_id=0, token_id=token_id), reason) is not None:
+                del self.sequence.tokens[place:]  # after a stop string
+                return
+
     def prime(self) -> FinishReason | None:
         """Takes the tokens that an earlier attempt has sent; their text is not sent again.
 
@@ -86,10 +97,13 @@ class ChoiceState:
         return self.finish_reason
 
     def take_delta(self) -> Delta | None:
-        """Returns what the caller has not got yet, and counts it as sent."""
+        """Returns what the caller has not got yet, and counts it as sent.
+
+        Forced tokens go out together, with the token before them: an answer must not be resumed among them.
+        """
         if self.prompt is not None and (delta := self.prompt.take_delta()) is not None:
             return delta
-        if not self.unsent_tokens:
+        if not self.unsent_tokens or (self.sequence.forced and self.finish_reason is None):
             return None
         delta = Delta(
             choice=self.sequence.choice,

@@ -20,14 +20,14 @@ class Preemption:
         self._most = most_running(limits.max_running, limits.tenant_share)
         self._names = names
 
-    def grow(self, sequence: Sequence) -> bool:
-        """Gives a running sequence one more block, at the expense of the last ones in order.
+    def grow(self, sequence: Sequence, count: int = 1) -> bool:
+        """Gives a running sequence blocks for `count` more tokens, at the expense of the last ones in order.
 
         Returns:
             False if the sequence itself was the last one, and was preempted.
         """
         queues = self._queues
-        while (added := queues.blocks.append(sequence.seq_id, sequence.planned + 1)) is None:
+        while (added := queues.blocks.append(sequence.seq_id, sequence.planned + count)) is None:
             # the blocks of one that waits for a fetch are not free before that is done
             victim = next(s for s in reversed(queues.running) if s is sequence or not s.fetching)
             queues.preempt(victim)

@@ -9,8 +9,9 @@ what happens to the tokens.
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
+from services.worker.domain.constraints.forced_tokens import Advance, advance
+from services.worker.domain.constraints.pending_masks import PendingMasks
 from services.worker.domain.scheduling.admission import Admission
 from services.worker.domain.scheduling.block_fetches import BlockFetch
 from services.worker.domain.scheduling.block_manager import BlockManager
@@ -31,32 +32,19 @@ from services.worker.rank_protocol.plan import (
     StepPlan,
     StepResult,
 )
-from shared.messages import FinishReason
+from services.worker.rank_protocol.step_masks import StepMasks
 
 __all__ = ["Advance", "Scheduler", "SchedulerLimits"]
 
 NOTHING = Sampled(seq_id=0, token_id=0)  # no sequence is called 0
 
 
-class Advance(NamedTuple):
-    """A token of a sequence.
-
-    Attributes:
-        sequence: The sequence.
-        sampled: The token. With an error there is none: the sequence cannot go on, and is removed.
-        finish_reason: Why it was the last token; its blocks are free already. None if the sequence goes on.
-    """
-
-    sequence: Sequence
-    sampled: Sampled
-    finish_reason: FinishReason | None
-
-
 class Scheduler:
     """Call `plan`, give the plan to the engine, and `apply` its result; results come in the order of plans.
 
     A plan without slices, releases and copies does nothing: it is not to be computed, and has no result.
-    After a plan, what `take_fetches` gives is to be ordered; `fetched` tells that it is done.
+    After a plan, what `take_fetches` gives is to be ordered; `fetched` tells that it is done. After a plan
+    and after a result, what `take_masks` gives goes to the engine.
 
     Args:
         blocks: The group's KV blocks.
@@ -102,6 +90,7 @@ class Scheduler:
             trials=self.trials,
         )
         self._in_flight: deque[tuple[int, list[PlannedChunk]]] = deque()  # step_id and chunks, oldest first
+        self._masks = PendingMasks()
         self._step_id = 0
         self._planned = False  # the last plan was one to compute
 
@@ -163,6 +152,7 @@ class Scheduler:
         if self._planned:
             self._step_id += 1
             self._in_flight.append((self._step_id, draft.planned))
+            self._masks.expect(self._step_id, draft.planned)
         return StepPlan(
             step_id=self._step_id, release=release, admit=draft.admit, slices=draft.chunks, store=store
         )
@@ -173,6 +163,10 @@ class Scheduler:
         return {
             sequence.request_id for step, parts in self._in_flight if step in wanted for sequence, *_ in parts
         }
+
+    def take_masks(self) -> list[StepMasks]:
+        """Returns the masks of steps in flight that can be made now: the tokens before them are known."""
+        return self._masks.take()
 
     @property
     def under_way(self) -> tuple[int, int]:
@@ -213,8 +207,8 @@ class Scheduler:
         """Books the result of the oldest step in flight.
 
         Returns:
-            One `Advance` for each sampled token, in the plan's order. Sequences that ended since get none;
-            those that were preempted keep their token.
+            One `Advance` for each sampled token, in the plan's order, followed by those of the tokens that
+            it forces. Sequences that ended since get none; those that were preempted keep their token.
 
         Raises:
             ValueError: The result is of another step, or lacks a token.
@@ -225,7 +219,7 @@ class Scheduler:
         sampled = iter(result.sampled)
         advances: list[Advance] = []
         num_tokens, on_trial = 0, bool(self.trials.sequences)
-        for sequence, seq_id, count, samples in parts:
+        for sequence, seq_id, count, samples, end in parts:
             num_tokens += count
             if sequence.seq_id == seq_id:
                 sequence.computed += count
@@ -238,18 +232,10 @@ class Scheduler:
                 raise ValueError(f"the result of step {step_id} has no token for sequence {seq_id}")
             if sequence.phase is SequencePhase.ENDED:
                 continue
-            sequence.pending -= 1
-            reason: FinishReason | None = None
-            if one.error:
-                self.write_behind.distrust(self._names.of(sequence))
-                self.queues.end(sequence, forget=True)
-            else:
-                reason = sequence.take(one.token_id)
-                if on_trial and sequence.trial_tokens:
-                    sequence.trial_tokens -= 1
-                if reason is not None:
-                    self.queues.end(sequence)
-            advances.append(Advance(sequence, one, reason))
+            taken = self._book_sample(sequence, one, end)
+            advances += taken
+            if on_trial and sequence.trial_tokens:
+                sequence.trial_tokens = max(0, sequence.trial_tokens - len(taken))
         if num_tokens > len(parts):
             self._throttle.observe_step(num_tokens, result.compute_s)
             self.costs.computed(num_tokens, result.compute_s)
@@ -261,9 +247,10 @@ class Scheduler:
         planned: dict[int, int] = {}
         pending: dict[int, int] = {}
         for _, parts in self._in_flight:
-            for sequence, seq_id, count, samples in parts:
+            for sequence, seq_id, count, samples, end in parts:
                 planned[seq_id] = planned.get(seq_id, 0) + count
-                pending[id(sequence)] = pending.get(id(sequence), 0) + samples
+                new = samples and end >= len(sequence.tokens)
+                pending[id(sequence)] = pending.get(id(sequence), 0) + new
         for sequence in self.running:
             if sequence.planned - sequence.computed != planned.get(sequence.seq_id, 0):
                 raise AssertionError(
@@ -272,6 +259,24 @@ class Scheduler:
         for sequence in self.running + self.waiting:
             if sequence.pending != pending.get(id(sequence), 0):
                 raise AssertionError(f"request {sequence.request_id} waits for {sequence.pending} tokens")
+
+    def _book_sample(self, sequence: Sequence, one: Sampled, end: int) -> list[Advance]:
+        """Books what was sampled for index `end` of a sequence; nothing if it was forced meanwhile."""
+        if end == len(sequence.tokens):
+            sequence.pending -= 1
+        if one.error:
+            self.write_behind.distrust(self._names.of(sequence))
+            self.queues.end(sequence, forget=True)
+            return [Advance(sequence, one, None, end)]
+        if end < len(sequence.tokens):
+            if one.token_id != sequence.tokens[end]:
+                raise ValueError(f"sequence {one.seq_id} has another token at {end} than its mask allowed")
+            return []
+        taken = advance(sequence, one)
+        last = taken[-1]
+        if last.finish_reason is not None or last.sampled.error:
+            self.queues.end(sequence)
+        return taken
 
     def _name_blocks(self, sequence: Sequence, count: int) -> None:
         """Names the blocks that are full with the last `count` tokens computed."""

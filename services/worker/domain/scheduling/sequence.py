@@ -1,6 +1,7 @@
 """A sequence: one choice of a request on its way through the engine.
 
-Knows its tokens, how many of them are computed, and whether it ends by length or by an end-of-sequence token.
+Knows its tokens, how many of them are computed, and whether it ends by length, by an end-of-sequence token or
+by a stop token.
 Stop strings are a matter of text (`domain/generation/choice_state.py`).
 """
 
@@ -46,7 +47,11 @@ class Sequence:
         fetched_tokens: Tokens whose KV was fetched.
         trial_tokens: Tokens that it has to bring in steps of its own (`crash_trials.py`); 0 if not on trial.
         first: The first choice of the request, which names the blocks of the prompt for all; None for itself.
-        constraint: The grammar of its output, which has accepted its output tokens; None if it has none.
+        constraint: The grammar of its output, which has accepted its output tokens and `forced`; None if it
+            has none.
+        forced: Tokens that its grammar forces next and that are sampled one by one (`forced_tokens.py`).
+        run_start: Index of the first of the newest tokens that were appended without being sampled, and may
+            not be computed yet.
         embedding: The embedding that it is computed for; then it has no output.
         scored: Tokens of the prompt whose log probabilities have come; -1: none are wanted.
         prompt_only: It ends with its prompt and has no output.
@@ -85,6 +90,8 @@ class Sequence:
     embedding: EmbeddingOptions | None = None
     scored: int = -1
     prompt_only: bool = False
+    forced: list[int] = field(default_factory=list)
+    run_start: int = FIRST
 
     def __post_init__(self) -> None:
         self.order = (-self.priority, self.arrival)
@@ -119,6 +126,27 @@ class Sequence:
         """Whether each token is to be computed, also those whose KV is in the cache or in the store."""
         return self.is_scored_later or (self.embedding is not None and self.embedding.pooling == "mean")
 
+    @property
+    def has_run(self) -> bool:
+        """Whether it decodes, and forced tokens are to be computed together with its newest sampled one."""
+        return self.planned >= self.run_start - 1
+
+    def append_run(self, token_ids: list[int]) -> list[tuple[int, FinishReason | None]]:
+        """Appends forced tokens.
+
+        Returns:
+            Those that were appended, the last one with the reason to end; later ones are left out.
+        """
+        if token_ids:
+            self.run_start = len(self.tokens)
+        taken: list[tuple[int, FinishReason | None]] = []
+        for token_id in token_ids:
+            reason = self.take(token_id)
+            taken.append((token_id, reason))
+            if reason is not None:
+                break
+        return taken
+
     def take(self, token_id: int) -> FinishReason | None:
         """Appends a sampled token; returns why it is the last one, or None."""
         if self.prompt_only:
@@ -129,8 +157,10 @@ class Sequence:
     def end_reason(self) -> FinishReason | None:
         """Returns why the sequence ends with its newest token; None if it goes on."""
         num_output = len(self.tokens) - self.prompt_len
-        if num_output and self.tokens[-1] in self.eos_ids and not self.sampling.ignore_eos:
-            return "stop"
+        if num_output:
+            last, sampling = self.tokens[-1], self.sampling
+            if (last in self.eos_ids and not sampling.ignore_eos) or last in sampling.stop_token_ids:
+                return "stop"
         return "length" if num_output >= self.max_tokens else None
 
     def announce(self) -> NewSequence:

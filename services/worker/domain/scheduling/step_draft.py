@@ -3,8 +3,9 @@
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk
 
-# a chunk in flight: the sequence, its seq_id then, how many tokens it computes, whether it samples a new one
-PlannedChunk = tuple[Sequence, int, int, bool]
+# a chunk in flight: the sequence, its seq_id then, how many tokens it computes, whether it samples a new one,
+# and the index after its last token, which is that of the new one
+PlannedChunk = tuple[Sequence, int, int, bool, int]
 
 
 class StepDraft:
@@ -37,8 +38,9 @@ class StepDraft:
                 new_blocks=sequence.new_blocks,
                 sample=samples,
                 follow=start >= known,
+                masked=samples and sequence.constraint is not None,
             )
         )
-        self.planned.append((sequence, sequence.seq_id, count, samples))
+        self.planned.append((sequence, sequence.seq_id, count, samples, end))
         sequence.planned, sequence.new_blocks = end, []
         sequence.pending += samples

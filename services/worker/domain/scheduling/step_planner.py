@@ -55,9 +55,9 @@ class StepPlanner:
 
     def _plan_mixed(self, draft: StepDraft) -> None:
         """Plans all sequences that may be computed together; those on trial may not."""
-        prefilling = self._plan_decodes(draft)
+        prefilling, num_run = self._plan_decodes(draft)
         num_decodes = len(draft.chunks)
-        rest = self._throttle.prompt_budget(self._limits.token_budget - num_decodes, num_decodes)
+        rest = self._throttle.prompt_budget(self._limits.token_budget - num_decodes - num_run, num_decodes)
         self._admission.admit(prefilling, rest)
         if self._trials.sequences:
             prefilling = [sequence for sequence in prefilling if not self._trials.is_on(sequence)]
@@ -79,19 +79,34 @@ class StepPlanner:
         for sequence in self._trials.choose(self._running):
             if sequence.phase is not SequencePhase.RUNNING:
                 continue  # it was preempted by the one before
-            if sequence.remaining > 1:
+            if sequence.has_run and sequence.remaining > 1:
+                self._plan_run(draft, sequence, self._limits.token_budget)
+            elif sequence.remaining > 1:
                 prefilling.append(sequence)
             elif sequence.planned < sequence.capacity or self._preemption.grow(sequence):
                 draft.add_chunk(sequence, 1)
-        rest = self._limits.token_budget - len(draft.chunks)
+        rest = self._limits.token_budget - sum(chunk.num_tokens for chunk in draft.chunks)
         for sequence, count in share_budget(
             [s for s in prefilling if s.phase is SequencePhase.RUNNING], rest
         ):
             draft.add_chunk(sequence, count)
 
-    def _plan_decodes(self, draft: StepDraft) -> list[Sequence]:
-        """Plans one token of each sequence that decodes; returns the others."""
+    def _plan_run(self, draft: StepDraft, sequence: Sequence, most: int) -> int:
+        """Plans forced tokens of a sequence, at most so many; returns how many."""
+        count = min(sequence.remaining, most)
+        if sequence.planned + count > sequence.capacity and not self._preemption.grow(sequence, count):
+            return 0  # it was the last one, and was preempted
+        draft.add_chunk(sequence, count)
+        return count
+
+    def _plan_decodes(self, draft: StepDraft) -> tuple[list[Sequence], int]:
+        """Plans one token of each sequence that decodes, and the tokens that its grammar forces after it.
+
+        Returns:
+            The sequences whose prompts are being computed, and how many forced tokens were planned.
+        """
         prefilling, index, running = [], 0, self._running
+        spare, num_run = max(0, self._limits.token_budget - len(running)), 0
         chunks, planned = draft.chunks, draft.planned
         trials = self._trials if self._trials.sequences else None
         while index < len(running):
@@ -101,19 +116,25 @@ class StepPlanner:
                 continue
             start, pending, known = sequence.planned, sequence.pending, len(sequence.tokens)
             if known + pending - start != 1:
-                prefilling.append(sequence)
+                if not sequence.has_run:
+                    prefilling.append(sequence)
+                elif not (count := self._plan_run(draft, sequence, 1 + spare - num_run)):
+                    break
+                else:
+                    num_run += count - 1
                 continue
             if pending and known + pending - sequence.prompt_len >= sequence.max_tokens:
                 continue  # its last token is in flight
             if start >= sequence.capacity and not self._preemption.grow(sequence):
                 break  # it was the last one, and was preempted
-            if not sequence.new_blocks and not pending:
+            if not sequence.new_blocks and not pending and sequence.constraint is None:
                 seq_id = sequence.seq_id
                 chunks.append(
                     ScheduledChunk(seq_id=seq_id, start=start, token_ids=sequence.tokens[start:], sample=True)
                 )
-                planned.append((sequence, seq_id, 1, True))
+                planned.append((sequence, seq_id, 1, True, start + 1))
                 sequence.planned, sequence.pending = start + 1, 1
             else:
                 draft.add_chunk(sequence, 1)
-        return prefilling  # none of them gave way: those come last, and the one that makes them decodes
+        # none of these gave way: those that do come last, and the one that makes them decodes
+        return prefilling, num_run

@@ -34,9 +34,10 @@ from services.worker.engine.rank.cache_room import agreed_blocks
 from services.worker.engine.rank.lifeline import hold_in_thread
 from services.worker.engine.rank.process import lower_priority
 from services.worker.engine.rank.rank_progress import Progress
-from services.worker.engine.rank.runner import Runner
+from services.worker.engine.rank.runner import AwaitMasks, Runner
 from services.worker.engine.rank.sequences import PlanError
-from services.worker.rank_protocol.plan import KVParts, RankInfo, StepPlan
+from services.worker.engine.rank.step_inbox import LeaderGone, StepInbox
+from services.worker.rank_protocol.plan import KVParts, RankInfo
 from services.worker.rank_protocol.rank_messages import (
     FrameKind,
     FrameReader,
@@ -84,8 +85,8 @@ def serve(
                 log.error("the rank ends", why=str(error))
             told = RankFailed(message=str(error), refused=refused, memory=isinstance(error, MemoryShort))
             return _report(sock, told)
-        except (BrokenPipeError, ConnectionResetError):
-            return 0  # the leader closed the socket while this rank was sending
+        except (BrokenPipeError, ConnectionResetError, LeaderGone):
+            return 0  # the leader closed the socket while this rank was sending, or waited for masks
         except Exception as error:
             log.exception("a rank failed")  # the trace is for the log, the sentence for the leader
             memory = ran_out(error)
@@ -125,7 +126,8 @@ def _serve(
     lifeline: int,
 ) -> None:
     torch.set_num_threads(config.run.threads)
-    runner, ready = load(config, collectives, started)
+    inbox = StepInbox(frames)
+    runner, ready = load(config, collectives, started, inbox.await_masks)
     sock.sendall(pack_frame(FrameKind.READY, ready))
     lower_priority(besides=lifeline)  # the end of that thread must not wait for a core
     collectives.timeout_s = config.run.collective_timeout_s
@@ -133,11 +135,9 @@ def _serve(
     if config.kv_store is not None:
         mover = start_mover(config.kv_fd, config.kv_store, runner.blocks)
         sys.setswitchinterval(SWITCH_S)
-    decoder = msgspec.msgpack.Decoder(StepPlan)
     idle_since = time.perf_counter()
-    for _, body in frames:
+    for plan in inbox.plans():
         wait_s = time.perf_counter() - idle_since
-        plan = decoder.decode(body)
         if mover is not None:
             if plan.store:
                 mover.copy_out(plan.store)
@@ -188,7 +188,9 @@ def connect(config: RankConfig) -> Collectives:
     return GlooCollectives(rendezvous, run.collective_timeout_s)
 
 
-def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[Runner, RankReady]:
+def load(
+    config: RankConfig, collectives: Collectives, started: float, await_masks: AwaitMasks | None = None
+) -> tuple[Runner, RankReady]:
     """Loads this rank's share and makes its KV cache.
 
     Raises:
@@ -207,7 +209,7 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
         backend = load_backend(config, shape, checkpoint, collectives)
         loaded_bytes = checkpoint.loaded_bytes
     num_blocks = agreed_blocks(config, shape, backend, collectives)
-    runner = Runner(backend.start(num_blocks), Progress(config.progress_fd, config.rank))
+    runner = Runner(backend.start(num_blocks), Progress(config.progress_fd, config.rank), await_masks)
     if config.progress_fd >= 0:
         os.close(config.progress_fd)
     info = RankInfo(

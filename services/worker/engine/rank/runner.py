@@ -6,16 +6,18 @@ process. Rank 0 broadcasts what it sampled, so the next plan need not carry it.
 
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from services.worker.engine.rank.compute import CacheBlocks, Compute
 from services.worker.engine.rank.rank_progress import Progress
-from services.worker.engine.rank.sequences import Sequences, SequenceState
+from services.worker.engine.rank.sequences import PlanError, Sequences, SequenceState
 from services.worker.engine.sampling.sampler import Sampler
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
+from services.worker.rank_protocol.step_masks import ANY_TOKEN
 
+AwaitMasks = Callable[[int], Sequence[bytes]]  # of a step_id, see `StepMasks`; called by rank 0 only
 BROADCAST_TOKENS = 255  # 4 bytes each, in one broadcast of at most 1,024 bytes
 
 
@@ -25,13 +27,17 @@ class Runner:
     Args:
         compute: This rank's forward pass.
         progress: Where it counts what is done; None for memory of its own.
+        await_masks: Waits for the masks of a step that has masked chunks; None: there are no such steps.
     """
 
-    def __init__(self, compute: Compute, progress: Progress | None = None) -> None:
+    def __init__(
+        self, compute: Compute, progress: Progress | None = None, await_masks: AwaitMasks | None = None
+    ) -> None:
         self._progress = compute.progress = progress or Progress()
         self.sequences = Sequences(compute.num_blocks)
         self._compute = compute
         self._sampler = Sampler()
+        self._await_masks = await_masks
         self._collectives = compute.collectives
 
     @property
@@ -58,9 +64,12 @@ class Runner:
         ends = [plan.slices[i].start + plan.slices[i].num_tokens for i in sampling]
         self._progress.beat()
         computed, sampled = time.perf_counter(), list[Sampled]()
+        masks_s = 0.0
         if logits is not None and rows:
-            sampled = self._sampler.sample(logits.numpy(), rows, ends)
-        sampling_s = time.perf_counter() - computed
+            masks = self._masks_of(plan, sampling)
+            masks_s = time.perf_counter() - computed
+            sampled = self._sampler.sample(logits.numpy(), rows, ends, masks)
+        sampling_s = time.perf_counter() - computed - masks_s
         self._progress.beat()
         self._broadcast_tokens(sampled, rows, ends)
         if self._collectives.rank == 0:
@@ -75,6 +84,7 @@ class Runner:
             attention_s=times.attention_s - attention_s,
             collectives_s=self._collectives.seconds - waited,
             sampling_s=sampling_s,
+            masks_s=masks_s,
         )
 
     def compute_logits(self, plan: StepPlan) -> tuple[list[SequenceState], Tensor | None]:
@@ -83,6 +93,19 @@ class Runner:
         if not plan.slices:
             return states, None
         return states, self._compute.forward(plan.slices, states)
+
+    def _masks_of(self, plan: StepPlan, sampling: Sequence[int]) -> list[bytes] | None:
+        """The mask of each chunk that samples, awaited if there is one; None if no chunk is masked."""
+        masked = [plan.slices[i].masked for i in sampling]
+        if True not in masked:
+            return None
+        if self._await_masks is None:
+            raise PlanError(f"step {plan.step_id} has masked chunks, and there is nothing to wait for them")
+        masks = self._await_masks(plan.step_id)
+        if len(masks) != masked.count(True):
+            raise PlanError(f"step {plan.step_id}: {len(masks)} masks for {masked.count(True)} chunks")
+        following = iter(masks)
+        return [next(following) if one else ANY_TOKEN for one in masked]
 
     def _broadcast_tokens(
         self, sampled: list[Sampled], rows: Sequence[SequenceState], ends: Sequence[int]

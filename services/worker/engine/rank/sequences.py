@@ -41,6 +41,7 @@ class SequenceState:
     """One sequence on one rank. `tokens` includes sampled ones that the leader has not received yet.
 
     Attributes:
+        end_ids: Tokens that end it.
         wants_rows: `prompt_rows` is not empty for some of its chunks.
         pooled: Sum of the hidden states so far, for its embedding, [hidden]; on rank 0 only.
     """
@@ -50,6 +51,8 @@ class SequenceState:
         self.prompt_len = new.prompt_len
         self.sampling = new.sampling
         self.choice = new.choice
+        ends = set(new.sampling.stop_token_ids).union(() if new.sampling.ignore_eos else new.eos_ids)
+        self.end_ids: Ints = np.array(sorted(ends), np.int64)
         self.tokens = GrowableArray(new.token_ids)
         self.table = GrowableArray([])
         self.embedding = new.embedding

@@ -1,13 +1,15 @@
 """Chooses the next token of each sequence from its logits.
 
-Order of operations, as in vLLM (`vllm/v1/sample/sampler.py`): logit_bias, repetition penalty (HF: over prompt
-and output), frequency and presence penalty (OpenAI's formula, over the output), temperature, min_p, top_k,
-top_p, draw. Log probabilities are those of the raw logits. Ties go to the lower token id. All state is
+Order of operations, as in vLLM (`vllm/v1/sample/sampler.py`): mask of the grammar, min_tokens, logit_bias,
+repetition penalty (HF: over prompt and output), frequency and presence penalty (OpenAI's formula, over the
+output), temperature, min_p, top_k, top_p, draw. A masked token is never chosen. Before `min_tokens` of output
+those that end the sequence are masked, unless nothing else may come. Log probabilities are those of the raw
+logits, before the mask. Ties go to the lower token id. All state is
 rebuilt from the tokens, and the draw depends on (seed, choice, position) only, so any rank of any group makes
 the same choice for the same logits, whatever else is in the batch. The oracle is `sampling_reference.py`.
 
 A new parameter is a field of `Sampling` (`shared/messages`), and is applied here and in the oracle: in
-`penalties.py` if it edits logits, in `top_k_top_p.py` if it leaves tokens out.
+`penalties.py` if it edits logits, in `masks.py` or `top_k_top_p.py` if it leaves tokens out.
 """
 
 from collections.abc import Sequence
@@ -17,6 +19,7 @@ import numpy as np
 
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.engine.sampling.draws import Draws
+from services.worker.engine.sampling.masks import forbid_ends, forbid_masked, only_token
 from services.worker.engine.sampling.penalties import Penalties, edits_scores
 from services.worker.engine.sampling.top_k_top_p import Scores, TopKTopPSampler, likeliest, share
 from services.worker.rank_protocol.plan import Alternative, Sampled
@@ -27,6 +30,7 @@ NOT_FINITE = (
     "the model computed logits that are no finite numbers; "
     "send the request again, and check the files of the model if it fails again"
 )
+NOTHING_ALLOWED = "neither the grammar nor the model leaves a token that may come; change the grammar"
 
 
 class Sampler:
@@ -38,13 +42,20 @@ class Sampler:
         self._top_k_top_p = TopKTopPSampler(0)
         self._penalties: WeakKeyDictionary[SequenceState, Penalties] = WeakKeyDictionary()
 
-    def sample(self, logits: Logits, states: Sequence[SequenceState], ends: Sequence[int]) -> list[Sampled]:
+    def sample(
+        self,
+        logits: Logits,
+        states: Sequence[SequenceState],
+        ends: Sequence[int],
+        masks: Sequence[bytes] | None = None,
+    ) -> list[Sampled]:
         """The next token of each row, or an error if the row's maximum is NaN or infinity.
 
         Args:
             logits: fp32 [rows, vocab]; not changed.
             states: The sequence of each row.
             ends: For each row the index that its next token will have in the sequence.
+            masks: For each row the tokens that may come, see `masks.py`; an empty one allows all of them.
         """
         if logits.shape[1] != len(self._buffer):
             self._buffer = np.empty(logits.shape[1], np.float32)
@@ -52,27 +63,45 @@ class Sampler:
             self._penalties.clear()
         best = logits.argmax(axis=1)  # the first NaN, if there is one
         finite = np.isfinite(logits[np.arange(len(best)), best]).tolist()
-        rows = zip(logits, best.tolist(), finite, states, ends, strict=True)
+        rows = zip(logits, best.tolist(), finite, states, ends, masks or [b""] * len(states), strict=True)
         return [
-            self._sample(row, token, state, end)
+            self._sample(row, token, state, end, mask)
             if good
             else Sampled(seq_id=state.seq_id, token_id=0, error=NOT_FINITE)
-            for row, token, good, state, end in rows
+            for row, token, good, state, end, mask in rows
         ]
 
-    def _sample(self, logits: Scores, best: int, state: SequenceState, end: int) -> Sampled:
-        sampling, scores, token = state.sampling, logits, best
-        if edits_scores(sampling):
-            scores = self._buffer
-            np.copyto(scores, logits)
-            self._penalties_of(state, end).apply(scores, state, end)
-            token = int(scores.argmax())
-        if sampling.temperature > 0:
-            bits = self._draws.draw_bits(sampling.seed, state.choice, end)
-            token = self._top_k_top_p.draw(scores, token, sampling, bits)
+    def _sample(self, logits: Scores, best: int, state: SequenceState, end: int, mask: bytes) -> Sampled:
+        sampling, token = state.sampling, only_token(mask) if mask else -1
+        if not 0 <= token < len(logits):
+            token = self._choose(logits, best, state, end, mask)
+        if token < 0:
+            return Sampled(seq_id=state.seq_id, token_id=0, error=NOTHING_ALLOWED)
         if sampling.logprobs < 0:
             return Sampled(seq_id=state.seq_id, token_id=token)
         return self._with_logprobs(state, logits, best, token)
+
+    def _choose(self, logits: Scores, best: int, state: SequenceState, end: int, mask: bytes) -> int:
+        """The next token; -1 if none may come."""
+        sampling, scores, token = state.sampling, logits, best
+        early = end - state.prompt_len < sampling.min_tokens
+        edited = edits_scores(sampling)
+        if mask or early or edited:
+            scores = self._buffer
+            np.copyto(scores, logits)
+            if mask:
+                forbid_masked(scores, mask)
+            if early:
+                forbid_ends(scores, state.end_ids)
+            if edited:
+                self._penalties_of(state, end).apply(scores, state, end)
+            token = int(scores.argmax())
+            if np.isneginf(scores[token]):
+                return -1
+        if sampling.temperature > 0:
+            bits = self._draws.draw_bits(sampling.seed, state.choice, end)
+            token = self._top_k_top_p.draw(scores, token, sampling, bits)
+        return token
 
     def _penalties_of(self, state: SequenceState, end: int) -> Penalties:
         penalties = self._penalties.get(state)

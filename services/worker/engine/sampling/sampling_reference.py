@@ -4,6 +4,7 @@ Written from the definitions, to be checked by reading. Both weigh tokens in who
 must choose the same token; log probabilities may differ by the rounding of fp32.
 """
 
+from collections.abc import Collection
 from fractions import Fraction
 
 import numpy as np
@@ -15,17 +16,32 @@ from shared.messages import Sampling
 Logits = NDArray[np.float32]
 
 
-def choose(logits: Logits, sampling: Sampling, tokens: list[int], prompt_len: int, choice: int = 0) -> int:
+def choose(
+    logits: Logits,
+    sampling: Sampling,
+    tokens: list[int],
+    prompt_len: int,
+    choice: int = 0,
+    *,
+    allowed: Collection[int] | None = None,
+    end_ids: Collection[int] = (),
+) -> int:
     """The token that follows `tokens`, the first `prompt_len` of which are the prompt.
 
     Args:
-        logits: [vocab]; neither NaN nor +infinity, and not all -infinity.
+        logits: [vocab]; neither NaN nor +infinity, and not all -infinity for the tokens that are allowed.
         sampling: Of the request.
         tokens: Prompt and output.
         prompt_len: How many of them are the prompt.
         choice: Index of the completion.
+        allowed: The tokens that may come; None: all.
+        end_ids: Tokens that end the sequence.
     """
-    scores = edited(logits, sampling, tokens, prompt_len)
+    possible = {int(i) for i in np.flatnonzero(~np.isneginf(logits)) if allowed is None or i in allowed}
+    if len(tokens) - prompt_len < sampling.min_tokens:
+        possible = possible.difference(end_ids) or possible
+    left = [i in possible for i in range(len(logits))]
+    scores = edited(np.where(left, logits, np.float32(-np.inf)), sampling, tokens, prompt_len)
     order = np.argsort(-scores, kind="stable")  # the likeliest first, of equals the lower id
     if sampling.temperature == 0:
         return int(order[0])

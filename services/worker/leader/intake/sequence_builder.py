@@ -126,6 +126,11 @@ class SequenceBuilder:
             max_tokens = 0
         if len(tokens) + max_tokens > facts.context_length:
             raise too_long(self._model.name, request, turn, len(tokens), facts.context_length)
+        if request.sampling.min_tokens > max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {request.sampling.min_tokens}, and the answer may have {max_tokens} tokens",
+                param="min_tokens",
+            )
         if request.resume is not None:
             _check_length(request.resume, max_tokens)
         generation.turn, generation.prompt_tokens = turn, len(tokens)
@@ -173,6 +178,7 @@ class SequenceBuilder:
                 choice.prompt = prompt_answer(request, sequence, tokenizer)
             if before:
                 choice.prime()
+            choice.begin()
             choices.append(choice)
         return choices
 
@@ -195,6 +201,7 @@ class SequenceBuilder:
         for param, ids in (
             ("prompt_token_ids", tokens if request.prompt_token_ids is not None else ()),
             ("logit_bias", request.sampling.logit_bias),
+            ("stop_token_ids", request.sampling.stop_token_ids),
         ):
             if ids and max(ids) >= facts.vocab_size:
                 raise InvalidRequest(
@@ -205,15 +212,11 @@ class SequenceBuilder:
 
 # fields of the protocol that no group serves yet
 _UNSERVED = ("tools", "structured", "template")
-_UNSERVED_SAMPLING = {"stop_token_ids": [], "min_tokens": 0}
 
 
 def _refuse_unserved(request: GenerateRequest) -> None:
     """Refuses what would be ignored otherwise."""
     asked = [name for name in _UNSERVED if getattr(request, name)]
-    asked += [
-        name for name, neutral in _UNSERVED_SAMPLING.items() if getattr(request.sampling, name) != neutral
-    ]
     if asked:
         raise InvalidRequest(f"`{asked[0]}` is not served by this group; leave it out", param=asked[0])
 

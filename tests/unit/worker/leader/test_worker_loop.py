@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -48,8 +48,8 @@ class Watched(NullEngine):
             future.add_done_callback(lambda _: self.outstanding.pop(0))
         return future
 
-    def compute(self, plan: StepPlan) -> StepResult:
-        result = super().compute(plan)
+    def compute(self, plan: StepPlan, masks: Sequence[bytes] = ()) -> StepResult:
+        result = super().compute(plan, masks)
         if len(self.plans) == self.fail_at:
             self._end("broken: rank 1 died")
             raise EngineFailed("rank 1 died")

@@ -1,0 +1,69 @@
+"""The frames of a leader on their way into a rank: plans in their order, and the masks of the step that runs.
+
+The plan of the next step may come before the masks of the step that waits for them; it is kept meanwhile.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+from services.worker.engine.rank.sequences import PlanError
+from services.worker.rank_protocol.plan import MAX_OUTSTANDING, StepPlan
+from services.worker.rank_protocol.rank_messages import FrameKind
+from services.worker.rank_protocol.step_masks import StepMasks
+
+
+class LeaderGone(Exception):
+    """The leader closed the socket while a step waited for its masks."""
+
+
+class StepInbox:
+    """Sorts frames.
+
+    Args:
+        frames: From the leader's socket, after the config; blocks until there is one, and ends with the
+            socket.
+    """
+
+    def __init__(self, frames: Iterator[tuple[FrameKind, bytes]]) -> None:
+        self._frames = frames
+        self._plans: deque[StepPlan] = deque()
+        self._masks: deque[StepMasks] = deque()
+        self._decode_plan = msgspec.msgpack.Decoder(StepPlan).decode
+        self._decode_masks = msgspec.msgpack.Decoder(StepMasks).decode
+
+    def plans(self) -> Iterator[StepPlan]:
+        """Yields plans, until the leader closes the socket."""
+        while self._plans or self._read_frame():
+            if self._plans:
+                yield self._plans.popleft()
+
+    def await_masks(self, step_id: int) -> list[bytes]:
+        """Waits for the masks of the step that runs.
+
+        Raises:
+            PlanError: The masks of another step came, or more plans than a leader may send.
+            LeaderGone: The socket was closed.
+        """
+        while not self._masks:
+            if not self._read_frame():
+                raise LeaderGone(f"the leader is gone, and step {step_id} has no masks")
+            if len(self._plans) > MAX_OUTSTANDING:
+                raise PlanError(f"{len(self._plans)} plans came before the masks of step {step_id}")
+        found = self._masks.popleft()
+        if found.step_id != step_id:
+            raise PlanError(f"the masks of step {found.step_id} came while step {step_id} ran")
+        return found.masks
+
+    def _read_frame(self) -> bool:
+        """Waits for a frame and sorts it; returns False at the end of the socket."""
+        frame = next(self._frames, None)
+        if frame is None:
+            return False
+        kind, body = frame
+        if kind is FrameKind.MASKS:
+            self._masks.append(self._decode_masks(body))
+        else:
+            self._plans.append(self._decode_plan(body))
+        return True
