@@ -5,15 +5,18 @@ everything else is ordinary FastAPI.
 """
 
 import functools
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import FastAPI, Header, Query
+from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.gateway.completions.chunk_writers import event_writer
 from services.gateway.completions.completion_routes import CompletionRoute
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
+from services.gateway.embeddings.embedding_route import EmbeddingRoute
+from services.gateway.embeddings.embedding_schema import EmbeddingRequest
 from services.gateway.error_handlers import add_error_handlers
 from services.gateway.http.browser_guard import BrowserGuard
 from services.gateway.http.openapi_document import (
@@ -25,7 +28,7 @@ from services.gateway.http.openapi_document import (
     body_documented_as,
 )
 from services.gateway.http.response_pieces import PieceSender
-from services.gateway.http.serving_route import GatewayContext
+from services.gateway.http.serving_route import GatewayContext, ServingRoute
 from services.gateway.http.slow_readers import OpenAnswer
 from services.gateway.info_routes import ListModels, ServiceInfo, info_router
 from services.gateway.responses.response_door import ResponseParts, add_responses
@@ -100,7 +103,15 @@ def create_app(
     app.include_router(info_router(context.settings, context.keyring, list_models, info))
     app.include_router(sessions.router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics)
-    add_document(app, [ChatCompletionRequest, CompletionRequest, ResponseRequest, NewSession, ToGroup])
+    bodies = [
+        ChatCompletionRequest,
+        CompletionRequest,
+        EmbeddingRequest,
+        ResponseRequest,
+        NewSession,
+        ToGroup,
+    ]
+    add_document(app, bodies)
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
     front = Front(app, direct, sessions_first, context.running)
     return BrowserGuard(front, context.settings, context.metrics)
@@ -124,9 +135,13 @@ def _add_completions(
         Events are those of `/v1/chat/completions`; those of several texts have no ids.
         """
 
-    serving = (
+    async def embeddings() -> None:
+        """Returns the embedding of one text or of several, in their order."""
+
+    serving: tuple[tuple[Callable[..., object], ServingRoute, type[BaseModel]], ...] = (
         (chat_completions, CompletionRoute("chat", context, detached, root_key), ChatCompletionRequest),
         (completions, CompletionRoute("completion", context, detached, root_key), CompletionRequest),
+        (embeddings, EmbeddingRoute(context), EmbeddingRequest),
     )
     for endpoint, direct, model in serving:
         route = DirectRoute(

@@ -80,6 +80,8 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits):
     without keys, the share of `RYZ_MAX_BODIES` of one address."""
     max_prompts: Annotated[int, Interval(ge=1, le=999)] = 64
     """Prompts in one completion call."""
+    max_embedding_inputs: Annotated[int, Interval(ge=1, le=4096)] = 2048
+    """Inputs of one call of `/v1/embeddings`."""
     keep_alive_s: Annotated[int, Interval(ge=1, le=3600)] = 75
     """How long an idle connection stays open."""
     default_timeout_s: UpToDay = 300.0

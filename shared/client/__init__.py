@@ -6,7 +6,7 @@ Use `InferenceClient`. `generation/generation_state.py` is the state machine of 
 from shared.client.calls.model_list import list_models
 from shared.client.calls.sessions_client import SessionsClient
 from shared.client.generation.generation_stream import GenerationStream
-from shared.client.generation.results import Choice, Completion
+from shared.client.generation.results import Choice, Completion, Embedding
 from shared.client.inference_client import InferenceClient
 from shared.client.settings import ClientSettings
 
@@ -14,6 +14,7 @@ __all__ = [
     "Choice",
     "ClientSettings",
     "Completion",
+    "Embedding",
     "GenerationStream",
     "InferenceClient",
     "SessionsClient",

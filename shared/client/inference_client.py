@@ -18,14 +18,14 @@ from shared.client.generation.generation_state import GenerationState
 from shared.client.generation.generation_stream import MAX_WHOLE_FRAMES, GenerationStream
 from shared.client.generation.latest_loss import LatestLoss
 from shared.client.generation.request_lifecycle import ClientContext, GenerationPhase
-from shared.client.generation.results import Completion
+from shared.client.generation.results import Completion, Embedding
 from shared.client.generation.retry_schedule import RetryBudget
 from shared.client.generation.unwanted_frames import UnwantedFrames
 from shared.client.running_streams import RunningStreams
 from shared.client.settings import ClientSettings
 from shared.codec import decode
 from shared.errors import Cancelled, InvalidRequest
-from shared.messages import Accepted, FrameBatch, GenerateRequest, GroupDown
+from shared.messages import Accepted, EmbeddingOptions, FrameBatch, GenerateRequest, GroupDown
 from shared.telemetry.repeated import RepeatedLog
 from shared.telemetry.traces import inject
 
@@ -181,6 +181,21 @@ class InferenceClient:
         """The whole answer; raises what `submit` and its iteration raise."""
         async with self.submit(request, timeout_s=timeout_s, headers=headers, whole=True) as stream:
             return await stream.completion()
+
+    async def embed(
+        self, request: GenerateRequest, *, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> Embedding:
+        """The embedding of a prompt; raises what `submit` and its iteration raise.
+
+        Args:
+            request: The prompt; `embedding` says how it is pooled, the default if it has none.
+            timeout_s: The deadline from now.
+            headers: Travel with the request.
+        """
+        if request.embedding is None:
+            request = msgspec.structs.replace(request, embedding=EmbeddingOptions())
+        answer = await self.complete(request, timeout_s=timeout_s, headers=headers)
+        return Embedding(answer.request_id, answer.group, answer.choices[0].embedding, answer.usage)
 
     async def _on_frames(self, message: Message) -> None:
         """A batch of frames arrived, or the broker's word that no router listens."""

@@ -1,5 +1,6 @@
 """A whole answer, put together from its frames."""
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -40,6 +41,21 @@ class Completion:
     choices: list[Choice]
     usage: Usage
     session: SessionOutcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """The embedding of one prompt. `packed`: 32-bit little-endian floats; `vector` unpacks them."""
+
+    request_id: str
+    group: str
+    packed: bytes
+    usage: Usage
+
+    @property
+    def vector(self) -> list[float]:
+        """The components."""
+        return list(struct.unpack(f"<{len(self.packed) // 4}f", self.packed))
 
 
 def gather(frames: Iterable[Tokens], num_choices: int) -> list[Choice]:

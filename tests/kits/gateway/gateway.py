@@ -238,8 +238,16 @@ class Gateway:
 
 
 @asynccontextmanager
-async def running_gateway(*, max_payload: int = 1024 * 1024, **settings: Any) -> AsyncIterator[Gateway]:
-    """Runs a gateway on a free port. On exit it drains as a service does and may leave no task."""
+async def running_gateway(
+    *, max_payload: int = 1024 * 1024, scripted: bool = True, **settings: Any
+) -> AsyncIterator[Gateway]:
+    """Runs a gateway on a free port. On exit it drains as a service does and may leave no task.
+
+    Args:
+        max_payload: Of the bus.
+        scripted: The scripted fleet answers; else the test brings its own.
+        settings: Of the gateway.
+    """
     chosen = GatewaySettings.model_validate(
         {"http_port": 0, "instance_id": "test", "drain_timeout_s": 0.2} | settings
     )
@@ -247,7 +255,8 @@ async def running_gateway(*, max_payload: int = 1024 * 1024, **settings: Any) ->
     broker = MemoryBroker(max_payload)
     bus, fleet_bus = MemoryBus(broker), MemoryBus(broker)
     fleet = Fleet(fleet_bus)
-    await fleet.start()
+    if scripted:
+        await fleet.start()
     service = Service(chosen, "gateway")
     service.add_check("broker", lambda: bus.connected)
     async with AsyncExitStack() as stack:
