@@ -125,7 +125,7 @@ async def test_a_parked_stream_holds_a_place_until_its_time_is_over() -> None:
 
 
 @pytest.mark.parametrize(("settings", "grace"), [({}, ""), ({}, "0"), ({"stream_max_grace_s": 0}, "30")])
-async def test_without_a_grace_it_is_cancelled_at_once(settings: dict[str, int], grace: str) -> None:
+async def test_without_a_grace_it_is_cancelled_at_once(settings: dict[str, Any], grace: str) -> None:
     async with running_gateway(**settings) as gateway:
         await begin_and_leave(gateway, grace)
         await gateway.wait_idle()
