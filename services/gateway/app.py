@@ -103,7 +103,7 @@ def create_app(
     app.include_router(info_router(context.settings, context.keyring, list_models, info))
     app.include_router(sessions.router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics)
-    bodies = [
+    bodies: list[type[BaseModel]] = [
         ChatCompletionRequest,
         CompletionRequest,
         EmbeddingRequest,

@@ -35,7 +35,8 @@ async def sdk(gateway: Gateway) -> AsyncIterator[AsyncOpenAI]:
 
 def vector_of(text: str | list[int], **options: Any) -> list[float]:
     ids = list(text.encode()) if isinstance(text, str) else text
-    return np.frombuffer(null_embedding(ids, EmbeddingOptions(**options)), "<f4").tolist()
+    vector: list[float] = np.frombuffer(null_embedding(ids, EmbeddingOptions(**options)), "<f4").tolist()
+    return vector
 
 
 async def test_one_text(gateway: Gateway, sdk: AsyncOpenAI) -> None:

@@ -1,6 +1,7 @@
 """Parked streams: their limit, their grace period, and a gateway that stops."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
