@@ -149,7 +149,8 @@ class BackgroundRuns:
     async def _read(self, run: KeptRun, stream: GenerationStream) -> None:
         try:
             await stream.open()
-            await run.read(stream, ResponseEnd(self._store, run.call, is_new=False))
+            until = run.call.fields["created_at"] + self._context.settings.max_timeout_s
+            await run.read(stream, ResponseEnd(self._store, run.call, is_new=False, tried_until=until))
         except asyncio.CancelledError:  # handed over: the lease ends, and the generation goes on
             with suppress(RyzError):
                 await self._store.lease(run.call.request.tenant, run.call.response_id, gives_back=True)

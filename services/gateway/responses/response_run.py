@@ -18,8 +18,11 @@ FRAMES_AT_ONCE = 128  # made into events without a pause
 log = structlog.get_logger(__name__)
 
 
-class GoesOnElsewhere(Exception):
-    """Another gateway has taken the generation over."""
+_TRANSIENT = frozenset({"unavailable", "overloaded", "group_lost"})
+
+
+class RunLeft(Exception):
+    """The response goes on without this run: at another gateway, or later."""
 
 
 @dataclass(slots=True)
@@ -28,13 +31,20 @@ class ResponseEnd:
 
     Attributes:
         store: Keeps it; None: it is not kept.
-        is_new: There is no record of it yet.
         call: What was asked for.
+        is_new: There is no record of it yet.
+        tried_until: Unix time until which it is tried again after a failure that may pass, such as the loss
+            of all groups.
     """
 
     store: ResponsesClient | None
     call: ResponseCall
     is_new: bool = True
+    tried_until: float = 0.0
+
+    def is_final(self, error: RyzError) -> bool:
+        """Whether the response ends with this error; if not, it is left for a later run."""
+        return error.code not in _TRANSIENT or time.time() >= self.tried_until
 
     async def save(self, events: ResponseEvents) -> None:
         """Stores the whole response. If that fails, the response says that it is not stored."""
@@ -60,7 +70,7 @@ async def event_batches(
         first: Frames that were read already.
 
     Raises:
-        GoesOnElsewhere: Another gateway has attached to the generation.
+        RunLeft: Another gateway has attached to the generation, or it is to be tried again later.
     """
     try:
         frames = list(first) or await stream.next_frames(FRAMES_AT_ONCE)
@@ -69,8 +79,9 @@ async def event_batches(
             frames = await stream.next_frames(FRAMES_AT_ONCE)
         yield events.finish(stream.usage, int(time.time()))
     except RyzError as error:
-        if isinstance(error, Cancelled) and error.data.get("reason") == "attached_elsewhere":
-            raise GoesOnElsewhere from error
+        elsewhere = isinstance(error, Cancelled) and error.data.get("reason") == "attached_elsewhere"
+        if elsewhere or not end.is_final(error):
+            raise RunLeft from error
         events.fail(with_our_names(error))
     await end.save(events)
     yield [events.last()]
@@ -103,7 +114,8 @@ class KeptRun:
             async for batch in event_batches(stream, self.events, end):
                 self._made += batch
                 self._wake()
-        except GoesOnElsewhere:
+        except RunLeft as left:
+            log.info("a response is left", response_id=self.call.response_id, reason=str(left.__cause__))
             self.leave()
 
     def leave(self) -> None:
