@@ -42,6 +42,7 @@ TENANTS = f"{PREFIX}.tenant."  # begins the subjects of callers outside; tenant 
 
 ROUTER_QUEUE = "router"
 KVSTATE_QUEUE = "kvstate"
+TOKENIZE_QUEUE = "tokenize"  # the leaders of a model
 
 HEADER_TIMEOUT = "Ryz-Timeout-Ms"
 HEADER_TENANT = "Ryz-Tenant"  # of a call to the KV state service that no turn waits for
@@ -84,6 +85,21 @@ def generate(model: str, caller: Caller | None = None) -> str:
 def generate_all(caller: Caller) -> str:
     """Returns the pattern for the requests of callers outside, for every model."""
     return f"{_callers(caller)}.generate.*"
+
+
+def tokenize(model: str, caller: Caller | None = None) -> str:
+    """Returns the subject for `TokenizeQuery`s; the leaders of the model listen, as a queue group."""
+    return f"{_callers(caller)}.tokenize.{token(model)}"
+
+
+def detokenize(model: str, caller: Caller | None = None) -> str:
+    """Returns the subject for `DetokenizeQuery`s; the leaders of the model listen, as a queue group."""
+    return f"{_callers(caller)}.detokenize.{token(model)}"
+
+
+def models(caller: Caller | None = None) -> str:
+    """Returns the subject for `ListModels`; the queue group of the routers listens."""
+    return f"{_callers(caller)}.models"
 
 
 def work(group: str) -> str:

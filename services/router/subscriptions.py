@@ -17,10 +17,12 @@ from services.router.losses import LossReports
 from services.router.outside.outside_gate import OutsideGate
 from services.router.router_context import RouterContext
 from shared import subjects
-from shared.bus import Bus, Message, Subscription
+from shared.bus import Bus, Handler, Message, Subscription
 from shared.bus.endpoint import Endpoint
+from shared.bus.subject import can_answer
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import Heartbeat, ListModels, ModelList
+from shared.subjects import caller_of
 from shared.telemetry.repeated import RepeatedLog
 
 LOOKUPS_AT_ONCE = 256
@@ -84,6 +86,13 @@ class RouterSubscriptions:
                 models.handler(ListModels, self.list_models),
                 queue=queue,
                 max_pending=max_pending,
+            ),
+            await self._outside.subscribe(
+                subjects.models(subjects.ANY_CALLER),
+                self._own_inbox(models.handler(ListModels, self.list_models)),
+                queue=queue,
+                max_pending=max_pending,
+                max_per_s=self._settings.router_outside_calls_s,
             ),
         ]
 
@@ -159,6 +168,17 @@ class RouterSubscriptions:
     async def list_models(self, _: ListModels, message: Message) -> ModelList | None:
         """Returns the models that can be routed to."""
         return ModelList(models=self._fleet.models(self._clock())) if message.reply else None
+
+    def _own_inbox(self, handle: Handler) -> Handler:
+        """Returns a handler that drops queries whose answer would go to the inbox of another caller."""
+
+        async def checked(message: Message) -> None:
+            if can_answer(message.reply, caller_of(message.subject)):
+                await handle(message)
+            else:
+                self._metrics.event("bad_query")
+
+        return checked
 
     def _report_heartbeat(self, message: Message, error: InvalidRequest) -> None:
         self._repeated.warning("bad heartbeat", subject=message.subject, error=error.message)

@@ -59,6 +59,11 @@ def _member(subject: str, queue: str) -> str:
 WORK, CANCEL, RESEND = _all(subjects.work("_")), _all(subjects.cancel("_")), _all(subjects.resend("_"))
 PEER, WARM, DRAIN = _all(subjects.peer("_")), _all(subjects.warm("_")), _all(subjects.drain("_"))
 CLAIM, DELIVERED = _all(subjects.claim("_")), _all(subjects.delivered("_"))
+TOKENIZE = (_all(subjects.tokenize("_")), _all(subjects.detokenize("_")))
+TOKENIZE_OUTSIDE = (
+    _all(subjects.tokenize("_", ANY_CALLER)),
+    _all(subjects.detokenize("_", ANY_CALLER)),
+)
 ANY_INBOX = f"{INBOX}.>"
 RESPONSE_CALLS = (
     subjects.RESPONSE_PUT, subjects.RESPONSE_GET, subjects.RESPONSE_CHAIN, subjects.RESPONSE_LEASE,
@@ -72,7 +77,7 @@ _GATEWAY = BusAccount(
         subjects.GENERATE_ALL, RESEND, CANCEL, subjects.CANCEL_ALL, subjects.ATTACH, subjects.MODELS,
         subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
-        DELIVERED, *RESPONSE_CALLS,
+        DELIVERED, *TOKENIZE, *RESPONSE_CALLS,
     ),
     read=(subjects.GROUP_DOWN, subjects.STATUS),
     answers=True,
@@ -85,6 +90,7 @@ _ROUTER = BusAccount(
         _member(subjects.GENERATE_ALL, subjects.ROUTER_QUEUE),
         _member(subjects.generate_all(ANY_CALLER), subjects.ROUTER_QUEUE),
         _member(subjects.MODELS, subjects.ROUTER_QUEUE),
+        _member(subjects.models(ANY_CALLER), subjects.ROUTER_QUEUE),
         _member(subjects.SESSION_ROUTE, subjects.ROUTER_QUEUE),
         subjects.HEARTBEAT_ALL, subjects.GROUP_DOWN, subjects.BROKER_DISCONNECT, subjects.SESSION_TURNS,
         subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.STATUS,
@@ -100,6 +106,7 @@ _WORKER = BusAccount(
     read=(
         WORK, RESEND, CANCEL, subjects.CANCEL_ALL,
         *(_all(subject) for subject in (subjects.resend("_", ANY_CALLER), subjects.cancel("_", ANY_CALLER))),
+        *(_member(subject, subjects.TOKENIZE_QUEUE) for subject in (*TOKENIZE, *TOKENIZE_OUTSIDE)),
         subjects.cancel_all(ANY_CALLER), subjects.ATTACH, DRAIN, PEER, WARM, CLAIM, DELIVERED,
         subjects.KV_HOLDERS,
         subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS,
@@ -137,7 +144,10 @@ SERVICES: Mapping[str, BusAccount] = {
 
 
 def outside(caller: Caller) -> BusAccount:
-    """Returns the account of a service outside, which may only have text generated for its tenant."""
+    """Returns the account of a service outside.
+
+    It may have text generated and tokenized for its tenant, and ask for the list of models.
+    """
     return BusAccount(
         caller.user,
         f"a service of yours, tenant `{caller.tenant}`",
@@ -146,6 +156,9 @@ def outside(caller: Caller) -> BusAccount:
             _all(subjects.resend("_", caller)),
             _all(subjects.cancel("_", caller)),
             subjects.cancel_all(caller),
+            _all(subjects.tokenize("_", caller)),
+            _all(subjects.detokenize("_", caller)),
+            subjects.models(caller),
         ),
     )
 

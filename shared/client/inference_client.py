@@ -12,6 +12,7 @@ import structlog
 
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
+from shared.client.calls import model_list, token_calls
 from shared.client.generation.command_executor import CommandExecutor
 from shared.client.generation.commands import NOTHING, Commands, GenerationStats
 from shared.client.generation.generation_state import GenerationState
@@ -25,7 +26,18 @@ from shared.client.running_streams import RunningStreams
 from shared.client.settings import ClientSettings
 from shared.codec import decode
 from shared.errors import Cancelled, InvalidRequest
-from shared.messages import Accepted, EmbeddingOptions, FrameBatch, GenerateRequest, GroupDown
+from shared.messages import (
+    Accepted,
+    Detokenized,
+    DetokenizeQuery,
+    EmbeddingOptions,
+    FrameBatch,
+    GenerateRequest,
+    GroupDown,
+    ModelCard,
+    Tokenized,
+    TokenizeQuery,
+)
 from shared.telemetry.repeated import RepeatedLog
 from shared.telemetry.traces import inject
 
@@ -196,6 +208,18 @@ class InferenceClient:
             request = msgspec.structs.replace(request, embedding=EmbeddingOptions())
         answer = await self.complete(request, timeout_s=timeout_s, headers=headers)
         return Embedding(answer.request_id, answer.group, answer.choices[0].embedding, answer.usage)
+
+    async def list_models(self, *, timeout_s: float = 2.0) -> list[ModelCard]:
+        """The models that can be asked now; raises what `model_list.list_models` raises."""
+        return await model_list.list_models(self.bus, timeout_s=timeout_s, caller=self._caller)
+
+    async def tokenize(self, query: TokenizeQuery, *, timeout_s: float) -> Tokenized:
+        """The tokens of a prompt; raises what `token_calls.tokenize` raises."""
+        return await token_calls.tokenize(self.bus, query, timeout_s=timeout_s, caller=self._caller)
+
+    async def detokenize(self, query: DetokenizeQuery, *, timeout_s: float) -> Detokenized:
+        """The text of tokens; raises what `token_calls.detokenize` raises."""
+        return await token_calls.detokenize(self.bus, query, timeout_s=timeout_s, caller=self._caller)
 
     async def _on_frames(self, message: Message) -> None:
         """A batch of frames arrived, or the broker's word that no router listens."""

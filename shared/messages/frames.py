@@ -65,6 +65,7 @@ class Delta(Wire, frozen=True, kw_only=True):
         embedding: The embedding of the prompt: 32-bit little-endian floats.
         prompt_text: The next piece of the prompt's text, if the request has `echo`; before all tokens, in the
             first choice only.
+        stop: The stop string that ended the choice; empty if none did.
     """
 
     choice: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -76,6 +77,7 @@ class Delta(Wire, frozen=True, kw_only=True):
     prompt_logprobs: list[TokenLogprob] = []
     embedding: bytes = b""
     prompt_text: str = ""
+    stop: str = ""
 
 
 class Usage(Wire, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ CALL_PART = m.ToolCallPart(index=1, call_id="call_1", name="weather", arguments=
 DELTA = m.Delta(
     choice=1, text="naïve ☕", token_ids=pack_tokens([7, 70_000]), logprobs=[LOGPROB], finish_reason="stop",
     parts=[REASONING, TEXT, CALL_PART], prompt_logprobs=[LOGPROB], embedding=bytes(8), prompt_text="x",
+    stop="\n",
 )  # fmt: skip
 USAGE = m.Usage(prompt_tokens=12, completion_tokens=2, cached_tokens=8, fetched_tokens=4, reasoning_tokens=1)
 ACCEPTED = m.Accepted(
@@ -199,6 +200,13 @@ EXAMPLES: list[m.Wire] = [
     m.ResponsesClaimed(responses=[m.ResponseName(tenant="acme", response_id="resp_1")]),
     m.ResponseDelete(tenant="acme", response_id="resp_1"),
     m.ResponseDeleted(response_id="resp_1"),
+    m.TokenizeQuery(
+        model="demo", messages=[MESSAGE], prompt="x", tools=TOOLS, template=TEMPLATE, special_tokens=False,
+        generation_prompt=False, ids=False, texts=True, tenant="acme",
+    ),
+    m.Tokenized(count=1, context_length=2048, token_ids=pack_tokens([7]), texts=[" Ada"]),
+    m.DetokenizeQuery(model="demo", token_ids=pack_tokens([7]), tenant="acme"),
+    m.Detokenized(text="naïve ☕"),
     m.BlocksFind(names=NAMES, lease_ms=2000, parts=4),
     m.BlocksFound(count=2, num_bytes=65_536),
     HELD,

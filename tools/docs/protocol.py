@@ -31,6 +31,7 @@ from shared.messages import (
     generate,
     responses,
     sessions,
+    tokenize,
 )
 from shared.messages.frames import Frame
 from tools.docs import protocol_text
@@ -43,6 +44,7 @@ PARTS: list[tuple[str, ModuleType]] = [
     ("Frames", frames),
     ("Sessions", sessions),
     ("Responses", responses),
+    ("Tokens of a text", tokenize),
     ("KV blocks", blocks),
     ("Fleet and status", fleet),
 ]

@@ -24,6 +24,7 @@ def _each(pattern: str, name: str) -> str:
 
 ROUTERS = f"routers, queue group `{subjects.ROUTER_QUEUE}`"
 KVSTATE = f"kvstate, queue group `{subjects.KVSTATE_QUEUE}`"
+LEADERS = f"leaders of the model, queue group `{subjects.TOKENIZE_QUEUE}`"
 REPLY_TO = "the request's `reply_to`"
 LEADER = "the group's leader"
 
@@ -38,10 +39,19 @@ SUBJECTS = [
     SubjectRow(f"`{subjects.ATTACH}`", "Attach, answered by Attached", "callers", "all leaders"),
     SubjectRow(
         f"`{subjects.TENANTS}<tenant>.<user>.generate.<model>`; there, too, `resend.<group>`, "
-        "`cancel.<group>` and `cancel`",
+        "`cancel.<group>`, `cancel`, `tokenize.<model>`, `detokenize.<model>` and `models`",
         "as above",
         "services outside",
         "as above",
+    ),
+    SubjectRow(
+        _each(subjects.tokenize("_"), "model"), "TokenizeQuery, answered by Tokenized", "callers", LEADERS
+    ),
+    SubjectRow(
+        _each(subjects.detokenize("_"), "model"),
+        "DetokenizeQuery, answered by Detokenized",
+        "callers",
+        LEADERS,
     ),
     SubjectRow(_each(subjects.HEARTBEAT_ALL, "group"), "Heartbeat", "leaders", "all routers"),
     SubjectRow(f"`{subjects.GROUP_DOWN}`", "GroupDown", "routers", "callers, all routers"),
@@ -130,8 +140,9 @@ The broker's address is the one that `RYZ_NATS_URL` gives the services. `ryz up`
 `--nats-port` says otherwise; it prints the address with a user and a password for services outside.
 
 Where the broker has [accounts](security.md), each user reads inboxes that begin with `{INBOX}.<user>.` and no
-others; nats-py wants `inbox_prefix` for that. The user of a service outside may publish requests, cancel them
-and ask for lost frames, all on subjects that begin with `{subjects.TENANTS}<tenant>.<user>.`; those of the
+others; nats-py wants `inbox_prefix` for that. The user of a service outside may publish requests,
+cancel them, ask for lost frames, list models and have text tokenized, all on subjects that
+begin with `{subjects.TENANTS}<tenant>.<user>.`; those of the
 user `outside` begin with `{subjects.TENANTS}outside.outside.`. It leaves the `tenant` of messages out, since
 the subject's counts; request ids are its tenant's own; `reply_to` and the NATS reply subject lie in its own
 inbox. Its `priority` is at most what the router lets it have, its `kv` and `note` are ignored, and a later

@@ -8,6 +8,7 @@ from services.worker.leader.calls.drain_calls import DrainCalls
 from services.worker.leader.calls.holders_calls import MAX_ASKED, HoldersCalls, check_token_ids
 from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.calls.session_calls import MAX_WARMING, MAX_WARMS, LeaderSessionCalls
+from services.worker.leader.calls.token_calls import MAX_AT_ONCE, MAX_WAITING, TokenCalls
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.fleet.fence import Fence
 from services.worker.leader.intake.intake import Intake
@@ -19,12 +20,14 @@ from shared.messages import (
     Attach,
     Cancel,
     Delivered,
+    DetokenizeQuery,
     DrainGroup,
     GroupDown,
     HoldersQuery,
     Resend,
     SessionGet,
     SessionGone,
+    TokenizeQuery,
     WarmSession,
 )
 
@@ -40,6 +43,7 @@ class LeaderCalls(NamedTuple):
     drain: DrainCalls
     fence: Fence
     deliveries: DeliveryTracker
+    tokens: TokenCalls
 
 
 class Subscriptions:
@@ -117,6 +121,35 @@ class Subscriptions:
                 max_pending=MAX_WARMS,
             )
         )
+
+        await self._subscribe_tokens()
+
+    async def _subscribe_tokens(self) -> None:
+        """Subscribes to questions about tokens, of which each goes to one leader of the model."""
+        model, tokens = self._context.model, self._calls.tokens
+        handler, own_inbox = self._endpoint.handler, self._bad_messages.without_foreign_inboxes
+        for subject_of, handle in (
+            (subjects.tokenize, handler(TokenizeQuery, tokens.tokenize, check=tokens.check_model)),
+            (subjects.detokenize, handler(DetokenizeQuery, tokens.detokenize, check=tokens.check_model)),
+        ):
+            queue = subjects.TOKENIZE_QUEUE
+            self._subscriptions += [
+                await self._context.bus.subscribe(
+                    subject_of(model),
+                    handle,
+                    queue=queue,
+                    max_concurrent=MAX_AT_ONCE,
+                    max_pending=MAX_WAITING,
+                ),
+                await self._outside.subscribe(
+                    subject_of(model, subjects.ANY_CALLER),
+                    own_inbox(handle),
+                    queue=queue,
+                    max_concurrent=MAX_AT_ONCE,
+                    max_pending=MAX_WAITING,
+                    max_per_s=self._outside_calls_s,
+                ),
+            ]
 
     async def unsubscribe_all(self) -> None:
         """Ends all subscriptions."""

@@ -19,6 +19,7 @@ from services.worker.leader.calls.drain_calls import DrainCalls
 from services.worker.leader.calls.holders_calls import HoldersCalls
 from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.calls.session_calls import LeaderSessionCalls
+from services.worker.leader.calls.token_calls import TokenCalls
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_loop import EngineLoop
 from services.worker.leader.engine_state import EngineState
@@ -119,12 +120,13 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     tokenizer = PromptTokenizer(
         model, metrics, lambda: engine.facts.context_length, options.tokenize_timeout_s
     )
+    builder = SequenceBuilder(model, engine, tokenizer)
     preparation = Preparation(
         context,
         table,
         TurnStarter(turns, sessions, deliveries),
         tokenizer,
-        SequenceBuilder(model, engine, tokenizer),
+        builder,
         kv_tier=kv_tier,
     )
     places = WaitingPlaces(context, gate, table, options.intake.retry_after_s)
@@ -148,6 +150,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         drain=DrainCalls(context, drain, table, options.drain_timeout_s),
         fence=Fence(context, table),
         deliveries=deliveries,
+        tokens=TokenCalls(context, engine, builder, tokenizer, model.tokenizer),
     )
     ports.registry.register(LoadCollector(table))
     ports.registry.register(RatesCollector(kv_tier))

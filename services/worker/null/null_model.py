@@ -8,7 +8,10 @@ from services.worker.model import Model
 from services.worker.text.chat_template import ChatTemplate
 
 END = 256
-_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+_TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 
 
 class ByteTokenizer:
@@ -37,6 +40,11 @@ class ByteTokenizer:
     def token_text(self, token_id: int) -> str:
         """Return one byte as text."""
         return "<|end|>" if token_id == END else bytes((token_id,)).decode(errors="replace")
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Return the text of bytes; the end is written out."""
+        data = b"".join(b"<|end|>" if token_id == END else bytes((token_id,)) for token_id in token_ids)
+        return data.decode(errors="replace")
 
 
 class _ByteDetokenizer:

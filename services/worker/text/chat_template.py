@@ -90,8 +90,15 @@ class ChatTemplate:
         marking._template = self._environment.from_string(tree)
         return marking, frozenset(marks.searched)
 
-    def render(self, messages: list[ChatMessage], limit_s: float = LIMIT_S) -> str:
+    def render(
+        self, messages: list[ChatMessage], limit_s: float = LIMIT_S, *, generation_prompt: bool = True
+    ) -> str:
         """Render the prompt for the assistant's next message.
+
+        Args:
+            messages: The conversation.
+            limit_s: Time limit.
+            generation_prompt: End it with the beginning of that message.
 
         Raises:
             InvalidRequest: The template refuses the conversation, for example its order of roles.
@@ -103,7 +110,11 @@ class ChatTemplate:
         ]
         try:
             return self._template.render(
-                messages=plain, add_generation_prompt=True, tools=None, documents=None, **self._variables
+                messages=plain,
+                add_generation_prompt=generation_prompt,
+                tools=None,
+                documents=None,
+                **self._variables,
             )
         except _REFUSALS as error:
             raise InvalidRequest(

@@ -45,12 +45,15 @@ class ControlTokenGuard:
         self._left = beginnings(self._searched)
         self._written = re.compile(f"{self._before}(.*?){self._after}", re.DOTALL)
 
-    def render_prompt(self, messages: list[ChatMessage], limit_s: float) -> list[str]:
+    def render_prompt(
+        self, messages: list[ChatMessage], limit_s: float, *, generation_prompt: bool = True
+    ) -> list[str]:
         """Render the prompt of a conversation.
 
         Args:
             messages: The conversation.
             limit_s: Time limit of the template.
+            generation_prompt: End it with the beginning of the assistant's next message.
 
         Returns:
             Pieces to be tokenized separately; mostly one.
@@ -60,9 +63,10 @@ class ControlTokenGuard:
             TemplateOverran: As in `ChatTemplate.render`.
         """
         marked = [self._mark(message) for message in messages]
-        text = self._template.render(marked, limit_s)
+        text = self._template.render(marked, limit_s, generation_prompt=generation_prompt)
         if any(token in m.content for m in marked if m.role == "assistant" for token in self._searched):
-            text = self._cut_unwritten(text, self._marking.render(marked, limit_s))
+            again = self._marking.render(marked, limit_s, generation_prompt=generation_prompt)
+            text = self._cut_unwritten(text, again)
         return text.split(self._cut)
 
     def encode_prompt(self, pieces: list[str]) -> list[int]:

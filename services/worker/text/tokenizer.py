@@ -62,6 +62,10 @@ class Tokenizer(Protocol):
         """Return the text of one token, special or not; incomplete characters become U+FFFD."""
         ...
 
+    def decode(self, token_ids: list[int]) -> str:
+        """Return the text of tokens, that of special ones included."""
+        ...
+
 
 def read_tokenizer(path: Path) -> "LibraryTokenizer":
     """Read a `tokenizer.json`.
@@ -139,6 +143,11 @@ class LibraryTokenizer:
         if self._rule is not None and token_id not in self._special:
             return self.token_bytes(token_id).decode(errors="replace")
         text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        return text
+
+    def decode(self, token_ids: list[int]) -> str:
+        """See `Tokenizer`."""
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
 
     def token_bytes(self, token_id: int) -> bytes:

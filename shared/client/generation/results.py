@@ -11,9 +11,13 @@ from shared.messages import FinishReason, SessionOutcome, TokenLogprob, Tokens, 
 
 @dataclass(slots=True)
 class Choice:
-    """One of the `n` answers. `packed_tokens` as on the wire; `token_ids` unpacks them.
+    """One of the `n` answers.
 
     Answers about the prompt (`prompt_text`, `prompt_logprobs`, `embedding`) are in the first one.
+
+    Attributes:
+        packed_tokens: As on the wire; `token_ids` unpacks them.
+        stop: The stop string that ended it; empty if none did.
     """
 
     index: int
@@ -24,6 +28,7 @@ class Choice:
     prompt_text: str = ""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     embedding: bytes = b""
+    stop: str = ""
 
     @property
     def token_ids(self) -> list[int]:
@@ -78,7 +83,7 @@ def gather(frames: Iterable[Tokens], num_choices: int) -> list[Choice]:
             if delta.embedding:
                 choice.embedding = delta.embedding  # a second group may have sent it again
             if delta.finish_reason is not None:
-                choice.finish_reason = delta.finish_reason
+                choice.finish_reason, choice.stop = delta.finish_reason, delta.stop
     for choice in choices:
         choice.text = "".join(texts[choice.index])
         choice.packed_tokens = b"".join(tokens[choice.index])

@@ -40,6 +40,13 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.resend("g0", OURS): (OUTSIDE, LEADERS),
     subjects.cancel("g0", OURS): (OUTSIDE, LEADERS),
     subjects.cancel_all(OURS): (OUTSIDE, LEADERS),
+    subjects.tokenize("demo"): (CALLERS, LEADERS),
+    subjects.detokenize("demo"): (CALLERS, LEADERS),
+    subjects.tokenize("demo", OURS): (OUTSIDE, LEADERS),
+    subjects.detokenize("demo", OURS): (OUTSIDE, LEADERS),
+    subjects.models(OURS): (OUTSIDE, ROUTERS),
+    **{subjects.tokenize("demo", caller): (set(), LEADERS) for caller in THEIRS},
+    **{subjects.models(caller): (set(), ROUTERS) for caller in THEIRS},
     # callers of another tenant or user: no user of this broker may publish here
     **{subjects.generate("demo", caller): (set(), ROUTERS) for caller in THEIRS},
     **{subjects.resend("g0", caller): (set(), LEADERS) for caller in THEIRS},
@@ -77,6 +84,8 @@ QUEUES = {
     **dict.fromkeys((subjects.generate("demo"), subjects.generate("acme/llama 3")), subjects.ROUTER_QUEUE),
     **{subjects.generate("demo", caller): subjects.ROUTER_QUEUE for caller in (OURS, *THEIRS)},
     **dict.fromkeys((subjects.MODELS, subjects.SESSION_ROUTE), subjects.ROUTER_QUEUE),
+    **{subjects.models(caller): subjects.ROUTER_QUEUE for caller in (OURS, *THEIRS)},
+    **{subject: subjects.TOKENIZE_QUEUE for subject in TABLE if "tokenize." in subject},
     **{subject: subjects.KVSTATE_QUEUE for subject in TABLE if subject.startswith("ryz.v1.kvstate.")},
 }
 NOT_OURS = [
@@ -142,8 +151,10 @@ def test_every_subject_is_in_the_table() -> None:
     made = (subjects.work, subjects.cancel, subjects.resend, subjects.peer, subjects.warm, subjects.drain,
             subjects.heartbeat)  # fmt: skip
     assert {make("g0") for make in made} <= set(TABLE)
-    for_outside = (subjects.cancel, subjects.resend, subjects.generate)
-    assert {make("g0", OURS).replace("generate.g0", "generate.demo") for make in for_outside} <= set(TABLE)
+    for_outside = (subjects.cancel, subjects.resend)
+    assert {make("g0", OURS) for make in for_outside} <= set(TABLE)
+    of_models = (subjects.generate, subjects.tokenize, subjects.detokenize)
+    assert {make("demo", caller) for make in of_models for caller in (None, OURS)} <= set(TABLE)
     assert subjects.cancel_all(OURS) in TABLE
 
 

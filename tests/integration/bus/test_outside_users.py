@@ -18,12 +18,14 @@ from shared.client import InferenceClient
 from shared.messages import (
     Attach,
     Cancel,
+    DetokenizeQuery,
     Done,
     ErrorReply,
     Failed,
     Resend,
     ResendReply,
     SessionRef,
+    TokenizeQuery,
     Tokens,
 )
 from tests.kits.examples import run_example
@@ -45,6 +47,21 @@ async def resent(bus: NatsBus, subject: str, resend: Resend) -> ResendReply | No
     except Exception:
         return None
     return codec.decode_reply(answer.data, ResendReply)
+
+
+async def test_it_finds_models_and_counts_tokens(both: World) -> None:
+    client = InferenceClient(both.a.bus, caller=A)
+    (card,) = await client.list_models()
+    query = TokenizeQuery(model=card.name, prompt="hello", tenant="tenant-b")
+    assert (await client.tokenize(query, timeout_s=5)).count == 5
+    back = await client.detokenize(DetokenizeQuery(model=card.name, token_ids=b"a\0\0\0"), timeout_s=5)
+    assert back.text == "a"
+    asked = codec.encode(TokenizeQuery(model=card.name, prompt="x"))
+    heard = len(both.b.heard)
+    for subject in (subjects.tokenize(card.name, A), subjects.models(A)):
+        await both.a.bus.publish(subject, asked, reply=f"{both.b.inbox}.x")  # B must not get the answer
+    await both.b.barrier()
+    assert not [message for message in both.b.heard[heard:] if message.subject.endswith(".x")]
 
 
 async def test_its_own_requests_are_its_tenants(both: World) -> None:

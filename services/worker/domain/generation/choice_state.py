@@ -105,12 +105,14 @@ class ChoiceState:
             return delta
         if not self.unsent_tokens or (self.sequence.forced and self.finish_reason is None):
             return None
+        stop = self.stops.matched if self.stops is not None and self.finish_reason is not None else ""
         delta = Delta(
             choice=self.sequence.choice,
             text=self.unsent_text,
             token_ids=pack_tokens(self.unsent_tokens),
             logprobs=self.unsent_logprobs,
             finish_reason=self.finish_reason,
+            stop=stop,
         )
         self.unsent_text, self.unsent_tokens = "", []
         if self.unsent_logprobs:

@@ -17,9 +17,10 @@ _KNOWN_CHARS = 256  # that are remembered; the masks of long stop strings have h
 class StopStrings:
     """The stop strings of a request, for the matchers of all its choices."""
 
-    __slots__ = ("ends", "first_chars", "first_places", "masks", "width")
+    __slots__ = ("ends", "first_chars", "first_places", "masks", "texts", "width")
 
     def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = tuple(texts)
         self.width = len(texts)
         self.masks = _Masks(texts)  # by character
         self.first_chars = frozenset(text[0] for text in texts)
@@ -48,12 +49,17 @@ class _Masks(dict[str, int]):
 
 
 class StopMatcher:
-    """Holds back text that may be the beginning of a stop string until it is clear that it is not."""
+    """Holds back text that may be the beginning of a stop string until it is clear that it is not.
 
-    __slots__ = ("_held", "_state", "_stops")
+    Attributes:
+        matched: The stop string that is complete; empty before that.
+    """
+
+    __slots__ = ("_held", "_state", "_stops", "matched")
 
     def __init__(self, stops: StopStrings) -> None:
         self._stops = stops
+        self.matched = ""
         self._held = ""
         self._state = 0  # 0: nothing is held
 
@@ -69,6 +75,7 @@ class StopMatcher:
         for count, char in enumerate(text, 1):
             state = (state << width | first_places) & masks[char]
             if found := state & ends:
+                self.matched = stops.texts[(found.bit_length() - 1) % width]
                 text, self._held = self._held + text[:count], ""
                 return text[: len(text) - _longest(found, width)], True
         self._state = state

@@ -10,7 +10,7 @@ import functools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
@@ -39,6 +39,21 @@ INLINE_RESUMED = 256  # tokens of all choices; the text before a longer resume p
 INLINE_COPIED = 32_768  # tokens of a prompt, once for each choice
 COUNTED_TOKENS = 32_768  # a prompt that may have fewer is counted, so that the error has the exact number
 _PROMPT = "the prompt was not tokenized"
+
+
+class PromptForm(NamedTuple):
+    """What belongs to a prompt beside its own text.
+
+    Attributes:
+        special_tokens: The tokenizer's own tokens around a text.
+        generation_prompt: The beginning of the assistant's next message after a conversation.
+    """
+
+    special_tokens: bool = True
+    generation_prompt: bool = True
+
+
+GENERATION = PromptForm()
 
 
 class PromptTokenizer:
@@ -92,7 +107,9 @@ class PromptTokenizer:
             chars += len(message.name) + (len(text) if text.isascii() else 2 * len(text))
         return chars <= INLINE_CHARS
 
-    def tokenize_inline(self, request: GenerateRequest, turn: TurnContext | None) -> list[int] | None:
+    def tokenize_inline(
+        self, request: GenerateRequest, turn: TurnContext | None, form: PromptForm = GENERATION
+    ) -> list[int] | None:
         """Returns the tokens of a short prompt.
 
         Returns:
@@ -107,7 +124,7 @@ class PromptTokenizer:
         if spent >= INLINE_S:
             return None
         try:
-            return self._tokens(request, turn, INLINE_TEMPLATE_S)
+            return self._tokens(request, turn, form, INLINE_TEMPLATE_S)
         except TemplateOverran:
             log.warning("the chat template is slow", request_id=request.request_id)
             return None
@@ -116,9 +133,11 @@ class PromptTokenizer:
             if took >= DEAR_S:
                 self._spent[request.tenant] = spent + took
 
-    async def tokenize_in_thread(self, request: GenerateRequest, turn: TurnContext | None) -> list[int]:
+    async def tokenize_in_thread(
+        self, request: GenerateRequest, turn: TurnContext | None, form: PromptForm = GENERATION
+    ) -> list[int]:
         """Returns the tokens of any prompt. Raises `DeadlineExceeded` when it takes too long."""
-        work = functools.partial(self._tokens, request, turn, self._timeout_s)
+        work = functools.partial(self._tokens, request, turn, form, self._timeout_s)
         try:
             return await self.run_in_thread(request.tenant, work, _PROMPT)
         except TemplateOverran as error:
@@ -167,7 +186,9 @@ class PromptTokenizer:
         running.add_done_callback(ended)
         return running
 
-    def _tokens(self, request: GenerateRequest, turn: TurnContext | None, limit_s: float) -> list[int]:
+    def _tokens(
+        self, request: GenerateRequest, turn: TurnContext | None, form: PromptForm, limit_s: float
+    ) -> list[int]:
         """Returns the tokens of a prompt; `limit_s` is for the template.
 
         Raises:
@@ -182,12 +203,14 @@ class PromptTokenizer:
             holds = self._context_length()
             if len(messages) > holds and not request.truncate_prompt_tokens:  # each has a token at least
                 raise too_long(self._model.name, request, turn, len(messages), holds, exact=False)
-            pieces = self._control_tokens.render_prompt(messages, limit_s)
+            pieces = self._control_tokens.render_prompt(
+                messages, limit_s, generation_prompt=form.generation_prompt
+            )
             self._check_length(request, turn, sum(map(tokenizer.least_tokens, pieces)))
             tokens, param = self._control_tokens.encode_prompt(pieces), "messages"
         elif request.prompt is not None:
             self._check_length(request, turn, tokenizer.least_tokens(request.prompt))
-            tokens, param = tokenizer.encode(request.prompt, add_special_tokens=True), "prompt"
+            tokens, param = tokenizer.encode(request.prompt, add_special_tokens=form.special_tokens), "prompt"
         else:
             packed = request.prompt_token_ids or b""
             self._check_length(request, turn, len(packed) // 4)
