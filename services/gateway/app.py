@@ -4,20 +4,20 @@ The serving routes are plain ASGI applications behind documented routes, because
 everything else is ordinary FastAPI.
 """
 
-import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated
 
 from fastapi import FastAPI, Header, Query
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from services.gateway.completions.chunk_writers import event_writer
-from services.gateway.completions.completion_routes import CompletionRoute
+from services.gateway.completions.completion_doors import ChatDoor, CompletionDoor
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.embeddings.embedding_route import EmbeddingRoute
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
 from services.gateway.error_handlers import add_error_handlers
+from services.gateway.generation.door import Door, DoorFormats
+from services.gateway.generation.generation_route import GenerationRoute
 from services.gateway.http.browser_guard import BrowserGuard
 from services.gateway.http.openapi_document import (
     ERRORS,
@@ -97,9 +97,10 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,  # a redirect would repeat the host of the request, whatever it is
     )
-    direct = _add_completions(app, context, detached, root_key)
+    chat, text = ChatDoor(context.settings, root_key), CompletionDoor(context.settings)
+    direct = _add_completions(app, context, detached, chat, text)
     direct |= add_responses(app, context, responses)
-    _add_streams(app, context, detached)
+    _add_streams(app, context, detached, [chat, text])
     app.include_router(info_router(context.settings, context.keyring, list_models, info))
     app.include_router(sessions.router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics)
@@ -118,7 +119,7 @@ def create_app(
 
 
 def _add_completions(
-    app: FastAPI, context: GatewayContext, detached: DetachedStreams, root_key: bytes
+    app: FastAPI, context: GatewayContext, detached: DetachedStreams, chat: Door, text: Door
 ) -> dict[str, ASGIApp]:
     """Adds the serving paths and returns the application for each."""
 
@@ -139,8 +140,8 @@ def _add_completions(
         """Returns the embedding of one text or of several, in their order."""
 
     serving: tuple[tuple[Callable[..., object], ServingRoute, type[BaseModel]], ...] = (
-        (chat_completions, CompletionRoute("chat", context, detached, root_key), ChatCompletionRequest),
-        (completions, CompletionRoute("completion", context, detached, root_key), CompletionRequest),
+        (chat_completions, GenerationRoute(chat, context, detached), ChatCompletionRequest),
+        (completions, GenerationRoute(text, context, detached), CompletionRequest),
         (embeddings, EmbeddingRoute(context), EmbeddingRequest),
     )
     for endpoint, direct, model in serving:
@@ -156,7 +157,9 @@ def _add_completions(
     return {direct.path: direct for _, direct, _ in serving}
 
 
-def _add_streams(app: FastAPI, context: GatewayContext, detached: DetachedStreams) -> None:
+def _add_streams(
+    app: FastAPI, context: GatewayContext, detached: DetachedStreams, doors: Sequence[Door]
+) -> None:
     async def stream(
         request_id: str,
         last_event_id: Annotated[str, Header()] = "",
@@ -169,7 +172,7 @@ def _add_streams(app: FastAPI, context: GatewayContext, detached: DetachedStream
         """Ends a stream that need not go on."""
 
     path = STREAMS + "/{request_id}"
-    direct = StreamRoute(context, detached, functools.partial(event_writer, ids=True))
+    direct = StreamRoute(context, detached, DoorFormats(doors))
     for method, endpoint in (("GET", stream), ("DELETE", end_stream)):
         route = DirectRoute(path, endpoint, direct=direct, methods=[method], responses=STREAM_ERRORS)
         app.router.routes.append(route)

@@ -1,4 +1,4 @@
-"""Answers the errors of the framework's routes in OpenAI's shape. Serving routes answer their own."""
+"""Answers the errors of the framework's routes in the shape of their API. Serving routes answer their own."""
 
 import structlog
 from fastapi import FastAPI, Request, Response
@@ -6,6 +6,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from services.gateway.http.disconnects import ClientDisconnected
+from services.gateway.http.error_shapes import error_body
 from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.sessions.session_paths import is_session_path
@@ -20,7 +21,8 @@ def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
     def respond(request: Request, answer: ErrorAnswer) -> Response:
         if not is_session_path(request.url.path):  # `SessionPaths` counts those
             metrics.count_answer("other", answer.status, 0.0)
-        response = Response(answer.body, status_code=answer.status, media_type="application/json")
+        body = error_body(answer, request.url.path)
+        response = Response(body, status_code=answer.status, media_type="application/json")
         for name, value in answer.headers:
             response.headers[name.decode()] = value.decode("latin-1")
         return response

@@ -5,21 +5,22 @@ connection; `event_stream.py` sends what it makes. Events carry ids if they are 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import msgspec
 
 from services.gateway.completions.whole_responses import (
-    Envelope,
     chat_logprobs,
     completion_logprobs,
+    head_of,
     session_of,
     usage_of,
 )
+from services.gateway.generation.envelope import Envelope, fingerprint_of
+from services.gateway.http.errors import ErrorAnswer, error_event
 from services.gateway.streams.event_ids import UNNUMBERED, numbered
-from services.gateway.streams.event_writer import EventWriter
-from services.gateway.streams.resume_token import ResumeToken, answer_id
-from shared.messages import Delta, GenerateRequest, SessionOutcome, Usage
+from shared.messages import Accepted, Delta, SessionOutcome, Usage
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
@@ -31,15 +32,23 @@ class _ChunkWriter:
     def __init__(
         self, envelope: Envelope, kind: str, *, n: int, usage: bool, logprobs: bool, ids: bool
     ) -> None:
-        self._envelope = envelope
         self._ids = ids
         self._n = n
         self._usage = usage
         self._logprobs = logprobs
-        head = _encode(envelope.head(kind))
         self._kind = kind
-        self._prefix = b"data: " + head[:-1] + b',"choices":[{"index":'
+        self._set_envelope(envelope)
         self._suffix = b'}],"usage":null}\n\n' if usage else b"}]}\n\n"
+
+    def opening(self, accepted: Accepted | None = None) -> bytes:
+        """See `EventWriter`; here nothing."""
+        if accepted is not None:
+            self._set_envelope(replace(self._envelope, fingerprint=fingerprint_of(accepted)))
+        return b""
+
+    def failure(self, answer: ErrorAnswer) -> bytes:
+        """See `EventWriter`; no `[DONE]` follows."""
+        return error_event(answer)
 
     def closing(
         self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
@@ -52,7 +61,12 @@ class _ChunkWriter:
             last = {**last, "choices": [], "usage": usage_of(usages)}
         if not last:
             return self._join([DONE], seq)
-        return self._join([b"data: " + _encode(self._envelope.head(self._kind) | last) + b"\n\n", DONE], seq)
+        return self._join([b"data: " + _encode(self._head | last) + b"\n\n", DONE], seq)
+
+    def _set_envelope(self, envelope: Envelope) -> None:
+        self._envelope = envelope
+        self._head = head_of(envelope, self._kind)
+        self._prefix = b"data: " + _encode(self._head)[:-1] + b',"choices":[{"index":'
 
     def _join(self, events: list[bytes], seq: int) -> bytes:
         return numbered(events, seq) if self._ids else b"".join(events)
@@ -73,8 +87,9 @@ class ChatChunkWriter(_ChunkWriter):
         super().__init__(envelope, "chat.completion.chunk", n=n, usage=usage, logprobs=logprobs, ids=ids)
         self._plain_end = b'},"logprobs":null,"finish_reason":null' + self._suffix
 
-    def opening(self) -> bytes:
+    def opening(self, accepted: Accepted | None = None) -> bytes:
         """A chunk with the role for each choice; the first of them names the session."""
+        super().opening(accepted)
         middle = (
             b',"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null'
         )
@@ -116,10 +131,6 @@ class CompletionChunkWriter(_ChunkWriter):
         self._offsets = [0] * (prompts * n)
         self._first = True
 
-    def opening(self) -> bytes:
-        """Nothing: this format has no role."""
-        return b""
-
     def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
         """A chunk for each choice's text; the last one of a choice has its finish reason."""
         events: list[bytes] = []
@@ -144,18 +155,3 @@ class CompletionChunkWriter(_ChunkWriter):
             events.append(b"".join(parts))
             self._first = False
         return self._join(events, seq)
-
-
-def event_writer(token: ResumeToken, request: GenerateRequest, *, ids: bool) -> EventWriter:
-    """The writer of the stream of one generation; with `ids` its events carry them."""
-    envelope = Envelope(
-        answer_id(token.kind, request.request_id),
-        token.created_s,
-        request.model,
-        request.session.session_id if request.session else "",
-    )
-    sampling, usage = request.sampling, token.include_usage
-    logprobs = sampling.logprobs >= 0
-    if token.kind == "chat":
-        return ChatChunkWriter(envelope, n=sampling.n, usage=usage, logprobs=logprobs, ids=ids)
-    return CompletionChunkWriter(envelope, prompts=1, n=sampling.n, usage=usage, logprobs=logprobs, ids=ids)

@@ -103,26 +103,26 @@ class Origin:
     session: SessionRef | None
 
 
-def refuse_unsupported(body: SamplingBody) -> int:
+def refuse_unsupported(body: SamplingBody) -> list[str]:
     """Refuses fields that would change the answer and are not supported, and misspelt ones.
 
     Only the first `_MAX_COMPARED` unknown fields are compared with known ones.
 
     Returns:
-        How many fields are not known.
+        The names of the fields that are not known, shortened.
 
     Raises:
         InvalidRequest: Names the field.
     """
     extra = body.model_extra
-    unknown = 0
+    unknown: list[str] = []
     if extra:
         for field, value in extra.items():
             neutral = _NEUTRAL.get(field)
             if neutral is None:
-                if unknown < _MAX_COMPARED:
+                if len(unknown) < _MAX_COMPARED:
                     _refuse_misspelt(field, type(body))
-                unknown += 1
+                unknown.append(field[:_LONGEST_FIELD])
             else:
                 _refuse_unless_neutral(field, value, neutral)
     if isinstance(body, ChatCompletionRequest):

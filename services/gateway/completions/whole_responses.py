@@ -5,14 +5,13 @@ thread, since the largest take a second.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from services.gateway.completions.answer_cost import entries_of_token
-from services.gateway.streams.resume_token import AnswerKind
+from services.gateway.generation.answer_cost import entries_of_token
+from services.gateway.generation.envelope import Envelope
 from shared.client import Choice, Completion
 from shared.messages import ModelCard, SessionOutcome, TokenLogprob, Usage
 
@@ -20,18 +19,15 @@ _MANY_ENTRIES = 5_000  # tokens and log probabilities; each takes 1 to 5 us
 LOWEST_LOGPROB = -9999.0  # what OpenAI sends for "impossible"; JSON has no infinity
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """The fields that all parts of one answer share. `session_id` is empty if there is no session."""
-
-    answer_id: str
-    created_s: int
-    model: str
-    session_id: str = ""
-
-    def head(self, kind: str) -> dict[str, Any]:
-        """The first fields of an answer of that kind."""
-        return {"id": self.answer_id, "object": kind, "created": self.created_s, "model": self.model}
+def head_of(envelope: Envelope, kind: str) -> dict[str, Any]:
+    """The first fields of an answer of that kind."""
+    return {
+        "id": envelope.answer_id,
+        "object": kind,
+        "created": envelope.created_s,
+        "model": envelope.model,
+        "system_fingerprint": envelope.fingerprint or None,
+    }
 
 
 def usage_of(usages: Sequence[Usage]) -> dict[str, Any]:
@@ -101,20 +97,22 @@ def completion_logprobs(entries: Sequence[TokenLogprob], offset: int = 0) -> dic
     }
 
 
-async def encode_whole(
-    kind: AnswerKind, envelope: Envelope, parts: Sequence[Completion], logprobs: int
+Encode = Callable[[Envelope, Sequence[Completion], bool], bytes]
+
+
+async def encode_in_time(
+    encode: Encode, envelope: Envelope, parts: Sequence[Completion], logprobs: int
 ) -> bytes:
-    """Encodes an answer; `logprobs` as in `Sampling`."""
-    encode = chat_body if kind == "chat" else completion_body
+    """Encodes an answer; in a thread if it is large. `logprobs` as in `Sampling`."""
     tokens = sum(part.usage.completion_tokens for part in parts)
     if tokens * entries_of_token(logprobs) > _MANY_ENTRIES:
-        return await asyncio.to_thread(encode, envelope, parts, logprobs=logprobs >= 0)
-    return encode(envelope, parts, logprobs=logprobs >= 0)
+        return await asyncio.to_thread(encode, envelope, parts, logprobs >= 0)
+    return encode(envelope, parts, logprobs >= 0)
 
 
-def chat_body(envelope: Envelope, parts: Sequence[Completion], *, logprobs: bool) -> bytes:
+def chat_body(envelope: Envelope, parts: Sequence[Completion], logprobs: bool) -> bytes:
     """A `chat.completion`; there is one part."""
-    body = envelope.head("chat.completion")
+    body = head_of(envelope, "chat.completion")
     body["choices"] = [
         {
             "index": index,
@@ -127,9 +125,9 @@ def chat_body(envelope: Envelope, parts: Sequence[Completion], *, logprobs: bool
     return _finish(body, envelope, parts)
 
 
-def completion_body(envelope: Envelope, parts: Sequence[Completion], *, logprobs: bool) -> bytes:
+def completion_body(envelope: Envelope, parts: Sequence[Completion], logprobs: bool) -> bytes:
     """A `text_completion`; one part for each prompt, their choices numbered through."""
-    body = envelope.head("text_completion")
+    body = head_of(envelope, "text_completion")
     body["choices"] = [
         {
             "index": index,

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from services.gateway.bodies.body_parser import check_content_type, parse_body
 from services.gateway.bodies.large_bodies import is_large
-from services.gateway.completions.completion_routes import trace_headers
 from services.gateway.embeddings.embedding_call import (
     check_inputs,
     embedding_answer,
@@ -18,6 +17,7 @@ from services.gateway.embeddings.embedding_call import (
     error_of_input,
 )
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
+from services.gateway.generation.generation_route import trace_headers
 from services.gateway.http.request_headers import time_limit_s
 from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute, body_party
 from shared.client import Embedding

@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.gateway.http.error_shapes import error_body
 from services.gateway.http.errors import HttpRefusal, answer_for
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
@@ -38,7 +39,9 @@ class BrowserGuard:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """See ASGI."""
         refusal = self._refusal(scope)
-        return self._app(scope, receive, send) if refusal is None else self._refuse(refusal, send)
+        return (
+            self._app(scope, receive, send) if refusal is None else self._refuse(refusal, scope["path"], send)
+        )
 
     def _refusal(self, scope: Scope) -> HttpRefusal | None:
         if scope["type"] != "http":
@@ -64,10 +67,11 @@ class BrowserGuard:
             )
         return None
 
-    async def _refuse(self, refusal: HttpRefusal, send: Send) -> None:
+    async def _refuse(self, refusal: HttpRefusal, path: str, send: Send) -> None:
         answer = answer_for(refusal)
         self._metrics.count_answer("other", answer.status, 0.0)
-        length = (b"content-length", b"%d" % len(answer.body))
+        body = error_body(answer, path)
+        length = (b"content-length", b"%d" % len(body))
         headers = [(b"content-type", b"application/json"), length, (b"connection", b"close"), *answer.headers]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        await send({"type": "http.response.body", "body": body})

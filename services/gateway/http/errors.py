@@ -1,6 +1,7 @@
-"""Errors as OpenAI's clients see them: body, status and headers.
+"""Errors as HTTP has them: status, headers and content.
 
-Turns the shared error family, and the few refusals that only HTTP knows, into one shape. The texts of
+Turns the shared error family, and the few refusals that only HTTP knows, into one shape. `error_shapes.py`
+encodes it for the clients of another API. The texts of
 unexpected exceptions go to the log and never to a caller.
 """
 
@@ -39,28 +40,39 @@ class HttpRefusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
-    """An error ready to be sent."""
+    """An error ready to be sent.
+
+    Attributes:
+        status: Of HTTP.
+        message: What happened, and what to do.
+        kind: OpenAI's type of error.
+        code: Of the error family, or of `HttpRefusal`.
+        headers: Headers of the response.
+        param: The field at fault, if one is.
+    """
 
     status: int
-    body: bytes
-    headers: Headers
+    message: str
+    kind: str
     code: str
+    headers: Headers
+    param: str | None = None
 
-
-def _body(message: str, kind: str, code: str, param: object) -> bytes:
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    @property
+    def body(self) -> bytes:
+        """The body that OpenAI's clients understand."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
 
 
 def answer_for(error: Exception) -> ErrorAnswer:
     """The HTTP answer to an exception; anything unknown is a 500 without its text."""
     if isinstance(error, HttpRefusal):
-        body = _body(error.message, "invalid_request_error", error.code, None)
-        return ErrorAnswer(
-            error.status, body, [(b"x-ryz-reason", error.code.encode()), *error.headers], error.code
-        )
+        headers = [(b"x-ryz-reason", error.code.encode()), *error.headers]
+        return ErrorAnswer(error.status, error.message, "invalid_request_error", error.code, headers)
     if not isinstance(error, RyzError) or error.code == "internal":
-        body = _body(INTERNAL_TEXT, "server_error", "internal", None)
-        return ErrorAnswer(500, body, [(b"x-ryz-reason", b"internal")], "internal")
+        headers = [(b"x-ryz-reason", b"internal")]
+        return ErrorAnswer(500, INTERNAL_TEXT, "server_error", "internal", headers)
     row = TABLE[error.code]
     reason = str(error.data.get("reason") or error.code)
     headers = [(b"x-ryz-reason", header_value(reason))]
@@ -70,12 +82,12 @@ def answer_for(error: Exception) -> ErrorAnswer:
     elif error.code in _NOT_AGAIN:
         headers.append((b"x-should-retry", b"false"))
     param = error.data.get("param")
-    body = _body(error.message, row.openai_type, error.code, param if isinstance(param, str) else None)
-    return ErrorAnswer(row.http_status, body, headers, error.code)
+    given = param if isinstance(param, str) else None
+    return ErrorAnswer(row.http_status, error.message, row.openai_type, error.code, headers, given)
 
 
 def error_event(answer: ErrorAnswer) -> bytes:
-    """A failure in the middle of a stream of server-sent events; no `[DONE]` follows it."""
+    """A failure in the middle of a stream of OpenAI's completions; no `[DONE]` follows it."""
     return b"data: " + answer.body + b"\n\n"
 
 

@@ -4,6 +4,7 @@ A route does its work in `serve_request`; `__call__` handles every way in which 
 """
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,8 @@ from services.gateway.bodies.body_reader import LINGER_S, BodyReader, discard_bo
 from services.gateway.bodies.large_bodies import LargeBodies
 from services.gateway.http.auth import Keyring
 from services.gateway.http.disconnects import ClientDisconnected, StreamLeft
-from services.gateway.http.errors import HttpRefusal, answer_for, error_event
+from services.gateway.http.error_shapes import error_body
+from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, error_event
 from services.gateway.http.quota import Quota
 from services.gateway.http.rate_limits import RateLimiter
 from services.gateway.http.reply import CallOutcome, Reply
@@ -80,6 +82,8 @@ class HttpExchange:
         places: Places that the request holds.
         held: Bytes that the request holds.
         body_read: Its body has been read to the end.
+        created_s: When it came, in seconds since 1970.
+        write_failure: Makes the event of a failure in the middle of a stream.
     """
 
     scope: Scope
@@ -94,6 +98,8 @@ class HttpExchange:
     tenant: str = ""
     model: str = ""
     outcome: CallOutcome = field(default_factory=CallOutcome)
+    created_s: int = field(default_factory=lambda: int(time.time()))
+    write_failure: Callable[[ErrorAnswer], bytes] = error_event
 
     def take_ids(self, request_id: str, shown_id: str) -> None:
         """Takes the ids of an earlier request, whose answer is sent here."""
@@ -172,17 +178,18 @@ class ServingRoute(ABC):
                 return  # in the middle of a whole answer: the server closes the connection
             with suppress(TimeoutError):  # a caller that does not read: the connection is closed on it
                 async with asyncio.timeout(LINGER_S):
-                    await reply.send_part(error_event(answer), more=False)
+                    await reply.send_part(exchange.write_failure(answer), more=False)
             return
         unread = isinstance(error, RequestTooLarge) and not exchange.body_read
         if isinstance(error, RyzError) and error.data.get("reason") == "body_timeout":
             answer.headers.append((b"connection", b"close"))  # the rest of the body is not waited for
+        body = error_body(answer, self.path, exchange.shown_id)
         if not unread or b"expect" in exchange.headers:
-            await reply.send_whole(answer.status, answer.body, answer.headers)
+            await reply.send_whole(answer.status, body, answer.headers)
             return
         # closing while the caller still sends would reset the connection, and the answer might be lost
         closing = [*answer.headers, (b"connection", b"close")]
-        await reply.send_whole(answer.status, answer.body, closing, more=True)
+        await reply.send_whole(answer.status, body, closing, more=True)
         with suppress(TimeoutError):
             await discard_body(exchange.receive)
         await reply.finish()

@@ -9,8 +9,8 @@ import msgspec
 
 from services.gateway.bodies.body_parser import check_content_type, parse_body
 from services.gateway.bodies.large_bodies import is_large
-from services.gateway.completions.answer_cost import check_cost
-from services.gateway.completions.completion_routes import trace_headers
+from services.gateway.generation.answer_cost import check_cost
+from services.gateway.generation.generation_route import trace_headers
 from services.gateway.http.errors import Headers
 from services.gateway.http.request_headers import time_limit_s
 from services.gateway.http.running_request import RunningRequest

@@ -12,6 +12,7 @@ from services.gateway.http.disconnects import ClientDisconnected, StreamLeft
 from services.gateway.http.errors import Headers
 from services.gateway.http.reply import CallOutcome, Reply
 from services.gateway.http.running_request import RunningRequest
+from services.gateway.http.serving_route import HttpExchange
 from services.gateway.streams.detached_streams import DetachedStreams
 from services.gateway.streams.event_writer import EventWriter
 from services.gateway.streams.frame_sources import FrameSource, PromptFrames, frame_source
@@ -74,8 +75,7 @@ async def stream_with_grace(
 async def send_events(
     streams: Sequence[GenerationStream],
     writer: EventWriter,
-    reply: Reply,
-    outcome: CallOutcome,
+    exchange: HttpExchange,
     *,
     header_wait_s: float,
     from_the_start: bool = True,
@@ -85,14 +85,16 @@ async def send_events(
     Args:
         streams: Its generations, which run already.
         writer: Makes the events.
-        reply: Gets them. After an error `reply.started` tells whether a status can still be sent.
-        outcome: Is filled in on the way.
+        exchange: Its reply gets them, and its outcome is filled in on the way. After an error
+            `reply.started` tells whether a status can still be sent.
         header_wait_s: Seconds that the headers wait for the first text.
         from_the_start: The streams begin with their first frames; else the only one was joined later.
 
     Raises:
         RyzError: A generation failed.
     """
+    reply, outcome = exchange.reply, exchange.outcome
+    exchange.write_failure = writer.failure
     for stream in streams:
         if from_the_start:
             await stream.wait_accepted()
@@ -125,7 +127,7 @@ async def _send(
     source: FrameSource, writer: EventWriter, reply: Reply, outcome: CallOutcome, header_wait_s: float
 ) -> bytes:
     """Sends all events but the last ones, which it returns: they go out with the closing."""
-    data = writer.opening()
+    data = writer.opening(outcome.accepted)
     item: PromptFrames | None = PromptFrames(0, [])
     try:
         async with asyncio.timeout(header_wait_s):

@@ -3,15 +3,21 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from services.gateway.http.errors import ErrorAnswer
 from services.gateway.streams.event_ids import UNNUMBERED, EventId, what_follows
-from shared.messages import Delta, SessionOutcome, Usage
+from services.gateway.streams.resume_token import ResumeToken
+from shared.messages import Accepted, Delta, GenerateRequest, SessionOutcome, Usage
 
 
 class EventWriter(Protocol):
     """Makes the events of one stream from its frames, always the same ones; keeps no connection."""
 
-    def opening(self) -> bytes:
-        """The events before the first text, which belong to frame 0; may be empty."""
+    def opening(self, accepted: Accepted | None = None) -> bytes:
+        """The events before the first text, which belong to frame 0; may be empty.
+
+        Args:
+            accepted: The acceptance of the first generation; None for a stream that was joined later.
+        """
         ...
 
     def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
@@ -30,6 +36,22 @@ class EventWriter(Protocol):
         """
         ...
 
+    def failure(self, answer: ErrorAnswer) -> bytes:
+        """The last event of a stream that fails."""
+        ...
+
+
+class StreamFormats(Protocol):
+    """The formats of streams, by the tokens that travel with their requests."""
+
+    def writer(self, token: ResumeToken, request: GenerateRequest) -> EventWriter | None:
+        """The writer of a stream, with event ids; None for a format that this gateway does not know."""
+        ...
+
+    def needs_start(self, token: ResumeToken, request: GenerateRequest) -> bool:
+        """Returns whether events depend on earlier frames, so that all must be kept; the format is known."""
+        ...
+
 
 class ResumedWriter:
     """A writer whose events begin after the last one that the client has."""
@@ -38,9 +60,9 @@ class ResumedWriter:
         self._writer = writer
         self._last = last
 
-    def opening(self) -> bytes:
+    def opening(self, accepted: Accepted | None = None) -> bytes:
         """See `EventWriter`."""
-        return what_follows(self._writer.opening(), 0, self._last)
+        return what_follows(self._writer.opening(accepted), 0, self._last)
 
     def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
         """See `EventWriter`."""
@@ -52,3 +74,7 @@ class ResumedWriter:
     ) -> bytes:
         """See `EventWriter`."""
         return what_follows(self._writer.closing(usages, seq, session), seq, self._last)
+
+    def failure(self, answer: ErrorAnswer) -> bytes:
+        """See `EventWriter`."""
+        return self._writer.failure(answer)

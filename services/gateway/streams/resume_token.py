@@ -4,21 +4,30 @@ It travels in `GenerateRequest.note`, which only gateways read. The rest of what
 request itself.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
-AnswerKind = Literal["chat", "completion"]
+AnswerKind = str  # of `PREFIXES`; a plain text, so that a token of a newer gateway can be read
 VERSION = 1
-_PREFIXES: dict[AnswerKind, str] = {"chat": "chatcmpl", "completion": "cmpl"}
+# what the id of an answer begins with, before the request id; a new kind needs a row and a `Door`
+PREFIXES: dict[AnswerKind, str] = {
+    "chat": "chatcmpl-",
+    "completion": "cmpl-",
+    "response": "resp_",
+    "message": "msg_",
+}
 
 
 class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
     """The format of a stream's events. New fields go last, with defaults.
 
     Attributes:
+        kind: Chooses the format; one of `PREFIXES`.
+        created_s: When the request came, in seconds since 1970.
         grace_s: Seconds for which the stream goes on without a reader.
         shown_id: The request id that the caller gave.
+        door_data: What the format needs beyond the request, in its own form; a note has 4,096 bytes in all.
     """
 
     version: int
@@ -27,6 +36,7 @@ class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
     include_usage: bool
     grace_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     shown_id: str = ""
+    door_data: bytes = b""
 
     def encode(self) -> bytes:
         """Encodes it for the wire."""
@@ -44,12 +54,12 @@ def read_token(data: bytes) -> ResumeToken | None:
 
 def answer_id(kind: AnswerKind, request_id: str) -> str:
     """The id of an answer, as its chunks carry it."""
-    return f"{_PREFIXES[kind]}-{request_id}"
+    return f"{PREFIXES[kind]}{request_id}"
 
 
 def request_id_of(name: str) -> str:
     """The request id, from either the id itself or that of the answer."""
-    for prefix in _PREFIXES.values():
-        if name.startswith(f"{prefix}-"):
-            return name[len(prefix) + 1 :]
+    for prefix in PREFIXES.values():
+        if name.startswith(prefix):
+            return name[len(prefix) :]
     return name

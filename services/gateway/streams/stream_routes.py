@@ -6,7 +6,6 @@ already are left out. The events are those of the stream as it began.
 
 import re
 import time
-from collections.abc import Callable
 from urllib.parse import parse_qs
 
 from services.gateway.http.errors import HttpRefusal
@@ -15,10 +14,9 @@ from services.gateway.http.serving_route import GatewayContext, HttpExchange, Se
 from services.gateway.streams.detached_streams import DetachedStreams
 from services.gateway.streams.event_ids import NOTHING_YET, EventId, parse_event_id
 from services.gateway.streams.event_stream import STREAM_HEADER, send_events, stream_with_grace
-from services.gateway.streams.event_writer import EventWriter, ResumedWriter
+from services.gateway.streams.event_writer import ResumedWriter, StreamFormats
 from services.gateway.streams.resume_token import ResumeToken, read_token, request_id_of
 from shared.client.attach import Attachment, AttachTarget, attach
-from shared.messages import GenerateRequest
 from shared.messages.base import ID_PATTERN
 
 PREFIX = "/v1/streams"
@@ -31,18 +29,18 @@ class StreamRoute(ServingRoute):
     Args:
         context: What all requests share.
         detached: Parks streams whose client goes away again.
-        make_writer: Makes the writer of a stream with event ids, from its token and its request.
+        formats: Of the streams.
     """
 
     def __init__(
         self,
         context: GatewayContext,
         detached: DetachedStreams,
-        make_writer: Callable[[ResumeToken, GenerateRequest], EventWriter],
+        formats: StreamFormats,
     ) -> None:
         super().__init__(PREFIX, context)
         self._detached = detached
-        self._make_writer = make_writer
+        self._formats = formats
 
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
@@ -101,9 +99,10 @@ class StreamRoute(ServingRoute):
         self, exchange: HttpExchange, found: Attachment, token: ResumeToken | None, last: EventId
     ) -> None:
         request = found.request
-        if token is None:
+        writer = self._formats.writer(token, request) if token is not None else None
+        if token is None or writer is None:
             raise _gone("it was begun by a gateway of another version")
-        _check_reach(found, token, last)
+        _check_reach(found, last, needs_start=self._formats.needs_start(token, request))
         exchange.take_ids(request.request_id, token.shown_id)
         exchange.reply.headers.append((STREAM_HEADER, request.request_id.encode()))
         if request.session is not None:
@@ -111,9 +110,8 @@ class StreamRoute(ServingRoute):
         with self.context.metrics.open_streams.track_inprogress():
             await send_events(
                 [found.stream],
-                ResumedWriter(self._make_writer(token, request), last),
-                exchange.reply,
-                exchange.outcome,
+                ResumedWriter(writer, last),
+                exchange,
                 header_wait_s=self.context.settings.header_wait_s,
                 from_the_start=found.first_seq == 0,
             )
@@ -132,7 +130,7 @@ def last_event_id(exchange: HttpExchange) -> EventId:
     return parse_event_id(given)
 
 
-def _check_reach(found: Attachment, token: ResumeToken, last: EventId) -> None:
+def _check_reach(found: Attachment, last: EventId, *, needs_start: bool) -> None:
     """Raises a 410 if the events that follow the last one cannot be made."""
     if last.seq >= found.next_seq:  # a part that ran elsewhere is lost, or the id is of another stream
         raise _gone(f"it has {found.next_seq} frames here, and none with number {last.seq}")
@@ -140,8 +138,8 @@ def _check_reach(found: Attachment, token: ResumeToken, last: EventId) -> None:
         raise _gone(
             f"it is kept from frame {found.first_seq} on, which is after event {last.seq}.{last.left}"
         )
-    if found.first_seq and token.kind == "completion" and found.request.sampling.logprobs >= 0:
-        raise _gone("its beginning, from which text offsets are counted, is kept no longer")
+    if found.first_seq and needs_start:
+        raise _gone("its beginning, which its next events depend on, is kept no longer")
 
 
 def _gone(why: str) -> HttpRefusal:

@@ -131,7 +131,7 @@ def test_a_misspelt_field_is_refused_with_the_one_that_was_meant(make: Any, fiel
     "field", ["metadata", "store", "service_tier", "parallel_tool_calls", "whatever", "x" * 100_000]
 )
 def test_an_unknown_field_that_is_like_none_of_ours_is_counted(field: str) -> None:
-    assert refuse_unsupported(chat(**{field: 1})) == 1
+    assert refuse_unsupported(chat(**{field: 1})) == [field[:64]]
 
 
 def test_a_missing_field_and_a_wrong_body_are_named() -> None:

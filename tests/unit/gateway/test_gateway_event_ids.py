@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from services.gateway.completions.chunk_writers import event_writer
+from services.gateway.completions.completion_doors import ChatDoor, CompletionDoor
+from services.gateway.generation.door import DoorFormats
+from services.gateway.settings import GatewaySettings
 from services.gateway.streams.event_ids import (
     NOTHING_YET,
     UNNUMBERED,
@@ -38,6 +40,16 @@ def request(kind: AnswerKind, n: int, logprobs: int = -1) -> GenerateRequest:
     )
 
 
+SETTINGS = GatewaySettings()
+FORMATS = DoorFormats([ChatDoor(SETTINGS, b""), CompletionDoor(SETTINGS)])
+
+
+def writer_of(note: ResumeToken, asked: GenerateRequest) -> EventWriter:
+    writer = FORMATS.writer(note, asked)
+    assert writer is not None
+    return writer
+
+
 def deltas(n: int) -> list[list[Delta]]:
     """Returns frames with one event, with several, with none, and with ends."""
     words = [[Delta(choice=c, text=f'"{c}"\n\n', logprobs=[LOGPROB]) for c in range(n)]]
@@ -69,20 +81,19 @@ def events(data: bytes) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize(("kind", "n", "logprobs"), [("chat", 1, -1), ("chat", 3, 2), ("completion", 2, 1)])
 def test_what_follows_any_event_is_the_rest(kind: AnswerKind, n: int, logprobs: int, usage: bool) -> None:
     note, asked = ResumeToken(VERSION, kind, 1_700_000_000, usage), request(kind, n, logprobs)
-    whole = events(stream(event_writer(note, asked, ids=True), n))
+    whole = events(stream(writer_of(note, asked), n))
     assert len({name for name, _ in whole}) == len(whole)
     assert whole[-1] == (f"{len(deltas(n)) + 1}.0", b"data: [DONE]")
     for place, (name, _) in enumerate(whole):
         last = parse_event_id(name)
-        assert (
-            events(stream(ResumedWriter(event_writer(note, asked, ids=True), last), n)) == whole[place + 1 :]
-        )
-        if last.seq and not (kind == "completion" and logprobs >= 0):
+        assert events(stream(ResumedWriter(writer_of(note, asked), last), n)) == whole[place + 1 :]
+        assert FORMATS.needs_start(note, asked) == (kind == "completion" and logprobs >= 0)
+        if last.seq and not FORMATS.needs_start(note, asked):
             later = last.seq + 1 if not last.left else last.seq
             assert not last.needs_from(later)
-            resumed = stream(ResumedWriter(event_writer(note, asked, ids=True), last), n, first_seq=later)
+            resumed = stream(ResumedWriter(writer_of(note, asked), last), n, first_seq=later)
             assert events(resumed) == whole[place + 1 :]
-    assert events(stream(ResumedWriter(event_writer(note, asked, ids=True), NOTHING_YET), n)) == whole
+    assert events(stream(ResumedWriter(writer_of(note, asked), NOTHING_YET), n)) == whole
 
 
 def test_ids_count_down_within_a_frame() -> None:
@@ -133,7 +144,7 @@ def test_a_note_is_small_and_may_grow() -> None:
     note = ResumeToken(VERSION, "completion", 1_700_000_000, True, 15.0, "mine")
     assert read_token(note.encode()) == note
     assert len(note.encode()) < 40
-    longer = b"\x97" + note.encode()[1:] + b"\xc0"  # from a gateway version with one more field
+    longer = b"\x98" + note.encode()[1:] + b"\xc0"  # from a gateway version with one more field
     assert read_token(longer) == note
 
 
@@ -141,3 +152,9 @@ def test_a_note_is_small_and_may_grow() -> None:
 def test_a_stream_may_be_named_by_its_answer(read: Callable[[str], str]) -> None:
     assert request_id_of(read("r-1")) == "r-1"
     assert request_id_of("cmpl-r-1") == "r-1"
+
+
+def test_a_token_of_a_format_that_this_gateway_does_not_know_has_no_writer() -> None:
+    note = ResumeToken(VERSION, "another", 1, False)
+    assert read_token(note.encode()) == note
+    assert FORMATS.writer(note, request("chat", 1)) is None

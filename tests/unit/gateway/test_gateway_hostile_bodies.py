@@ -168,10 +168,8 @@ def test_only_a_few_unknown_fields_are_looked_at_for_slips(monkeypatch: pytest.M
     monkeypatch.setattr(difflib, "get_close_matches", matches)
     extra = {f"temperatur{index}": 1 for index in range(200)}
     raw = json.dumps(extra | {"model": "m", "messages": [{"role": "user", "content": "x"}]}).encode()
-    assert (
-        chat_call(parse_body(raw, ChatCompletionRequest), {}, request_id="r-1", tenant="t").unknown_fields
-        == 200
-    )
+    call = chat_call(parse_body(raw, ChatCompletionRequest), {}, request_id="r-1", tenant="t")
+    assert len(call.unknown_fields) == 200
     assert len(asked) == 16
 
 

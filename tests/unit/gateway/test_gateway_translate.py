@@ -162,8 +162,8 @@ def test_neutral_values_pass_and_unknown_fields_are_counted() -> None:
         store=True,
         metadata={"a": "b"},
     )
-    assert refuse_unsupported(body) == 2
-    assert refuse_unsupported(completion(echo=False, suffix=None)) == 0
+    assert refuse_unsupported(body) == ["store", "metadata"]
+    assert refuse_unsupported(completion(echo=False, suffix=None)) == []
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,15 @@ If no leader knows the key, the call is made like a first one; if its turn is in
 the leader gives the same answer again and stores nothing.
 """
 
-from services.gateway.completions.chunk_writers import event_writer
-from services.gateway.completions.completion_call import CompletionCall
-from services.gateway.completions.whole_responses import Envelope, encode_whole
+from dataclasses import replace
+
+from services.gateway.generation.door import Door, GenerationCall
+from services.gateway.generation.envelope import envelope_of, fingerprint_of
 from services.gateway.http.running_request import RunningRequest
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.streams.detached_streams import DetachedStreams
 from services.gateway.streams.event_stream import STREAM_HEADER, send_events, stream_with_grace
-from services.gateway.streams.resume_token import answer_id, read_token
+from services.gateway.streams.resume_token import read_token
 from shared.client.attach import Attachment, AttachTarget, attach
 
 REPLAYED = (b"idempotent-replayed", b"true")
@@ -20,12 +21,13 @@ REPLAYED = (b"idempotent-replayed", b"true")
 class RepeatedCalls:
     """Answers calls that were made before, from the generations of the first ones."""
 
-    def __init__(self, context: GatewayContext, detached: DetachedStreams) -> None:
+    def __init__(self, door: Door, context: GatewayContext, detached: DetachedStreams) -> None:
+        self._door = door
         self._context = context
         self._detached = detached
 
     async def answer_repeat(
-        self, exchange: HttpExchange, call: CompletionCall, timeout_s: float, running: RunningRequest
+        self, exchange: HttpExchange, call: GenerationCall, timeout_s: float, running: RunningRequest
     ) -> bool:
         """Sends the answer of the first call.
 
@@ -40,7 +42,8 @@ class RepeatedCalls:
             running.check_running()
             return False
         request, token = found.request, read_token(found.request.note)
-        if found.first_seq or token is None:  # the first frames are gone, so the answer is made anew
+        # the answer is made anew if its first frames are gone; a digest has its route, so kinds agree
+        if found.first_seq or token is None or token.kind != self._door.kind:
             await found.stream.cancel("its call is made anew")
             running.check_running()
             return False
@@ -53,22 +56,20 @@ class RepeatedCalls:
             if call.stream:
                 reply.headers.append((STREAM_HEADER, request.request_id.encode()))
                 wait_s = self._context.settings.header_wait_s
-                writer = event_writer(token, request, ids=call.event_ids)
+                envelope = envelope_of(token, request)
+                writer = self._door.writer(envelope, token, [request], ids=call.event_ids)
                 with self._context.metrics.open_streams.track_inprogress():
-                    await send_events([found.stream], writer, reply, outcome, header_wait_s=wait_s)
+                    await send_events([found.stream], writer, exchange, header_wait_s=wait_s)
                 return True
             part = await found.stream.completion()
             outcome.group, outcome.accepted, outcome.session = part.group, found.stream.accepted, part.session
             outcome.usages = [part.usage]
-            envelope = Envelope(
-                answer_id(token.kind, request.request_id), token.created_s, call.model, call.session_id
-            )
-            logprobs = request.sampling.logprobs
-            body = await encode_whole(token.kind, envelope, [part], logprobs)
+            envelope = replace(envelope_of(token, request), fingerprint=fingerprint_of(outcome.accepted))
+            body = await self._door.encode_whole(envelope, token, [request], [part])
             await reply.send_whole(200, body, outcome.headers())
         return True
 
-    async def _find(self, call: CompletionCall, tenant: str, timeout_s: float) -> Attachment | None:
+    async def _find(self, call: GenerationCall, tenant: str, timeout_s: float) -> Attachment | None:
         (request,) = call.requests
         return await attach(
             self._context.client,

@@ -1,0 +1,118 @@
+"""The doors of OpenAI's two completion routes; see `generation/door.py`."""
+
+from collections.abc import Sequence
+
+from services.gateway.bodies.body_parser import parse_body
+from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
+from services.gateway.completions.completion_call import chat_call, completion_call
+from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
+from services.gateway.completions.whole_responses import chat_body, completion_body, encode_in_time
+from services.gateway.generation.door import GenerationCall
+from services.gateway.generation.envelope import Envelope
+from services.gateway.generation.idempotency import IdempotentCall
+from services.gateway.http.serving_route import HttpExchange
+from services.gateway.settings import GatewaySettings
+from services.gateway.streams.event_writer import EventWriter
+from services.gateway.streams.resume_token import ResumeToken
+from shared.client import Completion
+from shared.errors import InvalidRequest
+from shared.messages import GenerateRequest
+
+
+class ChatDoor:
+    """The door of `/v1/chat/completions`.
+
+    Args:
+        settings: Limits of a body.
+        root_key: The secret behind new session ids; see `root_key.py`.
+    """
+
+    kind = "chat"
+    path = "/v1/chat/completions"
+
+    def __init__(self, settings: GatewaySettings, root_key: bytes) -> None:
+        self._max_values = settings.max_body_values
+        self._root_key = root_key
+
+    async def translate(
+        self, raw: bytes, exchange: HttpExchange, once: IdempotentCall | None
+    ) -> GenerationCall:
+        """See `Door`."""
+        return chat_call(
+            parse_body(raw, ChatCompletionRequest, self._max_values),
+            exchange.headers,
+            request_id=exchange.request_id,
+            tenant=exchange.tenant,
+            once=once,
+            root_key=self._root_key,
+        )
+
+    def writer(
+        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool
+    ) -> EventWriter:
+        """See `Door`."""
+        sampling, usage = requests[0].sampling, token.include_usage
+        logprobs = sampling.logprobs >= 0
+        return ChatChunkWriter(envelope, n=sampling.n, usage=usage, logprobs=logprobs, ids=ids)
+
+    async def encode_whole(
+        self,
+        envelope: Envelope,
+        token: ResumeToken,
+        requests: Sequence[GenerateRequest],
+        parts: Sequence[Completion],
+    ) -> bytes:
+        """See `Door`."""
+        return await encode_in_time(chat_body, envelope, parts, requests[0].sampling.logprobs)
+
+    def needs_start(self, request: GenerateRequest) -> bool:
+        """See `Door`."""
+        return False
+
+
+class CompletionDoor:
+    """The door of `/v1/completions`; `settings` has the limits of a body."""
+
+    kind = "completion"
+    path = "/v1/completions"
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._max_values = settings.max_body_values
+        self._max_prompts = settings.max_prompts
+
+    async def translate(
+        self, raw: bytes, exchange: HttpExchange, once: IdempotentCall | None
+    ) -> GenerationCall:
+        """See `Door`."""
+        body = parse_body(raw, CompletionRequest, self._max_values)
+        if len(body.prompt) > self._max_prompts:
+            raise InvalidRequest(
+                f"`prompt` may have {self._max_prompts} prompts, got {len(body.prompt)}", param="prompt"
+            )
+        return completion_call(
+            body, exchange.headers, request_id=exchange.request_id, tenant=exchange.tenant, once=once
+        )
+
+    def writer(
+        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool
+    ) -> EventWriter:
+        """See `Door`."""
+        sampling, usage, prompts = requests[0].sampling, token.include_usage, len(requests)
+        logprobs = sampling.logprobs >= 0
+        return CompletionChunkWriter(
+            envelope, prompts=prompts, n=sampling.n, usage=usage, logprobs=logprobs, ids=ids
+        )
+
+    async def encode_whole(
+        self,
+        envelope: Envelope,
+        token: ResumeToken,
+        requests: Sequence[GenerateRequest],
+        parts: Sequence[Completion],
+    ) -> bytes:
+        """See `Door`."""
+        return await encode_in_time(completion_body, envelope, parts, requests[0].sampling.logprobs)
+
+    def needs_start(self, request: GenerateRequest) -> bool:
+        """See `Door`; text offsets are counted from the first token."""
+        return request.sampling.logprobs >= 0
