@@ -27,12 +27,14 @@ ZeroToMinuteMs = Annotated[float, Interval(ge=0, le=60_000)]
 
 # counts
 UpToHundred = Annotated[int, Interval(ge=1, le=100)]
+UpToTenThousand = Annotated[int, Interval(ge=1, le=10_000)]
 UpToMillion = Annotated[int, Interval(ge=1, le=1_000_000)]
 UpToTenMillion = Annotated[int, Interval(ge=1, le=10_000_000)]
 ZeroToMillion = Annotated[int, Interval(ge=0, le=1_000_000)]
 
 # bytes
 AnyBytes = Annotated[int, Interval(ge=0)]
+From1KiB = Annotated[int, Interval(ge=2**10, le=2**20)]
 From64KiB = Annotated[int, Interval(ge=2**16, le=2**40)]
 From1MiB = Annotated[int, Interval(ge=2**20, le=2**40)]
 

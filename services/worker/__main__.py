@@ -13,6 +13,7 @@ from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.leader.fleet.drain import HAND_OVER_S
 from services.worker.leader.fleet.heartbeat import ThreadCarrier
 from services.worker.leader.fleet.name_claim import NameClaim
+from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.intake.intake import IntakeLimits
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.leader.options import LeaderOptions
@@ -30,6 +31,7 @@ from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from services.worker.settings import WorkerSettings
+from services.worker.text.grammars.grammar_limits import GrammarLimits
 from shared.client.calls.blocks_client import BlocksClient
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import Internal, InvalidRequest, Unavailable
@@ -128,6 +130,11 @@ def leader_options(settings: WorkerSettings) -> LeaderOptions:
             fetch_timeout_s=settings.kv_fetch_timeout_s,
             commit_interval_s=settings.kv_commit_interval_s,
             commit_timeout_s=settings.session_commit_timeout_s,
+        ),
+        grammars=GrammarOptions(
+            timeout_s=settings.grammar_timeout_s,
+            cached=settings.grammar_cache,
+            limits=GrammarLimits(definition_bytes=settings.grammar_bytes),
         ),
         intake=IntakeLimits(max_request_s=settings.max_request_s, retry_after_s=settings.overload_retry_s),
         back_off=RestartPauses(first_s=settings.restart_pause_ms / 1000),

@@ -82,6 +82,12 @@ class WorkerMetrics:
         self.slow_prompts = counter(
             "slow_prompts", "Prompts that were not tokenized in RYZ_TOKENIZE_TIMEOUT_S."
         )
+        self.grammar_seconds = Histogram(
+            PREFIX + "grammar_seconds",
+            "One compilation of a grammar, in its thread.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self.kv_sources = Children(counter("kv_sources", "Prompts by where their KV came from.", ["source"]))
         self.kv_fetches = counter("kv_fetches", "Fetches from the store by what came.", ["outcome"])
         self.kv_fetched_blocks = counter("kv_fetched_blocks", "KV blocks fetched from the store.")

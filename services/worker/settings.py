@@ -15,6 +15,7 @@ from services.worker.rank_protocol.kv_messages import Compression
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from shared.messages.base import NOT_IN_NAMES
 from shared.setting_types import (
+    From1KiB,
     From1MiB,
     From64KiB,
     Share,
@@ -25,6 +26,7 @@ from shared.setting_types import (
     UpToMinute,
     UpToTenMinutes,
     UpToTenSeconds,
+    UpToTenThousand,
     ZeroToHour,
     ZeroToMillion,
     ZeroToMinuteMs,
@@ -62,6 +64,12 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     """How long a step with prefill chunks may take while other sequences decode; 0: any time."""
     tokenize_timeout_s: UpToTenMinutes = 10.0
     """Time limit for the chat template and the tokenizer on one long prompt."""
+    grammar_timeout_s: UpToMinute = 2.0
+    """Time limit for compiling the grammar of one request's answer."""
+    grammar_cache: UpToTenThousand = 64
+    """Compiled grammars that are kept for further requests; one can need some MiB."""
+    grammar_bytes: From1KiB = 131_072
+    """Bytes that the schema, the regular expression, the grammar or all choices of a request may have."""
     prefix_sharing: PrefixSharing = "tenant"
     """Requests that share the KV of equal prefixes: those of one tenant, all, or none."""
     restart_pause_ms: Annotated[float, Interval(ge=0, le=5000)] = 400.0

@@ -12,6 +12,7 @@ from services.worker.leader.engine_state import EngineState
 from services.worker.leader.fleet.drain import Drain
 from services.worker.leader.fleet.group_status import GroupStatus
 from services.worker.leader.fleet.heartbeat import Heartbeats
+from services.worker.leader.intake.grammar_compiler import GrammarCompiler
 from services.worker.leader.intake.preparation import Preparation
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
 from services.worker.leader.intake.waiting_places import WaitingPlaces
@@ -38,6 +39,7 @@ class LeaderParts:
     sessions: SessionRecords
     turns: TurnLines
     tokenizer: PromptTokenizer
+    grammars: GrammarCompiler
     places: WaitingPlaces
     preparation: Preparation
     heartbeats: Heartbeats
@@ -109,6 +111,7 @@ class Leader:
                 await task
         await parts.preparation.wait_tasks()
         parts.tokenizer.stop_threads()
+        parts.grammars.stop_threads()
         await parts.table.publisher.flush_frames()
         writer = parts.sessions.writer
         if not await writer.flush_records(self._flush_timeout_s):

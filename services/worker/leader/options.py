@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from services.worker.domain.scheduling.block_names import PrefixSharing
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
+from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.intake.intake import IntakeLimits
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
@@ -32,6 +33,7 @@ class LeaderOptions:
     stream_interval_s: float = 0.0
     prefix_sharing: PrefixSharing = "tenant"
     kv: KVOptions = field(default_factory=KVOptions)
+    grammars: GrammarOptions = field(default_factory=GrammarOptions)
     intake: IntakeLimits = field(default_factory=IntakeLimits)
     sessions: SessionRecordLimits = field(default_factory=SessionRecordLimits)
     turns: TurnLimits = field(default_factory=TurnLimits)

@@ -31,6 +31,7 @@ from services.worker.leader.fleet.group_status import GroupStatus
 from services.worker.leader.fleet.heartbeat import HeartbeatCarrier, Heartbeats
 from services.worker.leader.fleet.work_gate import WorkGate
 from services.worker.leader.frame_publisher import FramePublisher
+from services.worker.leader.intake.grammar_compiler import GrammarCompiler
 from services.worker.leader.intake.intake import Intake
 from services.worker.leader.intake.preparation import Preparation
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
@@ -120,7 +121,8 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     tokenizer = PromptTokenizer(
         model, metrics, lambda: engine.facts.context_length, options.tokenize_timeout_s
     )
-    builder = SequenceBuilder(model, engine, tokenizer)
+    grammars = GrammarCompiler(model, engine, options.grammars, metrics)
+    builder = SequenceBuilder(model, engine, tokenizer, grammars)
     preparation = Preparation(
         context,
         table,
@@ -162,6 +164,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         sessions=sessions,
         turns=turns,
         tokenizer=tokenizer,
+        grammars=grammars,
         places=places,
         preparation=preparation,
         heartbeats=heartbeats,

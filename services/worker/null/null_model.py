@@ -20,6 +20,8 @@ class ByteTokenizer:
     vocab_size = 257
     special_texts: frozenset[str] = frozenset()  # the special token has no text
     added_texts: frozenset[str] = frozenset()
+    special_ids = frozenset([END])
+    has_token_bytes = True
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the UTF-8 bytes of a text; there are no special tokens to add."""
@@ -45,6 +47,10 @@ class ByteTokenizer:
         """Return the text of bytes; the end is written out."""
         data = b"".join(b"<|end|>" if token_id == END else bytes((token_id,)) for token_id in token_ids)
         return data.decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the byte of a token."""
+        return bytes((token_id,)) if token_id < END else b""
 
 
 class _ByteDetokenizer:

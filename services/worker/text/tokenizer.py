@@ -66,6 +66,20 @@ class Tokenizer(Protocol):
         """Return the text of tokens, that of special ones included."""
         ...
 
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of the special tokens, which add nothing to the text."""
+        ...
+
+    @property
+    def has_token_bytes(self) -> bool:
+        """Whether `token_bytes` is known: an answer is the bytes of its tokens, one after another."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to the text; none for special tokens and unknown ids."""
+        ...
+
 
 def read_tokenizer(path: Path) -> "LibraryTokenizer":
     """Read a `tokenizer.json`.
@@ -92,12 +106,13 @@ class LibraryTokenizer:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         added = tokenizer.get_added_tokens_decoder()
-        self._special = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.special_texts = frozenset(token.content for token in added.values() if token.special)
         self.added_texts = frozenset(token.content for token in added.values())
         spec = _description(tokenizer)
         self._rule = bytes_rule(spec["decoder"])
         self.least_tokens = least_tokens(spec)
+        self.has_token_bytes = self._rule is not None
         self._bytes: dict[int, bytes] = {}  # at most one entry per token of the vocabulary
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
 
@@ -140,7 +155,7 @@ class LibraryTokenizer:
 
     def token_text(self, token_id: int) -> str:
         """See `Tokenizer`."""
-        if self._rule is not None and token_id not in self._special:
+        if self._rule is not None and token_id not in self.special_ids:
             return self.token_bytes(token_id).decode(errors="replace")
         text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
         return text
@@ -151,12 +166,12 @@ class LibraryTokenizer:
         return text
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes that a token adds to the text; none for special tokens and unknown ids."""
+        """See `Tokenizer`."""
         known = self._bytes.get(token_id)
         if known is not None:
             return known
         token: str | None = self._tokenizer.id_to_token(token_id)
-        if token is None or token_id in self._special or self._rule is None:
+        if token is None or token_id in self.special_ids or self._rule is None:
             return b""
         data = self._bytes[token_id] = self._rule(token)
         return data

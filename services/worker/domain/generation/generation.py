@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from services.worker.domain.generation.choice_state import ChoiceState
+from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.domain.generation.turn_context import TurnContext
 from shared.errors import GroupLost, RyzError
 from shared.messages import (
@@ -38,6 +39,7 @@ class Generation:
         reply_to: Subject of its frames.
         deadline: When it fails if it has not ended.
         arrived: When it was taken.
+        constraint: Makes the grammars of its choices; None if their form is free.
         choices: Its choices, once it is prepared.
         next_seq: Number of the next frame.
         prompt_tokens: Tokens of its prompt.
@@ -59,6 +61,7 @@ class Generation:
     reply_to: str
     deadline: float
     arrived: float
+    constraint: ConstraintFactory | None = None
     choices: list[ChoiceState] = field(default_factory=list)
     next_seq: int = 0
     prompt_tokens: int = 0

@@ -48,5 +48,9 @@ class TokenConstraint(Protocol):
 ConstraintFactory = Callable[[], TokenConstraint]  # one call per choice; a compiled grammar
 
 
-class TokenRefused(Exception):
+class ConstraintFailed(Exception):
+    """The grammar is too complex at this place: the choice has to fail. `mask` and `forced` raise it."""
+
+
+class TokenRefused(ConstraintFailed):
     """A constraint was given a token that it forbids: a bug, or tokens of an answer under another grammar."""

@@ -55,6 +55,9 @@ class Preparation:
             return
         try:
             builder.check_request(request)
+            if not builder.has_grammar(generation):
+                self._start_in_background(generation, self._prepare(generation, route), route)
+                return
             turn = self._turns.begin_new(generation)
             tokens = self._tokenizer.tokenize_inline(request, turn)
             if tokens is None:
@@ -107,6 +110,8 @@ class Preparation:
         """Looks up the history if there is any, makes sequences, and looks up their KV."""
         request, tokenizer = generation.request, self._tokenizer
         self._builder.check_request(request)
+        if not self._builder.has_grammar(generation):
+            await self._builder.compile_grammar(generation)
         if self._turns.needs_lookup(request):
             last_group = route.last_group if route.last_group != self._context.group else ""
             turn: TurnContext | None = await self._turns.begin_turn(generation, last_group)

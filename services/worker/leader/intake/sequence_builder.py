@@ -9,10 +9,12 @@ from services.worker.domain.generation.choice_state import ChoiceState
 from services.worker.domain.generation.context_overflow import too_long
 from services.worker.domain.generation.generation import Generation
 from services.worker.domain.generation.stop_strings import StopMatcher, StopStrings
+from services.worker.domain.generation.token_constraint import TokenConstraint, TokenRefused
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.leader.engine_state import EngineFacts, EngineState
+from services.worker.leader.intake.grammar_compiler import GrammarCompiler
 from services.worker.leader.intake.prompt_requests import (
     check_prompt_request,
     has_no_answer,
@@ -32,12 +34,16 @@ class SequenceBuilder:
         model: Whose tokens they are.
         engine: What sequences are made for.
         tokenizer: Has the threads in which long sequences are made.
+        grammars: Compiles the grammars of answers.
     """
 
-    def __init__(self, model: Model, engine: EngineState, tokenizer: PromptTokenizer) -> None:
+    def __init__(
+        self, model: Model, engine: EngineState, tokenizer: PromptTokenizer, grammars: GrammarCompiler
+    ) -> None:
         self._model = model
         self._engine = engine
         self._tokenizer = tokenizer
+        self._grammars = grammars
 
     @property
     def fingerprint(self) -> str:
@@ -52,6 +58,7 @@ class SequenceBuilder:
             Unavailable: It resumes an answer of other weights.
         """
         _refuse_unserved(request)
+        self._grammars.check(request)
         check_prompt_request(request, self._engine.facts.hidden_size)
         given = [
             name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
@@ -84,6 +91,20 @@ class SequenceBuilder:
             )
         holds = self._engine.facts.context_length
         _check_length(resume, min(request.sampling.max_tokens or holds, holds))
+
+    def has_grammar(self, generation: Generation) -> bool:
+        """Gives a generation its grammar if that is at hand; returns whether nothing is left to compile."""
+        generation.constraint = self._grammars.at_hand(generation.request)
+        return generation.constraint is not None or generation.request.structured is None
+
+    async def compile_grammar(self, generation: Generation) -> None:
+        """Gives a generation its grammar, if its answer is to have one.
+
+        Raises:
+            InvalidRequest: The grammar is wrong, is not enforced, or takes too long to compile.
+            Overloaded: Too many grammars of the tenant wait.
+        """
+        generation.constraint = await self._grammars.structured(generation.request)
 
     def build_choices(self, generation: Generation, tokens: list[int], turn: TurnContext | None) -> None:
         """Gives a generation its choices; for prompts that `PromptTokenizer.is_short` calls short.
@@ -167,6 +188,7 @@ class SequenceBuilder:
                 always_fetch=request.kv == "fetch",
                 trial_tokens=TRIAL_TOKENS if request.crashes else 0,
                 first=choices[0].sequence if choices else None,
+                constraint=_constraint(generation, before),
             )
             choice = ChoiceState(
                 sequence=sequence,
@@ -210,8 +232,22 @@ class SequenceBuilder:
                 )
 
 
+def _constraint(generation: Generation, before: list[int]) -> TokenConstraint | None:
+    """Returns the constraint of a choice, after the tokens that earlier attempts have generated."""
+    if generation.constraint is None:
+        return None
+    constraint = generation.constraint()
+    try:
+        constraint.accept(before)
+    except TokenRefused as error:
+        raise InvalidRequest(
+            f"resume.token_ids does not follow the form that the answer is to have: {error}", param="resume"
+        ) from error
+    return constraint
+
+
 # fields of the protocol that no group serves yet
-_UNSERVED = ("tools", "structured", "template")
+_UNSERVED = ("tools", "template")
 
 
 def _refuse_unserved(request: GenerateRequest) -> None:

@@ -1,0 +1,202 @@
+"""Compiles the grammars of requests in threads, within a time limit, and keeps those that were used last.
+
+Tenants go by turns, and none has all threads. A thread that overruns its limit goes on to its end, since
+llguidance cannot be interrupted; it keeps its place meanwhile, so that no tenant has more than one of them.
+"""
+
+import asyncio
+import functools
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from services.worker.domain.generation.token_constraint import ConstraintFactory
+from services.worker.leader.engine_state import EngineState
+from services.worker.leader.intake.grammar_options import GrammarOptions
+from services.worker.metrics import WorkerMetrics
+from services.worker.model import Model
+from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.structured_grammar import check_structured, compile_structured
+from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+from shared.errors import InvalidRequest, Overloaded
+from shared.flow.tenant_places import TenantPlaces, TooManyWait
+from shared.messages import GenerateRequest
+
+THREADS = 2
+PER_TENANT = 1
+_RETRY_AFTER_S = 1.0
+_SLOWEST_KEPT = 64  # digests of grammars that overran, so that they are refused at once
+
+Work = Callable[[TokenVocabulary, GrammarLimits], ConstraintFactory]
+
+
+class GrammarCompiler:
+    """Makes constraints for choices.
+
+    Args:
+        model: Its tokenizer.
+        engine: Its vocabulary's size.
+        options: Limits of time and number.
+        metrics: Of the leader.
+    """
+
+    def __init__(
+        self, model: Model, engine: EngineState, options: GrammarOptions, metrics: WorkerMetrics
+    ) -> None:
+        self._model = model
+        self._engine = engine
+        self._options = options
+        self._metrics = metrics
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grammar")
+        self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT, max_waiting=options.max_waiting)
+        self._compiled: OrderedDict[bytes, ConstraintFactory] = OrderedDict()
+        self._overran: OrderedDict[bytes, None] = OrderedDict()
+        self._vocabulary: TokenVocabulary | None = None
+        self._running: set[asyncio.Future[Any]] = set()
+
+    def stop_threads(self) -> None:
+        """Takes no more work."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for running in list(self._running):
+            running.cancel()  # its thread may end after the loop
+
+    def check(self, request: GenerateRequest) -> None:
+        """Refuses what needs no compiler to be refused.
+
+        Raises:
+            InvalidRequest: The demand is too large, or does not go with another field.
+        """
+        if request.structured is None:
+            return
+        check_structured(request.structured, self._options.limits)
+        if request.sampling.ignore_eos:
+            raise InvalidRequest(
+                "`ignore_eos` does not go with `structured`, whose grammar says where an answer ends",
+                param="ignore_eos",
+            )
+
+    def at_hand(self, request: GenerateRequest) -> ConstraintFactory | None:
+        """Returns the grammar of a request if it was compiled before."""
+        structured = request.structured
+        return None if structured is None else self._kept(_digest(structured))
+
+    async def structured(self, request: GenerateRequest) -> ConstraintFactory | None:
+        """Returns the grammar of a request; None if it asks for no form.
+
+        Raises:
+            InvalidRequest: The demand is wrong, is not enforced, or takes too long to compile.
+            Overloaded: Too many grammars of the tenant wait.
+        """
+        structured = request.structured
+        if structured is None:
+            return None
+        work: Work = functools.partial(compile_structured, structured)
+        return await self.compile(request.tenant, _digest(structured), work, "structured")
+
+    async def compile(self, tenant: str, digest: bytes, work: Work, param: str) -> ConstraintFactory:
+        """Returns what `work` compiles in a thread, or has compiled before.
+
+        Args:
+            tenant: Of the request.
+            digest: Names what is compiled, `digest_of`.
+            work: Called in the thread.
+            param: The field of the request that errors name.
+
+        Raises:
+            InvalidRequest: It is refused, or takes too long.
+            Overloaded: Too many grammars of the tenant wait.
+        """
+        kept = self._kept(digest)
+        if kept is not None:
+            return kept
+        if digest in self._overran:
+            raise self._too_slow(param)
+        entered, timeout_s = False, self._options.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._places.enter(tenant)
+                entered = True
+                compiled = await asyncio.shield(self._submit(tenant, digest, work))
+        except TooManyWait as error:
+            raise self._busy() from error
+        except TimeoutError as error:
+            if not entered:
+                raise self._busy() from error
+            self._overran[digest] = None
+            while len(self._overran) > _SLOWEST_KEPT:
+                self._overran.popitem(last=False)
+            raise self._too_slow(param) from error
+        return compiled
+
+    def _submit(self, tenant: str, digest: bytes, work: Work) -> asyncio.Future[ConstraintFactory]:
+        loop = asyncio.get_running_loop()
+        try:
+            running = loop.run_in_executor(self._threads, self._compile, work)
+        except BaseException:
+            self._places.leave(tenant)
+            raise
+
+        began = loop.time()
+
+        def ended(done: asyncio.Future[ConstraintFactory]) -> None:
+            self._metrics.grammar_seconds.observe(loop.time() - began)
+            self._running.discard(running)
+            self._places.leave(tenant)
+            if not done.cancelled() and done.exception() is None:
+                self._keep(digest, done.result())
+
+        self._running.add(running)
+        running.add_done_callback(ended)
+        return running
+
+    def _compile(self, work: Work) -> ConstraintFactory:
+        """Runs in a thread."""
+        return work(self._its_vocabulary(), self._options.limits)
+
+    def _its_vocabulary(self) -> TokenVocabulary:
+        """Returns the vocabulary, made by the first grammar; two threads may both make it."""
+        size = self._engine.facts.vocab_size or self._model.tokenizer.vocab_size
+        made = self._vocabulary
+        if made is None or made.vocab_size != size:
+            made = self._vocabulary = TokenVocabulary(self._model.tokenizer, self._model.eos_ids, size)
+        return made
+
+    def _kept(self, digest: bytes) -> ConstraintFactory | None:
+        kept = self._compiled.get(digest)
+        if kept is not None:
+            self._compiled.move_to_end(digest)
+        return kept
+
+    def _keep(self, digest: bytes, compiled: ConstraintFactory) -> None:
+        self._overran.pop(digest, None)
+        self._compiled[digest] = compiled
+        while len(self._compiled) > self._options.cached:
+            self._compiled.popitem(last=False)
+
+    def _too_slow(self, param: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"the grammar was not compiled within {self._options.timeout_s:g} s (RYZ_GRAMMAR_TIMEOUT_S): "
+            "make it smaller",
+            param=param,
+        )
+
+    def _busy(self) -> Overloaded:
+        return Overloaded(
+            "too many grammars of this tenant are being compiled; try again", retry_after_s=_RETRY_AFTER_S
+        )
+
+
+def digest_of(*parts: bytes) -> bytes:
+    """Returns a name for what is compiled from these parts."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+def _digest(structured: msgspec.Struct) -> bytes:
+    return digest_of(b"structured", msgspec.msgpack.encode(structured))

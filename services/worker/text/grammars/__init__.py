@@ -1,0 +1,1 @@
+"""Grammars of answers, compiled with llguidance: which tokens may come next."""

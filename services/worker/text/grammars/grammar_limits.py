@@ -1,0 +1,48 @@
+"""The limits of grammars: what is too large or too costly is refused before or while it is compiled.
+
+llguidance bounds most of its own work; the numbers here bound what it does not. Measured with 1.9.1 and the
+49,152 tokens of SmolLM2: an object of 2,000 optional properties took 2 s to compile, `multipleOf: 99991` 7 s,
+and a mask in `a{100000}` 0.8 s.
+"""
+
+from dataclasses import dataclass
+
+from llguidance import LLParserLimits
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarLimits:
+    """Limits on one grammar.
+
+    Attributes:
+        definition_bytes: UTF-8 bytes of the definition, or of all choices together.
+        choices: Alternatives of a choice.
+        regex_chars: Characters of a regular expression or of a `pattern`.
+        repetitions: What the counts of nested repetitions multiply to, as 6 in `(a{2}){3}`.
+        schema_depth: Schemas inside each other, references not followed.
+        schema_nodes: Schemas of a schema, those of references counted once.
+        enum_values: Values of all `enum` of a schema.
+        properties: Properties of one object.
+        all_properties: Properties of all objects of a schema.
+        multiple: Largest common multiple of all `multipleOf`, decimal point aside.
+    """
+
+    definition_bytes: int = 131_072
+    choices: int = 4096
+    regex_chars: int = 4096
+    repetitions: int = 10_000
+    schema_depth: int = 40
+    schema_nodes: int = 4096
+    enum_values: int = 4096
+    properties: int = 1000
+    all_properties: int = 2000
+    multiple: int = 2000
+
+
+def parser_limits() -> LLParserLimits:
+    """Returns llguidance's limits on the work of one grammar."""
+    return LLParserLimits(
+        max_items_in_row=5000,  # an object of 1000 optional properties has 4000
+        max_lexer_states=50_000,  # of 1 to 2 kB
+        verbose_errors=False,  # texts of grammars belong into no log
+    )

@@ -1,0 +1,1 @@
+"""JSON Schemas: what of them llguidance enforces, rewritten so that it enforces it exactly."""

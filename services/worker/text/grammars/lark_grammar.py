@@ -1,0 +1,51 @@
+"""Grammars in Lark's syntax, or in EBNF as llama.cpp writes it (GBNF), which llguidance converts.
+
+llguidance has directives that reach beyond text: schemas of its own reading, options, token numbers. A
+caller's grammar may not use them; those that are made here, for tools, may.
+"""
+
+import re
+
+from llguidance import grammar_from
+
+from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.repetition_bound import most_repetitions
+
+_EBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+_QUOTED = re.compile(r"\"(?:\\.|[^\"\\\n])*\"i?|//[^\n]*|/(?:\\.|[^/\\\n])+/[a-z]*|#[^\n]*")
+_DIRECTIVES = {
+    "%json": re.compile(r"%json\b"),
+    "%llguidance": re.compile(r"%llguidance\b"),
+    "<...>, a token that is no text,": re.compile(r"<[^<>\s]*>"),
+    "@...": re.compile(r"@\w"),
+}
+_ALL_REPETITIONS = 100_000  # of all rules multiplied, since rules may repeat each other
+_ROUGH_COUNTS = re.compile(r"\{\s*(\d{1,9})?\s*,?\s*(\d{1,9})?\s*\}|~\s*(\d{1,9})(?:\s*\.\.\s*(\d{1,9}))?")
+
+
+def caller_grammar(definition: str, limits: GrammarLimits) -> str:
+    """Returns llguidance's form of a caller's grammar.
+
+    Raises:
+        ValueError: It uses what is not served; the text says what.
+    """
+    bare = _QUOTED.sub(" ", definition)
+    for name, directive in _DIRECTIVES.items():
+        if "::=" not in definition and directive.search(bare):
+            raise ValueError(f"{name} is not served in a grammar")
+    if most_repetitions(definition) > limits.repetitions or _product(definition) > _ALL_REPETITIONS:
+        raise ValueError(f"its repetitions multiply to more than {limits.repetitions}")
+    try:
+        return grammar_from("gbnf" if _EBNF.search(bare) else "lark", definition)
+    except Exception as error:  # the converter raises what it meets
+        raise ValueError(" ".join(str(error).split())[:240]) from error
+
+
+def _product(definition: str) -> int:
+    product = 1
+    for line in definition.split("\n"):
+        counts = [max(map(int, filter(None, found))) for found in _ROUGH_COUNTS.findall(line) if any(found)]
+        product *= max([1, *counts])
+        if product > _ALL_REPETITIONS:
+            break
+    return product

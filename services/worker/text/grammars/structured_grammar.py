@@ -1,0 +1,89 @@
+"""Compiles what a request demands of the form of its answer."""
+
+import json
+
+from llguidance import LLMatcher
+
+from services.worker.text.grammars.compiled_grammar import CompiledGrammar, GrammarRefused
+from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
+from services.worker.text.grammars.json_schema.schema_grammar import SchemaGrammar
+from services.worker.text.grammars.lark_grammar import caller_grammar
+from services.worker.text.grammars.repetition_bound import most_repetitions
+from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+from shared.errors import InvalidRequest
+from shared.messages import StructuredOutput
+
+_ANY_OBJECT = '{"type":"object"}'
+
+
+def check_structured(structured: StructuredOutput, limits: GrammarLimits) -> None:
+    """Refuses what is too large; takes microseconds.
+
+    Raises:
+        InvalidRequest: A limit is exceeded, or a field has nothing that the kind needs.
+    """
+    kind, choices = structured.kind, structured.choices
+    size = len(structured.definition.encode()) + sum(len(choice.encode()) for choice in choices)
+    if size > limits.definition_bytes:
+        raise refused(f"has {size} bytes, at most {limits.definition_bytes} are taken", kind)
+    if kind == "choice":
+        if not choices:
+            raise refused("needs at least one choice", kind)
+        if len(choices) > limits.choices:
+            raise refused(f"has {len(choices)} choices, at most {limits.choices} are taken", kind)
+    elif choices:
+        raise refused("has no use for `choices`; give a `definition`", kind)
+    elif kind != "json_object" and not structured.definition:
+        raise refused("needs a `definition`", kind)
+    elif kind == "regex" and len(structured.definition) > limits.regex_chars:
+        raise refused(
+            f"has {len(structured.definition)} characters, at most {limits.regex_chars} are taken", kind
+        )
+
+
+def compile_structured(
+    structured: StructuredOutput, vocabulary: TokenVocabulary, limits: GrammarLimits
+) -> CompiledGrammar:
+    """Returns the grammar of a demand that `check_structured` has let pass. May take a second; thread-safe.
+
+    Raises:
+        InvalidRequest: It is wrong, or asks for what is not enforced; `data` has `keyword` and `pointer` for
+            schemas.
+    """
+    kind, definition = structured.kind, structured.definition
+    try:
+        if kind in ("json_schema", "json_object"):
+            schema = SchemaGrammar(definition if kind == "json_schema" else _ANY_OBJECT, limits)
+            return schema.compile(vocabulary)
+        if kind == "grammar":
+            return CompiledGrammar(vocabulary, caller_grammar(definition, limits))
+        if kind == "choice":
+            return CompiledGrammar(vocabulary, LLMatcher.grammar_from_lark(_alternatives(structured.choices)))
+        if most_repetitions(definition) > limits.repetitions:
+            raise ValueError(f"its repetitions multiply to more than {limits.repetitions}")
+        return CompiledGrammar(vocabulary, LLMatcher.grammar_from_regex(definition))
+    except SchemaFault as fault:
+        raise schema_refused(fault) from fault
+    except (GrammarRefused, ValueError) as error:
+        raise refused(f"is not served: {' '.join(str(error).split())[:240]}", kind) from error
+
+
+def refused(reason: str, kind: str) -> InvalidRequest:
+    """Returns the error of a demand; the reason reads on after `structured (regex)`."""
+    return InvalidRequest(f"structured ({kind}) {reason}", param="structured", keyword=kind)
+
+
+def schema_refused(fault: SchemaFault, param: str = "structured") -> InvalidRequest:
+    """Returns the error of a schema."""
+    where = f"`{fault.keyword}` at {fault.pointer or 'the root'}: " if fault.keyword else ""
+    return InvalidRequest(
+        f"the JSON schema is refused: {where}{fault.reason}",
+        param=param,
+        keyword=fault.keyword,
+        pointer=fault.pointer,
+    )
+
+
+def _alternatives(choices: list[str]) -> str:
+    return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices))

@@ -1,0 +1,1 @@
+"""Grammars on real vocabularies, for tests."""

@@ -1,0 +1,78 @@
+"""Regular expressions, choices and grammars that are wrong, too large or too costly are refused in time."""
+
+import time
+
+import pytest
+
+from services.worker.text.grammars.repetition_bound import most_repetitions
+from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+from services.worker.text.tokenizer import LibraryTokenizer
+from shared.errors import InvalidRequest
+from tests.kits.grammars.walks import Kind, compiled
+from tests.kits.worker.tokenizers import byte_level, sentence_piece
+
+REFUSED: list[tuple[Kind, str, str]] = [
+    ("regex", "(", "unclosed"),
+    ("regex", "a(?=b)", "look-around"),
+    ("regex", r"(a)\1", "backreferences"),
+    ("regex", "(a{1000}){1000}", "multiply"),
+    ("regex", "a" * 5000, "5000 characters"),
+    ("regex", "", "definition"),
+    ("regex", "[^\\x00-\\u{10FFFF}]", "not served"),
+    ("grammar", "start: x", "unknown name"),
+    ("grammar", 'start: "a', "not served"),
+    ("grammar", "start: start", "satisfies"),
+    ("grammar", "root ::= missing", "missing"),
+    ("grammar", 'start: %json {"uniqueItems": true}', "%json"),
+    ("grammar", '%llguidance {"allow_invalid_utf8": true}\nstart: /a/', "%llguidance"),
+    ("grammar", 'start: "a" <|im_end|>', "token"),
+    ("grammar", 'start: "a" <[1]>', "token"),
+    ("grammar", 'start: x{1000}\nx: y{1000}\ny: "a"', "multiply"),
+    ("grammar", 'start: x~1000\nx: y~1..1000\ny: "a"', "multiply"),
+    ("choice", "", "at least one"),
+]
+
+
+@pytest.mark.parametrize(("kind", "definition", "reason"), REFUSED)
+def test_what_is_wrong_is_refused(kind: Kind, definition: str, reason: str) -> None:
+    began = time.perf_counter()
+    with pytest.raises(InvalidRequest, match=reason) as refused:
+        compiled(kind, definition)
+    assert time.perf_counter() - began < 2.0
+    assert (refused.value.data["param"], refused.value.data["keyword"]) == ("structured", kind)
+
+
+def test_choices_have_limits_of_number_and_size() -> None:
+    with pytest.raises(InvalidRequest, match="5000 choices"):
+        compiled("choice", "", *map(str, range(5000)))
+    with pytest.raises(InvalidRequest, match="bytes"):
+        compiled("choice", "", "x" * 200_000)
+    with pytest.raises(InvalidRequest, match="no use"):
+        compiled("regex", "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "most"),
+    [
+        ("abc", 1),
+        ("a{3}", 3),
+        ("(a{3}b{2}){4}", 12),
+        (r"\{5}a{2,7}", 7),
+        ("[{9}]{2,}", 2),
+        ("(x{2}|(y{5}){5})z{3}", 25),
+    ],
+)
+def test_nested_repetitions_are_multiplied(pattern: str, most: int) -> None:
+    assert most_repetitions(pattern) == most
+
+
+def test_every_kind_of_tokenizer_gives_a_vocabulary() -> None:
+    for made, text in ((byte_level(), b'{"the":"\xc3\xa9 <x>"}'), (sentence_piece(), b"a cab b")):
+        tokenizer = LibraryTokenizer(made)
+        size = tokenizer.vocab_size
+        for vocab_size in (size - 1, size, size + 40):
+            known = TokenVocabulary(tokenizer, {size - 3, size - 2, size - 1}, vocab_size)
+            assert b"".join(map(known.token_bytes, known.tokens_of(text))) == text
+            assert len(known.end_mask) == (vocab_size + 7) // 8
+    with pytest.raises(InvalidRequest, match="end-of-sequence"):
+        TokenVocabulary(LibraryTokenizer(byte_level()), set(), 100)
