@@ -83,6 +83,29 @@ class EnginePlan:
         return len(self.quantize) * each
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarPlan:
+    """`ryz bench grammar`: decoding under JSON schemas, in turns with free decoding."""
+
+    model: Model
+    quantize: Annotated[Quantize, Option(help="none or int8."), Word(get_args(Quantize))] = "int8"
+    tensor_parallel: TensorParallel = 1
+    threads: Threads = 0
+    batch: Annotated[int, Option(min=1, max=512, help="Sequences at once.")] = 8
+    prompt: Annotated[int, Option(min=1, help="Tokens of each prompt; they are random.")] = 64
+    tokens: Annotated[int, Option(min=8, help="Tokens generated for each prompt.")] = 128
+    repeats: Annotated[int, Option(min=1, max=100, help="Measured runs; the median counts.")] = 5
+
+    @property
+    def threads_each(self) -> int:
+        """The threads of each rank."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.tensor_parallel)
+
+    def num_steps(self) -> int:
+        """Return how often the measurement reports progress."""
+        return 2 + 4 * (self.repeats + 1)
+
+
 def precision_of(quantize: Quantize) -> str:
     """Return the type of the weights that the engine computes with."""
     return "int8" if quantize == "int8" else "fp32"

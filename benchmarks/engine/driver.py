@@ -15,6 +15,8 @@ import numpy as np
 
 from benchmarks.lib.measuring import BenchError
 from benchmarks.plans import EnginePlan
+from services.worker.domain.constraints.forced_tokens import force_first
+from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.domain.scheduling.block_manager import BlockManager, blocks_for
 from services.worker.domain.scheduling.block_names import BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler
@@ -44,6 +46,7 @@ class Run:
         steps: Results of that time.
         step_s: Seconds between their arrivals.
         tokens: Generated tokens of each prompt.
+        masks_s: Time in which the masks of grammars were made.
     """
 
     prefill_s: float
@@ -52,6 +55,7 @@ class Run:
     steps: list[StepResult]
     step_s: list[float]
     tokens: list[list[int]]
+    masks_s: float = 0.0
 
     @property
     def decode_rate(self) -> float:
@@ -66,6 +70,7 @@ class _Clock:
     began: float
     first: dict[int, float] = field(default_factory=dict)
     ended: float = 0.0
+    masks_s: float = 0.0
     arrivals: list[tuple[float, int, StepResult]] = field(default_factory=list)
 
 
@@ -118,8 +123,15 @@ class Driver:
         )
         self._arrivals = 0
 
-    async def run_batch(self, prompts: Many[Many[int]], num_tokens: int) -> Run:
+    async def run_batch(
+        self, prompts: Many[Many[int]], num_tokens: int, grammar: ConstraintFactory | None = None
+    ) -> Run:
         """Generate `num_tokens` for each prompt, greedily and past every end-of-sequence token.
+
+        Args:
+            prompts: Token ids.
+            num_tokens: Of each answer.
+            grammar: Of the answers, which it must not let end before; None: they are free.
 
         Raises:
             EngineFailed: The engine is gone.
@@ -129,6 +141,9 @@ class Driver:
         for prompt in prompts:
             self._arrivals += 1
             sequence = Sequence(str(self._arrivals), 0, list(prompt), len(prompt), num_tokens, _GREEDY)
+            if grammar is not None:
+                sequence.constraint = grammar()
+                sequence.append_run(force_first(sequence))
             sequence.enqueued_as(self._arrivals)
             sequences.append(sequence)
         clock = _Clock(time.perf_counter())
@@ -146,10 +161,12 @@ class Driver:
                 if not plan.slices and not plan.release and not plan.store:
                     break
                 outstanding.append(self._engine.submit(plan))
+                self._supply_masks(clock)
             if not outstanding:
                 raise BenchError("the scheduler has work but plans none of it")
             result = await outstanding.popleft()
             advances = scheduler.apply(result)
+            self._supply_masks(clock)
             now = time.perf_counter()
             clock.arrivals.append((now, len(advances), result))
             for advance in advances:
@@ -158,6 +175,13 @@ class Driver:
                 clock.first.setdefault(advance.sequence.arrival, now)
                 if advance.finish_reason is not None and not clock.ended:
                     clock.ended = now
+
+    def _supply_masks(self, clock: _Clock) -> None:
+        began = time.perf_counter()
+        for masks in self._scheduler.take_masks():
+            self._engine.supply_masks(masks)
+            clock.masks_s += time.perf_counter() - began
+            began = time.perf_counter()
 
 
 def _run_of(clock: _Clock, sequences: Many[Sequence]) -> Run:
@@ -175,7 +199,7 @@ def _run_of(clock: _Clock, sequences: Many[Sequence]) -> Run:
             count += num_tokens
             before = now
     tokens = [sequence.tokens[sequence.prompt_len :] for sequence in sequences]
-    return Run(prefilled - clock.began, clock.ended - prefilled, count, steps, gaps, tokens)
+    return Run(prefilled - clock.began, clock.ended - prefilled, count, steps, gaps, tokens, clock.masks_s)
 
 
 async def start_driver(

@@ -4,7 +4,6 @@ import typer
 
 from cli.bench.bench_collectives import collectives
 from cli.bench.bench_compare import compare
-from cli.bench.bench_engine import engine
 from cli.bench.bench_failover import failover
 from cli.bench.bench_kv import kv
 from cli.bench.bench_model import make_model
@@ -13,6 +12,8 @@ from cli.bench.bench_quality import quality
 from cli.bench.bench_routing import routing
 from cli.bench.bench_serving import serving
 from cli.bench.bench_sessions import sessions
+from cli.bench.engine.bench_engine import engine
+from cli.bench.engine.bench_grammar import grammar
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     engine,
+    grammar,
     failover,
     overflow,
     routing,

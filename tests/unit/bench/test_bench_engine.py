@@ -27,8 +27,8 @@ from benchmarks.models.shapes import SHAPES
 from benchmarks.peers.base import Timing
 from benchmarks.plans import EnginePlan, model_name
 from cli.bench.bench_commands import app
-from cli.bench.bench_engine import remarks
 from cli.bench.bench_inputs import with_model
+from cli.bench.engine.bench_engine import remarks
 from cli.bench.own_stack import own_stack
 from cli.console import CommandError
 from cli.stack.model_dir import demo_model

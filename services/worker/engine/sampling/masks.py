@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from services.worker.engine.sampling.top_k_top_p import Scores
 
 _NEVER = np.float32(-np.inf)
+# for each byte of a mask 0 or -infinity for its eight tokens, [256, 8]
+_ADDENDS = np.where(np.arange(256)[:, None] >> np.arange(8) & 1, np.float32(0), _NEVER).astype(np.float32)
 
 
 def only_token(mask: bytes) -> int:
@@ -19,13 +21,29 @@ def only_token(mask: bytes) -> int:
     return 8 * mask.index(some) + some[0].bit_length() - 1
 
 
-def forbid_masked(scores: Scores, mask: bytes) -> None:
-    """Sets the scores of all tokens that a mask forbids to -infinity, in place."""
-    bits = np.unpackbits(
-        np.frombuffer(mask, np.uint8), count=min(len(scores), 8 * len(mask)), bitorder="little"
-    )
-    np.copyto(scores[: len(bits)], _NEVER, where=bits == 0)
-    scores[len(bits) :] = _NEVER
+def allows(mask: bytes, token_id: int) -> bool:
+    """Returns whether a mask allows a token."""
+    return token_id < 8 * len(mask) and bool(mask[token_id // 8] >> token_id % 8 & 1)
+
+
+class TokenMasker:
+    """Applies masks to rows of one vocabulary; keeps a buffer only.
+
+    What is added to the scores of eight tokens is looked up by their byte of the mask, which takes a tenth of
+    the time of unpacking the bits.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._addends = np.empty((-(-vocab_size // 8), 8), np.float32)
+
+    def mask_scores(self, logits: Scores, mask: bytes, out: Scores) -> None:
+        """Writes the logits to `out`, with -infinity for all tokens that the mask forbids."""
+        some = np.frombuffer(mask, np.uint8)[: len(self._addends)]
+        addends = self._addends[: len(some)]
+        np.take(_ADDENDS, some, axis=0, out=addends, mode="clip")
+        size = min(len(logits), 8 * len(some))
+        np.add(logits[:size], addends.reshape(-1)[:size], out=out[:size])
+        out[size:] = _NEVER
 
 
 def forbid_ends(scores: Scores, end_ids: NDArray[np.int64]) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.engine.sampling.draws import Draws
-from services.worker.engine.sampling.masks import forbid_ends, forbid_masked, only_token
+from services.worker.engine.sampling.masks import TokenMasker, allows, forbid_ends, only_token
 from services.worker.engine.sampling.penalties import Penalties, edits_scores
 from services.worker.engine.sampling.top_k_top_p import Scores, TopKTopPSampler, likeliest, share
 from services.worker.rank_protocol.plan import Alternative, Sampled
@@ -40,6 +40,7 @@ class Sampler:
         self._draws = Draws()
         self._buffer: Scores = np.empty(0, np.float32)
         self._top_k_top_p = TopKTopPSampler(0)
+        self._masker = TokenMasker(0)
         self._penalties: WeakKeyDictionary[SequenceState, Penalties] = WeakKeyDictionary()
 
     def sample(
@@ -60,6 +61,7 @@ class Sampler:
         if logits.shape[1] != len(self._buffer):
             self._buffer = np.empty(logits.shape[1], np.float32)
             self._top_k_top_p = TopKTopPSampler(logits.shape[1])
+            self._masker = TokenMasker(logits.shape[1])
             self._penalties.clear()
         best = logits.argmax(axis=1)  # the first NaN, if there is one
         finite = np.isfinite(logits[np.arange(len(best)), best]).tolist()
@@ -86,11 +88,14 @@ class Sampler:
         sampling, scores, token = state.sampling, logits, best
         early = end - state.prompt_len < sampling.min_tokens
         edited = edits_scores(sampling)
+        if not early and not edited and sampling.temperature == 0 and (not mask or allows(mask, best)):
+            return best
         if mask or early or edited:
             scores = self._buffer
-            np.copyto(scores, logits)
             if mask:
-                forbid_masked(scores, mask)
+                self._masker.mask_scores(logits, mask, scores)
+            else:
+                np.copyto(scores, logits)
             if early:
                 forbid_ends(scores, state.end_ids)
             if edited:

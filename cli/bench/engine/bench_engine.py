@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 from benchmarks.plans import PEER_PACKAGES, EnginePlan
-from cli.bench.bench_engine_view import show
 from cli.bench.bench_inputs import require_context, require_model, require_peers, with_model
 from cli.bench.bench_report import AsJson, counting_bar, reporting, warn
+from cli.bench.engine.bench_engine_view import show
 from cli.bench.own_stack import own_stack
 from cli.command_options import with_options
 

@@ -1,0 +1,1 @@
+"""The commands that measure the engine: how fast it decodes, freely and under grammars."""
