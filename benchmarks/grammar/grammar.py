@@ -10,10 +10,6 @@ from contextlib import AsyncExitStack
 from statistics import median
 from typing import Any
 
-from services.worker.text.grammars.grammar_limits import GrammarLimits
-from services.worker.text.grammars.structured_grammar import compile_structured
-from services.worker.text.grammars.token_vocabulary import TokenVocabulary
-
 from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, start_driver
 from benchmarks.grammar.one_by_one import OneByOne
 from benchmarks.lib.measuring import BenchError, Progress, milliseconds
@@ -23,6 +19,9 @@ from services.worker.load_model import load_model
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.rank_protocol.plan import EngineInfo
 from services.worker.rank_protocol.run_config import EngineRunConfig
+from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.structured_grammar import compile_structured
+from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.messages import StructuredOutput
 
 _TEXT = {"type": "array", "minItems": 20, "items": {"type": "string", "minLength": 400}}
