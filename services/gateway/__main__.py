@@ -21,6 +21,7 @@ from services.gateway.metrics import GatewayMetrics
 from services.gateway.readiness import ROUTER_WAIT_S, ReadinessCheck
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.response_door import ResponseParts
+from services.gateway.responses.response_routes import PATH as RESPONSES
 from services.gateway.sessions.file_thread import FileThread
 from services.gateway.sessions.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.sessions.session_routes import SessionRoutes
@@ -38,6 +39,7 @@ from shared.settings import load
 from shared.telemetry.metrics import ClientCollector
 from shared.tls import check_server_files
 from shared.web.http_server import http_server
+from shared.web.web_socket import web_socket_options
 
 log = structlog.get_logger(__name__)
 
@@ -118,6 +120,7 @@ async def start(
             ssl_certfile=settings.http_cert or None,
             ssl_keyfile=settings.http_key or None,
             timeout_keep_alive=settings.keep_alive_s,
+            **web_socket_options(frozenset({RESPONSES.encode()}), settings.max_body_bytes),
         )
     )
     stack.callback(_abort_running, context)
@@ -149,7 +152,8 @@ def _response_parts(context: GatewayContext, bus: Bus, share: float) -> Response
         what="responses in the background",
         reason="background_responses",
     )
-    return ResponseParts(store, BackgroundRuns(context, store, spaces))
+    sockets = Quota(settings.response_sockets_max, share=share, what="WebSockets", reason="response_sockets")
+    return ResponseParts(store, BackgroundRuns(context, store, spaces), sockets)
 
 
 def _watch_service(

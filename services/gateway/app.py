@@ -32,6 +32,7 @@ from services.gateway.http.serving_route import GatewayContext, ServingRoute
 from services.gateway.http.slow_readers import OpenAnswer
 from services.gateway.info_routes import ListModels, ServiceInfo, info_router
 from services.gateway.responses.response_door import ResponseParts, add_responses
+from services.gateway.responses.response_routes import PATH as RESPONSES
 from services.gateway.responses.response_schema import ResponseRequest
 from services.gateway.sessions.session_paths import SessionPaths, is_session_path
 from services.gateway.sessions.session_routes import SessionRoutes
@@ -48,8 +49,14 @@ class Front:
     """
 
     def __init__(
-        self, app: FastAPI, direct: dict[str, ASGIApp], sessions: ASGIApp, answers: set[OpenAnswer]
+        self,
+        app: FastAPI,
+        direct: dict[str, ASGIApp],
+        sessions: ASGIApp,
+        answers: set[OpenAnswer],
+        sockets: dict[str, ASGIApp],
     ) -> None:
+        self._sockets = sockets
         self._answers = answers
         self._app = app
         self._direct = direct
@@ -58,7 +65,7 @@ class Front:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """See ASGI."""
         if scope["type"] != "http":
-            return self._app(scope, receive, send)
+            return self._sockets.get(scope["path"], self._app)(scope, receive, send)
         if scope["method"] == "POST":
             direct = self._direct.get(scope["path"])
             if direct is not None:
@@ -99,7 +106,8 @@ def create_app(
     )
     chat, text = ChatDoor(context.settings, root_key), CompletionDoor(context.settings)
     direct = _add_completions(app, context, detached, chat, text)
-    direct |= add_responses(app, context, responses)
+    serving, sockets = add_responses(app, context, responses)
+    direct |= serving
     _add_streams(app, context, detached, [chat, text])
     app.include_router(info_router(context.settings, context.keyring, list_models, info))
     app.include_router(sessions.router(SESSION_ERRORS))
@@ -114,7 +122,7 @@ def create_app(
     ]
     add_document(app, bodies)
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
-    front = Front(app, direct, sessions_first, context.running)
+    front = Front(app, direct, sessions_first, context.running, {RESPONSES: sockets})
     return BrowserGuard(front, context.settings, context.metrics)
 
 

@@ -111,6 +111,10 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits):
     """Responses that may run in the background at the same time."""
     response_lease_s: Annotated[float, Interval(ge=0.1, le=600)] = 15.0
     """How long after the last sign of life of a gateway others take over its background responses."""
+    response_sockets_max: UpToMillion = 1024
+    """Open WebSockets of the Responses API."""
+    response_socket_idle_s: UpToDay = 600.0
+    """How long a WebSocket may be open without a request."""
     rate_limit_rps: PerSecond = 0.0
     """Requests per second of one tenant, in the long run; 0: no limit."""
     rate_limit_burst: UpToMillion = 20

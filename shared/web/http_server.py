@@ -56,7 +56,14 @@ class _Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def http_server(
-    app: ASGIApp, host: str, port: int, gate: Gate, *, held: bool = False, **options: Any
+    app: ASGIApp,
+    host: str,
+    port: int,
+    gate: Gate,
+    *,
+    held: bool = False,
+    web_sockets: frozenset[bytes] = frozenset(),
+    **options: Any,
 ) -> AsyncIterator[int]:
     """Serves `app` inside the block and yields the port.
 
@@ -66,6 +73,7 @@ async def http_server(
         port: Its port; 0 takes a free one.
         gate: The limits of connections and headers.
         held: Another socket of this user is bound to the port and does not listen.
+        web_sockets: Paths at which a connection may become a WebSocket; see `web_socket.py`.
         options: Options of uvicorn.
 
     Raises:
@@ -80,7 +88,7 @@ async def http_server(
     config = uvicorn.Config(app, **{**_DEFAULTS, **options})
     config.load()
     # the protocol begins TLS itself, so that a connection is admitted before its handshake
-    protocol = functools.partial(LimitedProtocol, gate=gate, tls=config.ssl)
+    protocol = functools.partial(LimitedProtocol, gate=gate, tls=config.ssl, web_sockets=web_sockets)
     config.http_protocol_class, config.ssl = protocol, None  # type: ignore[assignment]
     server = _Server(config, gate)
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http")

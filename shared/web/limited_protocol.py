@@ -14,10 +14,10 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from shared.web import faults
-from shared.web.admitted_connection import AdmittedConnection
 from shared.web.faults import Fault
 from shared.web.gate import Gate
 from shared.web.waiting_lines import Waiting
+from shared.web.web_socket import UpgradableConnection
 
 CONNECTION = "ryz.connection"
 _GONE = frozenset({7, 8})  # TCP_CLOSE, TCP_CLOSE_WAIT of Linux: after a reset, after the other side's end
@@ -29,7 +29,7 @@ class _RefusedError(Exception):
     """Stops the parser; the protocol holds the reason."""
 
 
-class LimitedProtocol(AdmittedConnection):
+class LimitedProtocol(UpgradableConnection):
     """One connection and its requests, which find it in their scope under `CONNECTION`."""
 
     def __init__(self, *, gate: Gate, tls: ssl.SSLContext | None, **options: Any) -> None:
@@ -140,7 +140,10 @@ class LimitedProtocol(AdmittedConnection):
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as stop:
-            self._restart_parser(piece[stop.args[0] :])
+            if self.becomes_web_socket():
+                self.begin_web_socket()
+            else:
+                self._restart_parser(piece[stop.args[0] :])
         except httptools.HttpParserError:
             self._refuse(self._fault or faults.MALFORMED)
         if self._over:

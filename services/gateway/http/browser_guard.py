@@ -39,12 +39,10 @@ class BrowserGuard:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """See ASGI."""
         refusal = self._refusal(scope)
-        return (
-            self._app(scope, receive, send) if refusal is None else self._refuse(refusal, scope["path"], send)
-        )
+        return self._app(scope, receive, send) if refusal is None else self._refuse(refusal, scope, send)
 
     def _refusal(self, scope: Scope) -> HttpRefusal | None:
-        if scope["type"] != "http":
+        if scope["type"] not in {"http", "websocket"}:
             return None
         headers = dict(scope["headers"])  # the server lets each of these come once only
         host = headers.get(b"host", b"")
@@ -67,11 +65,12 @@ class BrowserGuard:
             )
         return None
 
-    async def _refuse(self, refusal: HttpRefusal, path: str, send: Send) -> None:
+    async def _refuse(self, refusal: HttpRefusal, scope: Scope, send: Send) -> None:
         answer = answer_for(refusal)
         self._metrics.count_answer("other", answer.status, 0.0)
-        body = error_body(answer, path)
+        body = error_body(answer, scope["path"])
         length = (b"content-length", b"%d" % len(body))
         headers = [(b"content-type", b"application/json"), length, (b"connection", b"close"), *answer.headers]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        kind = "http.response" if scope["type"] == "http" else "websocket.http.response"
+        await send({"type": f"{kind}.start", "status": answer.status, "headers": headers})
+        await send({"type": f"{kind}.body", "body": body})

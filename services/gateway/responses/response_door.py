@@ -7,10 +7,12 @@ from fastapi import FastAPI, Query
 from starlette.types import ASGIApp
 
 from services.gateway.http.openapi_document import ERRORS, DirectRoute, body_documented_as
+from services.gateway.http.quota import Quota
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.response_routes import PATH, ResponseRoute
 from services.gateway.responses.response_schema import ResponseRequest
+from services.gateway.responses.response_sockets import ResponseSockets
 from services.gateway.responses.stored_responses import MAX_PAGE, StoredResponses
 from shared.client.calls.responses_client import ResponsesClient
 
@@ -27,14 +29,18 @@ class ResponseParts:
     Attributes:
         store: Has the records.
         background: Runs responses without their callers.
+        sockets: Places of WebSockets.
     """
 
     store: ResponsesClient
     background: BackgroundRuns
+    sockets: Quota
 
 
-def add_responses(app: FastAPI, context: GatewayContext, parts: ResponseParts) -> dict[str, ASGIApp]:
-    """Adds the routes; returns the application of the path that serves."""
+def add_responses(
+    app: FastAPI, context: GatewayContext, parts: ResponseParts
+) -> tuple[dict[str, ASGIApp], ASGIApp]:
+    """Adds the routes; returns the application of the path that serves, and that of WebSockets."""
 
     async def create_response() -> None:
         """Makes a response; with `stream` as server-sent events, with `background` without its caller."""
@@ -82,4 +88,4 @@ def add_responses(app: FastAPI, context: GatewayContext, parts: ResponseParts) -
         app.router.routes.append(
             DirectRoute(path, endpoint, direct=stored, methods=[method], responses=_ERRORS)
         )
-    return {PATH: serving}
+    return {PATH: serving}, ResponseSockets(serving, parts.sockets)

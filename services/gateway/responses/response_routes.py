@@ -2,8 +2,9 @@
 
 import asyncio
 import random
+import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -22,11 +23,12 @@ from services.gateway.responses.response_schema import ResponseRequest
 from services.gateway.responses.response_translation import ResponseCall, response_call, with_our_names
 from shared.client import GenerationStream
 from shared.client.calls.responses_client import ResponsesClient
-from shared.errors import RyzError
+from shared.errors import ResponseNotFound, RyzError
 from shared.messages import ResponseRecord, Tokens
 from shared.web.limited_protocol import CONNECTION
 
 PATH = "/v1/responses"
+RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,96}\Z")
 EVENT_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),
@@ -54,17 +56,19 @@ class ResponseRoute(ServingRoute):
         except RyzError as error:
             raise with_our_names(error) from error.__cause__
 
-    async def make_call(self, body: ResponseRequest, request_id: str, tenant: str) -> ResponseCall:
-        """The call of a body, after its conversation was read.
+    async def history_of(self, body: ResponseRequest, tenant: str) -> list[ResponseRecord]:
+        """The conversation that a body continues; raises `ResponseNotFound` if it is not there."""
+        if not body.previous_response_id:
+            return []
+        if not RESPONSE_ID.match(body.previous_response_id):
+            raise ResponseNotFound(f"no response {body.previous_response_id[:96]!r}")
+        limit = self.context.settings.max_body_bytes
+        return await self._store.chain(tenant, body.previous_response_id, limit)
 
-        Raises:
-            InvalidRequest: A field is wrong.
-            ResponseNotFound: The response that it continues is not there.
-        """
-        history: list[ResponseRecord] = []
-        if body.previous_response_id:
-            limit = self.context.settings.max_body_bytes
-            history = await self._store.chain(tenant, body.previous_response_id, limit)
+    def make_call(
+        self, body: ResponseRequest, history: Sequence[ResponseRecord], request_id: str, tenant: str
+    ) -> ResponseCall:
+        """The call of a body; raises `InvalidRequest` if a field is wrong."""
         call = response_call(
             body,
             history,
@@ -96,7 +100,8 @@ class ResponseRoute(ServingRoute):
                 body = parse_body(raw, ResponseRequest, settings.max_body_values)
         else:
             body = parse_body(raw, ResponseRequest, settings.max_body_values)
-        call = await self.make_call(body, exchange.request_id, exchange.tenant)
+        history = await self.history_of(body, exchange.tenant)
+        call = self.make_call(body, history, exchange.request_id, exchange.tenant)
         exchange.model = call.request.model
         timeout_s = time_limit_s(
             exchange.headers,

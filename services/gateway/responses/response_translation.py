@@ -169,6 +169,8 @@ def _check(body: ResponseRequest) -> tuple[str, ...]:
     unknown = tuple(body.model_extra or ())
     for name in unknown:
         value = (body.model_extra or {})[name]
+        if name == "generate" and value is False:
+            raise InvalidRequest("`generate` false is not supported: nothing needs a warm-up", param=name)
         if name in _REFUSED and value is not None and not (name == "n" and value == 1):
             raise InvalidRequest(f"`{name}` is not supported: {_REFUSED[name]}", param=name)
     for place, included in enumerate(body.include or ()):

@@ -11,7 +11,7 @@ from services.gateway.http.serving_route import GatewayContext, HttpExchange, Se
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.response_events import DONE
 from services.gateway.responses.response_replay import replayed
-from services.gateway.responses.response_routes import EVENT_HEADERS, PATH, follow_run
+from services.gateway.responses.response_routes import EVENT_HEADERS, PATH, RESPONSE_ID, follow_run
 from shared.client.calls.responses_client import ResponsesClient
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import ResponseFound, ResponseRecord
@@ -72,7 +72,7 @@ class StoredResponses(ServingRoute):
             await self._send(exchange, run.events.whole() if run and here else record.body.encode())
 
     async def _find(self, tenant: str, name: str) -> ResponseFound:
-        if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii() or len(name) > 96:
+        if not RESPONSE_ID.match(name):
             raise HttpRefusal(404, "response_not_found", f"no response {name[:64]!r}")
         return await self._store.get(tenant, name)
 
