@@ -69,9 +69,9 @@ def compile_structured(
         raise refused(f"is not served: {' '.join(str(error).split())[:240]}", kind) from error
 
 
-def refused(reason: str, kind: str) -> InvalidRequest:
+def refused(reason: str, kind: str, param: str = "structured") -> InvalidRequest:
     """Returns the error of a demand; the reason reads on after `structured (regex)`."""
-    return InvalidRequest(f"structured ({kind}) {reason}", param="structured", keyword=kind)
+    return InvalidRequest(f"{param} ({kind}) {reason}", param=param, keyword=kind)
 
 
 def schema_refused(fault: SchemaFault, param: str = "structured") -> InvalidRequest:

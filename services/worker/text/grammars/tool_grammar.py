@@ -1,0 +1,54 @@
+"""What grammars of tool calls are made of: Lark text of our own, with checked schemas in it."""
+
+import json
+
+from llguidance import LLMatcher
+
+from services.worker.text.grammars.compiled_grammar import CompiledGrammar
+from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
+from services.worker.text.grammars.json_schema.schema_grammar import SchemaGrammar
+from services.worker.text.grammars.structured_grammar import refused, schema_refused
+from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+
+
+def lark_schema(definition: str, limits: GrammarLimits, param: str) -> str:
+    """Returns a schema as a term of a Lark grammar: `%json {...}`, compact JSON that fits the schema.
+
+    Args:
+        definition: The schema as JSON text.
+        limits: Of its size.
+        param: The field of the request that errors name.
+
+    Raises:
+        InvalidRequest: It is no schema, or asks for what is not enforced; `data` has `keyword` and `pointer`.
+    """
+    if len(definition) > limits.definition_bytes:
+        raise refused(
+            f"has {len(definition)} characters, at most {limits.definition_bytes} are taken",
+            "json_schema",
+            param,
+        )
+    try:
+        return f"%json {json.dumps(SchemaGrammar(definition, limits).document)}"
+    except SchemaFault as fault:
+        raise schema_refused(fault, param) from fault
+
+
+def lark_text(text: str) -> str:
+    """Returns a text as a term of a Lark grammar; an empty one is a term as well."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def lark_token(token_id: int) -> str:
+    """Returns a token as a term of a Lark grammar, for special tokens, which have no text."""
+    return f"<[{token_id}]>"
+
+
+def compile_lark(text: str, vocabulary: TokenVocabulary) -> CompiledGrammar:
+    """Returns a grammar of Lark text that was made here; a caller's text goes through `compile_structured`.
+
+    Raises:
+        GrammarRefused: llguidance refuses it, for example a `oneOf` in one of its schemas.
+    """
+    return CompiledGrammar(vocabulary, LLMatcher.grammar_from_lark(text))
