@@ -1,0 +1,1 @@
+"""Answers as models write them, in every known form, and what they mean."""
