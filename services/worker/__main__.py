@@ -20,7 +20,7 @@ from services.worker.leader.options import LeaderOptions
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.leader.wiring import LeaderPorts, build_leader
-from services.worker.load_model import load_model
+from services.worker.load_model import load_model, with_tool_format
 from services.worker.model import Model
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
@@ -47,8 +47,10 @@ SWITCH_INTERVAL_S = 0.001
 def make_model(settings: WorkerSettings) -> Model:
     """Read the model's files, or make the built-in model of the null engine."""
     if settings.model:
-        return load_model(Path(settings.model), settings.model_name)
-    return null_model(settings.model_name or "null", settings.null_context_length)
+        model = load_model(Path(settings.model), settings.model_name)
+    else:
+        model = null_model(settings.model_name or "null", settings.null_context_length)
+    return with_tool_format(model, settings.tool_format)
 
 
 def make_null_engine(settings: WorkerSettings, model: Model) -> NullEngine:

@@ -13,13 +13,18 @@ MAX_POSITIONS = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as the leader needs it; without a template it completes text but does not chat."""
+    """A model as the leader needs it; without a template it completes text but does not chat.
+
+    Attributes:
+        tool_format: Name of the form in which it calls tools. Empty: that of its template.
+    """
 
     name: str
     context_length: int
     eos_ids: frozenset[int]
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    tool_format: str = ""
 
 
 def served_name(name: str, found: str) -> str:

@@ -34,6 +34,7 @@ from shared.setting_types import (
 )
 from shared.settings import CommonSettings, OptionalStoreURL, RedisTlsSettings
 
+ToolFormatName = Annotated[str, Field(pattern=r"^[a-z0-9_]{0,64}$")]
 Part = TypeVar("Part", EngineRunConfig, RankProcessOptions)
 
 
@@ -48,6 +49,8 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     """The group's name; one leader each."""
     model_name: Annotated[str, Field(pattern=rf"^[^{NOT_IN_NAMES}]{{0,128}}$")] = ""
     """The name callers ask for; empty: the directory's name."""
+    tool_format: ToolFormatName = ""
+    """The form in which the model calls tools, one of docs/tools.md; empty: that of its chat template."""
     claim_wait_ms: Annotated[int, Interval(ge=0, le=10_000)] = 200
     """How long a starting leader waits for an answer of another leader of its group; 0: it does not ask."""
     weight: Annotated[float, Interval(gt=0, le=1000)] = 1.0

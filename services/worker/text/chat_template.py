@@ -18,6 +18,14 @@ from jinja2.parser import Parser
 
 from services.worker.text.template_guard import GuardedEnvironment
 from services.worker.text.template_marks import MarkLiterals
+from services.worker.text.tool_prompt import (
+    NOTHING,
+    TemplateInput,
+    in_words,
+    knows_tools,
+    message_dicts,
+    tool_dict,
+)
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage
 
@@ -74,6 +82,12 @@ class ChatTemplate:
             raise InvalidRequest(f"the model's chat template is broken: {error}", param="model") from error
         self._variables = {"bos_token": "", "eos_token": "", **special_tokens}
 
+    @property
+    def reserved(self) -> frozenset[str]:
+        """Names of variables that a request cannot set."""
+        own = {"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"}
+        return frozenset(own | set(self._variables))
+
     def with_marks(self, texts: Iterable[str], before: str, after: str) -> tuple[Self, frozenset[str]]:
         """Make a template that marks the texts that it writes itself.
 
@@ -90,32 +104,44 @@ class ChatTemplate:
         marking._template = self._environment.from_string(tree)
         return marking, frozenset(marks.searched)
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the template writes tools itself."""
+        return knows_tools(self.source)
+
     def render(
-        self, messages: list[ChatMessage], limit_s: float = LIMIT_S, *, generation_prompt: bool = True
+        self,
+        messages: list[ChatMessage],
+        limit_s: float = LIMIT_S,
+        given: TemplateInput = NOTHING,
+        *,
+        generation_prompt: bool = True,
     ) -> str:
         """Render the prompt for the assistant's next message.
 
         Args:
             messages: The conversation.
             limit_s: Time limit.
-            generation_prompt: End it with the beginning of that message.
+            given: Tools and variables.
+            generation_prompt: End with the beginning of the assistant's message.
 
         Raises:
             InvalidRequest: The template refuses the conversation, for example its order of roles.
             TemplateOverran: It took longer than `limit_s`.
         """
         self._environment.limit_time(limit_s)
-        plain = [
-            {"role": m.role, "content": m.content, **({"name": m.name} if m.name else {})} for m in messages
-        ]
+        if not self.knows_tools:
+            messages = in_words(messages, given.tools)
+        variables: dict[str, Any] = {
+            **given.variables,
+            "messages": message_dicts(messages, self.source),
+            "tools": [tool_dict(tool) for tool in given.tools] or None,
+            "documents": None,
+            "add_generation_prompt": generation_prompt,
+            **self._variables,
+        }
         try:
-            return self._template.render(
-                messages=plain,
-                add_generation_prompt=generation_prompt,
-                tools=None,
-                documents=None,
-                **self._variables,
-            )
+            return self._template.render(variables)
         except _REFUSALS as error:
             raise InvalidRequest(
                 f"the model's chat template refuses these messages: {error}", param="messages"

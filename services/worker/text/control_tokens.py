@@ -4,15 +4,18 @@
 decides where a turn begins. The model sees the same text as ordinary tokens.
 """
 
+import json
 import re
 import secrets
+from typing import Any
 
 import msgspec
 
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.text_patterns import any_text, beginnings
 from services.worker.text.tokenizer import Tokenizer
-from shared.messages import ChatMessage
+from services.worker.text.tool_prompt import NOTHING, TemplateInput
+from shared.messages import ChatMessage, ToolCall, ToolDefinition
 
 
 class ControlTokenGuard:
@@ -46,14 +49,20 @@ class ControlTokenGuard:
         self._written = re.compile(f"{self._before}(.*?){self._after}", re.DOTALL)
 
     def render_prompt(
-        self, messages: list[ChatMessage], limit_s: float, *, generation_prompt: bool = True
+        self,
+        messages: list[ChatMessage],
+        limit_s: float,
+        given: TemplateInput = NOTHING,
+        *,
+        generation_prompt: bool = True,
     ) -> list[str]:
         """Render the prompt of a conversation.
 
         Args:
             messages: The conversation.
             limit_s: Time limit of the template.
-            generation_prompt: End it with the beginning of the assistant's next message.
+            given: Tools and variables of the request; their texts are no control tokens either.
+            generation_prompt: End with the beginning of the assistant's message.
 
         Returns:
             Pieces to be tokenized separately; mostly one.
@@ -63,10 +72,14 @@ class ControlTokenGuard:
             TemplateOverran: As in `ChatTemplate.render`.
         """
         marked = [self._mark(message) for message in messages]
-        text = self._template.render(marked, limit_s, generation_prompt=generation_prompt)
+        given = TemplateInput(
+            [self._mark_tool(tool) for tool in given.tools],
+            {name: self._mark_value(value) for name, value in given.variables.items()},
+        )
+        text = self._template.render(marked, limit_s, given, generation_prompt=generation_prompt)
         if any(token in m.content for m in marked if m.role == "assistant" for token in self._searched):
-            again = self._marking.render(marked, limit_s, generation_prompt=generation_prompt)
-            text = self._cut_unwritten(text, again)
+            shown = self._marking.render(marked, limit_s, given, generation_prompt=generation_prompt)
+            text = self._cut_unwritten(text, shown)
         return text.split(self._cut)
 
     def encode_prompt(self, pieces: list[str]) -> list[int]:
@@ -121,9 +134,51 @@ class ControlTokenGuard:
     def _mark(self, message: ChatMessage) -> ChatMessage:
         begins = self._not_searched if message.role == "assistant" else self._all
         content, name = self._marked(message.content, begins), self._marked(message.name, self._all)
+        if message.tool_calls or message.reasoning or message.tool_call_id:
+            return msgspec.structs.replace(
+                message,
+                content=content,
+                name=name,
+                tool_call_id=self._marked(message.tool_call_id, self._all),
+                tool_calls=[self._mark_call(call) for call in message.tool_calls],
+                reasoning=self._marked(message.reasoning, self._all),
+            )
         if content is message.content and name is message.name:
             return message
         return msgspec.structs.replace(message, content=content, name=name)
+
+    def _mark_call(self, call: ToolCall) -> ToolCall:
+        return msgspec.structs.replace(
+            call,
+            call_id=self._marked(call.call_id, self._all),
+            name=self._marked(call.name, self._all),
+            arguments=self._mark_json(call.arguments),
+        )
+
+    def _mark_tool(self, tool: ToolDefinition) -> ToolDefinition:
+        return msgspec.structs.replace(
+            tool,
+            description=self._marked(tool.description, self._all),
+            parameters=self._mark_json(tool.parameters),
+        )
+
+    def _mark_json(self, text: str) -> str:
+        """Mark the strings of JSON text, also those that are spelled with escapes."""
+        if self._first_char.search(text) is None and "\\" not in text:
+            return text
+        try:
+            return json.dumps(self._mark_value(json.loads(text)), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return self._marked(text, self._all)
+
+    def _mark_value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._marked(value, self._all)
+        if isinstance(value, list):
+            return [self._mark_value(item) for item in value]
+        if isinstance(value, dict):
+            return {self._mark_value(key): self._mark_value(item) for key, item in value.items()}
+        return value
 
     def _marked(self, text: str, begins: re.Pattern[str]) -> str:
         if not text or self._first_char.search(text) is None:

@@ -4,9 +4,20 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from shared.answer_text import join_parts
 from shared.codec import unpack_tokens
 from shared.errors import Internal
-from shared.messages import FinishReason, SessionOutcome, TokenLogprob, Tokens, Usage
+from shared.messages import (
+    AnswerPart,
+    FinishReason,
+    ReasoningPart,
+    SessionOutcome,
+    TextPart,
+    TokenLogprob,
+    Tokens,
+    ToolCallPart,
+    Usage,
+)
 
 
 @dataclass(slots=True)
@@ -18,6 +29,7 @@ class Choice:
     Attributes:
         packed_tokens: As on the wire; `token_ids` unpacks them.
         stop: The stop string that ended it; empty if none did.
+        parts: Text, reasoning and tool calls in order, each of them whole.
     """
 
     index: int
@@ -29,6 +41,17 @@ class Choice:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     embedding: bytes = b""
     stop: str = ""
+    parts: list[AnswerPart] = field(default_factory=list)
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before its answer."""
+        return "".join(part.text for part in self.parts if isinstance(part, ReasoningPart))
+
+    @property
+    def tool_calls(self) -> list[ToolCallPart]:
+        """The calls of tools, each with its id, name and arguments."""
+        return [part for part in self.parts if isinstance(part, ToolCallPart)]
 
     @property
     def token_ids(self) -> list[int]:
@@ -68,6 +91,7 @@ def gather(frames: Iterable[Tokens], num_choices: int) -> list[Choice]:
     choices = [Choice(index) for index in range(num_choices)]
     texts: list[list[str]] = [[] for _ in choices]
     tokens: list[list[bytes]] = [[] for _ in choices]
+    parts: list[list[AnswerPart]] = [[] for _ in choices]
     for frame in frames:
         for delta in frame.deltas:
             if delta.choice >= num_choices:
@@ -75,6 +99,7 @@ def gather(frames: Iterable[Tokens], num_choices: int) -> list[Choice]:
             choice = choices[delta.choice]
             texts[delta.choice].append(delta.text)
             tokens[delta.choice].append(delta.token_ids)
+            parts[delta.choice] += delta.parts or ([TextPart(text=delta.text)] if delta.text else [])
             if delta.logprobs:
                 choice.logprobs += delta.logprobs
             if delta.prompt_logprobs or delta.prompt_text:
@@ -86,5 +111,6 @@ def gather(frames: Iterable[Tokens], num_choices: int) -> list[Choice]:
                 choice.finish_reason, choice.stop = delta.finish_reason, delta.stop
     for choice in choices:
         choice.text = "".join(texts[choice.index])
+        choice.parts = join_parts(parts[choice.index])
         choice.packed_tokens = b"".join(tokens[choice.index])
     return choices

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from services.worker.domain.constraints.forced_tokens import force_first
+from services.worker.domain.generation.parted_answer import PartedAnswer
 from services.worker.domain.generation.prompt_answer import PromptAnswer, TokenText
 from services.worker.domain.generation.stop_strings import StopMatcher
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import Sampled
 from shared.codec import pack_tokens
-from shared.messages import Delta, FinishReason, TokenLogprob, TopLogprob
+from shared.messages import ChatMessage, Delta, FinishReason, TokenLogprob, TopLogprob
 
 
 class Detokenizer(Protocol):
@@ -40,6 +41,7 @@ class ChoiceState:
         text: Everything shown so far, in pieces.
         unsent_text: Text that the caller has not got yet; likewise tokens and log probabilities.
         prompt: What is asked of the prompt, in the first choice only; None if nothing is.
+        answer: Its typed parts; None if it has nothing but text.
     """
 
     sequence: Sequence
@@ -52,6 +54,7 @@ class ChoiceState:
     unsent_tokens: list[int] = field(default_factory=list)
     unsent_logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt: PromptAnswer | None = None
+    answer: PartedAnswer | None = None
 
     def advance(self, sampled: Sampled, reason: FinishReason | None) -> FinishReason | None:
         """Takes a token and the scheduler's reason to end, if any; returns the final reason."""
@@ -94,7 +97,17 @@ class ChoiceState:
                 self.text.append(piece)
             if self.finish_reason is not None:
                 break
+        if self.answer is not None:
+            self.answer.take_unsent()
         return self.finish_reason
+
+    def message(self) -> ChatMessage:
+        """Returns the answer as a message of the conversation."""
+        text, answer = "".join(self.text), self.answer
+        if answer is None:
+            return ChatMessage(role="assistant", content=text)
+        reasoning = "".join(answer.reasoning)
+        return ChatMessage(role="assistant", content=text, tool_calls=answer.calls(), reasoning=reasoning)
 
     def take_delta(self) -> Delta | None:
         """Returns what the caller has not got yet, and counts it as sent.
@@ -113,6 +126,7 @@ class ChoiceState:
             logprobs=self.unsent_logprobs,
             finish_reason=self.finish_reason,
             stop=stop,
+            parts=self.answer.take_unsent() if self.answer is not None else [],
         )
         self.unsent_text, self.unsent_tokens = "", []
         if self.unsent_logprobs:
@@ -124,6 +138,8 @@ class ChoiceState:
         piece = "" if reason == "stop" else self.detokenizer.feed(token_id)
         if reason is not None:
             piece += self.detokenizer.flush()
+        if self.answer is not None:
+            return self.answer.read(piece, reason, self.stops)
         if self.stops is None:
             return piece, reason
         piece, stopped = self.stops.feed(piece)

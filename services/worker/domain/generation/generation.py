@@ -154,6 +154,7 @@ class Generation:
             completion_tokens=sum(choice.sequence.num_output for choice in self.choices),
             cached_tokens=min(self.prompt_tokens, max(0, cached)),
             fetched_tokens=min(self.prompt_tokens, fetched),
+            reasoning_tokens=sum(choice.answer.reasoning_tokens for choice in self.choices if choice.answer),
         )
         self.ended = True
         request = self.request

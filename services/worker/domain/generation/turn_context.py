@@ -49,9 +49,9 @@ class TurnContext:
 
 
 class TurnAnswer(NamedTuple):
-    """The answer of a turn: its text, and the packed tokens of prompt and answer."""
+    """The answer of a turn: the assistant's message, and the packed tokens of prompt and answer."""
 
-    text: str
+    message: ChatMessage
     token_ids: bytes
 
 
@@ -223,7 +223,7 @@ def next_record(
         tenant=request.tenant,
         model=model,
         version=version,
-        messages=[*turn.messages, ChatMessage(role="assistant", content=answer.text)],
+        messages=[*turn.messages, answer.message],
         token_ids=answer.token_ids,
         turns=1 + (record.turns if record else 0),
         last_group=group,

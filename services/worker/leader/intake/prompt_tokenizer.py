@@ -16,6 +16,7 @@ import structlog
 
 from services.worker.domain.generation.context_overflow import too_long
 from services.worker.domain.generation.turn_context import TurnContext
+from services.worker.leader.intake.tool_checks import check_tool_results, offered_tools, template_input
 from services.worker.metrics import WorkerMetrics
 from services.worker.model import Model
 from services.worker.text.control_tokens import ControlTokenGuard
@@ -105,6 +106,9 @@ class PromptTokenizer:
         for message in messages:
             text = message.content
             chars += len(message.name) + (len(text) if text.isascii() else 2 * len(text))
+            chars += len(message.reasoning) + sum(len(call.arguments) for call in message.tool_calls)
+        chars += sum(len(tool.description) + len(tool.parameters) for tool in offered_tools(request))
+        chars += len(request.template.variables) if request.template is not None else 0
         return chars <= INLINE_CHARS
 
     def tokenize_inline(
@@ -203,8 +207,11 @@ class PromptTokenizer:
             holds = self._context_length()
             if len(messages) > holds and not request.truncate_prompt_tokens:  # each has a token at least
                 raise too_long(self._model.name, request, turn, len(messages), holds, exact=False)
+            check_tool_results(messages)
+            assert self._model.template is not None
+            given = template_input(request, self._model.template)
             pieces = self._control_tokens.render_prompt(
-                messages, limit_s, generation_prompt=form.generation_prompt
+                messages, limit_s, given, generation_prompt=form.generation_prompt
             )
             self._check_length(request, turn, sum(map(tokenizer.least_tokens, pieces)))
             tokens, param = self._control_tokens.encode_prompt(pieces), "messages"

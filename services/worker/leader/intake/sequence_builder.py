@@ -15,12 +15,14 @@ from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.leader.engine_state import EngineFacts, EngineState
 from services.worker.leader.intake.grammar_compiler import GrammarCompiler
+from services.worker.leader.intake.answer_forms import AnswerForms
 from services.worker.leader.intake.prompt_requests import (
     check_prompt_request,
     has_no_answer,
     prompt_answer,
 )
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer, is_long
+from services.worker.leader.intake.tool_checks import check_tools
 from services.worker.model import Model
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
@@ -44,6 +46,7 @@ class SequenceBuilder:
         self._engine = engine
         self._tokenizer = tokenizer
         self._grammars = grammars
+        self._forms = AnswerForms(model)
 
     @property
     def fingerprint(self) -> str:
@@ -59,6 +62,7 @@ class SequenceBuilder:
         """
         _refuse_unserved(request)
         self._grammars.check(request)
+        check_tools(request, self._model.template)
         check_prompt_request(request, self._engine.facts.hidden_size)
         given = [
             name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
@@ -171,6 +175,7 @@ class SequenceBuilder:
         """Makes the choices of a request. Changes nothing else, so that it may be called in a thread."""
         request, sampling = generation.request, generation.request.sampling
         tokenizer, stops = self._model.tokenizer, StopStrings(sampling.stop) if sampling.stop else None
+        form = self._forms.form_of(request, tokens)
         choices: list[ChoiceState] = []
         for index, before in enumerate(self._before(request, facts)):
             sequence = Sequence(
@@ -192,9 +197,10 @@ class SequenceBuilder:
             )
             choice = ChoiceState(
                 sequence=sequence,
-                detokenizer=tokenizer.detokenizer(),
+                detokenizer=form.detokenizer(tokenizer.detokenizer()) if form else tokenizer.detokenizer(),
                 stops=StopMatcher(stops) if stops is not None else None,
                 token_text=tokenizer.token_text,
+                answer=form.reader(index) if form else None,
             )
             if not index:
                 choice.prompt = prompt_answer(request, sequence, tokenizer)
@@ -247,12 +253,14 @@ def _constraint(generation: Generation, before: list[int]) -> TokenConstraint | 
 
 
 # fields of the protocol that no group serves yet
-_UNSERVED = ("tools", "template")
+_UNSERVED: tuple[str, ...] = ()
 
 
 def _refuse_unserved(request: GenerateRequest) -> None:
     """Refuses what would be ignored otherwise."""
     asked = [name for name in _UNSERVED if getattr(request, name)]
+    if request.tools is not None and request.tools.choice in ("required", "named"):
+        asked.append("tools")
     if asked:
         raise InvalidRequest(f"`{asked[0]}` is not served by this group; leave it out", param=asked[0])
 

@@ -75,7 +75,7 @@ class TurnFinisher:
         return next_record(
             turn,
             generation.request,
-            TurnAnswer("".join(choice.text), pack_tokens(choice.sequence.tokens)),
+            TurnAnswer(choice.message(), pack_tokens(choice.sequence.tokens)),
             model=context.model,
             group=context.group,
             now_ms=time.time_ns() // 1_000_000,

@@ -63,7 +63,7 @@ def turn(
     if system:
         messages.insert(0, ChatMessage(role="system", content=system))
     request = asked(text, messages, SessionRef(session_id="s", mode="replace" if whole else "append"))
-    answer = TurnAnswer(text.upper(), b"")
+    answer = TurnAnswer(ChatMessage(role="assistant", content=text.upper()), b"")
     return next_record(turn_of(request, base), request, answer, model="m", group="g", now_ms=now_ms)
 
 
@@ -321,7 +321,7 @@ async def test_a_made_session_is_new_and_its_record_on_the_way(kit: Kit) -> None
 def keyed(text: str, base: SessionRecord | None, request_id: str, digest: str = "d") -> SessionRecord:
     messages = [ChatMessage(role="user", content=text)]
     request = asked(request_id, messages, call_key="k", call_digest=digest)
-    answer = TurnAnswer(text.upper(), b"")
+    answer = TurnAnswer(ChatMessage(role="assistant", content=text.upper()), b"")
     return next_record(turn_of(request, base), request, answer, model="m", group="g", now_ms=5)
 
 

@@ -119,6 +119,7 @@ def test_an_answer_that_is_cut_keeps_all_that_was_written(written: Written) -> N
 def _without_half_mark(form: str, ours: str, theirs: str) -> str:
     """Leaves out the half of a closing text that ends a cut argument: it may have been meant as text."""
     halves = {text[:end] for text in fixed_texts(FORMS[form]) for end in range(1, len(text))}
+    halves |= {line + half for half in ("", *halves) for line in ("\\n", "\n")}
     return next(
         (ours.removesuffix(half) for half in halves if theirs.startswith(ours.removesuffix(half))), ours
     )

@@ -139,7 +139,10 @@ def test_history_is_put_before_the_new_messages_unless_they_bring_their_own() ->
 
 def test_a_turn_makes_the_next_version() -> None:
     session, asked = SessionRef(session_id="s"), [message("user", "q")]
-    request, answer = chat("r", messages=asked, tenant="t"), TurnAnswer("a", b"")
+    request, answer = (
+        chat("r", messages=asked, tenant="t"),
+        TurnAnswer(ChatMessage(role="assistant", content="a"), b""),
+    )
     first = next_record(TurnContext(session, asked), request, answer, model="m", group="g1", now_ms=9)
     assert (first.version, first.turns, first.created_ms) == (1, 1, 9)
     turn = TurnContext(session, asked, record())

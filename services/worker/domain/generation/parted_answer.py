@@ -1,0 +1,126 @@
+"""The answer of one choice as typed parts: what is shown, what was not sent yet, and what the session keeps.
+
+Stop strings are looked for in the text that the user sees, not in reasoning or in the arguments of calls.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from services.worker.domain.generation.stop_strings import StopMatcher
+from shared.answer_text import join_parts
+from shared.messages import FinishReason, ToolCall
+from shared.messages.answer_parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart
+
+
+class AnswerReader(Protocol):
+    """Makes parts of text. The parts joined do not depend on how the text is cut."""
+
+    @property
+    def reasoning(self) -> bool:
+        """The text that comes now is reasoning."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """The answer has all the calls that it may have, and the last one is complete."""
+        ...
+
+    @property
+    def num_calls(self) -> int:
+        """Calls that were begun."""
+        ...
+
+    def feed(self, text: str) -> list[AnswerPart]:
+        """Takes the next piece, and returns the parts that are certain with it."""
+        ...
+
+    def finish(self) -> list[AnswerPart]:
+        """Returns the rest, once no more text comes."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class PartedAnswer:
+    """The parts of one choice.
+
+    Attributes:
+        reader: Makes them.
+        reasoning_tokens: Tokens that are reasoning, their marks included.
+        unsent: Parts that the caller has not got yet.
+        reasoning: All reasoning, in pieces.
+    """
+
+    reader: AnswerReader
+    reasoning_tokens: int = 0
+    unsent: list[AnswerPart] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    _calls: list[ToolCallPart] = field(default_factory=list)
+    _arguments: list[list[str]] = field(default_factory=list)
+
+    def read(
+        self, piece: str, reason: FinishReason | None, stops: StopMatcher | None
+    ) -> tuple[str, FinishReason | None]:
+        """Takes the text of one token, and the reason to end with it.
+
+        Returns:
+            The new text for the user, and why the choice ends; None if it goes on.
+        """
+        reader, was_reasoning = self.reader, self.reader.reasoning
+        parts = reader.feed(piece)
+        self.reasoning_tokens += was_reasoning or reader.reasoning
+        if reader.ended:
+            reason = "stop"
+            last = max(
+                (place for place, part in enumerate(parts) if isinstance(part, ToolCallPart)), default=-1
+            )
+            parts = parts[: last + 1]
+        elif reason is not None:
+            parts += reader.finish()
+        if stops is not None:
+            parts, reason = _stopped(parts, reason, stops)
+        self._keep(parts)
+        if reason == "stop" and reader.num_calls:
+            reason = "tool_calls"
+        return "".join(part.text for part in parts if isinstance(part, TextPart)), reason
+
+    def take_unsent(self) -> list[AnswerPart]:
+        """Returns the parts that the caller has not got; none if they are only text."""
+        unsent, self.unsent = self.unsent, []
+        return join_parts(unsent) if any(not isinstance(part, TextPart) for part in unsent) else []
+
+    def calls(self) -> list[ToolCall]:
+        """Returns the calls so far."""
+        return [
+            ToolCall(call_id=call.call_id, name=call.name, arguments="".join(pieces))
+            for call, pieces in zip(self._calls, self._arguments, strict=True)
+        ]
+
+    def _keep(self, parts: list[AnswerPart]) -> None:
+        self.unsent += parts
+        for part in parts:
+            if isinstance(part, ReasoningPart):
+                self.reasoning.append(part.text)
+            elif isinstance(part, ToolCallPart):
+                if part.name:
+                    self._calls.append(part)
+                    self._arguments.append([])
+                self._arguments[-1].append(part.arguments)
+
+
+def _stopped(
+    parts: list[AnswerPart], reason: FinishReason | None, stops: StopMatcher
+) -> tuple[list[AnswerPart], FinishReason | None]:
+    """Cuts the parts at the first stop string, and holds back text that may begin one."""
+    shown: list[AnswerPart] = []
+    for part in parts:
+        if isinstance(part, TextPart):
+            text, found = stops.feed(part.text)
+            shown += [TextPart(text=text)] if text else []
+            if found:
+                return shown, "stop"
+        else:
+            shown += [TextPart(text=held)] if (held := stops.flush()) else []
+            shown.append(part)
+    if reason is not None and (held := stops.flush()):
+        shown.append(TextPart(text=held))
+    return shown, reason

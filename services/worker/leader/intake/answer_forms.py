@@ -1,0 +1,113 @@
+"""Decides which parts the answer to a request may have, and makes what reads them."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from services.worker.domain.generation.choice_state import Detokenizer
+from services.worker.domain.generation.parted_answer import PartedAnswer
+from services.worker.leader.intake.tool_checks import offered_tools
+from services.worker.model import Model
+from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
+from services.worker.text.answers.call_ids import call_ids
+from services.worker.text.answers.known_formats import BY_NAME, GENERIC, format_of, reasoning_of
+from services.worker.text.answers.marker_detokenizer import MarkerDetokenizer, marker_tokens
+from services.worker.text.answers.tool_format import AnswerFormat, ToolFormat
+from services.worker.text.tool_prompt import parameters_of
+from shared.messages import GenerateRequest
+from shared.messages.conversation import MAX_TOOL_CALLS
+
+_LAST_TOKENS = 32  # of a prompt, in which a mark of reasoning is looked for
+_MAX_FORMS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """How the answers to one request are read.
+
+    Attributes:
+        request_id: Of the request.
+        form: The parts that they may have.
+        schemas: The functions that they may call.
+        shown: Control tokens that the reader has to see.
+        in_reasoning: They begin with reasoning.
+        max_calls: Calls that each may have.
+    """
+
+    request_id: str
+    form: AnswerFormat
+    schemas: Mapping[str, Mapping[str, Any]]
+    shown: Mapping[int, str]
+    in_reasoning: bool
+    max_calls: int
+
+    def reader(self, choice: int) -> PartedAnswer:
+        """Makes the reader of a choice."""
+        parser = AnswerParser(
+            self.form,
+            self.schemas,
+            call_ids(self.request_id, choice),
+            in_reasoning=self.in_reasoning,
+            max_calls=self.max_calls,
+        )
+        return PartedAnswer(parser)
+
+    def detokenizer(self, inner: Detokenizer) -> Detokenizer:
+        """Returns a detokenizer that shows what the reader has to see."""
+        return MarkerDetokenizer(inner, self.shown) if self.shown else inner
+
+
+class AnswerForms:
+    """Knows the forms that a model's answers can have.
+
+    Args:
+        model: Its template shows the forms.
+    """
+
+    def __init__(self, model: Model) -> None:
+        source = model.template.source if model.template is not None else ""
+        self._model = model
+        self._tools = BY_NAME[model.tool_format] if model.tool_format else format_of(source) or GENERIC
+        self._reasoning = reasoning_of(source)
+        self._shown = functools.lru_cache(_MAX_FORMS)(self._marker_tokens)
+
+    def tool_format(self, request: GenerateRequest) -> ToolFormat:
+        """Returns the form in which the answer to a request calls tools."""
+        asked = request.tools.format if request.tools is not None else ""
+        return BY_NAME[asked] if asked else self._tools
+
+    def form_of(self, request: GenerateRequest, tokens: list[int]) -> AnswerForm | None:
+        """Returns how the answers are read; None if they have nothing but text.
+
+        Args:
+            request: A request that was checked.
+            tokens: Its prompt.
+        """
+        if request.messages is None:
+            return None
+        tools = offered_tools(request)
+        called = self.tool_format(request) if tools or self._tools.channels else None
+        form = AnswerFormat(tools=called, reasoning=self._reasoning)
+        if form.tools is None and form.reasoning is None:
+            return None
+        use = request.tools
+        return AnswerForm(
+            request.request_id,
+            form,
+            {tool.name: parameters_of(tool) for tool in tools},
+            self._shown(form),
+            self._begins_in_reasoning(tokens),
+            1 if use is not None and not use.parallel else MAX_TOOL_CALLS,
+        )
+
+    def _marker_tokens(self, form: AnswerFormat) -> Mapping[int, str]:
+        shown = marker_tokens(self._model.tokenizer, fixed_texts(form))
+        return {token_id: text for token_id, text in shown.items() if token_id not in self._model.eos_ids}
+
+    def _begins_in_reasoning(self, tokens: list[int]) -> bool:
+        """Returns whether the prompt ends with the mark that begins reasoning."""
+        if self._reasoning is None:
+            return False
+        text = "".join(map(self._model.tokenizer.token_text, tokens[-_LAST_TOKENS:]))
+        return text.rstrip().endswith(self._reasoning.opens)

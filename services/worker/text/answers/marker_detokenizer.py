@@ -1,0 +1,41 @@
+"""Shows the control tokens that mark parts of an answer as text; all others stay hidden.
+
+`<tool_call>` is a token of its own in many vocabularies, and detokenizers leave special tokens out.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from services.worker.domain.generation.choice_state import Detokenizer
+from services.worker.text.tokenizer import Tokenizer
+
+
+def marker_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[int, str]:
+    """Returns the special tokens that these texts hold, by id."""
+    fixed = tuple(texts)
+    marks = [text for text in tokenizer.special_texts if any(text in one for one in fixed)]
+    encoded = ((text, tokenizer.encode(text, add_special_tokens=False)) for text in marks)
+    return {ids[0]: text for text, ids in encoded if len(ids) == 1}
+
+
+class MarkerDetokenizer:
+    """A detokenizer that shows some special tokens.
+
+    Args:
+        inner: Makes text of all other tokens.
+        shown: Texts of the tokens that are shown.
+    """
+
+    __slots__ = ("_inner", "_shown")
+
+    def __init__(self, inner: Detokenizer, shown: Mapping[int, str]) -> None:
+        self._inner = inner
+        self._shown = shown
+
+    def feed(self, token_id: int) -> str:
+        """See `Detokenizer`."""
+        text = self._shown.get(token_id)
+        return self._inner.feed(token_id) if text is None else self._inner.flush() + text
+
+    def flush(self) -> str:
+        """See `Detokenizer`."""
+        return self._inner.flush()

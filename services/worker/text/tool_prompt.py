@@ -1,0 +1,145 @@
+"""What chat templates are given for tools: definitions and messages in the shape that transformers defines.
+
+A template that knows no tools gets them in words: the definitions in the system message, calls and results as
+text of the messages (the Hermes form).
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from shared.messages import ChatMessage, ToolCall, ToolDefinition
+
+_TOOLS = re.compile(r"\btools\b")
+_SHORT_IDS = re.compile(r"length\s*!=\s*9")  # Mistral's templates refuse other lengths
+_INTRODUCTION = """# Tools
+
+You may call functions to help with the user's request. Each line between these tags describes one:
+<tools>
+{tools}
+</tools>
+
+To call a function, write its name and arguments as a JSON object between these tags, once for each call:
+<tool_call>
+{{"name": "function_name", "arguments": {{"argument": "value"}}}}
+</tool_call>"""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateInput:
+    """What a template gets beside the messages.
+
+    Attributes:
+        tools: Definitions of functions.
+        variables: More variables, by name.
+    """
+
+    tools: Sequence[ToolDefinition] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+
+NOTHING = TemplateInput()
+
+
+def knows_tools(template: str) -> bool:
+    """Returns whether a template writes tools itself."""
+    return _TOOLS.search(template) is not None
+
+
+def parameters_of(tool: ToolDefinition) -> dict[str, Any]:
+    """Returns the schema of a function's arguments. Raises `ValueError` if it is no JSON object."""
+    if not tool.parameters:
+        return {"type": "object", "properties": {}}
+    try:
+        schema = json.loads(tool.parameters)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(schema, dict):
+        raise ValueError("no JSON object")
+    return schema
+
+
+def tool_dict(tool: ToolDefinition) -> dict[str, Any]:
+    """Returns a definition in OpenAI's shape."""
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters_of(tool)}
+    return {"type": "function", "function": function}
+
+
+def in_words(messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -> list[ChatMessage]:
+    """Returns messages for a template that knows no tools."""
+    told: list[ChatMessage] = []
+    for message in messages:
+        if message.role == "tool":
+            text = f"<tool_response>\n{message.content}\n</tool_response>"
+            if told and told[-1].role == "user" and told[-1].content.startswith("<tool_response>"):
+                told[-1] = replace(told[-1], content=f"{told[-1].content}\n{text}")
+            else:
+                told.append(ChatMessage(role="user", content=text))
+        elif message.tool_calls:
+            calls = "\n".join(f"<tool_call>\n{_call_text(call)}\n</tool_call>" for call in message.tool_calls)
+            content = f"{message.content}\n{calls}" if message.content else calls
+            told.append(replace(message, content=content, tool_calls=[]))
+        else:
+            told.append(message)
+    if not tools:
+        return told
+    lines = "\n".join(json.dumps(tool_dict(tool), ensure_ascii=False) for tool in tools)
+    text = _INTRODUCTION.format(tools=lines)
+    if told and told[0].role in ("system", "developer"):
+        return [replace(told[0], content=f"{told[0].content}\n\n{text}"), *told[1:]]
+    return [ChatMessage(role="system", content=text), *told]
+
+
+def message_dicts(messages: Sequence[ChatMessage], template: str) -> list[dict[str, Any]]:
+    """Returns messages as templates expect them."""
+    short = _SHORT_IDS.search(template) is not None
+    names = {call.call_id: call.name for message in messages for call in message.tool_calls}
+    return [_message_dict(message, names, short=short) for message in messages]
+
+
+def _message_dict(message: ChatMessage, names: Mapping[str, str], *, short: bool) -> dict[str, Any]:
+    role = "system" if message.role == "developer" else message.role
+    plain: dict[str, Any] = {"role": role, "content": message.content}
+    name = message.name or (names.get(message.tool_call_id, "") if role == "tool" else "")
+    if name:
+        plain["name"] = name
+    if message.tool_call_id:
+        plain["tool_call_id"] = _short_id(message.tool_call_id) if short else message.tool_call_id
+    if message.tool_calls:
+        plain["tool_calls"] = [_call_dict(call, short=short) for call in message.tool_calls]
+    if message.reasoning:
+        plain["reasoning_content"] = message.reasoning
+        if not (message.content and message.tool_calls):
+            plain["thinking"] = message.reasoning
+    return plain
+
+
+def _call_dict(call: ToolCall, *, short: bool) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": _arguments(call)}
+    call_id = _short_id(call.call_id) if short else call.call_id
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def _arguments(call: ToolCall) -> Any:
+    """Returns the arguments as an object; as they were written if they are none, for example cut off."""
+    try:
+        value = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        return call.arguments
+    return value if isinstance(value, dict) else call.arguments
+
+
+def _call_text(call: ToolCall) -> str:
+    return json.dumps({"name": call.name, "arguments": _arguments(call)}, ensure_ascii=False)
+
+
+def _short_id(call_id: str) -> str:
+    """Returns an id of nine letters and digits; one that has that form stays."""
+    if re.fullmatch(r"[A-Za-z0-9]{9}", call_id):
+        return call_id
+    return hashlib.blake2b(call_id.encode(), digest_size=5).hexdigest()[:9]
