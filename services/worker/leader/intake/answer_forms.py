@@ -97,7 +97,7 @@ class AnswerForms:
             form,
             {tool.name: parameters_of(tool) for tool in tools},
             self._shown(form),
-            self._begins_in_reasoning(tokens),
+            request.structured is None and self._begins_in_reasoning(tokens),
             1 if use is not None and not use.parallel else MAX_TOOL_CALLS,
         )
 

@@ -14,8 +14,8 @@ from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.leader.engine_state import EngineFacts, EngineState
-from services.worker.leader.intake.grammar_compiler import GrammarCompiler
 from services.worker.leader.intake.answer_forms import AnswerForms
+from services.worker.leader.intake.grammar_compiler import GrammarCompiler
 from services.worker.leader.intake.prompt_requests import (
     check_prompt_request,
     has_no_answer,
