@@ -10,6 +10,8 @@ from tokenizers import Tokenizer
 
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import StepPlan
+from services.worker.rank_protocol.prompt_parts import PromptPart
+from shared.messages import EmbeddingOptions, Sampling
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import (
     GREEDY,
@@ -17,6 +19,7 @@ from tests.kits.engine.rank_threads import (
     generate,
     new_sequence,
     plan_logits,
+    transformers_hidden,
     transformers_logits,
 )
 
@@ -71,3 +74,38 @@ def test_logits_equal_transformers(world: int) -> None:
     found = torch.cat(plan_logits(DEMO, world, plans))
     positions = [len(prompt) - 1, cut - 1, len(prompt) - 1, *range(len(prompt), len(text))]
     torch.testing.assert_close(found, expected[positions], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_embedding_and_scores_of_a_prompt_equal_transformers(world: int) -> None:
+    ids = prompt_ids()
+    wanted = transformers_logits(DEMO, ids).double().log_softmax(-1)
+    mean = EmbeddingOptions(pooling="mean", normalize=False)
+
+    async def run() -> list[PromptPart]:
+        engine = RankEngine(rank_options(model=DEMO, tensor_parallel=world, kv_cache_tokens=1024))
+        try:
+            info = await engine.start()
+            assert info.hidden_size == transformers_hidden(DEMO, ids).shape[1]
+            blocks, scored = Blocks(64), Sampling(temperature=0, prompt_logprobs=2)
+            admit = [
+                new_sequence(1, ids, embedding=mean),
+                new_sequence(2, ids, embedding=EmbeddingOptions(normalize=False)),
+                new_sequence(3, ids, scored, scored=1),
+            ]
+            slices = [blocks.slice(new.seq_id, 0, ids) for new in admit]
+            result = await engine.submit(StepPlan(step_id=1, admit=admit, slices=slices))
+            assert [one.seq_id for one in result.sampled] == [1, 2, 3]
+            return result.prompts
+        finally:
+            await engine.stop()
+
+    parts = {part.seq_id: part for part in uvloop.run(run())}
+    hidden = transformers_hidden(DEMO, ids).double()
+    for seq_id, vector in ((1, hidden.mean(0)), (2, hidden[-1])):
+        found = torch.frombuffer(bytearray(parts[seq_id].embedding), dtype=torch.float32).double()
+        torch.testing.assert_close(found, vector, atol=2e-5, rtol=0)
+    found = torch.tensor([score.logprob for score in parts[3].scores], dtype=torch.float64)
+    torch.testing.assert_close(found, wanted[range(len(ids) - 1), ids[1:]], atol=5e-5, rtol=0)
+    tops = [[token for token, _ in score.top] for score in parts[3].scores]
+    assert tops == wanted[:-1].topk(2).indices.tolist()

@@ -126,6 +126,16 @@ def transformers_logits(directory: Path, token_ids: list[int], stepwise: bool = 
     return torch.stack(rows)
 
 
+def transformers_hidden(directory: Path, token_ids: list[int]) -> Tensor:
+    """Computes the hidden states after the last norm with transformers, [tokens, hidden]."""
+    from transformers import AutoModel  # noqa: PLC0415 (slow to import)
+
+    model = AutoModel.from_pretrained(directory, dtype=torch.float32)
+    with torch.no_grad():
+        hidden: Tensor = model(torch.tensor([token_ids])).last_hidden_state[0]
+    return hidden
+
+
 class ThreadCollectives:
     """`Collectives` between the threads of one process."""
 
