@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from services.gateway.completions.logprob_forms import completion_logprobs, echoed_logprobs
 from services.gateway.completions.whole_responses import (
     chat_logprobs,
-    completion_logprobs,
     head_of,
     session_of,
     usage_of,
@@ -20,7 +20,7 @@ from services.gateway.completions.whole_responses import (
 from services.gateway.generation.envelope import Envelope, fingerprint_of
 from services.gateway.http.errors import ErrorAnswer, error_event
 from services.gateway.streams.event_ids import UNNUMBERED, numbered
-from shared.messages import Accepted, Delta, SessionOutcome, Usage
+from shared.messages import Accepted, Delta, FinishReason, SessionOutcome, Usage
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
@@ -129,29 +129,50 @@ class CompletionChunkWriter(_ChunkWriter):
     ) -> None:
         super().__init__(envelope, "text_completion", n=n, usage=usage, logprobs=logprobs, ids=ids)
         self._offsets = [0] * (prompts * n)
+        self._scored = [False] * (prompts * n)
         self._first = True
 
     def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
         """A chunk for each choice's text; the last one of a choice has its finish reason."""
         events: list[bytes] = []
         for delta in deltas:
-            index = prompt * self._n + delta.choice
+            if delta.prompt_text or delta.prompt_logprobs:
+                places = range(prompt * self._n, (prompt + 1) * self._n)
+                events += [
+                    self._event(place, delta.prompt_text, self._echoed(place, delta)) for place in places
+                ]
             if not delta.text and not delta.logprobs and delta.finish_reason is None:
                 continue
+            index = prompt * self._n + delta.choice
             logprobs = b"null"
             if self._logprobs and delta.logprobs:
                 logprobs = _encode(completion_logprobs(delta.logprobs, self._offsets[index]))
                 self._offsets[index] += sum(len(entry.token) for entry in delta.logprobs)
-            parts = (
+            events.append(self._event(index, delta.text, logprobs, delta.finish_reason))
+        return self._join(events, seq)
+
+    def _event(self, index: int, text: str, logprobs: bytes, finish: FinishReason | None = None) -> bytes:
+        suffix = self._session() if self._first else self._suffix
+        self._first = False
+        return b"".join(
+            (
                 self._prefix + b"%d" % index,
                 b',"text":',
-                _encode(delta.text),
+                _encode(text),
                 b',"logprobs":',
                 logprobs,
                 b',"finish_reason":',
-                _encode(delta.finish_reason),
-                self._session() if self._first else self._suffix,
+                _encode(finish),
+                suffix,
             )
-            events.append(b"".join(parts))
-            self._first = False
-        return self._join(events, seq)
+        )
+
+    def _echoed(self, index: int, delta: Delta) -> bytes:
+        """Log probabilities of the prompt for one of its choices."""
+        entries = delta.prompt_logprobs
+        if not self._logprobs or not entries:
+            return b"null"
+        found = echoed_logprobs(entries, self._offsets[index], first=not self._scored[index])
+        self._scored[index] = True
+        self._offsets[index] += sum(len(entry.token) for entry in entries)
+        return _encode(found)

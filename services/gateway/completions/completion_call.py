@@ -23,6 +23,8 @@ from services.gateway.http.request_headers import STREAM_GRACE, RawHeaders, give
 from shared.errors import InvalidRequest
 from shared.messages import GenerateRequest
 
+PROMPT_LOGPROBS = b"prompt_logprobs"  # in a call's data: the answer has that field
+
 
 def chat_call(
     body: ChatCompletionRequest,
@@ -95,4 +97,5 @@ def _call(
         event_ids=STREAM_GRACE in headers if ids is None else ids,
         timeout_s=body.timeout,
         unknown_fields=unknown,
+        door_data=b"" if body.prompt_logprobs is None else PROMPT_LOGPROBS,
     )

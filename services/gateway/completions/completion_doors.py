@@ -1,12 +1,18 @@
 """The doors of OpenAI's two completion routes; see `generation/door.py`."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
-from services.gateway.completions.completion_call import chat_call, completion_call
+from services.gateway.completions.completion_call import PROMPT_LOGPROBS, chat_call, completion_call
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
-from services.gateway.completions.whole_responses import chat_body, completion_body, encode_in_time
+from services.gateway.completions.whole_responses import (
+    PromptShown,
+    chat_body,
+    completion_body,
+    encode_in_time,
+)
 from services.gateway.generation.door import GenerationCall
 from services.gateway.generation.envelope import Envelope
 from services.gateway.generation.idempotency import IdempotentCall
@@ -63,7 +69,8 @@ class ChatDoor:
         parts: Sequence[Completion],
     ) -> bytes:
         """See `Door`."""
-        return await encode_in_time(chat_body, envelope, parts, requests[0].sampling.logprobs)
+        encode = partial(chat_body, shown=shown_of(token, requests[0]))
+        return await encode_in_time(encode, envelope, parts, requests[0].sampling.logprobs)
 
     def needs_start(self, request: GenerateRequest) -> bool:
         """See `Door`."""
@@ -111,8 +118,14 @@ class CompletionDoor:
         parts: Sequence[Completion],
     ) -> bytes:
         """See `Door`."""
-        return await encode_in_time(completion_body, envelope, parts, requests[0].sampling.logprobs)
+        encode = partial(completion_body, shown=shown_of(token, requests[0]))
+        return await encode_in_time(encode, envelope, parts, requests[0].sampling.logprobs)
 
     def needs_start(self, request: GenerateRequest) -> bool:
         """See `Door`; text offsets are counted from the first token."""
         return request.sampling.logprobs >= 0
+
+
+def shown_of(token: ResumeToken, request: GenerateRequest) -> PromptShown:
+    """What the answer to a request tells of its prompt."""
+    return PromptShown(request.echo, token.door_data == PROMPT_LOGPROBS)

@@ -214,6 +214,12 @@ class SamplingBody(_LenientBody):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stop: Stops = Field(default_factory=list)
     max_tokens: Annotated[int, Field(ge=1, le=_I32_MAX)] | None = None
+    prompt_logprobs: Annotated[
+        int | None, Field(ge=0, le=MAX_LOGPROBS, description="As vLLM has it; not streamed.")
+    ] = None
+    truncate_prompt_tokens: Annotated[
+        int | None, Field(ge=1, le=_I32_MAX, description="Keeps so many last tokens of the prompt.")
+    ] = None
     ignore_eos: bool | None = None
     user: str | None = None
     timeout: Annotated[float, Field(gt=0, description="Seconds.")] | None = None
@@ -236,3 +242,7 @@ class CompletionRequest(SamplingBody):
     prompt: Prompts
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: int | None = None
+    max_tokens: Annotated[
+        int | None, Field(ge=0, le=_I32_MAX, description="0: no answer, for the prompt's `echo`.")
+    ] = None
+    echo: Annotated[bool | None, Field(description="The text begins with the prompt.")] = None

@@ -53,7 +53,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "allowed_token_ids": (),
     "include_stop_str_in_output": (False,),
-    "prompt_logprobs": (),
     "use_beam_search": (False,),
     "guided_json": (),
     "guided_regex": (),
@@ -170,6 +169,14 @@ def sampling_of(body: SamplingBody, *, seed: int, max_tokens: int, logprobs: int
         value = getattr(body, name)
         if value is not None:
             wanted[name] = value
+    if body.prompt_logprobs is not None:
+        if body.stream:
+            raise InvalidRequest(
+                "`prompt_logprobs` is not streamed: leave `stream` out, or use `echo` with `logprobs` on "
+                "/v1/completions",
+                param="prompt_logprobs",
+            )
+        wanted["prompt_logprobs"] = body.prompt_logprobs
     if wanted.get("top_k") == -1:
         wanted["top_k"] = 0
     return Sampling(
@@ -210,6 +217,7 @@ def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest
         session=origin.session,
         tenant=origin.tenant,
         delivery=_delivery(body),
+        truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
     )
 
 
@@ -241,9 +249,12 @@ def completion_requests(
     sampling = sampling_of(
         body,
         seed=origin.seed,
-        max_tokens=body.max_tokens or COMPLETION_MAX_TOKENS,
+        max_tokens=COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
         logprobs=-1 if body.logprobs is None else body.logprobs,
     )
+    if body.echo and body.logprobs is not None:
+        most = max(sampling.prompt_logprobs, body.logprobs)
+        sampling = msgspec.structs.replace(sampling, prompt_logprobs=most)
     delivery = _delivery(body)
     return [
         GenerateRequest(
@@ -255,6 +266,9 @@ def completion_requests(
             session=origin.session,
             tenant=origin.tenant,
             delivery=delivery,
+            truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
+            prompt_only=body.max_tokens == 0,
+            echo=bool(body.echo),
         )
         for place, (request_id, prompt) in enumerate(zip(request_ids, body.prompt, strict=True))
     ]

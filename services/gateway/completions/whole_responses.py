@@ -6,17 +6,23 @@ thread, since the largest take a second.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from services.gateway.completions.logprob_forms import (
+    LOWEST_LOGPROB,
+    completion_logprobs,
+    echoed_logprobs,
+    joined_logprobs,
+    prompt_logprobs,
+)
 from services.gateway.generation.answer_cost import entries_of_token
 from services.gateway.generation.envelope import Envelope
 from shared.client import Choice, Completion
 from shared.messages import ModelCard, SessionOutcome, TokenLogprob, Usage
 
 _MANY_ENTRIES = 5_000  # tokens and log probabilities; each takes 1 to 5 us
-LOWEST_LOGPROB = -9999.0  # what OpenAI sends for "impossible"; JSON has no infinity
 
 
 def head_of(envelope: Envelope, kind: str) -> dict[str, Any]:
@@ -79,24 +85,14 @@ def _chat_token(token: str, logprob: float) -> dict[str, Any]:
     return {"token": token, "logprob": max(logprob, LOWEST_LOGPROB), "bytes": list(token.encode())}
 
 
-def completion_logprobs(entries: Sequence[TokenLogprob], offset: int = 0) -> dict[str, Any]:
-    """Log probabilities of a text completion; `offset` is the text position of the first token."""
-    offsets = []
-    for entry in entries:
-        offsets.append(offset)
-        offset += len(entry.token)
-    return {
-        "tokens": [entry.token for entry in entries],
-        "token_logprobs": [max(entry.logprob, LOWEST_LOGPROB) for entry in entries],
-        "top_logprobs": [
-            {top.token: max(top.logprob, LOWEST_LOGPROB) for top in entry.top}
-            | {entry.token: max(entry.logprob, LOWEST_LOGPROB)}
-            for entry in entries
-        ],
-        "text_offset": offsets,
-    }
+class PromptShown(NamedTuple):
+    """What an answer tells of its prompt: its text (and log probabilities), and vLLM's `prompt_logprobs`."""
+
+    echo: bool = False
+    prompt_logprobs: bool = False
 
 
+NOT_SHOWN = PromptShown()
 Encode = Callable[[Envelope, Sequence[Completion], bool], bytes]
 
 
@@ -104,13 +100,15 @@ async def encode_in_time(
     encode: Encode, envelope: Envelope, parts: Sequence[Completion], logprobs: int
 ) -> bytes:
     """Encodes an answer; in a thread if it is large. `logprobs` as in `Sampling`."""
-    tokens = sum(part.usage.completion_tokens for part in parts)
+    tokens = sum(part.usage.completion_tokens + len(part.choices[0].prompt_logprobs) for part in parts)
     if tokens * entries_of_token(logprobs) > _MANY_ENTRIES:
         return await asyncio.to_thread(encode, envelope, parts, logprobs >= 0)
     return encode(envelope, parts, logprobs >= 0)
 
 
-def chat_body(envelope: Envelope, parts: Sequence[Completion], logprobs: bool) -> bytes:
+def chat_body(
+    envelope: Envelope, parts: Sequence[Completion], logprobs: bool, *, shown: PromptShown = NOT_SHOWN
+) -> bytes:
     """A `chat.completion`; there is one part."""
     body = head_of(envelope, "chat.completion")
     body["choices"] = [
@@ -122,22 +120,44 @@ def chat_body(envelope: Envelope, parts: Sequence[Completion], logprobs: bool) -
         }
         for index, choice in enumerate(_choices(parts))
     ]
+    if shown.prompt_logprobs:
+        body["prompt_logprobs"] = prompt_logprobs(parts[0].choices[0].prompt_logprobs)
     return _finish(body, envelope, parts)
 
 
-def completion_body(envelope: Envelope, parts: Sequence[Completion], logprobs: bool) -> bytes:
+def completion_body(
+    envelope: Envelope, parts: Sequence[Completion], logprobs: bool, *, shown: PromptShown = NOT_SHOWN
+) -> bytes:
     """A `text_completion`; one part for each prompt, their choices numbered through."""
     body = head_of(envelope, "text_completion")
     body["choices"] = [
-        {
-            "index": index,
-            "text": choice.text,
-            "logprobs": completion_logprobs(choice.logprobs) if logprobs else None,
-            "finish_reason": choice.finish_reason,
-        }
-        for index, choice in enumerate(_choices(parts))
+        {"index": index, **fields}
+        for index, fields in enumerate(
+            _completion_choice(choice, part.choices[0], logprobs, shown)
+            for part in parts
+            for choice in part.choices
+        )
     ]
     return _finish(body, envelope, parts)
+
+
+def _completion_choice(choice: Choice, first: Choice, logprobs: bool, shown: PromptShown) -> dict[str, Any]:
+    """One choice; the first one of its prompt has what is told of the prompt."""
+    entries: dict[str, Any] | None = None
+    if logprobs and shown.echo:
+        prompt = echoed_logprobs(first.prompt_logprobs)
+        length = sum(len(entry.token) for entry in first.prompt_logprobs)
+        entries = joined_logprobs(prompt, completion_logprobs(choice.logprobs, length))
+    elif logprobs:
+        entries = completion_logprobs(choice.logprobs)
+    fields: dict[str, Any] = {
+        "text": first.prompt_text + choice.text,
+        "logprobs": entries,
+        "finish_reason": choice.finish_reason,
+    }
+    if shown.prompt_logprobs:
+        fields["prompt_logprobs"] = prompt_logprobs(first.prompt_logprobs)
+    return fields
 
 
 def _choices(parts: Sequence[Completion]) -> list[Choice]:

@@ -7,7 +7,7 @@ they are joined. One item is open at a time; a part of another kind, or of anoth
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from services.gateway.completions.whole_responses import LOWEST_LOGPROB
+from services.gateway.completions.logprob_forms import LOWEST_LOGPROB
 from shared.messages import AnswerPart, Delta, ReasoningPart, TextPart, TokenLogprob, ToolCallPart
 
 Event = tuple[str, dict[str, Any]]  # its type and its fields, without the number

@@ -143,7 +143,7 @@ def test_a_seed_that_was_asked_for_holds_for_all_prompts() -> None:
         (chat(audio={"voice": "x"}), "audio"),
         (chat(functions=[{}]), "functions"),
         (chat(messages=[{"role": "assistant", "content": "", "tool_calls": [{}]}]), "messages[0].tool_calls"),
-        (completion(echo=True), "echo"),
+        (chat(echo=True), "echo"),
         (completion(suffix="end"), "suffix"),
     ],
 )
