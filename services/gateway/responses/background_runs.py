@@ -23,7 +23,7 @@ from shared.client.calls.responses_client import ResponsesClient
 from shared.codec import decode, encode
 from shared.errors import Cancelled, Conflict, ResponseNotFound, RyzError
 from shared.identity import new_request_id
-from shared.messages import Cancel, GenerateRequest, ResponseRecord
+from shared.messages import Cancel, GenerateRequest, ResponseName, ResponseRecord
 
 KEEP_S = 60.0  # for which the events of an ended response are kept
 _CLAIMED = 4  # responses of other gateways that are taken over at a time
@@ -115,15 +115,30 @@ class BackgroundRuns:
 
     async def watch(self) -> None:
         """Renews leases, and takes over responses whose gateways are gone, until it is cancelled."""
-        while True:
+        while not self._stopping:
             await asyncio.sleep(self._store.lease_ms / 3000)
-            for run, stream in tuple(self._tasks.values()):
-                with suppress(RyzError):
-                    await self._renew(run, stream)
+            try:
+                await self._look_after()
+            except Exception as error:
+                log.error("leases were not renewed", exc_info=error)
+
+    async def _look_after(self) -> None:
+        for run, stream in tuple(self._tasks.values()):
             with suppress(RyzError):
-                for name in await self._store.claim(_CLAIMED):
-                    with suppress(ResponseNotFound):
-                        await self.take_over((await self._store.get(name.tenant, name.response_id)).record)
+                await self._renew(run, stream)
+        names: list[ResponseName] = []
+        if not self._stopping:
+            with suppress(RyzError):  # the store is away
+                names = await self._store.claim(_CLAIMED)
+        for name in names:
+            try:
+                await self.take_over((await self._store.get(name.tenant, name.response_id)).record)
+            except ResponseNotFound:
+                continue  # deleted at this moment
+            except RyzError as error:  # tried again when the lease is over
+                log.warning(
+                    "a response was not taken over", response_id=name.response_id, error=error.message
+                )
 
     async def hand_over(self) -> None:
         """Leaves all responses running for other gateways: this one stops."""

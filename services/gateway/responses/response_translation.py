@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from services.gateway.generation.field_names import renamed
 from services.gateway.responses.input_items import ConversationBuilder
 from services.gateway.responses.response_events import wants_logprobs
 from services.gateway.responses.response_object import fields_of, shown_input
@@ -47,7 +48,6 @@ _PARAMS = {
     "structured": "text.format.schema",
     "template": "reasoning.effort",
     "max_tokens": "max_output_tokens",
-    "sampling.max_tokens": "max_output_tokens",
     "logprobs": "top_logprobs",
 }
 
@@ -225,10 +225,7 @@ def _messages_of(body: ResponseRequest, history: Sequence[ResponseRecord]) -> li
 
 
 def with_our_names(error: RyzError) -> RyzError:
-    """The error with the name of the field that its caller knows."""
-    param = error.data.get("param")
-    if isinstance(param, str) and param in _PARAMS:
-        error.data["param"] = _PARAMS[param]
-    elif error.code == "response_not_found":
+    """The error of a leader or of the store with the caller's name of the field."""
+    if error.code == "response_not_found":
         error.data.setdefault("param", "previous_response_id")
-    return error
+    return renamed(error, _PARAMS)

@@ -164,16 +164,18 @@ async def test_a_stream_goes_on_at_the_next_gateway_when_its_own_dies(fleet: Tur
         fleet.await_gateway(0)
 
 
-@pytest.mark.parametrize("with_group", [False, True])
+@pytest.mark.parametrize(
+    ("how", "with_group"), [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGTERM, False)]
+)
 async def test_a_response_ends_without_its_gateway_and_nobody_asking(
-    fleet: TurnsFleet, with_group: bool
+    fleet: TurnsFleet, how: int, with_group: bool
 ) -> None:
     async with fleet.http(1) as there:
         text = await expected(there)
         async with fleet.http(0) as here:
             name = await begin(here)
             await read(here, name, until=20)
-        fleet.kill("gateway0")
+        fleet.kill("gateway0", how)
         if with_group:  # wherever it runs, it is computed again
             for place in range(2):
                 fleet.kill(f"group{place}")
