@@ -31,6 +31,8 @@ from services.gateway.http.response_pieces import PieceSender
 from services.gateway.http.serving_route import GatewayContext, ServingRoute
 from services.gateway.http.slow_readers import OpenAnswer
 from services.gateway.info_routes import ListModels, ServiceInfo, info_router
+from services.gateway.messages.message_door import BODIES as MESSAGE_BODIES
+from services.gateway.messages.message_door import MessageDoor, add_messages
 from services.gateway.responses.response_door import ResponseParts, add_responses
 from services.gateway.responses.response_routes import PATH as RESPONSES
 from services.gateway.responses.response_schema import ResponseRequest
@@ -40,6 +42,8 @@ from services.gateway.sessions.session_schema import NewSession, ToGroup
 from services.gateway.streams.detached_streams import DetachedStreams
 from services.gateway.streams.stream_routes import PREFIX as STREAMS
 from services.gateway.streams.stream_routes import StreamRoute
+from services.gateway.tokens.token_routes import DetokenizeRoute, TokenizeRoute
+from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
 
 
 class Front:
@@ -108,7 +112,9 @@ def create_app(
     direct = _add_completions(app, context, detached, chat, text)
     serving, sockets = add_responses(app, context, responses)
     direct |= serving
-    _add_streams(app, context, detached, [chat, text])
+    message = MessageDoor(context.settings, root_key)
+    direct |= add_messages(app, message, context, detached)
+    _add_streams(app, context, detached, [chat, text, message])
     app.include_router(info_router(context.settings, context.keyring, list_models, info))
     app.include_router(sessions.router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics)
@@ -116,6 +122,9 @@ def create_app(
         ChatCompletionRequest,
         CompletionRequest,
         EmbeddingRequest,
+        TokenizeRequest,
+        DetokenizeRequest,
+        *MESSAGE_BODIES,
         ResponseRequest,
         NewSession,
         ToGroup,
@@ -147,10 +156,18 @@ def _add_completions(
     async def embeddings() -> None:
         """Returns the embedding of one text or of several, in their order."""
 
+    async def tokenize() -> None:
+        """Returns the tokens of a prompt or of messages, as a generation has them."""
+
+    async def detokenize() -> None:
+        """Returns the text of tokens, that of special tokens included."""
+
     serving: tuple[tuple[Callable[..., object], ServingRoute, type[BaseModel]], ...] = (
         (chat_completions, GenerationRoute(chat, context, detached), ChatCompletionRequest),
         (completions, GenerationRoute(text, context, detached), CompletionRequest),
         (embeddings, EmbeddingRoute(context), EmbeddingRequest),
+        (tokenize, TokenizeRoute(context), TokenizeRequest),
+        (detokenize, DetokenizeRoute(context), DetokenizeRequest),
     )
     for endpoint, direct, model in serving:
         route = DirectRoute(

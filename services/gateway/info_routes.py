@@ -85,6 +85,11 @@ def info_router(
         """The process answers."""
         return JSONResponse({"status": "live"})
 
+    @router.api_route("/health", methods=["GET", "HEAD"])
+    async def health() -> Response:
+        """The process answers, under the name that other servers use; see `/ready` for more."""
+        return JSONResponse({"status": "live"})
+
     @router.get("/ready")
     async def ready(request: Request) -> Response:
         """200 when a group can serve requests, else 503 with `X-Ryz-Reason`; details with the metrics key."""

@@ -20,6 +20,7 @@ _OWN_HEADERS = frozenset(
         b"if-none-match",
         b"last-event-id",
         b"traceparent",
+        b"x-api-key",
         b"x-request-id",
         b"x-request-timeout",
         *SESSION_HEADERS,

@@ -1,0 +1,1 @@
+"""Anthropic's Messages API: bodies, their translation, answers as content blocks, streamed and whole."""

@@ -1,0 +1,112 @@
+"""Answers of the Messages API: as bytes of server-sent events, and whole."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from services.gateway.generation.envelope import Envelope
+from services.gateway.http.error_shapes import anthropic_body
+from services.gateway.http.errors import ErrorAnswer
+from services.gateway.messages.content_blocks import ContentBlocks, Event
+from services.gateway.streams.event_ids import UNNUMBERED, numbered
+from shared.messages import Accepted, Delta, SessionOutcome, Usage
+
+
+class MessageEventWriter:
+    """The events of one streamed message; see `EventWriter`.
+
+    Args:
+        envelope: Of the answer.
+        ids: Events carry ids.
+        show_thinking: See `ContentBlocks`.
+        shown_id: The request's id as its caller sees it, for errors.
+    """
+
+    def __init__(self, envelope: Envelope, *, ids: bool, show_thinking: bool, shown_id: str) -> None:
+        self._envelope = envelope
+        self._ids = ids
+        self._shown_id = shown_id
+        self._blocks = ContentBlocks(show_thinking=show_thinking)
+
+    def opening(self, accepted: Accepted | None = None) -> bytes:
+        """The beginning of the message, and a `ping`. Its tokens are counted at the end."""
+        message = message_object(self._envelope, [], Usage(), ContentBlocks())
+        return self._join([("message_start", {"message": message}), ("ping", {})], 0)
+
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
+        """The events of content blocks."""
+        return self._join([event for delta in deltas for event in self._blocks.take(delta)], seq)
+
+    def closing(
+        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
+    ) -> bytes:
+        """Why the message ended and its usage, and the end."""
+        blocks = self._blocks
+        end = {
+            "stop_reason": blocks.stop_reason,
+            "stop_sequence": blocks.stop_sequence,
+            "stop_details": None,
+            "container": None,
+        }
+        told: list[Event] = [
+            ("message_delta", {"delta": end, "usage": usage_of(usages[0])}),
+            ("message_stop", {}),
+        ]
+        return self._join(told, seq)
+
+    def failure(self, answer: ErrorAnswer) -> bytes:
+        """See `EventWriter`."""
+        return b"event: error\ndata: " + anthropic_body(answer, self._shown_id) + b"\n\n"
+
+    def _join(self, events: Sequence[Event], seq: int) -> bytes:
+        encoded = [
+            b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode({"type": kind, **fields}))
+            for kind, fields in events
+        ]
+        return numbered(encoded, seq) if self._ids else b"".join(encoded)
+
+
+def whole_message(envelope: Envelope, output: Delta, usage: Usage, *, show_thinking: bool) -> bytes:
+    """The body of a whole message, from the same translation of parts as a stream.
+
+    Args:
+        envelope: Of the answer.
+        output: The whole output.
+        usage: Its tokens.
+        show_thinking: See `ContentBlocks`.
+    """
+    blocks = ContentBlocks(show_thinking=show_thinking)
+    for _ in blocks.take(output):
+        pass
+    return msgspec.json.encode(message_object(envelope, blocks.blocks, usage, blocks))
+
+
+def message_object(
+    envelope: Envelope, content: list[dict[str, Any]], usage: Usage, blocks: ContentBlocks
+) -> dict[str, Any]:
+    """A message as Anthropic's clients read it."""
+    return {
+        "id": envelope.answer_id,
+        "type": "message",
+        "role": "assistant",
+        "model": envelope.model,
+        "content": content,
+        "stop_reason": blocks.stop_reason,
+        "stop_sequence": blocks.stop_sequence,
+        "stop_details": None,
+        "container": None,
+        "usage": usage_of(usage),
+    }
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    """Token counts. `input_tokens` has all tokens of the prompt; `cached_tokens` is an addition."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "output_tokens": usage.completion_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "cached_tokens": usage.cached_tokens,
+        "service_tier": "standard",
+    }

@@ -1,0 +1,102 @@
+"""The bodies of Anthropic's Messages API, as its clients send them.
+
+Checks names, types and ranges of fields. `message_input.py` and `message_tools.py` read what is in messages
+and tools; unknown fields stay in `model_extra`, so that they can be counted.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from services.gateway.completions.completion_schema import MAX_MESSAGES, NAME
+from shared.messages.conversation import MAX_TOOLS
+from shared.messages.generate import MAX_STOPS
+
+_I32_MAX = 2**31 - 1
+MIN_THINKING = 1024  # tokens; Anthropic's lower limit of a budget
+# checked in `message_input.py`, which names the block at fault
+Content = Annotated[
+    Any,
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}),
+]
+StopSequence = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+
+
+class MessageBody(_Body):
+    """One message: a text, or content blocks."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Content
+
+
+class ThinkingBody(_Body):
+    """Whether the model thinks before it answers."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=MIN_THINKING, le=_I32_MAX)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class ToolChoiceBody(_Body):
+    """Whether the model calls tools."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputFormatBody(_Body):
+    """The form that the answer's text must have."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfigBody(_Body):
+    """How much the model thinks, and the form of its answer."""
+
+    effort: Annotated[str, Field(max_length=64)] | None = None
+    format: OutputFormatBody | None = None
+
+
+class MetadataBody(_Body):
+    """What the caller notes about the request; it changes nothing."""
+
+    user_id: Annotated[str, Field(max_length=512)] | None = None
+
+
+class ConversationBody(_Body):
+    """The fields that decide what the model reads. A field that is null counts as absent."""
+
+    model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
+    messages: Annotated[list[MessageBody], Field(min_length=1, max_length=MAX_MESSAGES)]
+    system: Content = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoiceBody | None = None
+    thinking: ThinkingBody | None = None
+    output_config: OutputConfigBody | None = None
+    output_format: OutputFormatBody | None = None
+
+
+class CountTokensRequest(ConversationBody):
+    """The body of `POST /v1/messages/count_tokens`."""
+
+
+class MessagesRequest(ConversationBody):
+    """The body of `POST /v1/messages`."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=_I32_MAX)]
+    stop_sequences: Annotated[list[StopSequence], Field(max_length=MAX_STOPS)] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=_I32_MAX)] | None = None
+    metadata: MetadataBody | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="Not of Anthropic. Absent: random.")] | None = None
+    session_id: str | None = None
+    timeout: Annotated[float, Field(gt=0, description="Seconds; not of Anthropic.")] | None = None

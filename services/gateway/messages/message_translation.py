@@ -1,0 +1,120 @@
+"""Makes generations and questions about tokens from bodies of the Messages API. Pure."""
+
+from typing import Any
+
+from services.gateway.generation.door import GenerationCall
+from services.gateway.generation.idempotency import IdempotentCall
+from services.gateway.generation.new_calls import count_once, in_session, seed_of
+from services.gateway.http.request_headers import STREAM_GRACE, RawHeaders, given_session
+from services.gateway.messages.message_input import conversation_of
+from services.gateway.messages.message_schema import ConversationBody, MessagesRequest
+from services.gateway.messages.message_tools import structure_of, template_of, tool_use_of
+from shared.errors import InvalidRequest
+from shared.messages import GenerateRequest, Sampling, SessionRef, TokenizeQuery
+
+# our names of the fields of a request that a leader may refuse
+FIELD_NAMES = {
+    "structured": "output_config.format.schema",
+    "template": "thinking",
+    "stop": "stop_sequences",
+    "sampling.stop": "stop_sequences",
+}
+_HIDES_THINKING = b"omitted"  # as `door_data`
+# fields of Anthropic's that would change the answer, which nothing here serves
+_UNSERVED = ("mcp_servers", "container", "context_management")
+
+
+def message_call(
+    body: MessagesRequest,
+    headers: RawHeaders,
+    *,
+    request_id: str,
+    tenant: str,
+    once: IdempotentCall | None = None,
+    root_key: bytes = b"",
+) -> GenerationCall:
+    """Makes the call of a message. If the caller names no session it begins a new one.
+
+    Args:
+        body: The checked body.
+        headers: Headers of the request.
+        request_id: The id of the request as it travels.
+        tenant: Whose call it is.
+        once: What its `Idempotency-Key` says, if it has one.
+        root_key: The secret behind new session ids; see `root_key.py`.
+
+    Raises:
+        InvalidRequest: A field or header is wrong; names it.
+    """
+    _refuse_unserved(body)
+    session = given_session(headers, body.session_id)
+    sampling: dict[str, Any] = {
+        name: getattr(body, name)
+        for name in ("temperature", "top_p", "top_k")
+        if getattr(body, name) is not None
+    }
+    request = GenerateRequest(
+        request_id=request_id,
+        model=body.model,
+        messages=conversation_of(body.messages, body.system, whole=_is_whole(body, session)),
+        sampling=Sampling(
+            seed=seed_of(once) if body.seed is None else body.seed,
+            max_tokens=body.max_tokens,
+            stop=body.stop_sequences or [],
+            **sampling,
+        ),
+        session=session,
+        tenant=tenant,
+        delivery="stream" if body.stream else "whole",
+        tools=tool_use_of(body.tools, body.tool_choice),
+        structured=structure_of(body),
+        template=template_of(body, body.max_tokens),
+    )
+    request = in_session(request, headers, None, once, root_key)
+    hides = body.thinking is not None and body.thinking.display == "omitted"
+    return GenerationCall(
+        request_id=request_id,
+        requests=[count_once(request, once)],
+        stream=bool(body.stream),
+        event_ids=STREAM_GRACE in headers,
+        timeout_s=body.timeout,
+        unknown_fields=[name[:64] for name in body.model_extra or ()],
+        door_data=_HIDES_THINKING if hides else b"",
+        field_names=FIELD_NAMES,
+    )
+
+
+def shows_thinking(door_data: bytes) -> bool:
+    """Returns whether the caller of a message wants to see the model's thinking."""
+    return door_data != _HIDES_THINKING
+
+
+def count_query(body: ConversationBody, tenant: str) -> TokenizeQuery:
+    """The question how many tokens a message has.
+
+    Raises:
+        InvalidRequest: A field is wrong; names it.
+    """
+    _refuse_unserved(body)
+    structure_of(body)
+    return TokenizeQuery(
+        model=body.model,
+        messages=conversation_of(body.messages, body.system, whole=True),
+        tools=tool_use_of(body.tools, body.tool_choice),
+        template=template_of(body),
+        ids=False,
+        tenant=tenant,
+    )
+
+
+def _is_whole(body: ConversationBody, session: SessionRef | None) -> bool:
+    """Returns whether the body has the whole conversation, so that every call of a tool is in it."""
+    if session is None or session.mode == "replace":
+        return True
+    return session.mode == "auto" and any(message.role == "assistant" for message in body.messages)
+
+
+def _refuse_unserved(body: ConversationBody) -> None:
+    for name in _UNSERVED:
+        if (body.model_extra or {}).get(name):
+            raise InvalidRequest(f"`{name}` is not served here: leave it out", param=name)

@@ -1,0 +1,1 @@
+"""Routes about tokens of a text, which generate nothing."""

@@ -1,0 +1,71 @@
+"""The base of routes that take a JSON body, ask one question on the bus, and answer with JSON."""
+
+import time
+from abc import abstractmethod
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
+
+from services.gateway.bodies.body_parser import check_content_type, parse_body
+from services.gateway.bodies.large_bodies import is_large
+from services.gateway.http.request_headers import time_limit_s
+from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute, body_party
+from shared.web.limited_protocol import CONNECTION
+
+B = TypeVar("B", bound=BaseModel)
+
+
+class JsonRoute(ServingRoute, Generic[B]):
+    """Answers `POST` on a path within the limits of all requests.
+
+    Args:
+        path: The route.
+        body: Model of its bodies.
+        context: What all requests share.
+    """
+
+    def __init__(self, path: str, body: type[B], context: GatewayContext) -> None:
+        super().__init__(path, context)
+        self._body = body
+
+    @abstractmethod
+    async def answer_body(self, body: B, exchange: HttpExchange, timeout_s: float) -> bytes:
+        """Returns the answer; raises the error that becomes it."""
+
+    async def serve_request(self, exchange: HttpExchange) -> None:
+        """See `ServingRoute`."""
+        context, settings = self.context, self.context.settings
+        context.check_accepting()
+        exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
+        context.rates.take_tokens(exchange.tenant, time.monotonic())
+        context.places.check_units(exchange.tenant)
+        check_content_type(exchange.headers)
+        raw = await self._read_body(exchange)
+        self.take_places(exchange, 1)
+        if is_large(raw):
+            async with context.large.turn(exchange.tenant):
+                body = parse_body(raw, self._body, settings.max_body_values)
+        else:
+            body = parse_body(raw, self._body, settings.max_body_values)
+        del raw
+        if body.model_extra:
+            context.metrics.unknown_fields.inc(len(body.model_extra))
+        timeout_s = time_limit_s(
+            exchange.headers, None, default_s=settings.default_timeout_s, max_s=settings.max_timeout_s
+        )
+        async with self.running_request(exchange, timeout_s):
+            answer = await self.answer_body(body, exchange, timeout_s)
+            await exchange.reply.send_whole(200, answer, [])
+
+    async def _read_body(self, exchange: HttpExchange) -> bytes:
+        raw = await self.context.bodies.read_body(
+            exchange.receive,
+            exchange.headers,
+            exchange.tenant,
+            body_party(self.context, exchange.tenant, exchange.scope),
+            arrived=exchange.scope[CONNECTION].body_arrived,
+        )
+        exchange.held += len(raw)
+        exchange.body_read = True
+        self.context.metrics.request_bytes.inc(len(raw))
+        return raw

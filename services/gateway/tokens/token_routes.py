@@ -1,0 +1,105 @@
+"""The routes of `/tokenize` and `/detokenize`, in vLLM's shapes.
+
+A leader of the model makes the tokens, in the way of a generation's prompt.
+"""
+
+from typing import Any
+
+import msgspec
+
+from services.gateway.completions.request_translation import messages_of
+from services.gateway.generation.field_names import renamed
+from services.gateway.http.serving_route import GatewayContext, HttpExchange
+from services.gateway.responses.response_tools import tool_use_of
+from services.gateway.tokens.json_route import JsonRoute
+from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
+from shared.codec import pack_tokens, unpack_tokens
+from shared.errors import InvalidRequest, RyzError
+from shared.messages import DetokenizeQuery, TemplateOptions, TokenizeQuery, ToolUse
+
+_NAMES = {"token_ids": "tokens", "template": "chat_template_kwargs"}
+
+
+class TokenizeRoute(JsonRoute[TokenizeRequest]):
+    """Answers `POST /tokenize`."""
+
+    def __init__(self, context: GatewayContext) -> None:
+        super().__init__("/tokenize", TokenizeRequest, context)
+
+    async def answer_body(self, body: TokenizeRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
+        """See `JsonRoute`."""
+        exchange.model = body.model
+        query = tokenize_query(body, exchange.tenant)
+        try:
+            told = await self.context.client.tokenize(query, timeout_s=timeout_s)
+        except RyzError as error:
+            raise renamed(error, _NAMES) from None
+        return msgspec.json.encode(
+            {
+                "count": told.count,
+                "max_model_len": told.context_length,
+                "tokens": unpack_tokens(told.token_ids),
+                "token_strs": told.texts if query.texts else None,
+            }
+        )
+
+
+class DetokenizeRoute(JsonRoute[DetokenizeRequest]):
+    """Answers `POST /detokenize`."""
+
+    def __init__(self, context: GatewayContext) -> None:
+        super().__init__("/detokenize", DetokenizeRequest, context)
+
+    async def answer_body(self, body: DetokenizeRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
+        """See `JsonRoute`."""
+        exchange.model = body.model
+        query = DetokenizeQuery(model=body.model, token_ids=pack_tokens(body.tokens), tenant=exchange.tenant)
+        try:
+            told = await self.context.client.detokenize(query, timeout_s=timeout_s)
+        except RyzError as error:
+            raise renamed(error, _NAMES) from None
+        return msgspec.json.encode({"prompt": told.text})
+
+
+def tokenize_query(body: TokenizeRequest, tenant: str) -> TokenizeQuery:
+    """The question that a body asks.
+
+    Raises:
+        InvalidRequest: Fields contradict each other; names one.
+    """
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequest("give one of `prompt` and `messages`", param="messages")
+    if body.messages is None:
+        for name in ("tools", "add_generation_prompt", "chat_template_kwargs"):
+            if getattr(body, name) is not None:
+                raise InvalidRequest(f"`{name}` needs `messages`", param=name)
+    elif body.add_special_tokens:
+        raise InvalidRequest(
+            "`add_special_tokens` is for a `prompt`: in messages the chat template writes them",
+            param="add_special_tokens",
+        )
+    variables = body.chat_template_kwargs
+    return TokenizeQuery(
+        model=body.model,
+        messages=None if body.messages is None else messages_of(body.messages),
+        prompt=body.prompt,
+        tools=_tools(body.tools),
+        template=TemplateOptions(variables=msgspec.json.encode(variables).decode()) if variables else None,
+        special_tokens=body.add_special_tokens is not False,
+        generation_prompt=body.add_generation_prompt is not False,
+        texts=bool(body.return_token_strs),
+        tenant=tenant,
+    )
+
+
+def _tools(tools: list[dict[str, Any]] | None) -> ToolUse | None:
+    """The tools of a body, each with its function in `function`, as in chat completions."""
+    flat = []
+    for place, tool in enumerate(tools or ()):
+        function = tool.get("function")
+        if not isinstance(function, dict):
+            raise InvalidRequest(
+                f"`tools[{place}].function` must be an object", param=f"tools[{place}].function"
+            )
+        flat.append({**function, "type": tool.get("type")})
+    return tool_use_of(flat, None, parallel=True)

@@ -1,0 +1,43 @@
+"""The bodies of `/tokenize` and `/detokenize`, as vLLM's clients send them.
+
+Checks names, types and ranges; which fields go together is decided in `token_routes.py`.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from services.gateway.completions.completion_schema import NAME, Messages
+from shared.messages.conversation import MAX_TOOLS
+
+MAX_IDS = 262_144  # of one call; as many fill a message of the bus
+TokenId = Annotated[int, Field(ge=0, le=2**32 - 1)]
+
+
+class _TokenBody(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+
+    model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
+
+
+class TokenizeRequest(_TokenBody):
+    """The body of `POST /tokenize`: a prompt or messages. A field that is null counts as absent."""
+
+    prompt: str | None = None
+    messages: Annotated[Messages, Field(min_length=1)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    add_special_tokens: Annotated[
+        bool | None,
+        Field(description="The tokenizer's own tokens around a prompt (if absent: true); not for messages."),
+    ] = None
+    add_generation_prompt: Annotated[
+        bool | None, Field(description="The beginning of the assistant's next message; if absent: true.")
+    ] = None
+    return_token_strs: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeRequest(_TokenBody):
+    """The body of `POST /detokenize`."""
+
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_IDS)]

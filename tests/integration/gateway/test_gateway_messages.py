@@ -1,0 +1,169 @@
+"""Anthropic's SDK over real HTTP, a whole leader behind the gateway: messages, streams, counts, errors."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anthropic
+import httpx
+import pytest
+import pytest_asyncio
+from anthropic import AsyncAnthropic
+
+from tests.kits.gateway.gateway import Gateway
+from tests.kits.gateway.with_leader import gateway_with_leader
+from tests.kits.worker.leader import null_engine
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+KEY = "a-key-for-tests"
+KEYS = {"x-api-key": KEY, "authorization": f"Bearer {KEY}"}
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+KEPT: Any = {"model": "demo", "messages": HELLO, "system": "Be brief.", "max_tokens": 12}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway() -> AsyncIterator[Gateway]:
+    slow = {"engine": null_engine(delay_s=0.002)}
+    async with gateway_with_leader(leader=slow, api_keys=f"{KEY}:acme", max_body_bytes=4096) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def sdk(gateway: Gateway) -> AsyncIterator[AsyncAnthropic]:
+    gateway.fleet.requests.clear()
+    async with AsyncAnthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=gateway.url, headers=KEYS) as client:
+        yield client
+
+
+async def test_a_stream_is_the_whole_message(gateway: Gateway, sdk: AsyncAnthropic) -> None:
+    whole = await sdk.messages.create(**KEPT)
+    async with sdk.messages.stream(**KEPT) as stream:
+        text = "".join([piece async for piece in stream.text_stream])
+        final = await stream.get_final_message()
+    (block,) = whole.content
+    assert block.type == "text"
+    assert block.text == text
+    assert len(text) == 12
+    assert shown(final) == shown(whole)
+    assert (whole.stop_reason, final.stop_reason) == ("max_tokens", "max_tokens")
+    assert final.usage == whole.usage
+    prompt = "system: Be brief.\nuser: Hello\nassistant: "
+    assert (whole.usage.input_tokens, whole.usage.output_tokens) == (len(prompt), 12)
+    assert whole.id.startswith("msg_")
+    assert whole._request_id
+    assert {request.tenant for request in gateway.fleet.requests} == {"acme"}
+
+
+def shown(message: Any) -> Any:
+    return [block.model_dump(exclude={"parsed_output"}) for block in message.content]
+
+
+async def test_the_stop_sequence_is_named(sdk: AsyncAnthropic) -> None:
+    (block,) = (await sdk.messages.create(**KEPT)).content
+    assert block.type == "text"
+    stop = block.text[5:8]
+    cut = await sdk.messages.create(**KEPT, stop_sequences=["\x00", stop])
+    assert (cut.stop_reason, cut.stop_sequence) == ("stop_sequence", stop)
+    async with sdk.messages.stream(**KEPT, stop_sequences=[stop]) as stream:
+        final = await stream.get_final_message()
+    assert (final.stop_reason, final.stop_sequence) == ("stop_sequence", stop)
+
+
+async def test_tokens_are_counted_as_they_are_used(sdk: AsyncAnthropic, gateway: Gateway) -> None:
+    counted = await sdk.messages.count_tokens(model="demo", messages=HELLO, system="Be brief.")
+    made = await sdk.messages.create(**{**KEPT, "max_tokens": 1})
+    assert counted.input_tokens == made.usage.input_tokens
+    with pytest.raises(anthropic.APIStatusError) as none:
+        await sdk.messages.count_tokens(model="nope", messages=HELLO)
+    assert (none.value.status_code, none.value.response.headers["x-ryz-reason"]) == (503, "no_group")
+
+
+async def test_errors_are_of_the_sdks_classes(gateway: Gateway, sdk: AsyncAnthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError, match="max_tokens") as wrong:
+        await sdk.messages.create(**{**KEPT, "max_tokens": 0})
+    error = wrong.value
+    assert isinstance(error.body, dict)
+    assert (error.body["type"], error.body["error"]["type"]) == ("error", "invalid_request_error")
+    assert error.body["request_id"] == error.response.headers["request-id"] == error.request_id
+    with pytest.raises(anthropic.RequestTooLargeError):
+        await sdk.messages.create(**{**KEPT, "system": "x" * 5000})
+    stranger = AsyncAnthropic(base_url=gateway.url, api_key="wrong", max_retries=0)
+    with pytest.raises(anthropic.AuthenticationError) as refused:
+        await stranger.messages.create(**KEPT)
+    assert isinstance(refused.value.body, dict)
+    assert refused.value.body["error"]["type"] == "authentication_error"
+    assert refused.value.request_id
+    await stranger.close()
+
+
+async def test_a_key_may_come_as_a_bearer(gateway: Gateway) -> None:
+    async with AsyncAnthropic(base_url=gateway.url, auth_token=KEY, max_retries=0) as client:
+        assert (await client.messages.create(**KEPT)).content
+
+
+async def test_a_session_goes_on(http: httpx.AsyncClient) -> None:
+    body = {"model": "demo", "messages": HELLO, "max_tokens": 4}
+    headers = {"x-session-id": "tea"}
+    first = await http.post("/v1/messages", json=body, headers=headers)
+    second = await http.post("/v1/messages", json=body, headers=headers)
+    assert first.headers["x-session-id"] == "tea"
+    tokens = [answer.json()["usage"]["input_tokens"] for answer in (first, second)]
+    assert tokens[1] == tokens[0] + 4 + len("\n") + tokens[0]  # the answer is between
+
+
+async def test_tokens_of_prompts_and_messages(http: httpx.AsyncClient) -> None:
+    told = (
+        await http.post("/tokenize", json={"model": "demo", "prompt": "ab", "return_token_strs": True})
+    ).json()
+    assert told == {"count": 2, "max_model_len": 2048, "tokens": [97, 98], "token_strs": ["a", "b"]}
+    chat = (await http.post("/tokenize", json={"model": "demo", "messages": HELLO})).json()
+    body = {"model": "demo", "messages": HELLO, "max_tokens": 1}
+    answer = (await http.post("/v1/chat/completions", json=body)).json()
+    assert chat["count"] == answer["usage"]["prompt_tokens"]
+    back = await http.post("/detokenize", json={"model": "demo", "tokens": chat["tokens"]})
+    assert back.json() == {"prompt": "user: Hello\nassistant: "}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/tokenize", {}, "messages"),
+        ("/tokenize", {"prompt": "a", "messages": HELLO}, "messages"),
+        ("/tokenize", {"prompt": "a", "add_generation_prompt": False}, "add_generation_prompt"),
+        ("/tokenize", {"messages": HELLO, "add_special_tokens": True}, "add_special_tokens"),
+        ("/tokenize", {"messages": HELLO, "tools": [{"type": "function"}]}, "tools[0].function"),
+        ("/detokenize", {"tokens": [257]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+    ],
+)
+async def test_questions_that_are_refused(
+    http: httpx.AsyncClient, path: str, fields: dict[str, Any], param: str
+) -> None:
+    answer = await http.post(
+        path, json={"model": "demo", **fields}, headers={"authorization": f"Bearer {KEY}"}
+    )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_health(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/health")).json() == {"status": "live"}
+    head = await http.head("/health")
+    assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_an_error_in_the_middle_of_a_stream_is_an_event(http: httpx.AsyncClient) -> None:
+    body = {**KEPT, "stream": True, "max_tokens": 1500}  # takes three seconds
+    answer = await http.post("/v1/messages", json=body, headers={"x-request-timeout": "0.3"})
+    assert answer.status_code == 200
+    *_, text, last = answer.text.strip().split("\n\n")
+    kind, data = last.split("\n")
+    error = json.loads(data.removeprefix("data: "))
+    assert (text.partition("\n")[0], kind) == ("event: content_block_delta", "event: error")
+    assert (error["type"], error["error"]["type"]) == ("error", "timeout_error")
+    assert error["request_id"] == answer.headers["request-id"]
