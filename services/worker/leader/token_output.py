@@ -31,7 +31,7 @@ class TokenOutput:
     def emit_tokens(self, scheduler: Scheduler, advances: list[Advance], now: float) -> None:
         """Gives each generation its tokens of a step, and sends what is due."""
         table, touched = self._table, dict[str, Generation]()
-        self._metrics.generation_tokens.inc(len(advances))
+        self._metrics.generation_tokens.inc(sum([not one.sequence.prompt_only for one in advances]))
         for advance in advances:
             sequence = advance.sequence
             generation = table.by_key.get(sequence.request_id)

@@ -20,6 +20,7 @@ from shared.messages import (
     ResendReply,
     ResumePoint,
     Sampling,
+    TokenLogprob,
     Tokens,
     Usage,
 )
@@ -313,3 +314,23 @@ def test_a_request_beside_a_suspect_is_none() -> None:
     (again,) = state.on_frame(lost, "g0", 2.0)
     assert isinstance(again, Publish)
     assert again.crashes == 0
+
+
+def test_the_next_attempt_says_what_of_the_prompt_has_come() -> None:
+    request = GenerateRequest(request_id="r1", model="m", prompt="p", sampling=Sampling(prompt_logprobs=0))
+    state = GenerationState(request, client_context(SETTINGS), now=0.0, deadline=100.0, max_ready=1024)
+    scores = [TokenLogprob(token_id=i, token="x", logprob=-1.0) for i in range(3)]
+    state.on_frame(accepted(), "g0", 1.0)
+    for seq, delta in enumerate((Delta(prompt_text="Hello"), Delta(prompt_logprobs=scores)), 1):
+        state.on_frame(Tokens(request_id="r1", seq=seq, deltas=[delta]), "g0", 1.0)
+    _, publish = state.on_group_down("g0", "i0", "silent", 2.0)
+    assert isinstance(publish, Publish)
+    assert publish.resume is not None
+    assert (publish.resume.prompt_text, publish.resume.prompt_logprobs, publish.resume.next_seq) == (5, 3, 3)
+    state.on_frame(accepted(1, 3, "g1"), "g1", 3.0)
+    more = Tokens(request_id="r1", attempt=1, seq=4, deltas=[Delta(prompt_logprobs=scores[:2])])
+    state.on_frame(more, "g1", 3.0)
+    _, publish = state.on_group_down("g1", "i0", "silent", 4.0)
+    assert isinstance(publish, Publish)
+    assert publish.resume is not None
+    assert publish.resume.prompt_logprobs == 5

@@ -66,6 +66,7 @@ class NativeDecoder:
         for index, layer in enumerate(weights.layers):
             self._add_attention(layer, cache.layers[index], config.windows[index])
             self._add_mlp(layer, norms[index], sampled=index == config.num_layers - 1)
+        self.program.begin_head()
         self.program.linear(
             self._normed, weights.head, buffers.own_logits, buffers.logits.shape[1], sampled=True
         )

@@ -115,9 +115,11 @@ class NativeCompute:
         )
         program, shared = self._decoder.program, self._buffers.barrier is not None
         if collectives.world == 1 or shared:
-            self._segments = [program.whole(barriers=shared)]
+            self._segments, self._headless = (
+                [program.whole(barriers=shared, head=head)] for head in (True, False)
+            )
         else:
-            self._segments = program.segments()
+            self._segments, self._headless = program.segments(), program.segments(head=False)
         self._hidden_size = config.hidden_size
         self._spans = np.zeros((MAX_ROWS, 4), np.int32)
         self._clock = (ctypes.c_int64 * NUM_TIMES)()
@@ -188,15 +190,17 @@ class NativeCompute:
         if self._recent_window is not None:
             window = self._recent_window.assign_slots([chunk[:3] for chunk in chunks])
             window.fill_in(batch)
-        for index, ops in enumerate(self._segments):
+        # embeddings alone need no logits
+        headless = bool(wanted) and not any(chunk[3] or chunk[0].embedding is None for chunk in chunks)
+        for index, ops in enumerate(self._headless if headless else self._segments):
             if index:
                 assert self._buffers.own_partial is not None
                 self.collectives.all_reduce_sum(self._buffers.own_partial[:rows])
             self._run_ops(ops, batch)
         if not samples:
             return None
-        logits = self._gather_logits(len(samples))
-        return self._take_prompts(wanted, logits) if wanted and logits is not None else logits
+        logits = None if headless else self._gather_logits(len(samples))
+        return self._take_prompts(wanted, len(samples), logits) if wanted else logits
 
     def _run_ops(self, ops: OpList, batch: ForwardBatch) -> None:
         barrier = self._buffers.barrier
@@ -211,15 +215,18 @@ class NativeCompute:
             limit = self.collectives.timeout_s
             raise CollectiveError(f"rank {late} did not answer the others within {limit:g} s")
 
-    def _take_prompts(self, wanted: list[PromptRows], logits: Tensor) -> Tensor | None:
-        """Gives the rows that prompts want to `prompts`; returns the others."""
-        hidden = self._decoder.sampled_rows[: len(logits), : self._hidden_size]
-        sampled = torch.ones(len(logits), dtype=torch.bool)
+    def _take_prompts(self, wanted: list[PromptRows], count: int, logits: Tensor | None) -> Tensor | None:
+        """Gives the rows that prompts want, of `count` sampled ones, to `prompts`; returns the others."""
+        if self.collectives.rank:
+            return None
+        hidden = self._decoder.sampled_rows[:count, : self._hidden_size]
+        sampled = torch.ones(count, dtype=torch.bool)
         for rows in wanted:
             begin, end = rows.begin, rows.begin + len(rows.positions)
-            self.prompts.take_rows(rows.state, rows.positions.start, hidden[begin:end], logits[begin:end])
+            scored = None if logits is None else logits[begin:end]
+            self.prompts.take_rows(rows.state, rows.positions.start, hidden[begin:end], scored)
             sampled[begin:end] = False
-        return logits[sampled] if bool(sampled.any()) else None
+        return logits[sampled] if logits is not None and bool(sampled.any()) else None
 
     def _gather_logits(self, rows: int) -> Tensor | None:
         """The logits of that many rows on rank 0, [rows, vocab]."""

@@ -47,6 +47,7 @@ class Program:
 
     def __init__(self) -> None:
         self._ops: list[Op] = []
+        self._head = 0  # number of ops before the head
         self._kept_alive: list[object] = []
 
     def embed(self, table: Tensor, first_id: int, out: int, width: int) -> None:
@@ -189,19 +190,24 @@ class Program:
         """Waits until all ranks have written their partial sums or logits."""
         self._append(RankBarrierOp())
 
-    def segments(self) -> list[OpList]:
+    def begin_head(self) -> None:
+        """Marks the ops that follow as the head, which passes without logits leave out."""
+        self._head = len(self._ops)
+
+    def segments(self, *, head: bool = True) -> list[OpList]:
         """The ops between the barriers, for collectives that are called from Python."""
         segments: list[list[Op]] = [[]]
-        for op in self._ops:
+        for op in self._ops if head else self._ops[: self._head]:
             if isinstance(op, RankBarrierOp):
                 segments.append([])
             else:
                 segments[-1].append(op)
         return [_addresses(ops) for ops in segments]
 
-    def whole(self, barriers: bool) -> OpList:
+    def whole(self, barriers: bool, *, head: bool = True) -> OpList:
         """All ops; a rank alone needs no barriers."""
-        return _addresses([op for op in self._ops if barriers or not isinstance(op, RankBarrierOp)])
+        ops = self._ops if head else self._ops[: self._head]
+        return _addresses([op for op in ops if barriers or not isinstance(op, RankBarrierOp)])
 
     def _append(self, op: Op, *keep_alive: object) -> None:
         self._ops.append(op)
