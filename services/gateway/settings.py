@@ -107,8 +107,8 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits):
     """How long leaders may take to tell that they have a stream."""
     idempotency_find_ms: Annotated[int, Interval(ge=1, le=10_000)] = 50
     """How long leaders may take to tell that they have a call with that Idempotency-Key."""
-    response_background_max: UpToMillion = 256
-    """Responses that may run in the background at the same time."""
+    response_background_max: UpToMillion = 128
+    """Responses that may run in the background at the same time; their events are kept in memory."""
     response_lease_s: Annotated[float, Interval(ge=0.1, le=600)] = 15.0
     """How long after the last sign of life of a gateway others take over its background responses."""
     response_sockets_max: UpToMillion = 1024

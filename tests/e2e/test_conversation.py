@@ -47,6 +47,21 @@ def test_the_second_turn_knows_the_first_by_the_session_alone(torch_stack: Stack
     assert text.strip() == f"Your name is {name}."
 
 
+def test_the_second_response_knows_the_first_by_its_id(torch_stack: Stack) -> None:
+    with closing(client_of(torch_stack)) as client:
+        told = client.responses.create(model="demo", input="My name is Ada.", temperature=0)
+        with client.responses.stream(
+            model="demo", input="What is my name?", temperature=0, previous_response_id=told.id
+        ) as stream:
+            deltas = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+            answer = stream.get_final_response()
+        assert client.responses.retrieve(answer.id).output_text == deltas == answer.output_text
+    assert answer.status == told.status == "completed"
+    assert deltas.strip() == "Your name is Ada."
+    assert answer.usage is not None
+    assert answer.usage.input_tokens_details.cached_tokens >= 16  # in the group that answered the first one
+
+
 def test_the_second_turn_knows_the_first_by_the_history(torch_stack: Stack) -> None:
     history: list[ChatCompletionMessageParam] = [{"role": "user", "content": "My name is Linus."}]
     with closing(client_of(torch_stack)) as client:

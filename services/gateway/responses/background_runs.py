@@ -6,6 +6,7 @@ with the same result.
 """
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +27,7 @@ from shared.identity import new_request_id
 from shared.messages import Cancel, GenerateRequest, ResponseName, ResponseRecord
 
 KEEP_S = 60.0  # for which the events of an ended response are kept
+MAX_KEPT = 256  # ended responses whose events are kept
 _CLAIMED = 4  # responses of other gateways that are taken over at a time
 log = structlog.get_logger(__name__)
 
@@ -45,6 +47,7 @@ class BackgroundRuns:
         self._spaces = spaces
         self._runs: dict[tuple[str, str], KeptRun] = {}
         self._tasks: dict[asyncio.Task[None], tuple[KeptRun, GenerationStream]] = {}
+        self._kept: deque[tuple[tuple[str, str], KeptRun]] = deque()  # that have ended, the oldest first
         self._stopping = False
 
     def find(self, tenant: str, response_id: str) -> KeptRun | None:
@@ -182,11 +185,19 @@ class BackgroundRuns:
             run.leave()
         place = run.call.request.tenant, run.call.response_id
         self._spaces.free_units(run.call.request.tenant)
+        if not run.over or run.left:
+            self._forget(place, run)
+            return
+        self._kept.append((place, run))
+        if len(self._kept) > MAX_KEPT:
+            self._forget(*self._kept.popleft())
         asyncio.get_running_loop().call_later(KEEP_S, self._forget, place, run)
 
     def _forget(self, place: tuple[str, str], run: KeptRun) -> None:
         if self._runs.get(place) is run:
             del self._runs[place]
+        if self._kept and self._kept[0][1] is run:
+            self._kept.popleft()
 
     async def _stream_of(self, call: ResponseCall, record: ResponseRecord) -> tuple[GenerationStream, bool]:
         """The generation of a response, and whether its events are those that were shown before."""

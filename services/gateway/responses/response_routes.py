@@ -10,7 +10,7 @@ import msgspec
 
 from services.gateway.bodies.body_parser import check_content_type, parse_body
 from services.gateway.bodies.large_bodies import is_large
-from services.gateway.generation.answer_cost import check_cost
+from services.gateway.generation.answer_cost import check_cost, entries_of_token
 from services.gateway.generation.generation_route import trace_headers
 from services.gateway.http.errors import Headers
 from services.gateway.http.request_headers import time_limit_s
@@ -28,6 +28,7 @@ from shared.messages import ResponseRecord, Tokens
 from shared.web.limited_protocol import CONNECTION
 
 PATH = "/v1/responses"
+_MANY = 20_000  # tokens and log probabilities; beyond it an answer is encoded in a thread
 RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,96}\Z")
 EVENT_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -161,7 +162,9 @@ class ResponseRoute(ServingRoute):
         events.finish(stream.usage, int(time.time()))
         note_outcome(exchange, stream)
         await self.end_of(call).save(events)
-        body = await asyncio.to_thread(msgspec.json.encode, events.whole())
+        whole = events.whole()
+        large = stream.usage.completion_tokens * entries_of_token(call.request.sampling.logprobs) > _MANY
+        body = await asyncio.to_thread(msgspec.json.encode, whole) if large else msgspec.json.encode(whole)
         await exchange.reply.send_whole(200, body, exchange.outcome.headers())
 
     async def _stream(self, exchange: HttpExchange, call: ResponseCall, stream: GenerationStream) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.tls import Authority
 
 KEY = {"Authorization": "Bearer key-of-one"}
 
@@ -128,3 +131,23 @@ async def test_limits_of_connections_messages_and_time() -> None:
                 await asked(socket)
             assert many.value.rcvd is not None
             assert many.value.rcvd.code == 1008
+
+
+async def test_over_tls_and_after_another_request_on_the_connection(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = authority.issue()
+    async with running_gateway(http_cert=own.cert, http_key=own.key) as gateway:
+        context = ssl.create_default_context(cafile=authority.ca)
+        async with connect(f"wss://127.0.0.1:{gateway.port}/v1/responses", ssl=context) as socket:
+            assert (await asked(socket))[-1]["type"] == "response.completed"
+        await eventually(lambda: gateway.metric("ryz_gateway_connections") == 0)
+    async with running_gateway() as gateway:  # a connection that was used before stays HTTP
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(
+            b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+            b"GET /v1/responses HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert b"405" in await asyncio.wait_for(reader.readuntil(b"Method Not Allowed\r\n"), 5)
+        writer.close()
