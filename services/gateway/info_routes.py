@@ -85,7 +85,8 @@ def info_router(
         """The process answers."""
         return JSONResponse({"status": "live"})
 
-    @router.api_route("/health", methods=["GET", "HEAD"])
+    @router.head("/health", include_in_schema=False)
+    @router.get("/health")
     async def health() -> Response:
         """The process answers, under the name that other servers use; see `/ready` for more."""
         return JSONResponse({"status": "live"})

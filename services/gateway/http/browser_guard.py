@@ -55,7 +55,7 @@ class BrowserGuard:
                 "name it in RYZ_HTTP_ALLOWED_HOSTS if it is",
             )
         if (origin or site) and not self._origins.allows(
-            origin, site, host, brings_key=b"authorization" in headers
+            origin, site, host, brings_key=b"authorization" in headers or b"x-api-key" in headers
         ):
             return HttpRefusal(
                 403,

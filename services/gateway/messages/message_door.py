@@ -86,7 +86,7 @@ class MessageDoor:
         choice = parts[0].choices[0]
         output = Delta(
             text=choice.text,
-            parts=getattr(choice, "parts", []),
+            parts=choice.parts,
             finish_reason=choice.finish_reason or "stop",
             stop=choice.stop,
         )

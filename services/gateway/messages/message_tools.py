@@ -119,7 +119,8 @@ def _thinking(thinking: ThinkingBody | None, max_tokens: int) -> str:
             "thinking.budget_tokens",
             f"must be less than `max_tokens`, which is {max_tokens}, got {thinking.budget_tokens}",
         )
-    return '{"enable_thinking":true}' if thinking.type == "enabled" else '{"enable_thinking":false}'
+    told = "true" if thinking.type == "enabled" else "false"
+    return f'{{"enable_thinking":{told},"thinking":{told}}}'  # templates know one or the other name
 
 
 def _wrong(param: str, problem: str) -> InvalidRequest:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.kits.gateway.gateway import Gateway, running_gateway
 
-OPEN = {"/", "/live", "/ready", "/metrics", "/openapi.json"}
+OPEN = {"/", "/health", "/live", "/ready", "/metrics", "/openapi.json"}
 BODY = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}).encode()
 
 

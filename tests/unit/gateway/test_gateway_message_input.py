@@ -59,7 +59,7 @@ def test_a_conversation_with_tools_and_thinking() -> None:
     assert (request.tools.choice, request.tools.name, request.tools.parallel) == ("named", "weather", False)
     assert request.template is not None
     assert request.template.reasoning_effort == "low"
-    assert request.template.variables == '{"enable_thinking":true}'
+    assert request.template.variables == '{"enable_thinking":true,"thinking":true}'
     assert request.structured is not None
     assert request.structured.definition == '{"type":"object"}'
     sampling = request.sampling
