@@ -87,6 +87,7 @@ ANSWERS = (
     Written("mistral", f"[TOOL_CALLS]get_weather[ARGS]{_A}[TOOL_CALLS]now[CALL_ID]abcdefghi[ARGS]{{}}", (W, N)),
     Written("mistral", f"Text[TOOL_CALLS]get_weather{_A}", (W,), "Text"),
     Written("mistral", "[THINK]Well[/THINK][TOOL_CALLS]now[ARGS]{}", (N,), "", "Well"),
+    Written("mistral_v11", f"[TOOL_CALLS]get_weather[ARGS]{_A}[TOOL_CALLS]now[ARGS]{{}}", (W, N)),
     Written("deepseek_v3", f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{_A}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{{}}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>", (W, N)),
     Written("deepseek_v31", f"<think>R</think>T<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{_A}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{{}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", (W, N), "T", "R"),
     Written("kimi_k2", f"<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{_A}<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{{}}<|tool_call_end|><|tool_calls_section_end|>", (W, N)),

@@ -7,7 +7,7 @@ from typing import Any
 
 from services.worker.domain.generation.choice_state import Detokenizer
 from services.worker.domain.generation.parted_answer import PartedAnswer
-from services.worker.leader.intake.tool_checks import offered_tools
+from services.worker.leader.intake.tool_checks import offered_tools, requires_call
 from services.worker.model import Model
 from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
 from services.worker.text.answers.call_ids import call_ids
@@ -73,9 +73,14 @@ class AnswerForms:
         self._shown = functools.lru_cache(_MAX_FORMS)(self._marker_tokens)
 
     def tool_format(self, request: GenerateRequest) -> ToolFormat:
-        """Returns the form in which the answer to a request calls tools."""
-        asked = request.tools.format if request.tools is not None else ""
-        return BY_NAME[asked] if asked else self._tools
+        """Returns the form in which the answer to a request calls tools.
+
+        Where a call is required, a form that no grammar enforces gives way to the generic one.
+        """
+        use = request.tools
+        known = BY_NAME[use.format] if use is not None and use.format else self._tools
+        enforced = bool(known.calls and known.calls[0].enforced)
+        return known if enforced or not requires_call(request) else GENERIC
 
     def form_of(self, request: GenerateRequest, tokens: list[int]) -> AnswerForm | None:
         """Returns how the answers are read; None if they have nothing but text.
@@ -97,7 +102,7 @@ class AnswerForms:
             form,
             {tool.name: parameters_of(tool) for tool in tools},
             self._shown(form),
-            request.structured is None and self._begins_in_reasoning(tokens),
+            request.structured is None and not requires_call(request) and self._begins_in_reasoning(tokens),
             1 if use is not None and not use.parallel else MAX_TOOL_CALLS,
         )
 

@@ -82,7 +82,7 @@ class GrammarCompiler:
     def at_hand(self, request: GenerateRequest) -> ConstraintFactory | None:
         """Returns the grammar of a request if it was compiled before."""
         structured = request.structured
-        return None if structured is None else self._kept(_digest(structured))
+        return None if structured is None else self.kept(_digest(structured))
 
     async def structured(self, request: GenerateRequest) -> ConstraintFactory | None:
         """Returns the grammar of a request; None if it asks for no form.
@@ -110,7 +110,7 @@ class GrammarCompiler:
             InvalidRequest: It is refused, or takes too long.
             Overloaded: Too many grammars of the tenant wait.
         """
-        kept = self._kept(digest)
+        kept = self.kept(digest)
         if kept is not None:
             return kept
         if digest in self._overran:
@@ -165,7 +165,8 @@ class GrammarCompiler:
             made = self._vocabulary = TokenVocabulary(self._model.tokenizer, self._model.eos_ids, size)
         return made
 
-    def _kept(self, digest: bytes) -> ConstraintFactory | None:
+    def kept(self, digest: bytes) -> ConstraintFactory | None:
+        """Returns what was compiled before under that name."""
         kept = self._compiled.get(digest)
         if kept is not None:
             self._compiled.move_to_end(digest)

@@ -23,6 +23,7 @@ from services.worker.leader.intake.prompt_requests import (
 )
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer, is_long
 from services.worker.leader.intake.tool_checks import check_tools
+from services.worker.leader.intake.tool_grammars import ToolGrammars
 from services.worker.model import Model
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
@@ -47,6 +48,7 @@ class SequenceBuilder:
         self._tokenizer = tokenizer
         self._grammars = grammars
         self._forms = AnswerForms(model)
+        self._tool_grammars = ToolGrammars(model, self._forms)
 
     @property
     def fingerprint(self) -> str:
@@ -60,7 +62,6 @@ class SequenceBuilder:
             InvalidRequest: The request is wrong.
             Unavailable: It resumes an answer of other weights.
         """
-        _refuse_unserved(request)
         self._grammars.check(request)
         check_tools(request, self._model.template)
         check_prompt_request(request, self._engine.facts.hidden_size)
@@ -98,8 +99,13 @@ class SequenceBuilder:
 
     def has_grammar(self, generation: Generation) -> bool:
         """Gives a generation its grammar if that is at hand; returns whether nothing is left to compile."""
-        generation.constraint = self._grammars.at_hand(generation.request)
-        return generation.constraint is not None or generation.request.structured is None
+        request = generation.request
+        tools = self._tool_grammars.grammar_of(request)
+        if tools is not None:
+            generation.constraint = self._grammars.kept(tools.digest)
+            return generation.constraint is not None
+        generation.constraint = self._grammars.at_hand(request)
+        return generation.constraint is not None or request.structured is None
 
     async def compile_grammar(self, generation: Generation) -> None:
         """Gives a generation its grammar, if its answer is to have one.
@@ -108,7 +114,17 @@ class SequenceBuilder:
             InvalidRequest: The grammar is wrong, is not enforced, or takes too long to compile.
             Overloaded: Too many grammars of the tenant wait.
         """
-        generation.constraint = await self._grammars.structured(generation.request)
+        request = generation.request
+        tools = self._tool_grammars.grammar_of(request)
+        if tools is None:
+            generation.constraint = await self._grammars.structured(request)
+            return
+        try:
+            compiled = await self._grammars.compile(request.tenant, tools.digest, tools.work, "tools")
+            generation.constraint = compiled
+        except InvalidRequest as error:
+            if not tools.optional:
+                raise InvalidRequest(error.message, **{**error.data, "param": "tools"}) from error
 
     def build_choices(self, generation: Generation, tokens: list[int], turn: TurnContext | None) -> None:
         """Gives a generation its choices; for prompts that `PromptTokenizer.is_short` calls short.
@@ -250,19 +266,6 @@ def _constraint(generation: Generation, before: list[int]) -> TokenConstraint | 
             f"resume.token_ids does not follow the form that the answer is to have: {error}", param="resume"
         ) from error
     return constraint
-
-
-# fields of the protocol that no group serves yet
-_UNSERVED: tuple[str, ...] = ()
-
-
-def _refuse_unserved(request: GenerateRequest) -> None:
-    """Refuses what would be ignored otherwise."""
-    asked = [name for name in _UNSERVED if getattr(request, name)]
-    if request.tools is not None and request.tools.choice in ("required", "named"):
-        asked.append("tools")
-    if asked:
-        raise InvalidRequest(f"`{asked[0]}` is not served by this group; leave it out", param=asked[0])
 
 
 def _check_length(resume: ResumePoint, max_tokens: int) -> None:

@@ -23,6 +23,11 @@ def offered_tools(request: GenerateRequest) -> Sequence[ToolDefinition]:
     return request.tools.tools if request.tools is not None and request.tools.choice != "none" else ()
 
 
+def requires_call(request: GenerateRequest) -> bool:
+    """Returns whether the answer must call a tool."""
+    return request.tools is not None and request.tools.choice in ("required", "named")
+
+
 def check_tools(request: GenerateRequest, template: ChatTemplate | None) -> None:
     """Checks the tools of a request.
 

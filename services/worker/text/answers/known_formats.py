@@ -5,8 +5,9 @@ Written after the chat templates and model cards of the families; docs/tools.md 
 
 from services.worker.text.answers.tool_format import CallSyntax, ReasoningMarks, ToolFormat
 
-_HERMES = CallSyntax(body="json", opens=("<tool_call>",), closes=("</tool_call>",))
-_BARE_JSON = CallSyntax(body="json")
+_HERMES = CallSyntax(body="json", opens=("<tool_call>",), closes=("</tool_call>",), enforced="each")
+_BARE_JSON = CallSyntax(body="json", argument_keys=("parameters", "arguments"), enforced="each")
+_BARE_LIST = CallSyntax(body="json", enforced="list")
 _FUNCTION_TAG = CallSyntax(
     body="named", opens=("<function=",), name_ends=(">",), after_arguments=("</function>",)
 )
@@ -39,6 +40,7 @@ TOOL_FORMATS = (
             CallSyntax(
                 body="named",
                 opens=_DEEPSEEK_BLOCK,
+                enforced="named",
                 closes=_DEEPSEEK_END,
                 items="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
                 name_ends=("\n",),
@@ -55,6 +57,7 @@ TOOL_FORMATS = (
             CallSyntax(
                 body="named",
                 opens=_DEEPSEEK_BLOCK,
+                enforced="named",
                 closes=_DEEPSEEK_END,
                 items="<｜tool▁call▁begin｜>",
                 name_ends=("<｜tool▁sep｜>",),
@@ -70,6 +73,8 @@ TOOL_FORMATS = (
             CallSyntax(
                 body="named",
                 opens=("<|tool_calls_section_begin|>",),
+                enforced="named",
+                name_prefix="functions.",
                 closes=("<|tool_calls_section_end|>",),
                 items="<|tool_call_begin|>",
                 name_ends=("<|tool_call_argument_begin|>",),
@@ -150,10 +155,30 @@ TOOL_FORMATS = (
         ),
     ),
     ToolFormat(
+        name="mistral_v11",
+        models="Mistral Small 3.2, Devstral, Magistral",
+        signs=(("[TOOL_CALLS]", "[ARGS]"),),
+        calls=(
+            CallSyntax(
+                body="json",
+                opens=("[TOOL_CALLS]",),
+                name_ends=("[ARGS]", "[CALL_ID]", "{"),
+                enforced="named",
+            ),
+        ),
+    ),
+    ToolFormat(
         name="mistral",
-        models="Mistral 7B v0.3, Nemo, Small, Large, Devstral, Magistral",
+        models="Mistral 7B v0.3, Nemo, Large, Small 3",
         signs=(("[TOOL_CALLS]",),),
-        calls=(CallSyntax(body="json", opens=("[TOOL_CALLS]",), name_ends=("[ARGS]", "[CALL_ID]", "{")),),
+        calls=(
+            CallSyntax(
+                body="json",
+                opens=("[TOOL_CALLS]",),
+                name_ends=("[ARGS]", "[CALL_ID]", "{"),
+                enforced="list",
+            ),
+        ),
     ),
     ToolFormat(
         name="command_r",
@@ -165,6 +190,8 @@ TOOL_FORMATS = (
                 opens=("<|START_ACTION|>",),
                 closes=("<|END_ACTION|>",),
                 name_keys=("tool_name", "name"),
+                argument_keys=("parameters", "arguments"),
+                enforced="list",
             ),
         ),
     ),
@@ -177,6 +204,7 @@ TOOL_FORMATS = (
                 body="json",
                 opens=("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
                 closes=("<|action_end|>",),
+                enforced="each",
             ),
         ),
     ),
@@ -184,20 +212,20 @@ TOOL_FORMATS = (
         name="nemotron",
         models="Nemotron Nano and Super (Llama)",
         signs=(("<TOOLCALL>",),),
-        calls=(CallSyntax(body="json", opens=("<TOOLCALL>",), closes=("</TOOLCALL>",)),),
+        calls=(CallSyntax(body="json", opens=("<TOOLCALL>",), closes=("</TOOLCALL>",), enforced="list"),),
     ),
     ToolFormat(
         name="jamba",
         models="Jamba 1.5, MiniMax M1, GigaChat",
         signs=(("<tool_calls>",),),
-        calls=(CallSyntax(body="json", opens=("<tool_calls>",), closes=("</tool_calls>",)),),
+        calls=(CallSyntax(body="json", opens=("<tool_calls>",), closes=("</tool_calls>",), enforced="list"),),
     ),
     ToolFormat(
         name="phi4_mini",
         models="Phi-4-mini",
         signs=(("<|/tool_call|>",), ("<|/tool|>",), ("functools",)),
         calls=(
-            CallSyntax(body="json", opens=("<|tool_call|>",), closes=("<|/tool_call|>",)),
+            CallSyntax(body="json", opens=("<|tool_call|>",), closes=("<|/tool_call|>",), enforced="list"),
             CallSyntax(body="json", opens=("functools",)),
         ),
     ),
@@ -205,7 +233,10 @@ TOOL_FORMATS = (
         name="granite",
         models="Granite 3.0 to 3.3",
         signs=(("<|tool_call|>",),),
-        calls=(CallSyntax(body="json", opens=("<|tool_call|>", "<tool_call>"), closes=("</tool_call>",)),),
+        calls=(
+            CallSyntax(body="json", opens=("<|tool_call|>",), enforced="list"),
+            CallSyntax(body="json", opens=("<tool_call>",), closes=("</tool_call>",)),
+        ),
     ),
     ToolFormat(
         name="hermes",
@@ -241,7 +272,7 @@ TOOL_FORMATS = (
             _FUNCTION_TAG,
         ),
     ),
-    ToolFormat(name="xlam", models="xLAM 2", signs=(("<xlam",),), calls=(_BARE_JSON,)),
+    ToolFormat(name="xlam", models="xLAM 2", signs=(("<xlam",),), calls=(_BARE_LIST,)),
 )
 
 REASONING = (

@@ -16,7 +16,12 @@ from shared.messages import ReasoningPart, TextPart, ToolCallPart
 from tests.kits.answers.written_answers import ANSWERS, HARD, SCHEMAS, Written
 
 SPLITS = int(os.environ.get("RYZ_TEST_SPLITS", "15"))
-_MARKS = {"mistral": "[THINK]", "command_r": "<|START_THINKING|>", "seed_oss": "<seed:think>"}
+_MARKS = {
+    "mistral": "[THINK]",
+    "mistral_v11": "[THINK]",
+    "command_r": "<|START_THINKING|>",
+    "seed_oss": "<seed:think>",
+}
 FORMS = {
     known.name: AnswerFormat(
         tools=known,
