@@ -1,4 +1,4 @@
-"""The base of routes that take a JSON body, ask one question on the bus, and answer with JSON."""
+"""The base of routes that take a JSON body, ask something on the bus, and answer with JSON."""
 
 import time
 from abc import abstractmethod
@@ -32,6 +32,10 @@ class JsonRoute(ServingRoute, Generic[B]):
     async def answer_body(self, body: B, exchange: HttpExchange, timeout_s: float) -> bytes:
         """Returns the answer; raises the error that becomes it."""
 
+    def timeout_in(self, body: B) -> float | None:
+        """Returns the time limit in a body, in seconds; None if it has none."""
+        return None
+
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
         context, settings = self.context, self.context.settings
@@ -51,11 +55,15 @@ class JsonRoute(ServingRoute, Generic[B]):
         if body.model_extra:
             context.metrics.unknown_fields.inc(len(body.model_extra))
         timeout_s = time_limit_s(
-            exchange.headers, None, default_s=settings.default_timeout_s, max_s=settings.max_timeout_s
+            exchange.headers,
+            self.timeout_in(body),
+            default_s=settings.default_timeout_s,
+            max_s=settings.max_timeout_s,
         )
         async with self.running_request(exchange, timeout_s):
             answer = await self.answer_body(body, exchange, timeout_s)
-            await exchange.reply.send_whole(200, answer, [])
+            headers = exchange.outcome.headers() if exchange.outcome.group else []
+            await exchange.reply.send_whole(200, answer, headers)
 
     async def _read_body(self, exchange: HttpExchange) -> bytes:
         raw = await self.context.bodies.read_body(

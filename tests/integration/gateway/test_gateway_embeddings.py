@@ -15,6 +15,7 @@ from services.worker.null.null_prompts import HIDDEN_SIZE, null_embedding
 from shared.messages import EmbeddingOptions
 from tests.kits.gateway.gateway import Gateway
 from tests.kits.gateway.with_leader import gateway_with_leader
+from tests.kits.worker.leader import null_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PATH = "/v1/embeddings"
@@ -118,3 +119,13 @@ async def test_the_sdk_raises_its_own_error(sdk: AsyncOpenAI) -> None:
     with pytest.raises(BadRequestError) as caught:
         await sdk.embeddings.create(model="demo", input=["a", ""])
     assert caught.value.param == "input[1]"
+
+
+async def test_a_caller_that_leaves_ends_all_inputs() -> None:
+    async with gateway_with_leader(leader={"engine": null_engine(delay_s=0.02)}) as slow:
+        async with httpx.AsyncClient(base_url=slow.url) as http:
+            body = {"model": "demo", "input": ["x" * 2000] * 50}
+            with pytest.raises(httpx.ReadTimeout):
+                await http.post(PATH, json=body, timeout=0.3)
+        await slow.wait_idle()
+        assert len(slow.fleet.requests) < 50, "the rest was not begun"
