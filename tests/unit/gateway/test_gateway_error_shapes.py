@@ -51,6 +51,6 @@ def test_a_leaders_error_names_the_callers_field() -> None:
     told = renamed(error, {"structured": "response_format"})
     assert isinstance(told, InvalidRequest)
     assert told.message == "`response_format`: `not` cannot be enforced"
-    assert told.data == {"param": "response_format.definition"}
+    assert told.data == {"param": "response_format.definition", "keyword": "not"}
     other: RyzError = InvalidRequest("`n` is wrong", param="n")
     assert renamed(other, {"structured": "response_format"}) is other
