@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from services.gateway.completions.logprob_forms import completion_logprobs, echoed_logprobs
+from services.gateway.completions.message_parts import delta_of
 from services.gateway.completions.whole_responses import (
     chat_logprobs,
     head_of,
@@ -100,11 +101,18 @@ class ChatChunkWriter(_ChunkWriter):
         return self._join(events, 0)
 
     def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
-        """A chunk for each choice's text, and one for its end."""
+        """A chunk for each part of a choice's text, calls and reasoning, and one for its end.
+
+        The first chunk of a delta has its log probabilities.
+        """
         events: list[bytes] = []
         for delta in deltas:
             start = self._prefix + b"%d" % (prompt * self._n + delta.choice)
-            if delta.text or delta.logprobs:
+            if delta.parts:
+                for place, part in enumerate(delta.parts):
+                    end = self._plain_end if place else self._end(delta)
+                    events.append(start + b',"delta":' + _encode(delta_of(part))[:-1] + end)
+            elif delta.text or delta.logprobs:
                 events.append(start + b',"delta":{"content":' + _encode(delta.text) + self._end(delta))
             if delta.finish_reason is not None:
                 reason = delta.finish_reason.encode()

@@ -13,8 +13,9 @@ from services.gateway.completions.request_translation import (
     Origin,
     chat_request,
     completion_requests,
-    refuse_unsupported,
+    field_names_of,
 )
+from services.gateway.completions.unsupported_fields import refuse_unsupported
 from services.gateway.generation.door import GenerationCall
 from services.gateway.generation.idempotency import IdempotentCall
 from services.gateway.generation.new_calls import count_once, in_session, seed_of
@@ -98,4 +99,5 @@ def _call(
         timeout_s=body.timeout,
         unknown_fields=unknown,
         door_data=b"" if body.prompt_logprobs is None else PROMPT_LOGPROBS,
+        field_names=field_names_of(body),
     )

@@ -4,18 +4,16 @@ Checks names, types and ranges of every known field. `request_translation.py` de
 a generation; unknown fields stay in `model_extra`, so that they can be counted.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import Field, PlainValidator, WithJsonSchema
 
-from services.gateway.bodies.json_shape import MAX_FIELDS
+from services.gateway.completions.body_types import FewFields, LenientBody, wrong
+from services.gateway.completions.message_schema import Messages
 from shared.messages.base import NOT_IN_NAMES
-from shared.messages.generate import MAX_BIASES, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
+from shared.messages.generate import MAX_BIASES, MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_TOKENS, MAX_STOPS
 
-MAX_MESSAGES = 4096
-MAX_PARTS = 4096  # of one message
 _MAX_PROMPTS = 999  # of one call, whatever RYZ_MAX_PROMPTS says
 NAME = rf"^[^{NOT_IN_NAMES}]+$"  # of a model or a session, for a field that bounds its length
 _U32_MAX = 2**32 - 1
@@ -24,53 +22,18 @@ _I64 = 2**63
 _TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=_U32_MAX)]], msgspec.Meta(min_length=1)]
 
 
-def _wrong(message: str, at: str = "") -> PydanticCustomError:
-    """An error that `errors.py` reports at the field plus `at`."""
-    escaped = message.replace("{", "(").replace("}", ")")  # braces would be fields of a template
-    return PydanticCustomError("wrong", escaped, {"at": at})
-
-
-def _few_fields(value: Any) -> Any:
-    if isinstance(value, dict) and len(value) > MAX_FIELDS:
-        raise _wrong(f"has {len(value)} fields and may have {MAX_FIELDS}")
-    return value
-
-
-def _text_of(content: Any) -> str:
-    """The text of a message's content: a string, or a list of text parts, which are joined."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise _wrong("must be a string or a list of text parts")
-    if len(content) > MAX_PARTS:
-        raise _wrong(f"must have at most {MAX_PARTS} text parts, got {len(content)}: join them")
-    texts = []
-    for index, part in enumerate(content):
-        if not isinstance(part, dict):
-            raise _wrong("must be an object with `type` and `text`", f"[{index}]")
-        kind = part.get("type")
-        if kind != "text":
-            got = kind[:64] if isinstance(kind, str) else type(kind).__name__
-            raise _wrong(f"only parts of type 'text' are supported, got {got!r}", f"[{index}].type")
-        text = part.get("text")
-        if not isinstance(text, str):
-            raise _wrong("must be a string", f"[{index}].text")
-        texts.append(text)
-    return "".join(texts)
-
-
 def _stops_of(stop: Any) -> list[str]:
     stops = [stop] if isinstance(stop, str) else stop
     if stops is None:
         return []
     if not isinstance(stops, list):
-        raise _wrong("must be a string or a list of strings")
+        raise wrong("must be a string or a list of strings")
     if len(stops) > MAX_STOPS:
-        raise _wrong(f"must have at most {MAX_STOPS} strings, got {len(stops)}")
+        raise wrong(f"must have at most {MAX_STOPS} strings, got {len(stops)}")
     if not all(isinstance(item, str) for item in stops):
-        raise _wrong("must be a string or a list of strings")
+        raise wrong("must be a string or a list of strings")
     if not all(1 <= len(item) <= 256 for item in stops):
-        raise _wrong("must have strings of 1 to 256 characters")
+        raise wrong("must have strings of 1 to 256 characters")
     return stops
 
 
@@ -78,15 +41,15 @@ def _biases_of(biases: Any) -> dict[int, float]:
     if biases is None:
         return {}
     if not isinstance(biases, dict):
-        raise _wrong("must be an object that maps token ids to numbers")
+        raise wrong("must be an object that maps token ids to numbers")
     if len(biases) > MAX_BIASES:
-        raise _wrong(f"must have at most {MAX_BIASES} tokens, got {len(biases)}")
+        raise wrong(f"must have at most {MAX_BIASES} tokens, got {len(biases)}")
     result: dict[int, float] = {}
     for key, bias in biases.items():
         if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= _U32_MAX):
-            raise _wrong(f"keys must be token ids, got {key[:64]!r}")
+            raise wrong(f"keys must be token ids, got {key[:64]!r}")
         if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
-            raise _wrong(f"the bias of token {key} must be a number from -100 to 100")
+            raise wrong(f"the bias of token {key} must be a number from -100 to 100")
         result[int(key)] = float(bias)
     return result
 
@@ -108,32 +71,19 @@ def _prompts_of(prompt: Any) -> list[str | list[int]]:
     if _is_token_ids(prompt):
         return [prompt]
     if isinstance(prompt, list) and len(prompt) > _MAX_PROMPTS:
-        raise _wrong(
-            f"must be a list of token ids, or have at most {_MAX_PROMPTS} prompts, got {len(prompt)}"
-        )
+        raise wrong(f"must be a list of token ids, or have at most {_MAX_PROMPTS} prompts, got {len(prompt)}")
     if (
         isinstance(prompt, list)
         and prompt
         and all(isinstance(item, str) or _is_token_ids(item) for item in prompt)
     ):
         return prompt
-    raise _wrong("must be a string, a list of token ids, or a non-empty list of those")
+    raise wrong("must be a string, a list of token ids, or a non-empty list of those")
 
 
 _BOUNDED_STRING = {"type": "string", "minLength": 1, "maxLength": 256}
-_TEXT_PART = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-_TEXT_PARTS = {"type": "array", "items": _TEXT_PART, "maxItems": MAX_PARTS}
 _TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 
-Content = Annotated[
-    str,
-    PlainValidator(_text_of),
-    WithJsonSchema({"anyOf": [{"type": "string"}, _TEXT_PARTS]}),
-]
 Stops = Annotated[
     list[str],
     PlainValidator(_stops_of),
@@ -163,15 +113,24 @@ Prompts = Annotated[
 ]
 
 
-_T = TypeVar("_T")
-FewFields = Annotated[_T, BeforeValidator(_few_fields)]
+StopTokens = Annotated[
+    list[Annotated[int, Field(ge=0, le=_U32_MAX)]], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)
+]
+# checked in `answer_forms.py`
+Form = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "null"}]})]
+Definition = Annotated[
+    Any, WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}, {"type": "null"}]})
+]
+# checked in `chat_tools.py`
+Tools = Annotated[
+    Any, WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "null"}]})
+]
+ToolChoice = Annotated[
+    Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]})
+]
 
 
-class _LenientBody(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
-
-
-class StreamOptions(_LenientBody):
+class StreamOptions(LenientBody):
     """Options of a streamed answer."""
 
     include_usage: bool | None = None
@@ -184,19 +143,7 @@ class StreamOptions(_LenientBody):
     ] = None
 
 
-class ChatMessageBody(_LenientBody):
-    """One message of the conversation; `developer` is another word for `system`."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content
-    name: Annotated[str, Field(max_length=256)] | None = None
-
-
-# only the first wrong message is reported
-Messages = Annotated[list[FewFields[ChatMessageBody]], Field(max_length=MAX_MESSAGES, fail_fast=True)]
-
-
-class SamplingBody(_LenientBody):
+class SamplingBody(LenientBody):
     """Fields of both routes. A field that is null counts as absent, as OpenAI's clients expect."""
 
     model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
@@ -214,6 +161,8 @@ class SamplingBody(_LenientBody):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stop: Stops = Field(default_factory=list)
     max_tokens: Annotated[int, Field(ge=1, le=_I32_MAX)] | None = None
+    stop_token_ids: StopTokens | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=_I32_MAX)] | None = None
     prompt_logprobs: Annotated[
         int | None, Field(ge=0, le=MAX_LOGPROBS, description="As vLLM has it; not streamed.")
     ] = None
@@ -221,7 +170,18 @@ class SamplingBody(_LenientBody):
         int | None, Field(ge=1, le=_I32_MAX, description="Keeps so many last tokens of the prompt.")
     ] = None
     ignore_eos: bool | None = None
+    response_format: Form = None
+    structured_outputs: Form = None
+    guided_json: Definition = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    json_schema: Definition = None
+    grammar: str | None = None
     user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: Annotated[bool, Field(description="Accepted; completions are not stored.")] | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
     timeout: Annotated[float, Field(gt=0, description="Seconds.")] | None = None
     session_id: str | None = None
     session_must_exist: bool | None = None
@@ -231,6 +191,13 @@ class ChatCompletionRequest(SamplingBody):
     """The body of `POST /v1/chat/completions`."""
 
     messages: Annotated[Messages, Field(min_length=1)]
+    tools: Tools = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Field(description="Variables for the model's chat template.")
+    ] = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=_I32_MAX)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None

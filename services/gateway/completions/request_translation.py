@@ -1,95 +1,34 @@
 """Translates OpenAI's requests into `GenerateRequest`s. Pure: ids, seeds and sessions are arguments.
 
-Decides which fields of a body are used, which are refused because they would change the meaning of the answer
-or are misspelt, and which are only counted. `completion_schema.py` has checked types and ranges.
+`completion_schema.py` has checked types and ranges, `unsupported_fields.py` the fields that are not known.
 """
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
+from services.gateway.completions.answer_forms import form_of
+from services.gateway.completions.chat_messages import check_results, messages_of
+from services.gateway.completions.chat_tools import tool_use_of
 from services.gateway.completions.completion_schema import (
     ChatCompletionRequest,
-    ChatMessageBody,
     CompletionRequest,
     SamplingBody,
 )
 from shared.codec import pack_tokens
 from shared.errors import InvalidRequest
-from shared.messages import ChatMessage, GenerateRequest, Role, Sampling, SessionRef
+from shared.messages import (
+    GenerateRequest,
+    Sampling,
+    SessionRef,
+    StructuredOutput,
+    TemplateOptions,
+)
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for the older route
-MISSPELT = 0.85  # how similar a field must be to a known one to count as misspelt
 _SEED_STEP = 0x9E3779B97F4A7C15 % 2**63  # odd, so all prompts of a call have different seeds
-_LONGEST_FIELD = 64  # comparing takes time; no known name is nearly as long
-_MAX_COMPARED = 16  # unknown fields of a body that are compared; some 0.2 ms each
-_ROLES: dict[str, Role] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
-
-# Fields that would change the answer if they were supported, and their values that change nothing. `False`
-# and `0` are equal in Python, as needed here.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none",),
-    "functions": ([],),
-    "function_call": ("none",),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-    "suffix": ("",),
-    "echo": (False,),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "include_stop_str_in_output": (False,),
-    "use_beam_search": (False,),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": (),
-    "continue_final_message": (False,),
-    "chat_template": (),
-}
-# OpenAI's fields that do not change the answer: they are accepted and counted, with any value.
-_ACCEPTED = frozenset(
-    {
-        "metadata",
-        "moderation",
-        "parallel_tool_calls",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "reasoning_effort",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "verbosity",
-        # of other servers that speak this API
-        "add_generation_prompt",
-        "length_penalty",
-        "priority",
-        "request_id",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-    }
-)
-_NEUTRAL_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
-    "tool_calls": ([],),
-    "function_call": (),
-    "audio": (),
-    "refusal": ("",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,56 +39,6 @@ class Origin:
     tenant: str
     seed: int
     session: SessionRef | None
-
-
-def refuse_unsupported(body: SamplingBody) -> list[str]:
-    """Refuses fields that would change the answer and are not supported, and misspelt ones.
-
-    Only the first `_MAX_COMPARED` unknown fields are compared with known ones.
-
-    Returns:
-        The names of the fields that are not known, shortened.
-
-    Raises:
-        InvalidRequest: Names the field.
-    """
-    extra = body.model_extra
-    unknown: list[str] = []
-    if extra:
-        for field, value in extra.items():
-            neutral = _NEUTRAL.get(field)
-            if neutral is None:
-                if len(unknown) < _MAX_COMPARED:
-                    _refuse_misspelt(field, type(body))
-                unknown.append(field[:_LONGEST_FIELD])
-            else:
-                _refuse_unless_neutral(field, value, neutral)
-    if isinstance(body, ChatCompletionRequest):
-        for place, message in enumerate(body.messages):
-            for field, value in (message.model_extra or {}).items():
-                neutral = _NEUTRAL_IN_MESSAGE.get(field)
-                if neutral is not None:
-                    _refuse_unless_neutral(f"messages[{place}].{field}", value, neutral)
-    return unknown
-
-
-def _refuse_misspelt(field: str, kind: type[SamplingBody]) -> None:
-    """Raises `InvalidRequest` if an unknown field is nearly a known one.
-
-    Fields that other servers know (`_ACCEPTED`) are never misspelt.
-    """
-    if field in _ACCEPTED or len(field) > _LONGEST_FIELD:
-        return
-    meant = difflib.get_close_matches(field, [*kind.model_fields, *_NEUTRAL], n=1, cutoff=MISSPELT)
-    if meant:
-        raise InvalidRequest(f"unknown field `{field}`: did you mean `{meant[0]}`?", param=field)
-
-
-def _refuse_unless_neutral(field: str, value: Any, neutral: tuple[Any, ...]) -> None:
-    if value is None or value in neutral:
-        return
-    allowed = " or ".join(["absent", *(repr(item) for item in neutral if item != "")])
-    raise InvalidRequest(f"`{field}` is not supported: it must be {allowed}", param=field)
 
 
 def sampling_of(body: SamplingBody, *, seed: int, max_tokens: int, logprobs: int) -> Sampling:
@@ -165,6 +54,8 @@ def sampling_of(body: SamplingBody, *, seed: int, max_tokens: int, logprobs: int
         "frequency_penalty",
         "n",
         "ignore_eos",
+        "stop_token_ids",
+        "min_tokens",
     ):
         value = getattr(body, name)
         if value is not None:
@@ -201,13 +92,17 @@ def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest
     Raises:
         InvalidRequest: Fields contradict each other; names one.
     """
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else -1
+    messages = messages_of(body.messages)
+    answers = any(message.role == "assistant" for message in messages)
+    check_results(messages, whole=answers or origin.session is None)
+    parallel = body.parallel_tool_calls is not False
     return GenerateRequest(
         request_id=origin.request_id,
         model=body.model,
-        messages=messages_of(body.messages),
+        messages=messages,
         sampling=sampling_of(
             body,
             seed=origin.seed,
@@ -217,16 +112,39 @@ def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest
         session=origin.session,
         tenant=origin.tenant,
         delivery=_delivery(body),
+        tools=tool_use_of(body.tools, body.tool_choice, parallel=parallel),
+        structured=_structure_of(body),
+        template=_template_of(body),
         truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
     )
 
 
-def messages_of(messages: Sequence[ChatMessageBody]) -> list[ChatMessage]:
-    """The messages of a body as wire messages."""
-    return [
-        ChatMessage(role=_ROLES[message.role], content=message.content, name=message.name or "")
-        for message in messages
-    ]
+def _structure_of(body: SamplingBody) -> StructuredOutput | None:
+    found = form_of(vars(body))
+    return found[1] if found is not None else None
+
+
+def _template_of(body: ChatCompletionRequest) -> TemplateOptions | None:
+    if body.reasoning_effort is None and not body.chat_template_kwargs:
+        return None
+    variables = body.chat_template_kwargs
+    return TemplateOptions(
+        reasoning_effort=body.reasoning_effort or "",
+        variables=msgspec.json.encode(variables).decode() if variables else "",
+    )
+
+
+def field_names_of(body: SamplingBody) -> dict[str, str]:
+    """The caller's names of fields of `GenerateRequest`, for a leader's errors."""
+    found = form_of(vars(body))
+    names = {
+        "template.variables": "chat_template_kwargs",
+        "template.reasoning_effort": "reasoning_effort",
+        "template": "chat_template_kwargs",
+    }
+    if found is not None:
+        names |= {"structured.definition": found[0], "structured.choices": found[0], "structured": found[0]}
+    return names
 
 
 def completion_requests(
@@ -255,7 +173,7 @@ def completion_requests(
     if body.echo and body.logprobs is not None:
         most = max(sampling.prompt_logprobs, body.logprobs)
         sampling = msgspec.structs.replace(sampling, prompt_logprobs=most)
-    delivery = _delivery(body)
+    delivery, structured = _delivery(body), _structure_of(body)
     return [
         GenerateRequest(
             request_id=request_id,
@@ -266,6 +184,7 @@ def completion_requests(
             session=origin.session,
             tenant=origin.tenant,
             delivery=delivery,
+            structured=structured,
             truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
             prompt_only=body.max_tokens == 0,
             echo=bool(body.echo),

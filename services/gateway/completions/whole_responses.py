@@ -17,10 +17,11 @@ from services.gateway.completions.logprob_forms import (
     joined_logprobs,
     prompt_logprobs,
 )
+from services.gateway.completions.message_parts import message_of
 from services.gateway.generation.answer_cost import entries_of_token
 from services.gateway.generation.envelope import Envelope
 from shared.client import Choice, Completion
-from shared.messages import ModelCard, SessionOutcome, TokenLogprob, Usage
+from shared.messages import ModelCard, SessionOutcome, TextPart, TokenLogprob, Usage
 
 _MANY_ENTRIES = 5_000  # tokens and log probabilities; each takes 1 to 5 us
 
@@ -51,6 +52,7 @@ def usage_of(usages: Sequence[Usage]) -> dict[str, Any]:
             "cached_tokens": sum(usage.cached_tokens for usage in usages),
             "fetched_tokens": sum(usage.fetched_tokens for usage in usages),
         },
+        "completion_tokens_details": {"reasoning_tokens": sum(usage.reasoning_tokens for usage in usages)},
     }
 
 
@@ -114,7 +116,7 @@ def chat_body(
     body["choices"] = [
         {
             "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": message_of(choice.parts or [TextPart(text=choice.text)]),
             "logprobs": chat_logprobs(choice.logprobs) if logprobs else None,
             "finish_reason": choice.finish_reason,
         }

@@ -9,15 +9,17 @@ def renamed(error: RyzError, names: Mapping[str, str]) -> RyzError:
     """The error with the caller's name of the field, also in its message; the same one without such a name.
 
     Args:
-        error: Names a field of `GenerateRequest` in `param`.
-        names: The caller's names by those of `GenerateRequest`.
+        error: Names a field of `GenerateRequest` in `param`, or one inside it.
+        names: The caller's names by those of `GenerateRequest`; of several that fit, the longest counts.
     """
     param = error.data.get("param")
     if not isinstance(param, str):
         return error
-    field, dot, rest = param.partition(".")
-    name = names.get(field)
-    if name is None:
-        return error
-    data = {**error.data, "param": f"{name}{dot}{rest}"}
-    return type(error)(error.message.replace(f"`{field}", f"`{name}"), **data)
+    for field in sorted(names, key=len, reverse=True):
+        rest = param[len(field) :]
+        if param.startswith(field) and (not rest or rest[0] in ".["):
+            told = error.message.replace(f"`{field}", f"`{names[field]}")
+            top = field.partition(".")[0]
+            told = told.replace(f"`{top}", f"`{names[field]}")
+            return type(error)(told, **{**error.data, "param": names[field] + rest})
+    return error

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from services.gateway.completions.completion_schema import NAME, FewFields
+from services.gateway.completions.body_types import FewFields
+from services.gateway.completions.completion_schema import NAME
 from shared.messages.conversation import MAX_TOOLS
 from shared.messages.generate import MAX_LOGPROBS
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from services.gateway.bodies.body_parser import check_content_type, parse_body
 from services.gateway.bodies.body_reader import BodyLimit, discard_body
 from services.gateway.bodies.large_bodies import is_large
-from services.gateway.completions.request_translation import messages_of
+from services.gateway.completions.chat_messages import messages_of
 from services.gateway.http.openapi_document import body_documented_as
 from services.gateway.http.serving_route import GatewayContext, body_party
 from services.gateway.sessions import session_file

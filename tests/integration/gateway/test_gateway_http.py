@@ -216,7 +216,7 @@ async def probes_and_metrics(gateway: Gateway, http: httpx.AsyncClient) -> None:
     assert int(refused.headers["retry-after"]) >= 1
     gateway.broker.start()
     assert (await http.get("/ready")).status_code == 200
-    await http.post("/v1/chat/completions", json={"model": "demo", "messages": HELLO, "store": True})
+    await http.post("/v1/chat/completions", json={"model": "demo", "messages": HELLO, "brand_new": True})
     text = (await http.get("/metrics")).text
     route = 'route="/v1/chat/completions"'
     assert f'ryz_gateway_requests_total{{{route},status="200"}} 1.0' in text

@@ -1,0 +1,30 @@
+"""What the models of bodies share: leniency about unknown fields, and errors that name a place."""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic_core import PydanticCustomError
+
+from services.gateway.bodies.json_shape import MAX_FIELDS
+
+
+def wrong(message: str, at: str = "") -> PydanticCustomError:
+    """An error that `errors.py` reports at the field plus `at`."""
+    escaped = message.replace("{", "(").replace("}", ")")  # braces would be fields of a template
+    return PydanticCustomError("wrong", escaped, {"at": at})
+
+
+def _few_fields(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > MAX_FIELDS:
+        raise wrong(f"has {len(value)} fields and may have {MAX_FIELDS}")
+    return value
+
+
+_T = TypeVar("_T")
+FewFields = Annotated[_T, BeforeValidator(_few_fields)]
+
+
+class LenientBody(BaseModel):
+    """A body, or a part of one, whose unknown fields are kept in `model_extra`."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())

@@ -1,0 +1,124 @@
+"""Reads the tools of a chat completion and the choice among them. Pure."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from shared.errors import InvalidRequest
+from shared.messages import ToolDefinition, ToolUse
+from shared.messages.conversation import MAX_TOOLS
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_MODES: dict[str, Literal["auto", "none", "required"]] = {
+    "auto": "auto",
+    "none": "none",
+    "required": "required",
+}
+
+
+def tool_use_of(tools: Any, choice: Any, *, parallel: bool) -> ToolUse | None:
+    """The tools of a request; None without tools.
+
+    Args:
+        tools: The field `tools`.
+        choice: The field `tool_choice`.
+        parallel: The answer may have more than one call.
+
+    Raises:
+        InvalidRequest: A tool is wrong or not a function, or the choice names none of them.
+    """
+    if tools is not None and not isinstance(tools, list):
+        raise _wrong("tools", "must be a list of tools")
+    if not tools:
+        if choice not in (None, "auto", "none"):
+            raise _wrong("tool_choice", "needs `tools`: without them it is 'auto', 'none' or absent")
+        return None
+    if len(tools) > MAX_TOOLS:
+        raise _wrong("tools", f"must have at most {MAX_TOOLS} tools, got {len(tools)}")
+    definitions = [_definition(tool, f"tools[{place}]") for place, tool in enumerate(tools)]
+    seen: set[str] = set()
+    for place, one in enumerate(definitions):
+        if one.name in seen:
+            raise _wrong(f"tools[{place}].function.name", f"is {one.name!r}, as that of an earlier tool")
+        seen.add(one.name)
+    if choice is None:
+        return ToolUse(tools=definitions, parallel=parallel)
+    if isinstance(choice, str):
+        mode = _MODES.get(choice)
+        if mode is None:
+            raise _wrong("tool_choice", "must be 'auto', 'none', 'required', or an object that names a tool")
+        return ToolUse(tools=definitions, choice=mode, parallel=parallel)
+    if not isinstance(choice, dict):
+        raise _wrong("tool_choice", "must be a string or an object")
+    kind = choice.get("type")
+    if kind == "function":
+        name = _named(choice, "tool_choice", seen)
+        return ToolUse(tools=definitions, choice="named", name=name, parallel=parallel)
+    if kind == "allowed_tools":
+        return _allowed(definitions, choice.get("allowed_tools"), seen, parallel=parallel)
+    raise _wrong("tool_choice.type", f"must be 'function' or 'allowed_tools', got {str(kind)[:64]!r}")
+
+
+def _allowed(definitions: list[ToolDefinition], allowed: Any, known: set[str], *, parallel: bool) -> ToolUse:
+    at = "tool_choice.allowed_tools"
+    listed = allowed.get("tools") if isinstance(allowed, dict) else None
+    if not isinstance(listed, list) or not listed:
+        raise _wrong(f"{at}.tools", "must be a list of tools")
+    mode = allowed.get("mode", "auto")
+    if mode not in ("auto", "required"):
+        raise _wrong(f"{at}.mode", "must be 'auto' or 'required'")
+    names = {_named(one, f"{at}.tools[{place}]", known) for place, one in enumerate(listed)}
+    chosen = [one for one in definitions if one.name in names]
+    return ToolUse(tools=chosen, choice=_MODES[mode], parallel=parallel)
+
+
+def _named(choice: Any, at: str, known: set[str]) -> str:
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or name not in known:
+        raise _wrong(f"{at}.function.name", f"must be the name of one of `tools`, got {str(name)[:64]!r}")
+    return name
+
+
+def _definition(tool: Any, at: str) -> ToolDefinition:
+    if not isinstance(tool, dict):
+        raise _wrong(at, "must be an object")
+    kind = tool.get("type")
+    if kind != "function":
+        raise _wrong(f"{at}.type", f"must be 'function': tools of type {str(kind)[:64]!r} are not served")
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        raise _wrong(f"{at}.function", "must be an object")
+    name, description = function.get("name"), function.get("description")
+    parameters, strict = function.get("parameters"), function.get("strict")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise _wrong(f"{at}.function.name", "must have 1 to 128 letters, digits or _ . : -")
+    if description is not None and not isinstance(description, str):
+        raise _wrong(f"{at}.function.description", "must be a string")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise _wrong(f"{at}.function.parameters", "must be a JSON Schema, which is an object")
+    if strict is not None and not isinstance(strict, bool):
+        raise _wrong(f"{at}.function.strict", "must be true or false")
+    return ToolDefinition(
+        name=name,
+        description=description or "",
+        parameters="" if parameters is None else msgspec.json.encode(parameters).decode(),
+        strict=bool(strict),
+    )
+
+
+def refuse_older_tools(fields: Mapping[str, Any]) -> None:
+    """Refuses `functions` and `function_call`, which came before `tools`, unless they ask for nothing.
+
+    Raises:
+        InvalidRequest: Names the field.
+    """
+    for field, newer in (("functions", "tools"), ("function_call", "tool_choice")):
+        if fields.get(field) not in (None, [], "none"):
+            raise _wrong(field, f"is no longer served: send `{newer}`")
+
+
+def _wrong(param: str, problem: str) -> InvalidRequest:
+    return InvalidRequest(f"`{param}` {problem}", param=param)
