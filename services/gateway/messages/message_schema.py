@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from services.gateway.completions.completion_schema import MAX_MESSAGES, NAME
+from services.gateway.completions.completion_schema import NAME
+from services.gateway.completions.message_schema import MAX_MESSAGES
 from shared.messages.conversation import MAX_TOOLS
 from shared.messages.generate import MAX_STOPS
 

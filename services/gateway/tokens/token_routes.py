@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.completions.request_translation import messages_of
+from services.gateway.completions.chat_messages import messages_of
 from services.gateway.generation.field_names import renamed
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.responses.response_tools import tool_use_of

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.gateway.completions.completion_schema import NAME, Messages
+from services.gateway.completions.completion_schema import NAME
+from services.gateway.completions.message_schema import Messages
 from shared.messages.conversation import MAX_TOOLS
 
 MAX_IDS = 262_144  # of one call; as many fill a message of the bus
