@@ -11,6 +11,9 @@ class GrammarRefused(Exception):
     """llguidance refuses a grammar; the text is its own."""
 
 
+_TRIAL_TOKENS = 4  # that are followed at once, to see that it can be
+
+
 class CompiledGrammar:
     """A compiled grammar. Thread-safe; a call returns the constraint of one choice.
 
@@ -27,11 +30,15 @@ class CompiledGrammar:
         self._matcher = LLMatcher(vocabulary.library, text, log_level=0, limits=parser_limits())
         self._raise_error()
         trial = self._matcher.deep_copy()
-        mask = trial.compute_bitmask()
-        if not trial.is_error() and any(mask):
-            return
-        why = trial.get_error()
-        raise GrammarRefused("no text satisfies it" if not why or "NoExtension" in why else why)
+        for _ in range(_TRIAL_TOKENS):
+            mask = trial.compute_bitmask()
+            if trial.is_error() or not any(mask):
+                why = trial.get_error()
+                raise GrammarRefused("no text satisfies it" if not why or "NoExtension" in why else why)
+            if trial.is_stopped():
+                break
+            trial.consume_token(_first_token(mask, vocabulary))
+            trial.compute_ff_tokens()
 
     def __call__(self) -> MatcherConstraint:
         """Returns a constraint at the beginning of an answer."""
@@ -41,3 +48,9 @@ class CompiledGrammar:
     def _raise_error(self) -> None:
         if self._matcher.is_error():
             raise GrammarRefused(self._matcher.get_error())
+
+
+def _first_token(mask: bytes, vocabulary: TokenVocabulary) -> int:
+    """Returns a token of a mask, one that does not end the answer if there is one."""
+    allowed = [8 * at + bit for at, byte in enumerate(mask) if byte for bit in range(8) if byte >> bit & 1]
+    return next((token_id for token_id in allowed if token_id not in vocabulary.ends), allowed[0])

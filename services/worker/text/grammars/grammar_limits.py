@@ -24,6 +24,8 @@ class GrammarLimits:
         enum_values: Values of all `enum` of a schema.
         properties: Properties of one object.
         all_properties: Properties of all objects of a schema.
+        patterns: Patterns in `patternProperties` of a schema; llguidance compares each with each.
+        literal_chars: Characters of one constant, one choice, or what a regular expression writes out.
         multiple: Largest common multiple of all `multipleOf`, decimal point aside.
     """
 
@@ -36,6 +38,8 @@ class GrammarLimits:
     enum_values: int = 4096
     properties: int = 1000
     all_properties: int = 2000
+    patterns: int = 32
+    literal_chars: int = 8192
     multiple: int = 2000
 
 
@@ -43,6 +47,7 @@ def parser_limits() -> LLParserLimits:
     """Returns llguidance's limits on the work of one grammar."""
     return LLParserLimits(
         max_items_in_row=5000,  # an object of 1000 optional properties has 4000
+        step_max_items=20_000,
         max_lexer_states=50_000,  # of 1 to 2 kB
         verbose_errors=False,  # texts of grammars belong into no log
     )

@@ -9,7 +9,7 @@ import re
 from llguidance import grammar_from
 
 from services.worker.text.grammars.grammar_limits import GrammarLimits
-from services.worker.text.grammars.repetition_bound import most_repetitions
+from services.worker.text.grammars.repetition_bound import check_repetitions
 
 _EBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 _QUOTED = re.compile(r"\"(?:\\.|[^\"\\\n])*\"i?|//[^\n]*|/(?:\\.|[^/\\\n])+/[a-z]*|#[^\n]*")
@@ -33,8 +33,12 @@ def caller_grammar(definition: str, limits: GrammarLimits) -> str:
     for name, directive in _DIRECTIVES.items():
         if "::=" not in definition and directive.search(bare):
             raise ValueError(f"{name} is not served in a grammar")
-    if most_repetitions(definition) > limits.repetitions or _product(definition) > _ALL_REPETITIONS:
-        raise ValueError(f"its repetitions multiply to more than {limits.repetitions}")
+    for quoted in _QUOTED.findall(definition):
+        if len(quoted) > limits.regex_chars:
+            raise ValueError(f"it has a text or an expression of more than {limits.regex_chars} characters")
+    check_repetitions(definition, limits, literals=False)
+    if _product(definition) > _ALL_REPETITIONS:
+        raise ValueError(f"the repetitions of its rules multiply to more than {_ALL_REPETITIONS}")
     try:
         return grammar_from("gbnf" if _EBNF.search(bare) else "lark", definition)
     except Exception as error:  # the converter raises what it meets

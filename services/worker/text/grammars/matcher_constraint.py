@@ -6,11 +6,9 @@ from llguidance import LLMatcher
 
 from services.worker.domain.generation.token_constraint import ConstraintFailed, TokenRefused
 
-MAX_FORCED = 128  # tokens of one run; a longer text comes in several
-
 
 class MatcherConstraint:
-    """See `TokenConstraint`.
+    """See `TokenConstraint`. llguidance ends a forced text after some 16 KiB; it goes on in a further one.
 
     Args:
         matcher: Its own copy of the grammar's matcher.
@@ -51,7 +49,7 @@ class MatcherConstraint:
             return []
         tokens = self._matcher.compute_ff_tokens()
         self._check()
-        return tokens[:MAX_FORCED]
+        return tokens
 
     @property
     def ended(self) -> bool:

@@ -9,7 +9,7 @@ from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 from services.worker.text.grammars.json_schema.schema_grammar import SchemaGrammar
 from services.worker.text.grammars.lark_grammar import caller_grammar
-from services.worker.text.grammars.repetition_bound import most_repetitions
+from services.worker.text.grammars.repetition_bound import check_repetitions
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.errors import InvalidRequest
 from shared.messages import StructuredOutput
@@ -30,6 +30,11 @@ def check_structured(structured: StructuredOutput, limits: GrammarLimits) -> Non
     if kind == "choice":
         if not choices:
             raise refused("needs at least one choice", kind)
+        longest = max(map(len, choices))
+        if longest > limits.literal_chars:
+            raise refused(
+                f"has a choice of {longest} characters, at most {limits.literal_chars} are taken", kind
+            )
         if len(choices) > limits.choices:
             raise refused(f"has {len(choices)} choices, at most {limits.choices} are taken", kind)
     elif choices:
@@ -60,8 +65,7 @@ def compile_structured(
             return CompiledGrammar(vocabulary, caller_grammar(definition, limits))
         if kind == "choice":
             return CompiledGrammar(vocabulary, LLMatcher.grammar_from_lark(_alternatives(structured.choices)))
-        if most_repetitions(definition) > limits.repetitions:
-            raise ValueError(f"its repetitions multiply to more than {limits.repetitions}")
+        check_repetitions(definition, limits)
         return CompiledGrammar(vocabulary, LLMatcher.grammar_from_regex(definition))
     except SchemaFault as fault:
         raise schema_refused(fault) from fault

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from services.worker.text.grammars.repetition_bound import most_repetitions
+from services.worker.text.grammars.repetition_bound import repetitions_of
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.tokenizer import LibraryTokenizer
 from shared.errors import InvalidRequest
@@ -18,6 +18,9 @@ REFUSED: list[tuple[Kind, str, str]] = [
     ("regex", "(a{1000}){1000}", "multiply"),
     ("regex", "a" * 5000, "5000 characters"),
     ("regex", "", "definition"),
+    ("regex", "(" + "x" * 2000 + "){10}", "write out"),
+    ("regex", "(a?){3000}a{3000}", "too many expressions"),
+    ("grammar", 'start: "' + "x" * 5000 + '"', "4096 characters"),
     ("regex", "[^\\x00-\\u{10FFFF}]", "not served"),
     ("grammar", "start: x", "unknown name"),
     ("grammar", 'start: "a', "not served"),
@@ -52,18 +55,18 @@ def test_choices_have_limits_of_number_and_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "most"),
+    ("pattern", "amount"),
     [
-        ("abc", 1),
-        ("a{3}", 3),
-        ("(a{3}b{2}){4}", 12),
-        (r"\{5}a{2,7}", 7),
-        ("[{9}]{2,}", 2),
-        ("(x{2}|(y{5}){5})z{3}", 25),
+        ("abc", (1, 3)),
+        ("a{3}", (3, 3)),
+        ("(a{3}b{2}){4}", (12, 20)),
+        (r"\{5}a{2,7}[0-9]{50}", (50, 5)),
+        ("[{9}]{2,}x*", (2, 1)),
+        ("(x{2}|(y{5}){5})z{3}", (25, 30)),
     ],
 )
-def test_nested_repetitions_are_multiplied(pattern: str, most: int) -> None:
-    assert most_repetitions(pattern) == most
+def test_nested_repetitions_are_multiplied(pattern: str, amount: tuple[int, int]) -> None:
+    assert repetitions_of(pattern) == amount
 
 
 def test_every_kind_of_tokenizer_gives_a_vocabulary() -> None:

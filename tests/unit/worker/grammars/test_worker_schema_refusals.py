@@ -70,6 +70,10 @@ REFUSED: list[tuple[Any, str, str]] = [
     (nested(60), "items", "/items" * 41),
     ({"enum": [f"v{number}" for number in range(10_000)]}, "enum", ""),
     ({"properties": {f"p{number}": {} for number in range(1001)}}, "properties", ""),
+    ({"const": "x" * 10_000}, "const", ""),
+    ({"patternProperties": {f"^{number}:": {} for number in range(40)}}, "patternProperties", ""),
+    ({"allOf": [{"anyOf": [{"minimum": 10 * a + b} for b in range(4)]} for a in range(6)]}, "allOf", ""),
+    ({"allOf": [{"properties": {"p": {"anyOf": [{"minimum": b} for b in range(4)]}}}] * 6}, "allOf", ""),
     ("no schema", "", ""),
     (False, "", ""),
 ]

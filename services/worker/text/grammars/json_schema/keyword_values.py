@@ -91,7 +91,6 @@ def exact(value: Any) -> Any:
 
 VALUES: dict[str, Callable[[Any], Any]] = {
     "type": type_names,
-    "const": exact,
     "required": names,
     "format": format_name,
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), bound),

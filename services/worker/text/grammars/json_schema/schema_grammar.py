@@ -14,6 +14,7 @@ from llguidance import LLMatcher
 
 from services.worker.text.grammars.compiled_grammar import CompiledGrammar, GrammarRefused
 from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.json_schema.combinations import Combinations
 from services.worker.text.grammars.json_schema.least_sizes import TOO_LARGE, LeastSizes
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 from services.worker.text.grammars.json_schema.schema_rewriter import Schema, SchemaRewriter
@@ -32,7 +33,7 @@ _HINTS = {
     "maxProperties": re.compile("min/maxProperties"),
     "patternProperties": re.compile("patternProperty"),
     "$ref": re.compile("circular|reference"),
-    "allOf": re.compile("allOf|Unsatisfiable|too large"),
+    "allOf": re.compile("allOf|Unsatisfiable|too large|[Rr]egex"),
     "anyOf": re.compile("anyOf|too large"),
 }
 
@@ -52,6 +53,9 @@ class SchemaGrammar:
         rewriter = SchemaRewriter(_parsed(definition), limits)
         self._root, self._definitions = rewriter.rewrite()
         self._places = rewriter.places
+        combinations = Combinations(self._definitions)
+        for pointer, place in self._places:
+            combinations.check(pointer, place)
         sizes = LeastSizes(self._definitions)
         for pointer, schema in [*self._places, ("", self._root)]:
             size = sizes.size(schema)

@@ -18,7 +18,7 @@ from services.worker.text.grammars.json_schema.idle_keywords import IGNORED, nor
 from services.worker.text.grammars.json_schema.reference_table import ReferenceTable
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault, joined
 from services.worker.text.grammars.json_schema.string_formats import MOST_CHARS, PATTERNS
-from services.worker.text.grammars.repetition_bound import most_repetitions
+from services.worker.text.grammars.repetition_bound import check_repetitions
 
 Schema = dict[str, Any] | bool
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -43,12 +43,13 @@ class SchemaRewriter:
         self._document = document
         self._limits = limits
         self._references = ReferenceTable(document)
-        self._nodes = self._enum_values = self._properties = 0
+        self._nodes = self._enum_values = self._properties = self._patterns = 0
         self._multiples = Fraction(1, 10**9)  # divides all
         self._scalars: dict[str, Callable[[Any], Any]] = keyword_values.VALUES | {
             "$ref": self._references.local,
             "pattern": self._pattern,
             "multipleOf": self._multiple,
+            "const": self._constant,
             "enum": self._enum,
         }
 
@@ -118,6 +119,10 @@ class SchemaRewriter:
                 f"is enforced for up to {self._limits.properties} properties of an object, and "
                 f"{self._limits.all_properties} of all"
             )
+        if key == "patternProperties":
+            self._patterns += len(value)
+            if self._patterns > self._limits.patterns:
+                raise ValueError(f"is enforced for up to {self._limits.patterns} patterns in a schema")
         made: dict[str, Schema] = {}
         for name, schema in value.items():
             to = self._pattern(name) if key == "patternProperties" else keyword_values.exact(name)
@@ -131,8 +136,7 @@ class SchemaRewriter:
             raise ValueError("needs a text")
         if len(value) > self._limits.regex_chars:
             raise ValueError(f"is enforced up to {self._limits.regex_chars} characters")
-        if most_repetitions(value) > self._limits.repetitions:
-            raise ValueError(f"repeats more than {self._limits.repetitions} times")
+        check_repetitions(value, self._limits)
         return rust_pattern(value)
 
     def _multiple(self, value: Any) -> int | float:
@@ -153,7 +157,12 @@ class SchemaRewriter:
         self._enum_values += len(value)
         if self._enum_values > self._limits.enum_values:
             raise ValueError(f"is enforced for up to {self._limits.enum_values} values in a schema")
-        return [keyword_values.exact(item) for item in value]
+        return [self._constant(item) for item in value]
+
+    def _constant(self, value: Any) -> Any:
+        if len(json.dumps(keyword_values.exact(value))) > self._limits.literal_chars:
+            raise ValueError(f"is enforced for values of up to {self._limits.literal_chars} characters")
+        return value
 
     def _check_counts(self, made: dict[str, Any], pointer: str) -> None:
         """Refuses counts that names given twice, or forced texts, would get around."""
