@@ -15,7 +15,7 @@ from tests.kits.stacks.turn_stack import TurnsFleet
 
 pytestmark = pytest.mark.timeout(120)
 LONG = {"model": "demo", "input": "Tell me a story.", "max_output_tokens": 150, "seed": 7, "background": True}
-LEASE_S = 1.0
+LEASE_S = 0.5
 
 
 @pytest.fixture(scope="module")
