@@ -108,5 +108,6 @@ def usage_of(usage: Usage) -> dict[str, Any]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
         "cached_tokens": usage.cached_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
         "service_tier": "standard",
     }

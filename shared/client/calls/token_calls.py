@@ -5,7 +5,8 @@ from typing import TypeVar
 from shared import subjects
 from shared.bus import Bus, NoResponders
 from shared.bus.endpoint import call
-from shared.errors import Unavailable
+from shared.client.calls.model_list import list_models
+from shared.errors import ModelNotFound, Unavailable
 from shared.messages import Detokenized, DetokenizeQuery, Tokenized, TokenizeQuery, Wire
 from shared.subjects import Caller
 
@@ -22,26 +23,49 @@ async def tokenize(
         ContextLengthExceeded: The prompt is so long that it cannot fit into the context.
         RequestTooLarge: The query or the answer does not fit into a message.
         DeadlineExceeded: The group needs too long for it.
-        Unavailable: No group serves the model, or none answered in time.
+        ModelNotFound: No router knows the model.
+        Unavailable: No group of the model answered in time, or no router runs.
     """
-    return await _ask(bus, subjects.tokenize(query.model, caller), query, Tokenized, timeout_s)
+    subject = subjects.tokenize(query.model, caller)
+    return await _ask(bus, query, Tokenized, subject=subject, timeout_s=timeout_s, caller=caller)
 
 
 async def detokenize(
     bus: Bus, query: DetokenizeQuery, *, timeout_s: float, caller: Caller | None = None
 ) -> Detokenized:
     """The text of tokens; raises what `tokenize` raises."""
-    return await _ask(bus, subjects.detokenize(query.model, caller), query, Detokenized, timeout_s)
+    subject = subjects.detokenize(query.model, caller)
+    return await _ask(bus, query, Detokenized, subject=subject, timeout_s=timeout_s, caller=caller)
 
 
 async def _ask(
-    bus: Bus, subject: str, query: TokenizeQuery | DetokenizeQuery, kind: type[M], timeout_s: float
+    bus: Bus,
+    query: TokenizeQuery | DetokenizeQuery,
+    kind: type[M],
+    *,
+    subject: str,
+    timeout_s: float,
+    caller: Caller | None,
 ) -> M:
     try:
         return await call(bus, subject, query, kind, timeout_s=timeout_s)
     except NoResponders:
+        pass
+    try:
+        served = [card.name for card in await list_models(bus, timeout_s=timeout_s, caller=caller)]
+    except NoResponders:
         raise Unavailable(
-            f"no group serves model {query.model!r} now; the list of models names those that are served",
-            reason="no_group",
+            f"no group of model {query.model!r} answers, and no router tells which models there are",
+            reason="no_router",
             retry_after_s=1.0,
         ) from None
+    if query.model not in served:
+        names = ", ".join(served) or "none at the moment"
+        raise ModelNotFound(
+            f"no group serves model {query.model!r}; models that are served: {names}", param="model"
+        )
+    raise Unavailable(
+        f"no group of model {query.model!r} answers questions about tokens now",
+        reason="no_group",
+        retry_after_s=1.0,
+    )

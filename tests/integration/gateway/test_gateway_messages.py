@@ -10,6 +10,10 @@ import pytest
 import pytest_asyncio
 from anthropic import AsyncAnthropic
 
+from shared import subjects
+from shared.bus import Message
+from shared.codec import encode
+from shared.messages import ModelList
 from tests.kits.gateway.gateway import Gateway
 from tests.kits.gateway.with_leader import gateway_with_leader
 from tests.kits.worker.leader import null_engine
@@ -25,6 +29,12 @@ KEPT: Any = {"model": "demo", "messages": HELLO, "system": "Be brief.", "max_tok
 async def gateway() -> AsyncIterator[Gateway]:
     slow = {"engine": null_engine(delay_s=0.002)}
     async with gateway_with_leader(leader=slow, api_keys=f"{KEY}:acme", max_body_bytes=4096) as running:
+        cards = ModelList(models=running.fleet.cards)
+
+        async def list_models(message: Message) -> None:
+            await running.bus.publish(message.reply, encode(cards))
+
+        await running.bus.subscribe(subjects.MODELS, list_models)
         yield running
 
 
@@ -79,9 +89,11 @@ async def test_tokens_are_counted_as_they_are_used(sdk: AsyncAnthropic, gateway:
     counted = await sdk.messages.count_tokens(model="demo", messages=HELLO, system="Be brief.")
     made = await sdk.messages.create(**{**KEPT, "max_tokens": 1})
     assert counted.input_tokens == made.usage.input_tokens
-    with pytest.raises(anthropic.APIStatusError) as none:
+    with pytest.raises(anthropic.NotFoundError, match="models that are served: demo"):
         await sdk.messages.count_tokens(model="nope", messages=HELLO)
-    assert (none.value.status_code, none.value.response.headers["x-ryz-reason"]) == (503, "no_group")
+    with pytest.raises(anthropic.APIStatusError) as away:  # a router knows it, and its groups are away
+        await sdk.messages.count_tokens(model="a/b", messages=HELLO)
+    assert (away.value.status_code, away.value.response.headers["x-ryz-reason"]) == (503, "no_group")
 
 
 async def test_errors_are_of_the_sdks_classes(gateway: Gateway, sdk: AsyncAnthropic) -> None:

@@ -85,7 +85,7 @@ async def test_what_cannot_be_answered(client: InferenceClient) -> None:
         await client.detokenize(DetokenizeQuery(model="demo", token_ids=pack_tokens([257])), timeout_s=5)
     with pytest.raises(Unavailable) as nobody:
         await client.tokenize(TokenizeQuery(model="other", prompt="x"), timeout_s=5)
-    assert nobody.value.data["reason"] == "no_group"
+    assert nobody.value.data["reason"] == "no_router"
 
 
 @pytest.mark.parametrize("delivery", ["stream", "whole"])
