@@ -80,8 +80,8 @@ def _force(sequence: Sequence, constraint: TokenConstraint) -> list[int]:
     while len(run) < room and (forced := constraint.forced()):
         constraint.accept(forced)
         run += forced
-    if constraint.ended and sequence.eos_ids:
-        run.append(min(sequence.eos_ids))
+    if constraint.ended and len(sequence.eos_ids) == 1:  # of several the model chooses
+        run += sequence.eos_ids
     del run[room:]
     if sequence.sampling.logprobs >= 0:
         sequence.forced, run = run, []

@@ -252,6 +252,24 @@ def test_the_masks_of_a_step_come_when_the_tokens_before_it_are_known() -> None:
     assert scheduler.take_masks() == []
 
 
+@pytest.mark.parametrize(("eos_ids", "plans"), [([EOS], 3), ([EOS, 49], 4)])
+def test_the_only_end_is_not_sampled_and_of_several_the_model_chooses(eos_ids: list[int], plans: int) -> None:
+    class Short(ToyConstraint):
+        def _draw(self) -> None:
+            super()._draw()
+            self._free, self._forced = False, []
+            self._allowed = set(eos_ids) if len(self.accepted) == 3 else {1, 2}
+
+    run = a_run(HashEngine(16), 32, 0)
+    sequence = make("a", [5, 6, 7], 25, Short(VOCAB, eos_ids, 1))
+    sequence.eos_ids = frozenset(eos_ids)
+    add(run, sequence, 0)
+    run.finish()
+    output, reason = run.outputs["a"]
+    assert (len(output), output[-1] in eos_ids, reason) == (4, True, "stop")
+    assert len([plan for plan in run.plans if plan.slices]) == plans
+
+
 def test_stop_tokens_end_as_the_end_of_sequence_does() -> None:
     sequence = make("a", [5], 9, None)
     sequence.sampling = Sampling(stop_token_ids=[8], ignore_eos=True)
