@@ -114,6 +114,7 @@ class LibraryTokenizer:
         self.least_tokens = least_tokens(spec)
         self.has_token_bytes = self._rule is not None
         self._bytes: dict[int, bytes] = {}  # at most one entry per token of the vocabulary
+        self._texts: dict[int, str] = {}  # likewise, of `token_text`
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -154,10 +155,14 @@ class LibraryTokenizer:
         )
 
     def token_text(self, token_id: int) -> str:
-        """See `Tokenizer`."""
-        if self._rule is not None and token_id not in self.special_ids:
-            return self.token_bytes(token_id).decode(errors="replace")
-        text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        """See `Tokenizer`. Texts are kept: the log probabilities of a prompt need thousands at a time."""
+        text = self._texts.get(token_id)
+        if text is None:
+            if self._rule is not None and token_id not in self.special_ids:
+                text = self.token_bytes(token_id).decode(errors="replace")
+            else:
+                text = str(self._tokenizer.decode([token_id], skip_special_tokens=False))
+            self._texts[token_id] = text
         return text
 
     def decode(self, token_ids: list[int]) -> str:
