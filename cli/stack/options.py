@@ -50,6 +50,14 @@ class UpOptions:
             show_default=False,
         ),
     ] = ""
+    tool_format: Annotated[
+        str,
+        Option(
+            help="The form in which the model calls tools (docs/tools.md).  [default: its template's]",
+            envvar="RYZ_TOOL_FORMAT",
+            show_default=False,
+        ),
+    ] = ""
     groups: Annotated[
         int,
         Option(

@@ -150,6 +150,7 @@ def _own_settings(
         **stores.variables("worker"),
         "RYZ_ENGINE": options.engine,
         "RYZ_MODEL_NAME": options.model_name,
+        "RYZ_TOOL_FORMAT": options.tool_format,
         "RYZ_TENSOR_PARALLEL": str(options.tensor_parallel),
         "RYZ_QUANTIZE": options.quantize,
         "RYZ_KERNELS": options.kernels,

@@ -66,6 +66,20 @@ async def test_a_required_call_comes_and_another_group_goes_on_with_it(
             assert call.arguments.endswith("".join(part.arguments for part in rest))
 
 
+async def test_a_session_keeps_the_call_and_goes_on_with_its_result(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus) as kit:
+        session = {"session_id": "s"}
+        asked: dict[str, Any] = {"use": {"parallel": False}, "sampling": {"max_tokens": 200}}
+        (call,) = parts_of(await kit.run(asking("one", "required", session=session, **asked)))
+        assert isinstance(call, ToolCallPart)
+        result = {"role": "tool", "content": "sunny", "tool_call_id": call.call_id}
+        few = {"max_tokens": 5}
+        frames = await kit.run(asking("two", messages=[result], session=session, sampling=few))
+        assert finish_of(frames) == "length"
+        failed = await kit.failure(asking("three", messages=[result], sampling=few))
+        assert failed.data["param"] == "messages"
+
+
 async def test_an_answer_that_may_call_a_tool_is_free(memory_bus: MemoryBus) -> None:
     async with Kit(memory_bus) as kit:
         frames = await kit.run(asking("a", sampling={"max_tokens": 20}))

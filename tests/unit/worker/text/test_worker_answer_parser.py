@@ -3,6 +3,7 @@
 import json
 import os
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,6 +81,11 @@ def test_every_form_has_an_answer_and_texts_that_none_other_of_it_holds() -> Non
         assert form.tools is not None
         openings = [text for syntax in form.tools.calls for text in syntax.opens]
         assert not [(one, two) for one in openings for two in openings if one != two and one in two]
+
+
+def test_the_documentation_names_every_form() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "tools.md").read_text()
+    assert not [name for name in BY_NAME if f"| `{name}` | {BY_NAME[name].models} |" not in text]
 
 
 @st.composite
