@@ -53,11 +53,9 @@ def compile_calls(
     except GrammarRefused as error:
         raise InvalidRequest(f"the tools are refused: {str(error)[:240]}", param="tools") from error
     opens = calls.syntax.opens[0]
-    trigger = (
-        Trigger(grammar, token_id=calls.control[opens])
-        if opens in calls.control
-        else Trigger(grammar, marker=opens.encode())
-    )
+    last = next((token_id for token, token_id in calls.control.items() if opens.endswith(token)), None)
+    marker = Trigger(grammar, marker=opens.encode())
+    trigger = marker if last is None else Trigger(grammar, token_id=last)  # control tokens have no bytes
     return functools.partial(TriggeredConstraint, vocabulary, (trigger,), repeats=calls.many)
 
 
