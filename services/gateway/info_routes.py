@@ -61,7 +61,9 @@ def info_router(
     router = APIRouter()
 
     def authorize(request: Request) -> None:
-        keyring.tenant(request.headers.get("authorization", "").encode("latin-1"))
+        key = request.headers.get("x-api-key", "").strip()
+        given = f"Bearer {key}" if key else request.headers.get("authorization", "")
+        keyring.tenant(given.encode("latin-1"))
 
     @router.get("/v1/models")
     async def models(request: Request) -> Response:
@@ -69,7 +71,12 @@ def info_router(
         if not probe_key.matches(request.headers.get("authorization", "")):
             authorize(request)
         cards = await list_models()
-        return JSONResponse({"object": "list", "data": [model_object(card) for card in cards]})
+        pages = {
+            "has_more": False,
+            "first_id": cards[0].name if cards else None,
+            "last_id": cards[-1].name if cards else None,
+        }
+        return JSONResponse({"object": "list", "data": [model_object(card) for card in cards], **pages})
 
     @router.get("/v1/models/{model:path}")
     async def model(request: Request, model: str) -> Response:

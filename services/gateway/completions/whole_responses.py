@@ -6,6 +6,7 @@ thread, since the largest take a second.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -177,10 +178,14 @@ def _finish(body: dict[str, Any], envelope: Envelope, parts: Sequence[Completion
 
 
 def model_object(card: ModelCard) -> dict[str, Any]:
-    """One model as `/v1/models` shows it."""
+    """One model as `/v1/models` shows it, with the fields of OpenAI's clients and of Anthropic's."""
+    created = datetime.fromtimestamp(card.created_s, UTC)
     return {
         "id": card.name,
         "object": "model",
+        "type": "model",
+        "display_name": card.name,
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "created": card.created_s,
         "owned_by": "ryzanstein",
         "max_model_len": card.context_length,

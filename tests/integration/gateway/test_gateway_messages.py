@@ -114,6 +114,13 @@ async def test_errors_are_of_the_sdks_classes(gateway: Gateway, sdk: AsyncAnthro
     await stranger.close()
 
 
+async def test_models_are_listed(sdk: AsyncAnthropic) -> None:
+    models = [model async for model in await sdk.models.list()]
+    assert [(model.id, model.type) for model in models] == [("demo", "model"), ("a/b", "model")]
+    found = await sdk.models.retrieve("demo")
+    assert (found.id, found.created_at.timestamp()) == ("demo", 5)
+
+
 async def test_a_key_may_come_as_a_bearer(gateway: Gateway) -> None:
     async with AsyncAnthropic(base_url=gateway.url, auth_token=KEY, max_retries=0) as client:
         assert (await client.messages.create(**KEPT)).content
