@@ -55,7 +55,8 @@ class GrammarCompiler:
         self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT, max_waiting=options.max_waiting)
         self._compiled: OrderedDict[bytes, ConstraintFactory] = OrderedDict()
         self._overran: OrderedDict[bytes, None] = OrderedDict()
-        self._vocabulary: TokenVocabulary | None = None
+        self._vocabulary: asyncio.Future[TokenVocabulary] | None = None
+        self._vocab_size = 0
         self._running: set[asyncio.Future[Any]] = set()
 
     def stop_threads(self) -> None:
@@ -115,12 +116,15 @@ class GrammarCompiler:
             return kept
         if digest in self._overran:
             raise self._too_slow(param)
+        vocabulary = await self._its_vocabulary()
         entered, timeout_s = False, self._options.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 await self._places.enter(tenant)
                 entered = True
-                compiled = await asyncio.shield(self._submit(tenant, digest, work))
+                compiled = await asyncio.shield(
+                    self._submit(tenant, digest, functools.partial(work, vocabulary))
+                )
         except TooManyWait as error:
             raise self._busy() from error
         except TimeoutError as error:
@@ -132,10 +136,12 @@ class GrammarCompiler:
             raise self._too_slow(param) from error
         return compiled
 
-    def _submit(self, tenant: str, digest: bytes, work: Work) -> asyncio.Future[ConstraintFactory]:
+    def _submit(
+        self, tenant: str, digest: bytes, work: Callable[[GrammarLimits], ConstraintFactory]
+    ) -> asyncio.Future[ConstraintFactory]:
         loop = asyncio.get_running_loop()
         try:
-            running = loop.run_in_executor(self._threads, self._compile, work)
+            running = loop.run_in_executor(self._threads, work, self._options.limits)
         except BaseException:
             self._places.leave(tenant)
             raise
@@ -153,17 +159,14 @@ class GrammarCompiler:
         running.add_done_callback(ended)
         return running
 
-    def _compile(self, work: Work) -> ConstraintFactory:
-        """Runs in a thread."""
-        return work(self._its_vocabulary(), self._options.limits)
-
-    def _its_vocabulary(self) -> TokenVocabulary:
-        """Returns the vocabulary, made by the first grammar; two threads may both make it."""
-        size = self._engine.facts.vocab_size or self._model.tokenizer.vocab_size
-        made = self._vocabulary
-        if made is None or made.vocab_size != size:
-            made = self._vocabulary = TokenVocabulary(self._model.tokenizer, self._model.eos_ids, size)
-        return made
+    async def _its_vocabulary(self) -> TokenVocabulary:
+        """Returns the vocabulary, which the first request makes for all, outside of its time limit."""
+        model, size = self._model, self._engine.facts.vocab_size or self._model.tokenizer.vocab_size
+        if self._vocabulary is None or self._vocab_size != size:
+            loop = asyncio.get_running_loop()
+            make = functools.partial(TokenVocabulary, model.tokenizer, model.eos_ids, size)
+            self._vocabulary, self._vocab_size = loop.run_in_executor(self._threads, make), size
+        return await asyncio.shield(self._vocabulary)
 
     def kept(self, digest: bytes) -> ConstraintFactory | None:
         """Returns what was compiled before under that name."""
