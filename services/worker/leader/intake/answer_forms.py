@@ -91,7 +91,7 @@ class AnswerForms:
         """
         if request.messages is None:
             return None
-        tools = offered_tools(request)
+        tools = offered_tools(request) if request.structured is None else ()  # such an answer has no calls
         called = self.tool_format(request) if tools or self._tools.channels else None
         form = AnswerFormat(tools=called, reasoning=self._reasoning)
         if form.tools is None and form.reasoning is None:
