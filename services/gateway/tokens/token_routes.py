@@ -3,19 +3,17 @@
 A leader of the model makes the tokens, in the way of a generation's prompt.
 """
 
-from typing import Any
-
 import msgspec
 
 from services.gateway.completions.chat_messages import messages_of
+from services.gateway.completions.chat_tools import tool_use_of
 from services.gateway.generation.field_names import renamed
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
-from services.gateway.responses.response_tools import tool_use_of
 from services.gateway.tokens.json_route import JsonRoute
 from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
 from shared.codec import pack_tokens, unpack_tokens
 from shared.errors import InvalidRequest, RyzError
-from shared.messages import DetokenizeQuery, TemplateOptions, TokenizeQuery, ToolUse
+from shared.messages import DetokenizeQuery, TemplateOptions, TokenizeQuery
 
 _NAMES = {"token_ids": "tokens", "template": "chat_template_kwargs"}
 
@@ -83,23 +81,10 @@ def tokenize_query(body: TokenizeRequest, tenant: str) -> TokenizeQuery:
         model=body.model,
         messages=None if body.messages is None else messages_of(body.messages),
         prompt=body.prompt,
-        tools=_tools(body.tools),
+        tools=tool_use_of(body.tools, None, parallel=True),
         template=TemplateOptions(variables=msgspec.json.encode(variables).decode()) if variables else None,
         special_tokens=body.add_special_tokens is not False,
         generation_prompt=body.add_generation_prompt is not False,
         texts=bool(body.return_token_strs),
         tenant=tenant,
     )
-
-
-def _tools(tools: list[dict[str, Any]] | None) -> ToolUse | None:
-    """The tools of a body, each with its function in `function`, as in chat completions."""
-    flat = []
-    for place, tool in enumerate(tools or ()):
-        function = tool.get("function")
-        if not isinstance(function, dict):
-            raise InvalidRequest(
-                f"`tools[{place}].function` must be an object", param=f"tools[{place}].function"
-            )
-        flat.append({**function, "type": tool.get("type")})
-    return tool_use_of(flat, None, parallel=True)

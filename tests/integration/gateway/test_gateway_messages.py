@@ -22,6 +22,16 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = "a-key-for-tests"
 KEYS = {"x-api-key": KEY, "authorization": f"Bearer {KEY}"}
 HELLO: Any = [{"role": "user", "content": "Hello"}]
+TOOL: Any = {
+    "name": "weather",
+    "description": "Tells it.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"unit": {"enum": ["c", "f"]}},
+        "required": ["unit"],
+        "additionalProperties": False,
+    },
+}
 KEPT: Any = {"model": "demo", "messages": HELLO, "system": "Be brief.", "max_tokens": 12}
 
 
@@ -112,6 +122,21 @@ async def test_errors_are_of_the_sdks_classes(gateway: Gateway, sdk: AsyncAnthro
     assert refused.value.body["error"]["type"] == "authentication_error"
     assert refused.value.request_id
     await stranger.close()
+
+
+async def test_a_tool_is_called_the_same_in_a_stream(sdk: AsyncAnthropic) -> None:
+    asked: Any = {"model": "demo", "messages": HELLO, "tools": [TOOL]}
+    choice: Any = {"type": "any", "disable_parallel_tool_use": True}
+    whole = await sdk.messages.create(**asked, tool_choice=choice, max_tokens=200)
+    async with sdk.messages.stream(**asked, tool_choice=choice, max_tokens=200) as stream:
+        final = await stream.get_final_message()
+    (call,), (streamed,) = whole.content, final.content
+    assert call.type == streamed.type == "tool_use"
+    assert (whole.stop_reason, final.stop_reason) == ("tool_use", "tool_use")
+    assert (call.name, call.input) == (streamed.name, streamed.input)
+    assert call.input in ({"unit": "c"}, {"unit": "f"})
+    counted = await sdk.messages.count_tokens(**asked)
+    assert counted.input_tokens == whole.usage.input_tokens > len("user: Hello\nassistant: ")
 
 
 async def test_models_are_listed(sdk: AsyncAnthropic) -> None:
