@@ -89,6 +89,7 @@ class NullEngine:
         if len(self._outstanding) >= MAX_OUTSTANDING:
             raise RuntimeError(f"step {plan.step_id} was submitted before {MAX_OUTSTANDING} others were done")
         future: asyncio.Future[StepResult] = loop.create_future()
+        self._check_ready(plan)
         if self._unmasked or any(piece.masked for piece in plan.slices):
             self._outstanding.append(future)
             self._unmasked.append((plan, future))
@@ -121,8 +122,7 @@ class NullEngine:
 
     def compute(self, plan: StepPlan, masks: Sequence[bytes] = ()) -> StepResult:
         """Compute one step at once; raises `EngineFailed` for a wrong plan."""
-        if self._state != "ready":
-            raise EngineFailed(f"the null engine is {self._state}, it cannot run step {plan.step_id}")
+        self._check_ready(plan)
         try:
             prompts: list[PromptPart] = []
             sampled = self._compute(plan, masks, prompts)
@@ -163,6 +163,10 @@ class NullEngine:
                 future.exception()  # retrieved, so that asyncio does not warn
         self._outstanding.clear()
         self._unmasked.clear()
+
+    def _check_ready(self, plan: StepPlan) -> None:
+        if self._state != "ready":
+            raise EngineFailed(f"the null engine is {self._state}, it cannot run step {plan.step_id}")
 
     def _deliver_later(self, future: asyncio.Future[StepResult], result: StepResult) -> None:
         loop = future.get_loop()

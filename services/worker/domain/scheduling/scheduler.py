@@ -218,9 +218,11 @@ class Scheduler:
             raise ValueError(f"step {step_id} is the oldest without result, this is step {result.step_id}")
         sampled = iter(result.sampled)
         advances: list[Advance] = []
-        num_tokens, on_trial = 0, bool(self.trials.sequences)
+        num_tokens, has_prompt, on_trial = 0, False, bool(self.trials.sequences)
         for sequence, seq_id, count, samples, end in parts:
             num_tokens += count
+            if count > 1 and end <= sequence.run_start:
+                has_prompt = True
             if sequence.seq_id == seq_id:
                 sequence.computed += count
                 if sequence.computed % BLOCK_SIZE < count:
@@ -236,7 +238,7 @@ class Scheduler:
             advances += taken
             if on_trial and sequence.trial_tokens:
                 sequence.trial_tokens = max(0, sequence.trial_tokens - len(taken))
-        if num_tokens > len(parts):
+        if has_prompt:  # a few forced tokens tell nothing of the speed of prompts
             self._throttle.observe_step(num_tokens, result.compute_s)
             self.costs.computed(num_tokens, result.compute_s)
         return advances

@@ -102,3 +102,5 @@ async def test_the_null_engine_waits_for_masks_and_refuses_those_of_other_steps(
     engine.supply_masks(StepMasks(step_id=3, masks=[mask_of(77)]))
     with pytest.raises(EngineFailed, match="masks of step 3 came for step 2"):
         second.result()
+    with pytest.raises(EngineFailed, match="cannot run step 4"):
+        engine.submit(masked_step(4))

@@ -11,6 +11,7 @@ from services.worker.domain.scheduling.block_manager import BlockManager, blocks
 from services.worker.domain.scheduling.block_names import BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.domain.scheduling.transfer_costs import TransferCostModel
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import StepMasks, mask_of
 from shared.messages import Sampling
@@ -268,6 +269,20 @@ def test_the_only_end_is_not_sampled_and_of_several_the_model_chooses(eos_ids: l
     output, reason = run.outputs["a"]
     assert (len(output), output[-1] in eos_ids, reason) == (4, True, "stop")
     assert len([plan for plan in run.plans if plan.slices]) == plans
+
+
+def test_forced_tokens_do_not_count_as_prompts_in_the_measured_costs() -> None:
+    class Costs(TransferCostModel):
+        def computed(self, num_tokens: int, compute_s: float) -> None:
+            seen.append(num_tokens)
+
+    seen: list[int] = []
+    engine = HashEngine(16)
+    run = a_run(engine, 32, 0)
+    run.scheduler.costs = Costs(32)
+    add(run, make("a", [5, 6, 7], 25, Run5(VOCAB, [EOS], 1)), 0)
+    run.finish()
+    assert seen == [3]
 
 
 def test_stop_tokens_end_as_the_end_of_sequence_does() -> None:
