@@ -33,6 +33,7 @@ from services.gateway.http.slow_readers import OpenAnswer
 from services.gateway.info_routes import ListModels, ServiceInfo, info_router
 from services.gateway.messages.message_door import BODIES as MESSAGE_BODIES
 from services.gateway.messages.message_door import MessageDoor, add_messages
+from services.gateway.path_methods import HeadAnswers
 from services.gateway.responses.response_door import ResponseParts, add_responses
 from services.gateway.responses.response_routes import PATH as RESPONSES
 from services.gateway.responses.response_schema import ResponseRequest
@@ -54,7 +55,7 @@ class Front:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: ASGIApp,
         direct: dict[str, ASGIApp],
         sessions: ASGIApp,
         answers: set[OpenAnswer],
@@ -131,7 +132,14 @@ def create_app(
     ]
     add_document(app, bodies)
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
-    front = Front(app, direct, sessions_first, context.running, {RESPONSES: sockets})
+    routes = app.router.routes
+    front = Front(
+        HeadAnswers(app, routes),
+        direct,
+        HeadAnswers(sessions_first, routes),
+        context.running,
+        {RESPONSES: sockets},
+    )
     return BrowserGuard(front, context.settings, context.metrics)
 
 

@@ -9,6 +9,7 @@ from services.gateway.http.disconnects import ClientDisconnected
 from services.gateway.http.error_shapes import error_body
 from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
 from services.gateway.metrics import GatewayMetrics
+from services.gateway.path_methods import allowed_methods
 from services.gateway.sessions.session_paths import is_session_path
 from shared.errors import RyzError
 
@@ -42,6 +43,12 @@ def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
         where = f"{request.method} {request.url.path[:200]}"
         code, problem = _NO_ROUTE.get(error.status_code, ("http_error", error.detail))
         headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+        if error.status_code == 405:
+            allowed = ", ".join(allowed_methods(app.router.routes, request.scope))
+            if request.method == "OPTIONS":
+                metrics.count_answer("other", 204, 0.0)
+                return Response(status_code=204, headers={"allow": allowed})
+            headers = [(b"allow", allowed.encode())]
         return respond(
             request, answer_for(HttpRefusal(error.status_code, code, f"{where}: {problem}", headers))
         )

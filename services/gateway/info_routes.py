@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry
 
 from services.gateway.completions.whole_responses import model_object
@@ -108,7 +108,7 @@ def info_router(
             headers={"retry-after": "1", "x-ryz-reason": found.reason} if found.reason else None,
         )
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """For Prometheus; asks for the metrics key if there is one."""
         return page.answer_scrape(request)

@@ -119,5 +119,7 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits):
     """Requests per second of one tenant, in the long run; 0: no limit."""
     rate_limit_burst: UpToMillion = 20
     """Requests that one tenant may send at once."""
+    strict_fields: bool = False
+    """Refuse a body of the completion routes with an unknown field; else it is a warning in the log."""
     request_log: bool = False
     """Log one line for every request, at level info."""

@@ -151,10 +151,13 @@ inbox. Its `priority` is at most what the router lets it have, its `kv` and `not
 ## Subjects
 
 In a subject, bytes of a model's or group's name outside `[A-Za-z0-9_-]` are written as `=XX` (hex): the model
-`acme/llama 3` is asked at `{subjects.generate("acme/llama 3")}`.
+`acme/llama-3.1` is asked at `{subjects.generate("acme/llama-3.1")}`.
 """
 
 RULES = f"""
+`sampling.seed` is 0 unless the caller sets it, and equal requests with equal seeds get equal answers: set it to a random
+number for each request, unless an answer is to be repeated. Gateways do so for callers that name no seed.
+
 Headers of a `GenerateRequest`, all optional:
 
 | header | meaning |

@@ -6,10 +6,12 @@ for a while.
 """
 
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import msgspec
+import structlog
 
 from services.gateway.bodies.body_parser import check_content_type
 from services.gateway.bodies.large_bodies import is_large
@@ -31,11 +33,14 @@ from services.gateway.streams.event_stream import (
 )
 from services.gateway.streams.resume_token import VERSION, ResumeToken, read_token
 from shared.client import GenerationStream
-from shared.errors import RyzError
+from shared.errors import InvalidRequest, RyzError
 from shared.messages import GenerateRequest
 from shared.telemetry.traces import TRACE_HEADERS
 from shared.web.limited_protocol import CONNECTION
 
+log = structlog.get_logger(__name__)
+
+_MAX_NAMES = 256  # of unknown fields that are logged
 _TRACE_HEADERS = [(name, name.encode()) for name in TRACE_HEADERS]
 
 
@@ -53,13 +58,18 @@ class GenerationRoute(ServingRoute):
         self.door = door
         self._detached = detached
         self._repeats = RepeatedCalls(door, context, detached)
+        self._seen_unknown: set[str] = set()
 
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
         context = self.context
         context.check_accepting()
         exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
-        context.rates.take_tokens(exchange.tenant, time.monotonic())
+        now_s = time.monotonic()
+        try:
+            context.rates.take_tokens(exchange.tenant, now_s)
+        finally:
+            exchange.reply.headers += context.rates.headers(exchange.tenant, now_s)
         context.places.check_units(exchange.tenant)
         check_content_type(exchange.headers)
         raw = await self._read_body(exchange)
@@ -73,7 +83,7 @@ class GenerationRoute(ServingRoute):
 
     async def serve_call(self, exchange: HttpExchange, call: GenerationCall) -> None:
         """Runs a call and sends its answer; the exchange has its tenant and one place."""
-        context, settings = self.context, self.context.settings
+        settings = self.context.settings
         exchange.model = call.model
         check_cost(call.requests, settings.max_answer_entries)
         timeout_s = time_limit_s(
@@ -83,7 +93,7 @@ class GenerationRoute(ServingRoute):
             max_s=settings.max_timeout_s,
         )
         if call.unknown_fields:
-            context.metrics.unknown_fields.inc(len(call.unknown_fields))
+            self._tell_unknown(exchange, call.unknown_fields)
         if len(call.requests) > 1:
             self.take_places(exchange, len(call.requests) - 1)
         if call.session_id:
@@ -99,6 +109,19 @@ class GenerationRoute(ServingRoute):
                     await self._run(exchange, call, timeout_s, running)
         except RyzError as error:
             raise renamed(error, call.field_names) from None
+
+    def _tell_unknown(self, exchange: HttpExchange, names: Sequence[str]) -> None:
+        """Counts and logs unknown fields; a name is logged once."""
+        if self.context.settings.strict_fields:
+            raise InvalidRequest(f"unknown field `{names[0]}` (RYZ_STRICT_FIELDS)", param=names[0])
+        self.context.metrics.unknown_fields.inc(len(names))
+        new = [name for name in names if name not in self._seen_unknown]
+        new = new[: _MAX_NAMES - len(self._seen_unknown)]
+        if new:
+            self._seen_unknown.update(new)
+            log.warning(
+                "unknown fields are ignored", request_id=exchange.request_id, route=self.path, fields=new
+            )
 
     async def _read_body(self, exchange: HttpExchange) -> bytes:
         party = body_party(self.context, exchange.tenant, exchange.scope)

@@ -14,7 +14,18 @@ from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from shared.web.host_rules import OriginRule, host_rule, names
 
-_SHOWN = ("retry-after", "x-request-id", "x-ryz-group", "x-ryz-reason", "x-session-id", "x-stream-id")
+_SHOWN = (
+    "openai-processing-ms",
+    "retry-after",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+    "x-request-id",
+    "x-ryz-group",
+    "x-ryz-reason",
+    "x-session-id",
+    "x-stream-id",
+)
 
 
 class BrowserGuard:
@@ -31,7 +42,7 @@ class BrowserGuard:
             self._app = CORSMiddleware(
                 app,
                 allow_origins=sorted(origins),
-                allow_methods=["GET", "POST", "DELETE"],
+                allow_methods=["GET", "HEAD", "POST", "DELETE"],
                 allow_headers=["*"],
                 expose_headers=_SHOWN,
             )

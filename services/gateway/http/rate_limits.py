@@ -25,6 +25,25 @@ class RateLimiter:
         self._burst = float(burst)
         self._buckets: dict[str, _Bucket] = {}
 
+    def headers(self, tenant: str, now_s: float) -> list[tuple[bytes, bytes]]:
+        """Headers that tell a tenant's limit, what is left, and when all of it is back; none without a limit.
+
+        Args:
+            tenant: Whose bucket.
+            now_s: Seconds on a clock that only grows.
+        """
+        if self._rate <= 0:
+            return []
+        bucket = self._buckets.get(tenant)
+        left = self._burst
+        if bucket is not None:
+            left = min(self._burst, bucket.tokens + max(0.0, now_s - bucket.at_s) * self._rate)
+        return [
+            (b"x-ratelimit-limit-requests", b"%d" % self._burst),
+            (b"x-ratelimit-remaining-requests", b"%d" % left),
+            (b"x-ratelimit-reset-requests", b"%.3fs" % ((self._burst - left) / self._rate)),
+        ]
+
     def take_tokens(self, tenant: str, now_s: float, cost: int = 1) -> None:
         """Takes tokens from the tenant's bucket.
 

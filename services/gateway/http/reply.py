@@ -79,11 +79,22 @@ class Reply:
             being sent.
     """
 
-    __slots__ = ("_send", "_time", "bytes_sent", "headers", "status", "streamed", "unsent", "waits_since")
+    __slots__ = (
+        "_began_s",
+        "_send",
+        "_time",
+        "bytes_sent",
+        "headers",
+        "status",
+        "streamed",
+        "unsent",
+        "waits_since",
+    )
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._time = asyncio.get_running_loop().time
+        self._began_s = self._time()
         self.unsent = 0
         self.waits_since = 0.0
         self.headers: Headers = []
@@ -109,7 +120,7 @@ class Reply:
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [_JSON, length, *self.headers, *headers],
+                "headers": [_JSON, length, *self.headers, self._took(), *headers],
             }
         )
         await self.send_part(body, more=more)
@@ -123,7 +134,13 @@ class Reply:
     async def start_stream(self, headers: Headers) -> None:
         """Sends the head of a 200 that comes in parts."""
         self.status, self.streamed = 200, True
-        await self._send({"type": "http.response.start", "status": 200, "headers": [*headers, *self.headers]})
+        await self._send(
+            {"type": "http.response.start", "status": 200, "headers": [*headers, *self.headers, self._took()]}
+        )
+
+    def _took(self) -> tuple[bytes, bytes]:
+        """The header that tells the milliseconds until the answer's head, as OpenAI has it."""
+        return b"openai-processing-ms", b"%d" % round((self._time() - self._began_s) * 1000)
 
     async def send_part(self, data: bytes, *, more: bool = True) -> None:
         """Sends the next part in pieces; waits while the caller does not read, and after several pieces."""

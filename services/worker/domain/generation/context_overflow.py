@@ -34,7 +34,8 @@ def too_long(
         asked, remedy = f" and max_tokens is {max_tokens}", f"lower max_tokens, or {remedy}"
     count = prompt_tokens if exact else f"at least {prompt_tokens}"
     return ContextLengthExceeded(
-        f"the context of model {model} holds {holds} tokens, {what} {count}{asked}: {remedy}",
+        # clients such as LiteLLM know the error by "maximum context length is"
+        f"the maximum context length is {holds} tokens for model {model}, {what} {count}{asked}: {remedy}",
         param="messages" if request.messages is not None else "prompt",
         context_length=holds,
         prompt_tokens=prompt_tokens,

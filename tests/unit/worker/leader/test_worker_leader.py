@@ -112,7 +112,7 @@ async def test_only_remedies_that_help_are_named(
     kit: Kit, length: int, max_tokens: int, message: str
 ) -> None:
     failed = await kit.failure(chat("r", prompt="x" * length, sampling={"max_tokens": max_tokens}))
-    assert failed.message == f"the context of model demo holds 2048 tokens, {message}"
+    assert failed.message == f"the maximum context length is 2048 tokens for model demo, {message}"
 
 
 async def test_stop_strings_end_a_choice_without_being_shown(kit: Kit) -> None:

@@ -65,7 +65,8 @@ async def test_a_session_that_outgrows_the_context_names_its_history(kit: Kit) -
     failed = await kit.failure(chat("b", "y" * 1000, sampling={"max_tokens": 0}, **given()))
     assert (failed.code, failed.data["param"]) == ("context_length_exceeded", "messages")
     assert re.fullmatch(
-        r"the context of model demo holds 2048 tokens, the session's history and this message have 20\d\d: "
+        r"the maximum context length is 2048 tokens for model demo, "
+        r"the session's history and this message have 20\d\d: "
         r"start a new session, or send a shorter conversation with X-Session-Mode: replace",
         failed.message,
     )

@@ -68,7 +68,9 @@ async def test_what_cannot_fit_is_refused_before_it_is_tokenized(given: str) -> 
         tokenizer.lengths.clear()
         failed = await kit.failure(chat("r", "", **{given: prompts[given]}))
         assert failed.code == "context_length_exceeded"
-        assert "holds 2048 tokens, the prompt has at least" in failed.message
+        assert (
+            "maximum context length is 2048 tokens for model demo, the prompt has at least" in failed.message
+        )
         assert tokenizer.lengths == []
 
 
