@@ -155,8 +155,9 @@ In a subject, bytes of a model's or group's name outside `[A-Za-z0-9_-]` are wri
 """
 
 RULES = f"""
-`sampling.seed` is 0 unless the caller sets it, and equal requests with equal seeds get equal answers: set it
-to a random number for each request, unless an answer is to be repeated. Gateways do so for callers that name no seed.
+`sampling.seed` is 0 unless the caller sets it, and equal requests with equal seeds get equal answers. Set it
+to a random number for each request, unless an answer is to be repeated. Gateways do so for callers without a
+seed.
 
 Headers of a `GenerateRequest`, all optional:
 
