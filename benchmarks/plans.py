@@ -183,6 +183,9 @@ class FailoverPlan:
     streams: Annotated[int, Option(min=1, max=4096, help="Streams that are read at a time.")] = 32
     tokens: Annotated[int, Option(min=2, help="Tokens of each stream.")] = 128
     freeze: Annotated[bool, Option("--freeze", help="Freeze leaders for a while instead of killing.")] = False
+    structured: Annotated[
+        bool, Option("--structured", help="Ask for answers under schemas and for tool calls.")
+    ] = False
     calm: Annotated[float, Option(min=0.0, help="Seconds without faults, for false alarms.")] = 0.0
     model: ModelOrDemo = None
     tensor_parallel: TensorParallel = 2

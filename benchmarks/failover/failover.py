@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.failover.failover_figures import InjectedFault, Victim, figures
 from benchmarks.failover.failover_fleet import FleetProbe, mean_fetch_s
 from benchmarks.failover.failover_streams import Readers, Reading, make_requests, read_once, same_answer
+from benchmarks.failover.structured_requests import judge_answers, make_structured_requests
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import RunningStack
 from benchmarks.plans import FailoverPlan
@@ -46,9 +47,11 @@ async def measure(stack: RunningStack, plan: FailoverPlan, progress: Progress) -
         await client.start()
         cleanup.push_async_callback(client.close)
         await fleet.listen()
-        requests = make_requests(stack.model, plan.streams, plan.tokens)
+        make = make_structured_requests if plan.structured else make_requests
+        requests = make(stack.model, plan.streams, plan.tokens)
         progress("without faults")
         expected, calm = await _undisturbed(client, requests)
+        validity = judge_answers(requests, expected) if plan.structured else None
         gc.collect()
         gc.freeze()  # later collections look only at what is made from here on
         cleanup.callback(gc.unfreeze)
@@ -72,6 +75,7 @@ async def measure(stack: RunningStack, plan: FailoverPlan, progress: Progress) -
             "concurrency": plan.streams,
             "tokens": plan.tokens,
             "freezes": plan.freeze,
+            "validity": validity,
         }
 
 

@@ -20,8 +20,9 @@ def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
     """Kill ranks and leaders under streams: are all streams whole and equal, and how long do they pause?
 
     Two groups, half of the streams greedy and half at temperature 1, some with two choices, stop strings,
-    penalties and log probabilities; each is compared with its own run without faults. Exit code 1: some were
-    not equal, or lost.
+    penalties and log probabilities; each is compared with its own run without faults. With `--structured` the
+    answers are objects under schemas and tool calls, all at temperature 1, up to four choices each, and are
+    checked against their schemas. Exit code 1: some were not equal, lost or invalid.
     """
     from benchmarks.failover.failover import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
@@ -38,7 +39,7 @@ def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
         with counting_bar(plan.kills + 1 + bool(plan.calm)) as progress, own_stack(command) as stack:
             report.update(asyncio.run(measure(stack, plan, progress)))
         report.update({"model": model_name(plan.model), "tp": plan.tensor_parallel, "seed": plan.seed})
-    if report["unequal"] or report["lost"]:
+    if report["unequal"] or report["lost"] or (report["validity"] or {}).get("invalid"):
         raise typer.Exit(1)
 
 
@@ -68,5 +69,12 @@ def _show(report: Report) -> None:
         print_line(
             f"{calm['streams_moved']} streams moved for no reason in {calm['seconds']:g} s without faults"
         )
+    if validity := report["validity"]:
+        print_line(
+            f"{validity['valid']} answers valid under their schemas, {validity['cut']} cut at their length, "
+            f"{len(validity['invalid'])} invalid"
+        )
+        for answer in validity["invalid"]:
+            print_line(answer)
     for failure in report["failures"]:
         print_line(failure)

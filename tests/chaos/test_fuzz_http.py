@@ -1,7 +1,8 @@
 """Malformed requests on every route of a gateway get the answers that the API documents.
 
-An error has OpenAI's shape, and a stream ends with `[DONE]` or an error event. The only 5xx answers are those
-listed in `MEANT`, such as 504 for a request with a very short deadline.
+An error has the shape of the route's API, OpenAI's or Anthropic's. A stream ends as its API says, or with an
+error event. The only 5xx answers are those listed in `MEANT`, such as 504 for a request with a very short
+deadline.
 """
 
 import http.client
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.timeout(scaled(600, 14_400))
 NUM_REQUESTS = scaled(1_000, 100_000)
 CHECKS = scaled(2, 20)
 ANSWER_S = 45.0  # longest wait for an answer; request deadlines are shorter
+ENDS = {f"response.{end}" for end in ("completed", "incomplete", "failed", "cancelled")} | {"message_stop"}
 MEANT = {
     503: frozenset[str](),
     504: frozenset({"deadline_exceeded"}),  # the deadline in the request's body or header
@@ -95,8 +97,14 @@ class Browser:
         return answer
 
 
-def check_error(raw: Any) -> None:
-    """Checks that an error has OpenAI's shape."""
+def check_error(raw: Any, path: bytes) -> None:
+    """Checks that an error has the shape of the API of its path."""
+    if path.startswith(b"/v1/messages"):
+        assert {"type", "error"} <= set(raw) <= {"type", "error", "request_id"}
+        assert raw["type"] == "error"
+        assert set(raw["error"]) >= {"type", "message"}
+        assert 0 < len(raw["error"]["message"]) < 5000
+        return
     assert set(raw) == {"error"}
     error = raw["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -108,16 +116,24 @@ def check_error(raw: Any) -> None:
     assert isinstance(error["code"], str)
 
 
-def check_events(body: bytes) -> None:
-    """Checks that every event is JSON, and that the last one is `[DONE]` or an error."""
+def check_events(body: bytes, path: bytes) -> None:
+    """Checks that every event is JSON, and that the last one is an end or an error."""
     texts = [line[6:] for line in body.decode().split("\n") if line.startswith("data: ")]
-    *events, last = texts
-    for event in events:
-        assert isinstance(json.loads(event), dict)
-    if last != "[DONE]":
-        raw = json.loads(last)
-        check_error(raw)
-        assert raw["error"]["code"] != "internal", raw
+    if texts[-1] == "[DONE]" and not path.startswith(b"/v1/messages"):
+        texts.pop()
+        ended = True
+    else:
+        ended = False
+    events = [json.loads(text) for text in texts]
+    assert all(isinstance(event, dict) for event in events)
+    kind = events[-1].get("type", "")
+    if ended or kind in ENDS:
+        return
+    if kind == "error" and "error" not in events[-1]:  # of a response
+        assert events[-1]["message"]
+        return
+    check_error(events[-1], path)
+    assert events[-1]["error"].get("code") != "internal", events[-1]
 
 
 def check(request: Request, answer: Answer) -> None:
@@ -129,10 +145,10 @@ def check(request: Request, answer: Answer) -> None:
     if request.method == "HEAD" or status in {204, 304}:
         assert body == b""
     elif status >= 400:
-        check_error(json.loads(body))
+        check_error(json.loads(body), request.target)
         assert kind == "application/json"
     elif kind.startswith("text/event-stream"):
-        check_events(body)
+        check_events(body, request.target)
     elif kind == "application/json":
         json.loads(body)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
 
+from tests.kits.chaos.fuzz_bodies import GENERATING
 from tests.kits.chaos.fuzz_shapes import EDGES, HOSTILE_WORDS, edit_somewhere
 
 ANSWER_END = b"\r\n\r\n"
@@ -199,6 +200,16 @@ def stream_calls(draw: st.DrawFn) -> Request:
     return Request(method, f"/v1/streams/{name}?{draw(queries)}".encode("utf-8", "replace"), draw(headers))
 
 
+@st.composite
+def response_calls(draw: st.DrawFn) -> Request:
+    """Requests for stored and invented responses, and for one model."""
+    one = f"/v1/responses/{draw(ids)}"
+    paths = (one, f"{one}/cancel", f"{one}/input_items", f"/v1/models/{draw(ids)}", "/health")
+    method = draw(st.sampled_from(("GET", "GET", "POST", "DELETE", "HEAD")))
+    path = f"{draw(st.sampled_from(paths))}?{draw(queries)}"
+    return Request(method, path.encode("utf-8", "replace"), draw(headers))
+
+
 _noise = st.builds(
     Request,
     st.sampled_from(("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "CONNECT", "get",
@@ -219,7 +230,9 @@ _noise = st.builds(
 def ours() -> st.SearchStrategy[Request]:
     """All requests that are not from schemathesis."""
     chat, completion = _posts("/v1/chat/completions", CHAT), _posts("/v1/completions", COMPLETION)
-    return chat | chat | chat | completion | completion | session_calls() | stream_calls() | _noise
+    others = [_posts(path, near) for path, bodies in GENERATING.items() for near in bodies]
+    older = chat | chat | completion | completion | session_calls() | stream_calls() | _noise
+    return older | st.one_of(others) | response_calls()
 
 
 def documented(openapi: dict[str, Any]) -> st.SearchStrategy[Request]:

@@ -1,0 +1,1 @@
+"""Client libraries against a stack."""

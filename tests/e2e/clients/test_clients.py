@@ -1,0 +1,40 @@
+"""OpenAI's and Anthropic's SDKs and LangChain's standard tests, all against one stack with a real model."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kits.clients.anthropic_messages import AnthropicMessagesTests
+from tests.kits.clients.open_responses import OpenResponsesCases
+from tests.kits.clients.open_responses_socket import OpenResponsesSocketCases
+from tests.kits.clients.openai_chat import OpenAIChatTests
+from tests.kits.clients.openai_responses import OpenAIResponsesTests
+from tests.kits.clients.served import Served, serving
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("clients-stack")) as running:
+        yield running
+
+
+class TestOpenAIChat(OpenAIChatTests):
+    """See the base class."""
+
+
+class TestOpenAIResponses(OpenAIResponsesTests):
+    """See the base class."""
+
+
+class TestOpenResponses(OpenResponsesCases):
+    """See the base class."""
+
+
+class TestOpenResponsesSocket(OpenResponsesSocketCases):
+    """See the base class."""
+
+
+class TestAnthropicMessages(AnthropicMessagesTests):
+    """See the base class."""

@@ -1,0 +1,45 @@
+"""A stack for client libraries, with SmolLM2 if it has been pulled, else with the demo model."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from cli.console import CommandError
+from cli.models.catalogue import DEMO
+from cli.models.resolve import resolve_model
+from cli.stack.default_model import DEFAULT
+from tests.kits.e2e.stack import Stack
+
+KEY = "sk-clients"
+
+
+class Served(NamedTuple):
+    """Where a stack answers.
+
+    Attributes:
+        url: The gateway, without a path.
+        model: The name of the model.
+    """
+
+    url: str
+    model: str
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether the model is the demo, which cannot read instructions."""
+        return self.model == DEMO
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Served]:
+    """Runs a stack of one group and one rank while the context is open."""
+    try:
+        resolve_model(DEFAULT, pull=False)
+        model = DEFAULT
+    except CommandError:
+        model = DEMO
+    options = ("--model", model, "--groups", "1", "--tensor-parallel", "1")
+    with Stack(folder, *options, env={"RYZ_API_KEYS": f"{KEY}:clients"}) as stack:
+        yield Served(stack.await_ready().state.url, model)
+        assert stack.end() == 0
