@@ -25,6 +25,7 @@ class GrammarLimits:
         properties: Properties of one object.
         all_properties: Properties of all objects of a schema.
         patterns: Patterns in `patternProperties` of a schema; llguidance compares each with each.
+        least_chars: Largest `minLength`.
         literal_chars: Characters of one constant, one choice, or what a regular expression writes out.
         multiple: Largest common multiple of all `multipleOf`, decimal point aside.
     """
@@ -39,6 +40,7 @@ class GrammarLimits:
     properties: int = 1000
     all_properties: int = 2000
     patterns: int = 32
+    least_chars: int = 100_000
     literal_chars: int = 8192
     multiple: int = 2000
 

@@ -31,6 +31,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"x-guidance": {"lenient": True}, "uniqueItems": True}, "x-guidance", ""),
     ({"type": "text"}, "type", ""),
     ({"minLength": -1}, "minLength", ""),
+    ({"minLength": 10**9}, "minLength", ""),
     ({"minimum": 3, "exclusiveMinimum": True}, "exclusiveMinimum", ""),
     ({"minimum": 2**60}, "minimum", ""),
     ({"enum": [2**60]}, "enum", ""),

@@ -171,6 +171,8 @@ class SchemaRewriter:
             raise SchemaFault(
                 "is enforced up to one more than `required` has in the same schema", "minProperties", pointer
             )
+        if made.get("minLength", 0) > self._limits.least_chars:
+            raise SchemaFault(f"is enforced up to {self._limits.least_chars}", "minLength", pointer)
         if "pattern" in made and made.get("minLength", 0) > self._limits.repetitions:
             raise SchemaFault(
                 f"is enforced up to {self._limits.repetitions} beside `pattern`", "minLength", pointer
