@@ -61,7 +61,10 @@ class Keyring:
             return "default"
         scheme, _, key = authorization.partition(b" ")
         if scheme.lower() != b"bearer" or not key.strip():
-            raise _refuse("missing_api_key", "send your API key as `Authorization: Bearer <key>`")
+            raise _refuse(
+                "missing_api_key",
+                "send your API key as `Authorization: Bearer <key>`, or on Anthropic's routes as `x-api-key`",
+            )
         digest = self._digest(key.strip())
         found = ""
         for known, tenant in self._tenants.items():

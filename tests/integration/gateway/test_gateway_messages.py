@@ -161,6 +161,16 @@ async def test_a_session_goes_on(http: httpx.AsyncClient) -> None:
     assert tokens[1] == tokens[0] + 4 + len("\n") + tokens[0]  # the answer is between
 
 
+async def test_a_stream_is_resumed(http: httpx.AsyncClient) -> None:
+    headers = {"x-stream-grace": "5"}
+    whole = await http.post("/v1/messages", json={**KEPT, "stream": True}, headers=headers)
+    events = whole.text.split("\n\n")[:-1]
+    assert all(event.startswith("id: ") for event in events)
+    last_id = events[3].partition("\n")[0].removeprefix("id: ")
+    rest = await http.get(f"/v1/streams/{whole.headers['x-stream-id']}", headers={"last-event-id": last_id})
+    assert rest.text.split("\n\n")[:-1] == events[4:]
+
+
 async def test_tokens_of_prompts_and_messages(http: httpx.AsyncClient) -> None:
     told = (
         await http.post("/tokenize", json={"model": "demo", "prompt": "ab", "return_token_strs": True})
