@@ -40,7 +40,7 @@ class GrammarLimits:
     properties: int = 1000
     all_properties: int = 2000
     patterns: int = 32
-    least_chars: int = 100_000
+    least_chars: int = 20_000
     literal_chars: int = 8192
     multiple: int = 2000
 
@@ -50,6 +50,6 @@ def parser_limits() -> LLParserLimits:
     return LLParserLimits(
         max_items_in_row=5000,  # an object of 1000 optional properties has 4000
         step_max_items=20_000,
-        max_lexer_states=50_000,  # of 1 to 2 kB
+        max_lexer_states=250_000,  # a string with `maxLength` needs 9 for each of its characters
         verbose_errors=False,  # texts of grammars belong into no log
     )

@@ -139,3 +139,11 @@ def test_choices_constrain_each_for_itself() -> None:
     assert first.ended
     assert not second.ended
     assert takes(grammar, "right")
+
+
+def test_a_string_with_a_length_limit_may_be_long() -> None:
+    constraint = compiled_schema({"type": "string", "maxLength": 50_000}, "null")()
+    constraint.accept([*b'"'])
+    for _ in range(400):
+        constraint.accept([*b"the quick brown fox jumps"])
+        assert ord('"') in allowed(constraint.mask())
