@@ -23,6 +23,7 @@ from services.gateway.messages.message_events import MessageEventWriter, whole_m
 from services.gateway.messages.message_schema import CountTokensRequest, MessagesRequest
 from services.gateway.messages.message_translation import (
     FIELD_NAMES,
+    IGNORED,
     count_query,
     message_call,
     shows_thinking,
@@ -108,6 +109,8 @@ class MessageRoute(GenerationRoute):
 
 class CountTokensRoute(JsonRoute[CountTokensRequest]):
     """Answers `POST /v1/messages/count_tokens`."""
+
+    ignored = IGNORED
 
     def __init__(self, context: GatewayContext) -> None:
         super().__init__("/v1/messages/count_tokens", CountTokensRequest, context)

@@ -21,7 +21,7 @@ FIELD_NAMES = {
 }
 _HIDES_THINKING = b"omitted"  # as `door_data`
 # fields of Anthropic's that change nothing here, with any value
-_ACCEPTED = frozenset(
+IGNORED = frozenset(
     {"betas", "cache_control", "diagnostics", "inference_geo", "speed", "user_profile_id", "workspace_id"}
 )
 # fields of Anthropic's that would change the answer, which nothing here serves
@@ -82,7 +82,7 @@ def message_call(
         stream=bool(body.stream),
         event_ids=STREAM_GRACE in headers,
         timeout_s=body.timeout,
-        unknown_fields=[name[:64] for name in body.model_extra or () if name not in _ACCEPTED],
+        unknown_fields=[name[:64] for name in body.model_extra or () if name not in IGNORED],
         door_data=_HIDES_THINKING if hides else b"",
         field_names=FIELD_NAMES,
     )

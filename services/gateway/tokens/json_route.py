@@ -10,6 +10,7 @@ from services.gateway.bodies.body_parser import check_content_type, parse_body
 from services.gateway.bodies.large_bodies import is_large
 from services.gateway.http.request_headers import time_limit_s
 from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute, body_party
+from shared.errors import InvalidRequest
 from shared.web.limited_protocol import CONNECTION
 
 B = TypeVar("B", bound=BaseModel)
@@ -22,7 +23,12 @@ class JsonRoute(ServingRoute, Generic[B]):
         path: The route.
         body: Model of its bodies.
         context: What all requests share.
+
+    Attributes:
+        ignored: Fields that are known and change nothing.
     """
+
+    ignored: frozenset[str] = frozenset()
 
     def __init__(self, path: str, body: type[B], context: GatewayContext) -> None:
         super().__init__(path, context)
@@ -52,8 +58,11 @@ class JsonRoute(ServingRoute, Generic[B]):
         else:
             body = parse_body(raw, self._body, settings.max_body_values)
         del raw
-        if body.model_extra:
-            context.metrics.unknown_fields.inc(len(body.model_extra))
+        unknown = [name for name in body.model_extra or () if name not in self.ignored]
+        if unknown and settings.strict_fields:
+            name = unknown[0][:64]
+            raise InvalidRequest(f"unknown field `{name}` (RYZ_STRICT_FIELDS)", param=name)
+        context.metrics.unknown_fields.inc(len(unknown))
         timeout_s = time_limit_s(
             exchange.headers,
             self.timeout_in(body),

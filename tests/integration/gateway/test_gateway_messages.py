@@ -14,7 +14,7 @@ from shared import subjects
 from shared.bus import Message
 from shared.codec import encode
 from shared.messages import ModelList
-from tests.kits.gateway.gateway import Gateway
+from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.with_leader import gateway_with_leader
 from tests.kits.worker.leader import null_engine
 
@@ -203,6 +203,16 @@ async def test_questions_that_are_refused(
         path, json={"model": "demo", **fields}, headers={"authorization": f"Bearer {KEY}"}
     )
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_unknown_fields_may_be_refused() -> None:
+    asked = {"model": "demo", "messages": HELLO, "cache_control": {"type": "ephemeral"}, "strange": 1}
+    async with running_gateway(strict_fields=True) as strict, httpx.AsyncClient(base_url=strict.url) as http:
+        for path in ("/v1/messages", "/v1/messages/count_tokens", "/tokenize"):
+            body = {**asked, "max_tokens": 4} if path == "/v1/messages" else asked
+            body = {"model": "demo", "prompt": "x", "strange": 1} if path == "/tokenize" else body
+            answer = await http.post(path, json=body)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "strange")
 
 
 async def test_health(http: httpx.AsyncClient) -> None:
