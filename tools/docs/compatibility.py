@@ -35,7 +35,6 @@ CLIENTS = {
     "open_responses_socket": "openai",
     "anthropic_messages": "anthropic",
 }
-LANGCHAIN = {"LangChainOpenAITests": "langchain-openai", "LangChainAnthropicTests": "langchain-anthropic"}
 
 
 def render() -> str:
@@ -58,10 +57,6 @@ def _clients() -> str:
             if isinstance(found, ast.ClassDef) and (tests := _tests(found)):
                 about = (ast.get_docstring(found) or "").partition("\n")[0]
                 rows.append([f"{client} {pins.get(client, '')}".strip(), about, str(len(tests))])
-    for name, client in LANGCHAIN.items():
-        rows.append(
-            [f"{client} {pins[client]}", f"`ChatModelIntegrationTests` of langchain-tests ({name})", "all"]
-        )
     return "## Clients\n\nRun against a stack with a real model, in `tests/e2e/clients`.\n\n" + _table(
         ("client", "what is tried", "tests"), rows
     )

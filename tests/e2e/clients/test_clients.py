@@ -1,14 +1,16 @@
-"""OpenAI's and Anthropic's SDKs and LangChain's standard tests, all against one stack with a real model."""
+"""OpenAI's and Anthropic's SDKs, all against one stack with a real model."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.kits.clients.anthropic_messages import AnthropicMessagesTests
+from tests.kits.clients.anthropic_messages import AnthropicMessagesTests, AnthropicToolTests
 from tests.kits.clients.open_responses import OpenResponsesCases
 from tests.kits.clients.open_responses_socket import OpenResponsesSocketCases
+from tests.kits.clients.open_responses_tools import OpenResponsesToolCases
 from tests.kits.clients.openai_chat import OpenAIChatTests
 from tests.kits.clients.openai_responses import OpenAIResponsesTests
+from tests.kits.clients.openai_tools import OpenAIResponsesToolTests, OpenAIToolTests
 from tests.kits.clients.served import Served, serving
 
 pytestmark = pytest.mark.timeout(120)
@@ -24,6 +26,14 @@ class TestOpenAIChat(OpenAIChatTests):
     """See the base class."""
 
 
+class TestOpenAITools(OpenAIToolTests):
+    """See the base class."""
+
+
+class TestOpenAIResponsesTools(OpenAIResponsesToolTests):
+    """See the base class."""
+
+
 class TestOpenAIResponses(OpenAIResponsesTests):
     """See the base class."""
 
@@ -32,9 +42,17 @@ class TestOpenResponses(OpenResponsesCases):
     """See the base class."""
 
 
+class TestOpenResponsesTools(OpenResponsesToolCases):
+    """See the base class."""
+
+
 class TestOpenResponsesSocket(OpenResponsesSocketCases):
     """See the base class."""
 
 
 class TestAnthropicMessages(AnthropicMessagesTests):
+    """See the base class."""
+
+
+class TestAnthropicTools(AnthropicToolTests):
     """See the base class."""

@@ -92,6 +92,7 @@ class OpenAIToolTests:
             messages=WEATHER,
             tools=[WEATHER_TOOL],
             tool_choice=choice,
+            parallel_tool_calls=False,
             temperature=0,
             max_tokens=80,
         )
