@@ -23,6 +23,7 @@ _PARAMETER_TAGS = CallSyntax(
     trims=True,
 )
 _DEEPSEEK_BLOCK = ("<｜tool▁calls▁begin｜>",)
+_MISTRAL_NAME_ENDS = ("[ARGS]", "[CALL_ID]", "{")
 _DEEPSEEK_END = ("<｜tool▁calls▁end｜>",)
 
 TOOL_FORMATS = (
@@ -159,12 +160,7 @@ TOOL_FORMATS = (
         models="Mistral Small 3.2, Devstral, Magistral",
         signs=(("[TOOL_CALLS]", "[ARGS]"),),
         calls=(
-            CallSyntax(
-                body="json",
-                opens=("[TOOL_CALLS]",),
-                name_ends=("[ARGS]", "[CALL_ID]", "{"),
-                enforced="named",
-            ),
+            CallSyntax(body="json", opens=("[TOOL_CALLS]",), name_ends=_MISTRAL_NAME_ENDS, enforced="named"),
         ),
     ),
     ToolFormat(
@@ -172,12 +168,7 @@ TOOL_FORMATS = (
         models="Mistral 7B v0.3, Nemo, Large, Small 3",
         signs=(("[TOOL_CALLS]",),),
         calls=(
-            CallSyntax(
-                body="json",
-                opens=("[TOOL_CALLS]",),
-                name_ends=("[ARGS]", "[CALL_ID]", "{"),
-                enforced="list",
-            ),
+            CallSyntax(body="json", opens=("[TOOL_CALLS]",), name_ends=_MISTRAL_NAME_ENDS, enforced="list"),
         ),
     ),
     ToolFormat(
