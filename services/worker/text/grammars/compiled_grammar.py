@@ -26,8 +26,8 @@ class CompiledGrammar:
     """
 
     def __init__(self, vocabulary: TokenVocabulary, text: str) -> None:
-        self._vocabulary = vocabulary
-        self._matcher = LLMatcher(vocabulary.library, text, log_level=0, limits=parser_limits())
+        self._vocabulary, self._text, self._worn = vocabulary, text, False
+        self._matcher = self._new_matcher()
         self._raise_error()
         trial = self._matcher.deep_copy()
         for _ in range(_TRIAL_TOKENS):
@@ -42,8 +42,18 @@ class CompiledGrammar:
 
     def __call__(self) -> MatcherConstraint:
         """Returns a constraint at the beginning of an answer."""
+        if self._worn:  # copies share a lexer, whose states are counted over all answers
+            self._matcher, self._worn = self._new_matcher(), False
         vocabulary = self._vocabulary
-        return MatcherConstraint(self._matcher.deep_copy(), vocabulary.ends, vocabulary.end_mask)
+        return MatcherConstraint(
+            self._matcher.deep_copy(), vocabulary.ends, vocabulary.end_mask, self._wear_out
+        )
+
+    def _new_matcher(self) -> LLMatcher:
+        return LLMatcher(self._vocabulary.library, self._text, log_level=0, limits=parser_limits())
+
+    def _wear_out(self) -> None:
+        self._worn = True
 
     def _raise_error(self) -> None:
         if self._matcher.is_error():

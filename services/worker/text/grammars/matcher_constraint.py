@@ -1,6 +1,6 @@
 """The state of one choice in a compiled grammar."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llguidance import LLMatcher
 
@@ -14,11 +14,15 @@ class MatcherConstraint:
         matcher: Its own copy of the grammar's matcher.
         ends: The end-of-sequence tokens.
         end_mask: A mask that has only these.
+        on_failure: Called when llguidance gives up, which all copies of the matcher may do then.
     """
 
-    __slots__ = ("_end_mask", "_ends", "_is_over", "_matcher")
+    __slots__ = ("_end_mask", "_ends", "_is_over", "_matcher", "_on_failure")
 
-    def __init__(self, matcher: LLMatcher, ends: frozenset[int], end_mask: bytes) -> None:
+    def __init__(
+        self, matcher: LLMatcher, ends: frozenset[int], end_mask: bytes, on_failure: Callable[[], None]
+    ) -> None:
+        self._on_failure = on_failure
         self._matcher = matcher
         self._ends = ends
         self._end_mask = end_mask
@@ -31,6 +35,7 @@ class MatcherConstraint:
             del tokens[-1]
             self._is_over = True
         if tokens and not self._matcher.consume_tokens(tokens):
+            self._on_failure()
             raise TokenRefused(f"the grammar refuses a token: {_first_line(self._matcher.get_error())}")
         if self._is_over and not self._matcher.is_accepting():
             raise TokenRefused("the grammar does not end here")
@@ -58,6 +63,7 @@ class MatcherConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():  # its mask would allow the end
+            self._on_failure()
             raise ConstraintFailed(
                 f"the grammar cannot be followed further: {_first_line(self._matcher.get_error())}"
             )
