@@ -7,6 +7,7 @@ loop's clock.
 """
 
 import asyncio
+import dataclasses
 import time
 from array import array
 from dataclasses import dataclass, field
@@ -16,10 +17,11 @@ from msgspec.structs import replace
 
 from shared.client import Completion, InferenceClient
 from shared.client.generation.attempts import Interruption
-from shared.client.generation.results import gather
+from shared.client.generation.results import Choice, gather
 from shared.errors import RyzError
 from shared.identity import new_request_id
 from shared.messages import ChatMessage, GenerateRequest, Sampling, Tokens
+from shared.messages.answer_parts import ToolCallPart
 
 _RUNS = count()
 NAMES = (
@@ -84,9 +86,25 @@ class Reading:
 
 
 def same_answer(first: Completion, second: Completion) -> bool:
-    """Return whether two answers are equal in all that a caller sees; the source of their KV may differ."""
+    """Return whether two answers are equal in all that a caller sees.
+
+    The source of their KV may differ, and ids of tool calls do, since they follow from the request's id.
+    """
     counts = [(one.usage.prompt_tokens, one.usage.completion_tokens) for one in (first, second)]
-    return first.choices == second.choices and counts[0] == counts[1]
+    return _nameless(first) == _nameless(second) and counts[0] == counts[1]
+
+
+def _nameless(answer: Completion) -> list[Choice]:
+    """Return the choices without the ids of calls."""
+    return [
+        dataclasses.replace(
+            choice,
+            parts=[
+                replace(part, call_id="") if isinstance(part, ToolCallPart) else part for part in choice.parts
+            ],
+        )
+        for choice in answer.choices
+    ]
 
 
 async def read_once(
