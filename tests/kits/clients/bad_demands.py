@@ -64,6 +64,7 @@ def _schemas() -> list[BadDemand]:
         "conditions": {"if": {"minimum": 1}, "then": {"maximum": 2}},
         "no schema at all": 7,
         "an impossible schema": {"allOf": [{"type": "string"}, {"type": "integer"}]},
+        "a huge least length": {"type": "string", "minLength": 10**9},
         "huge counts": {"type": "array", "items": {"type": "string"}, "minItems": 10**9},
     }  # fmt: skip
     demands = [BadDemand(name, CHAT, _schema(schema), "response_format") for name, schema in bad.items()]

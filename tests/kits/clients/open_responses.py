@@ -40,7 +40,6 @@ def checked(raw: Any) -> Response:
     usage = raw["usage"]
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     assert {item["status"] for item in raw["output"] if item["type"] != "reasoning"} <= ENDS
-    raw["usage"]["input_tokens_details"].setdefault("cache_write_tokens", 0)
     return Response.model_validate(raw)
 
 
