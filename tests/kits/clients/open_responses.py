@@ -173,11 +173,11 @@ class OpenResponsesCases(OpenResponsesRequests):
         assert http.get(f"/v1/responses/{answer.id}").status_code == 404
 
     def test_14_a_cut_answer_is_incomplete(self, http: httpx.Client, served: Served) -> None:
-        answer = self.create(http, served, "Tell a long story about a fox.", max_output_tokens=16)
+        answer = self.create(http, served, "Tell a long story about a fox.", max_output_tokens=3)
         assert answer.status == "incomplete"
         assert answer.incomplete_details is not None
         assert answer.incomplete_details.reason == "max_output_tokens"
-        check_events(self.stream(http, served, "Tell a long story about a fox.", max_output_tokens=16))
+        check_events(self.stream(http, served, "Tell a long story about a fox.", max_output_tokens=3))
 
     def test_15_an_unknown_model(self, http: httpx.Client) -> None:
         answer = http.post("/v1/responses", json={"model": "nope", "input": "Hello."})
