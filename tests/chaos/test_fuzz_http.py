@@ -97,9 +97,16 @@ class Browser:
         return answer
 
 
+# codes of `shared/web/faults.py`: refusals of the HTTP server, which knows no routes
+BEFORE_ROUTING = {
+    "malformed_http", "ambiguous_request", "http_version", "headers_timeout", "headers_too_large", "too_many_headers",
+    "uri_too_long", "chunk_overhead", "pipelined", "address_connections", "connections", "partial_headers",
+}  # fmt: skip
+
+
 def check_error(raw: Any, path: bytes) -> None:
     """Checks that an error has the shape of the API of its path."""
-    before_routing = isinstance(raw.get("error"), dict) and raw["error"].get("code") == "ambiguous_request"
+    before_routing = isinstance(raw.get("error"), dict) and raw["error"].get("code") in BEFORE_ROUTING
     if path.startswith(b"/v1/messages") and not before_routing:
         assert {"type", "error"} <= set(raw) <= {"type", "error", "request_id"}
         assert raw["type"] == "error"
