@@ -100,7 +100,8 @@ class Browser:
 # codes of `shared/web/faults.py`: refusals of the HTTP server, which knows no routes
 BEFORE_ROUTING = {
     "malformed_http", "ambiguous_request", "http_version", "headers_timeout", "headers_too_large",
-    "too_many_headers", "uri_too_long", "chunk_overhead", "pipelined", "address_connections", "connections", "partial_headers",
+    "too_many_headers", "uri_too_long", "chunk_overhead", "pipelined",
+    "address_connections", "connections", "partial_headers",
 }  # fmt: skip
 
 
