@@ -24,8 +24,8 @@ from benchmarks.lib.stack import StackStarter
 from benchmarks.peers import start_peer
 from benchmarks.peers.base import Timing
 from benchmarks.plans import EnginePlan, model_name, precision_of
-from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.model_families import read_config
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.read_config import read_config
 from services.worker.rank_protocol.plan import EngineInfo
 from services.worker.rank_protocol.run_config import Quantize
 

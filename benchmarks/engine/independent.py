@@ -13,7 +13,7 @@ from benchmarks.engine.driver import Run, make_prompts, rank_options, start_driv
 from benchmarks.engine.engine_row import step_figures
 from benchmarks.lib.measuring import Progress
 from benchmarks.plans import EnginePlan, precision_of
-from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.rank_protocol.run_config import Quantize
 
 BATCH = 8

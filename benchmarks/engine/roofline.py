@@ -4,14 +4,14 @@ With the machine's read bandwidth it bounds the speed of decoding; activations a
 """
 
 from services.worker.engine import int8
-from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.config.model_config import ModelConfig
 
 WEIGHT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 def weight_bytes(config: ModelConfig, precision: str) -> int:
     """Return the bytes of all linear layers and the output layer; other tensors are small."""
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, inner = config.hidden_size, config.layers[0].dense_mlp.inner
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     matrices = [  # (outputs, inputs) of a layer
         (queries + 2 * keys, hidden),

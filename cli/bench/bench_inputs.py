@@ -9,7 +9,7 @@ from cli.console import fail
 from cli.models.resolve import resolve_model
 
 if TYPE_CHECKING:
-    from services.worker.engine.checkpoint.model_config import ModelConfig
+    from services.worker.engine.config.model_config import ModelConfig
 
 
 class _PlanOfModel(Protocol):
@@ -41,8 +41,8 @@ def require_model(model: Path, degrees: Sequence[int] = (1,)) -> "ModelConfig":
     Raises:
         CommandError: It cannot be computed so.
     """
-    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415 (keeps `--help` quick)
-    from services.worker.engine.checkpoint.model_families import read_config  # noqa: PLC0415
+    from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415 (keeps `--help` quick)
+    from services.worker.engine.config.read_config import read_config  # noqa: PLC0415
 
     try:
         config = read_config(model)

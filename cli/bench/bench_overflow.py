@@ -47,7 +47,7 @@ def _measure(directory: Path, plan: OverflowPlan) -> dict[str, Any]:
     from benchmarks.kv import overflow as bench  # noqa: PLC0415
     from benchmarks.kv import write_behind  # noqa: PLC0415
     from benchmarks.kv.group_client import GroupClient  # noqa: PLC0415
-    from services.worker.engine.checkpoint.model_families import read_config  # noqa: PLC0415
+    from services.worker.engine.config.read_config import read_config  # noqa: PLC0415
 
     config = read_config(directory)
     most = min(_MOST_TOKENS, config.context_length - 64)

@@ -36,7 +36,7 @@ def reporting(
     Raises:
         CommandError: The measurement failed.
     """
-    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415 (keeps `--help` quick)
+    from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415 (keeps `--help` quick)
     from services.worker.engine.native.build import NoKernels  # noqa: PLC0415
     from services.worker.rank_protocol.plan import EngineFailed  # noqa: PLC0415
     from shared.errors import RyzError  # noqa: PLC0415

@@ -88,8 +88,8 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         path: Of the model.
     """
     from cli.stack.machine import measure_model  # noqa: PLC0415 (quick `--help`)
-    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415
-    from services.worker.engine.checkpoint.model_families import read_config  # noqa: PLC0415
+    from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415
+    from services.worker.engine.config.read_config import read_config  # noqa: PLC0415
 
     known, record = catalogue().get(name), read_record(path)
     common: dict[str, Any] = {

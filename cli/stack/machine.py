@@ -14,8 +14,8 @@ from cli.stack.sizing import (
     choose_sizing,
     describe_sizing,
 )
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.model_size import FP16_BYTES, FP32_BYTES, ModelSize, model_size
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native import build
 from services.worker.host import available_bytes, total_bytes, usable_cores
 

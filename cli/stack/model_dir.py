@@ -54,9 +54,9 @@ def find_model(
 
 
 def _check_config(directory: Path, tensor_parallel: int) -> None:
-    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415 (quick `--help`)
-    from services.worker.engine.checkpoint.model_families import read_config  # noqa: PLC0415 (quick `--help`)
     from services.worker.engine.checkpoint.tensor_table import TensorTable, stored_tensors  # noqa: PLC0415
+    from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415 (quick `--help`)
+    from services.worker.engine.config.read_config import read_config  # noqa: PLC0415 (quick `--help`)
 
     try:
         config = read_config(directory)

@@ -8,8 +8,8 @@ from typing import cast
 import structlog
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.engine.checkpoint.json_fields import ModelError
-from services.worker.engine.checkpoint.model_families import read_config
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.read_config import read_config
 from services.worker.leader.fleet.drain import HAND_OVER_S
 from services.worker.leader.fleet.heartbeat import ThreadCarrier
 from services.worker.leader.fleet.name_claim import NameClaim

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.json_fields import ModelError
-from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.plain import cuda_graphs
 from services.worker.engine.plain.cuda_graphs import CudaCapture
 from services.worker.engine.plain.model import Decoder

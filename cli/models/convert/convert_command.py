@@ -41,7 +41,7 @@ def convert(
     from cli.models.model_store import in_bytes, require_space, size_of  # noqa: PLC0415
     from cli.models.resolve import resolve_model  # noqa: PLC0415
     from cli.models.transfer_bar import transfer_bar  # noqa: PLC0415
-    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415
+    from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415
     from services.worker.gguf.header_bytes import BadGguf  # noqa: PLC0415
 
     path = resolve_model(source, pull=False)

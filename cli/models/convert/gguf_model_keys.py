@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.worker.engine.checkpoint.json_fields import read_json
-from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.config.json_fields import read_json
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.gguf.header_bytes import BadGguf
 
 ARCHITECTURES = {
@@ -31,12 +31,12 @@ def model_keys(directory: Path, config: ModelConfig) -> dict[str, Any]:
         "context_length": int(read_json(path).get("max_position_embeddings") or config.context_length),
         "embedding_length": config.hidden_size,
         "block_count": config.num_layers,
-        "feed_forward_length": config.intermediate_size,
+        "feed_forward_length": config.layers[0].dense_mlp.inner,
         "attention.head_count": config.num_heads,
         "attention.head_count_kv": config.num_kv_heads,
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": config.norm_eps,
+        "attention.layer_norm_rms_epsilon": config.final_norm.eps,
         "rope.dimension_count": config.head_dim,
         "rope.freq_base": config.rope.theta,
         "vocab_size": config.vocab_size,

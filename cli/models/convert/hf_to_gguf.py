@@ -26,8 +26,8 @@ from cli.models.convert.tensor_stream import (
     to_kind,
     total_bytes,
 )
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
+from services.worker.engine.config.read_config import read_config
 from services.worker.gguf.gguf_config import ARCHITECTURES as STORED
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.json_files import BadFile, read_object

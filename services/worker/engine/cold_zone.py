@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.config.json_fields import ModelError
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import EngineRunConfig
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from services.worker.gguf.gguf_file import GgufFile
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.gguf.metadata_fields import MetadataFields
@@ -75,7 +77,8 @@ def _decoder(fields: MetadataFields) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_key_value_heads": fields.integer("attention.head_count_kv", heads),
         "max_position_embeddings": context_length,
-        "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
+        # stored in fp32: the shortest decimal of it is what the config said
+        "rms_norm_eps": float(str(np.float32(fields.number("attention.layer_norm_rms_epsilon")))),
         "vocab_size": _vocab_size(fields),
         "tie_word_embeddings": OUTPUT not in tensors,
         "hidden_act": "silu",

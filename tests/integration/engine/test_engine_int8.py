@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.collectives.base import Collectives, SingleRank
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import NoKernels, targets
 from services.worker.engine.native.library import kernels
 from services.worker.engine.native.native_compute import NativeCompute, NativeOptions

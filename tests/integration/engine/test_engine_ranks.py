@@ -15,8 +15,8 @@ import pytest
 import torch
 import uvloop
 
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, ScheduledChunk, StepPlan

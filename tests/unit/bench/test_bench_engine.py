@@ -32,7 +32,7 @@ from cli.bench.engine.bench_engine import remarks
 from cli.bench.own_stack import own_stack
 from cli.console import CommandError
 from cli.stack.model_dir import demo_model
-from services.worker.engine.checkpoint.model_families import read_config
+from services.worker.engine.config.read_config import read_config
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult
@@ -133,7 +133,10 @@ def test_the_roofline_counts_weights_and_contexts(tiny: Path) -> None:
     assert roofline.weight_bytes(config, "fp32") == 4 * weights
     assert roofline.weight_bytes(config, "int8") == weights * 34 // 32  # two bytes for the scale of 32
     assert roofline.kv_bytes(config, batch=3, context=100, kv_format="fp32") == 3 * 100 * 2 * 2 * 32 * 4
-    windowed = replace(config, windows=(0, 10))
+    first, second = config.layers
+    windowed = replace(
+        config, layers=(first, replace(second, attention=replace(second.attention, window=10)))
+    )
     assert roofline.kv_bytes(windowed, batch=1, context=100, kv_format="fp16") == 110 * 2 * 32 * 2
     assert roofline.decode_bytes(config, "fp32", 3, 100, "fp32") == 4 * weights + 3 * 100 * 2 * 2 * 32 * 4
 

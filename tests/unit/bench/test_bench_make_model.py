@@ -13,7 +13,7 @@ from benchmarks.models.make_model import make_model, make_tokenizer, parameters
 from benchmarks.models.shapes import SHAPES, ModelShape
 from cli.bench.bench_commands import app
 from cli.console import CommandError
-from services.worker.engine.checkpoint.model_families import read_config
+from services.worker.engine.config.read_config import read_config
 from services.worker.load_model import load_model
 
 TINY = SHAPES["tiny"]

@@ -24,8 +24,8 @@ from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.quality import measure, num_steps, score_chats, score_text
 from benchmarks.quality.scored_texts import QUESTIONS, chat_prompts, text_windows
 from cli.bench.bench_commands import app
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.load_model import load_model

@@ -17,9 +17,9 @@ from cli.stack.sizing import (
     choose_sizing,
     describe_sizing,
 )
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.model_size import ModelSize, model_size
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
+from services.worker.engine.config.read_config import read_config
 from services.worker.host import total_bytes, usable_cores
 from tests.kits.supervisor import options
 

@@ -8,10 +8,10 @@ import torch
 from structlog.testing import capture_logs
 from torch import Tensor
 
-from services.worker.engine.checkpoint.json_fields import ModelError
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import NoKernels, targets
 from services.worker.engine.native.library import MAX_HEAD_DIM, kernels
 from services.worker.engine.native.native_compute import NativeCompute

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.plain import cuda_graphs
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache

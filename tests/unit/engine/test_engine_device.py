@@ -13,12 +13,12 @@ import torch
 from pydantic import ValidationError
 from torch import distributed
 
-from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import MemoryShort
-from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.plain.cuda_graphs import GraphCapture
 from services.worker.engine.plain.device import require_gpu_room, take_device
 from services.worker.engine.plain.model import Decoder

@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from services.worker.engine.checkpoint.json_fields import ModelError
-from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.cold_zone import (
@@ -26,6 +23,9 @@ from services.worker.engine.cold_zone import (
     quantize,
 )
 from services.worker.engine.collectives.base import Collectives, SingleRank
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.library import kernels
 from services.worker.engine.native.native_compute import NativeCompute, NativeOptions

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.plain import batch
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.rank_protocol.plan import StepPlan

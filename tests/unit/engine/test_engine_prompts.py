@@ -8,9 +8,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import NewSequence, StepPlan, StepResult

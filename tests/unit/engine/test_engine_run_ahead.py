@@ -13,8 +13,8 @@ from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.block_names import BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute

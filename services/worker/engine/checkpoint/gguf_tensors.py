@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor
+from services.worker.engine.config.json_fields import ModelError
 from services.worker.gguf.dequantize import can_dequantize
 from services.worker.gguf.gguf_config import head_dim
 from services.worker.gguf.gguf_file import GgufTensor, read_gguf

@@ -6,11 +6,11 @@ from math import ceil, prod
 import torch
 
 from services.worker.engine import int8
-from services.worker.engine.checkpoint.json_fields import ModelError
-from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.model_size import weight_share
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone, cold_zone
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.host import available_bytes, total_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import EngineRunConfig

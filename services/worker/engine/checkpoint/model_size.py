@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from services.worker.engine import int8
-from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
+from services.worker.engine.config.model_config import ModelConfig
 
 FP32_BYTES, FP16_BYTES = 4, 2
 INT8_BYTES = 1 + int8.SCALE_BYTES / int8.SCALE_BLOCK
@@ -53,13 +53,16 @@ class ModelSize:
 
 def model_size(config: ModelConfig, stored_bytes: int = FP32_BYTES) -> ModelSize:
     """Count what a model of that shape has."""
-    hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_layers
+    hidden, layers, attention = config.hidden_size, config.num_layers, config.layers[0].attention
+    mlp = config.layers[0].dense_mlp
+    inner = mlp.inner
     queries, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     embedding = config.vocab_size * hidden
     per_layer = hidden * (queries + 2 * kv) + queries * hidden + 3 * hidden * inner
     others = 2 * hidden
-    others += (queries + 2 * kv) * config.qkv_bias + hidden * config.output_bias
-    others += (2 * inner + hidden) * config.mlp_bias + 2 * config.head_dim * config.qk_norm
+    others += (queries + 2 * kv) * attention.qkv_bias + hidden * attention.output_bias
+    others += 2 * inner * mlp.bias + hidden * mlp.down_bias
+    others += 2 * config.head_dim * (attention.qk_norm is not None)
     return ModelSize(
         matrices=layers * per_layer + embedding,
         embedding=embedding,
@@ -80,7 +83,7 @@ def weight_share(config: ModelConfig, ranks: Iterable[int], world: int) -> Fract
 
 def _matrices(config: ModelConfig, rank: int, world: int) -> int:
     heads = 2 * len(config.heads_of(rank, world)) + 2 * len(config.kv_heads_of(rank, world))
-    inner = len(share_of_mlp(config.intermediate_size, rank, world))
+    inner = len(share_of_mlp(config.layers[0].dense_mlp.inner, rank, world))
     token_ids = len(share_of_vocabulary(config.vocab_size, rank, world))
     rows = config.num_layers * (heads * config.head_dim + 3 * inner) + 2 * token_ids
     return rows * config.hidden_size

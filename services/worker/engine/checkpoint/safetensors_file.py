@@ -11,8 +11,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from services.worker.engine.checkpoint.json_fields import ModelError, read_json
 from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor
+from services.worker.engine.config.json_fields import ModelError, read_json
 from services.worker.json_files import MAX_INDEX_BYTES, shown
 
 SINGLE = "model.safetensors"

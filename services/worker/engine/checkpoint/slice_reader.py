@@ -14,8 +14,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
+from services.worker.engine.config.json_fields import ModelError
 from services.worker.gguf.dequantize import dequantize
 
 TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

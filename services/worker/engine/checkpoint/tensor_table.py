@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.worker.engine.checkpoint.gguf_tensors import gguf_tensors
-from services.worker.engine.checkpoint.json_fields import ModelError
-from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.safetensors_file import read_header, weight_files
 from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.gguf.gguf_file import is_gguf
 
 # tensors of old files, which are computed from the config instead
@@ -99,21 +99,21 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of all tensors of a model."""
     c = config
     queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    linears = {
-        "self_attn.q_proj": (queries, c.hidden_size, c.qkv_bias),
-        "self_attn.k_proj": (keys, c.hidden_size, c.qkv_bias),
-        "self_attn.v_proj": (keys, c.hidden_size, c.qkv_bias),
-        "self_attn.o_proj": (c.hidden_size, queries, c.output_bias),
-        "mlp.gate_proj": (c.intermediate_size, c.hidden_size, c.mlp_bias),
-        "mlp.up_proj": (c.intermediate_size, c.hidden_size, c.mlp_bias),
-        "mlp.down_proj": (c.hidden_size, c.intermediate_size, c.mlp_bias),
-    }
-    norms = {"input_layernorm": c.hidden_size, "post_attention_layernorm": c.hidden_size}
-    if c.qk_norm:
-        norms |= {"self_attn.q_norm": c.head_dim, "self_attn.k_norm": c.head_dim}
     yield "model.embed_tokens.weight", (c.vocab_size, c.hidden_size)
-    for index in range(c.num_layers):
-        layer = f"model.layers.{index}"
+    for index, shape in enumerate(c.layers):
+        layer, attention, mlp = f"model.layers.{index}", shape.attention, shape.dense_mlp
+        linears = {
+            "self_attn.q_proj": (queries, c.hidden_size, attention.qkv_bias),
+            "self_attn.k_proj": (keys, c.hidden_size, attention.qkv_bias),
+            "self_attn.v_proj": (keys, c.hidden_size, attention.qkv_bias),
+            "self_attn.o_proj": (c.hidden_size, queries, attention.output_bias),
+            "mlp.gate_proj": (mlp.inner, c.hidden_size, mlp.bias),
+            "mlp.up_proj": (mlp.inner, c.hidden_size, mlp.bias),
+            "mlp.down_proj": (c.hidden_size, mlp.inner, mlp.down_bias),
+        }
+        norms = {"input_layernorm": c.hidden_size, "post_attention_layernorm": c.hidden_size}
+        if attention.qk_norm:
+            norms |= {"self_attn.q_norm": c.head_dim, "self_attn.k_norm": c.head_dim}
         for name, (rows, columns, bias) in linears.items():
             yield f"{layer}.{name}.weight", (rows, columns)
             if bias:

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.slice_reader import OpenTensor, SliceReader, dtype_of
 from services.worker.engine.checkpoint.tensor_table import TensorTable, stored_tensors
+from services.worker.engine.config.json_fields import ModelError
 
 _WHOLE = slice(None)
 

@@ -13,11 +13,11 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
 from services.worker.engine.checkpoint.slice_reader import dtype_of
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.config.model_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +112,20 @@ def load_layer(
     source: WeightSource, config: ModelConfig, index: int, dtype: torch.dtype | None = torch.float32
 ) -> LayerWeights:
     """Loads one layer of this rank; `dtype` of the matrices, None for the stored one."""
-    name, hidden, inner = f"model.layers.{index}", config.hidden_size, config.intermediate_size
+    name, hidden = f"model.layers.{index}", config.hidden_size
     attention, mlp = f"{name}.self_attn", f"{name}.mlp"
-    qkv, qkv_bias = load_qkv(source, attention, config, dtype)
-    output, output_bias = load_output(source, f"{attention}.o_proj", config, dtype)
+    shape, qk_norm = config.layers[index].dense_mlp, config.layers[index].attention.qk_norm
+    inner = shape.inner
+    qkv, qkv_bias = load_qkv(source, index, config, dtype)
+    output, output_bias = load_output(source, index, config, dtype)
     parts = [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)]
-    gate_up, gate_up_bias = load_rows(source, parts, hidden, config.mlp_bias, dtype)
+    gate_up, gate_up_bias = load_rows(source, parts, hidden, shape.bias, dtype)
     down, down_bias = load_columns(
         source,
         f"{mlp}.down_proj",
         (hidden, inner),
         source.own_part(inner),
-        bias=config.mlp_bias,
+        bias=shape.down_bias,
         dtype=dtype,
     )
     head = (config.head_dim,)
@@ -131,8 +133,8 @@ def load_layer(
         attention_norm=source.load_replicated(f"{name}.input_layernorm.weight", (hidden,)),
         qkv=qkv,
         qkv_bias=qkv_bias,
-        q_norm=source.load_replicated(f"{attention}.q_norm.weight", head) if config.qk_norm else None,
-        k_norm=source.load_replicated(f"{attention}.k_norm.weight", head) if config.qk_norm else None,
+        q_norm=source.load_replicated(f"{attention}.q_norm.weight", head) if qk_norm else None,
+        k_norm=source.load_replicated(f"{attention}.k_norm.weight", head) if qk_norm else None,
         output=output,
         output_bias=output_bias,
         mlp_norm=source.load_replicated(f"{name}.post_attention_layernorm.weight", (hidden,)),
@@ -144,9 +146,10 @@ def load_layer(
 
 
 def load_qkv(
-    source: WeightSource, name: str, config: ModelConfig, dtype: torch.dtype | None = torch.float32
+    source: WeightSource, index: int, config: ModelConfig, dtype: torch.dtype | None = torch.float32
 ) -> tuple[Tensor, Tensor | None]:
-    """This rank's query, key and value heads of an attention module, fused: weight and bias."""
+    """This rank's query, key and value heads of a layer, fused: weight and bias."""
+    name, bias = f"model.layers.{index}.self_attn", config.layers[index].attention.qkv_bias
     rank, world, dim = source.collectives.rank, source.collectives.world, config.head_dim
     replicated = world > config.num_kv_heads
     heads, kv_heads = config.heads_of(rank, world), config.kv_heads_of(rank, world)
@@ -168,17 +171,18 @@ def load_qkv(
         ]
 
     weight = _stack(source, rows_of("weight", config.hidden_size), dtype)
-    return weight, _stack(source, rows_of("bias"), torch.float32) if config.qkv_bias else None
+    return weight, _stack(source, rows_of("bias"), torch.float32) if bias else None
 
 
 def load_output(
-    source: WeightSource, name: str, config: ModelConfig, dtype: torch.dtype | None = torch.float32
+    source: WeightSource, index: int, config: ModelConfig, dtype: torch.dtype | None = torch.float32
 ) -> tuple[Tensor, Tensor | None]:
-    """The columns of an attention's output matrix for this rank's query heads, and the whole bias."""
+    """The columns of a layer's output matrix for this rank's query heads, and the whole bias."""
+    name, bias = f"model.layers.{index}.self_attn.o_proj", config.layers[index].attention.output_bias
     own = config.heads_of(source.collectives.rank, source.collectives.world)
     shape = (config.hidden_size, config.num_heads * config.head_dim)
     columns = slice(own.start * config.head_dim, own.stop * config.head_dim)
-    return load_columns(source, name, shape, columns, bias=config.output_bias, dtype=dtype)
+    return load_columns(source, name, shape, columns, bias=bias, dtype=dtype)
 
 
 def load_rows(

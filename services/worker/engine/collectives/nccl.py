@@ -10,8 +10,8 @@ import os
 import torch
 from torch import distributed
 
-from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.collectives.torch_distributed import Rendezvous, TorchCollectives
+from services.worker.engine.config.json_fields import ModelError
 
 
 class NcclCollectives(TorchCollectives):

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.collectives.base import CollectiveError
 from services.worker.engine.collectives.signals import PythonSignals, Signals
+from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.native_signals import NativeSignals
 from services.worker.host import usable_cores

@@ -6,7 +6,7 @@ visible, and the residual op that follows adds them in the order of ranks and ma
 
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
 from services.worker.engine.native.native_cache import HeadShape, NativeCache, NativeLayerCache
 from services.worker.engine.native.native_weights import NativeLayer, NativeWeights
@@ -47,12 +47,17 @@ class NativeDecoder:
         rotation: tuple[Tensor, Tensor],
         buffers: AllReduceBuffers,
     ) -> None:
-        self._norm_eps, self._heads, self._rotation, self._buffers = config.norm_eps, heads, rotation, buffers
+        self._norm_eps, self._heads, self._rotation, self._buffers = (
+            config.final_norm.eps,
+            heads,
+            rotation,
+            buffers,
+        )
         self._normed = Activation.allocate(config.hidden_size, weights.quantized)
         self._stream = ResidualStream(
             hidden=buffer(MAX_ROWS, padded(config.hidden_size)),
             columns=config.hidden_size,
-            eps=config.norm_eps,
+            eps=config.final_norm.eps,
             normed=self._normed,
         )
         self._qkv = buffer(MAX_ROWS, padded((heads.heads + 2 * heads.kv_heads) * heads.dim))

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.cold_zone import SCALE_BYTES
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.kv_transfer.kv_blocks import written_heads
 from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.native_cache import NativeCache, NativeLayerCache

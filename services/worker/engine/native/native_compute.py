@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.collectives.base import CollectiveError, Collectives
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
 from services.worker.engine.native.decoder import NativeDecoder
 from services.worker.engine.native.library import ALL_HERE, NUM_TIMES, KernelLibrary
@@ -105,7 +105,7 @@ class NativeCompute:
         self._recent_window = None if cold is None else RecentWindow(num_blocks, cold.hot_blocks)
         self.blocks: CacheBlocks = NativeBlocks(kernels, cache, config, collectives.rank, collectives.world)
         positions = min(config.context_length, num_blocks * BLOCK_SIZE)
-        cos, sin = RotaryEmbedding(config.head_dim, config.rope, config.context_length).table(positions)
+        cos, sin = RotaryEmbedding(config.rope, config.context_length).table(positions)
         rotation = (cos.contiguous(), sin.contiguous())
         self._buffers = AllReduceBuffers.allocate(
             collectives, padded(config.hidden_size), weights.head.columns, options.spin

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.rank_shares import vocabulary_width
 from services.worker.engine.checkpoint.weight_loader import (
     WeightSource,
@@ -14,6 +13,7 @@ from services.worker.engine.checkpoint.weight_loader import (
     load_head,
     load_layer,
 )
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.packed_weights import PackedLinear, pack, padded, vector
 

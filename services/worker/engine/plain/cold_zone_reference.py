@@ -6,9 +6,9 @@ It computes one sequence from its first token, deliberately slow like `reference
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.cold_zone import ColdZone, dequantize, quantize
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.checkpoint.weight_loader import (
     LayerWeights,
@@ -24,6 +23,7 @@ from services.worker.engine.checkpoint.weight_loader import (
     open_source,
 )
 from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.plain.attention import paged_attention
 from services.worker.engine.plain.batch import PlainBatch
 from services.worker.engine.plain.layers import (
@@ -65,11 +65,11 @@ class Attention:
     def __init__(
         self, weights: LayerWeights, config: ModelConfig, collectives: Collectives, window: int
     ) -> None:
-        rank, world = collectives.rank, collectives.world
+        rank, world, eps = collectives.rank, collectives.world, config.final_norm.eps
         self.qkv = ColumnParallelLinear(weights.qkv, weights.qkv_bias)
         self.output = RowParallelLinear(weights.output, weights.output_bias, collectives)
-        self.query_norm = None if weights.q_norm is None else RMSNorm(weights.q_norm, config.norm_eps)
-        self.key_norm = None if weights.k_norm is None else RMSNorm(weights.k_norm, config.norm_eps)
+        self.query_norm = None if weights.q_norm is None else RMSNorm(weights.q_norm, eps)
+        self.key_norm = None if weights.k_norm is None else RMSNorm(weights.k_norm, eps)
         self.num_heads = len(config.heads_of(rank, world))
         self.num_kv_heads = len(config.kv_heads_of(rank, world))
         self.head_dim = config.head_dim
@@ -111,9 +111,9 @@ class DecoderLayer:
 
     def __init__(self, source: WeightSource, config: ModelConfig, index: int, placement: Placement) -> None:
         weights = _placed(load_layer(source, config, index, placement.dtype), placement)
-        self.attention_norm = RMSNorm(weights.attention_norm, config.norm_eps)
+        self.attention_norm = RMSNorm(weights.attention_norm, config.final_norm.eps)
         self.attention = Attention(weights, config, source.collectives, config.windows[index])
-        self.mlp_norm = RMSNorm(weights.mlp_norm, config.norm_eps)
+        self.mlp_norm = RMSNorm(weights.mlp_norm, config.final_norm.eps)
         self.mlp = MLP(weights, source.collectives)
 
     def __call__(
@@ -155,10 +155,10 @@ class Decoder:
             move(load_embedding(source, config, dtype)), first, collectives
         )
         self.layers = [DecoderLayer(source, config, index, placement) for index in range(config.num_layers)]
-        self.norm = RMSNorm(move(load_final_norm(source, config)), config.norm_eps)
+        self.norm = RMSNorm(move(load_final_norm(source, config)), config.final_norm.eps)
         head = self.embedding.weight if config.tied_embeddings else move(load_head(source, config, dtype))
         self.head = VocabParallelHead(head, config.vocab_size, collectives)
-        self.rotary = RotaryEmbedding(config.head_dim, config.rope, config.context_length, placement)
+        self.rotary = RotaryEmbedding(config.rope, config.context_length, placement)
         self.after_layer: Callable[[], None] = lambda: None
 
     def forward(self, batch: PlainBatch, cache: KVCache) -> Tensor | None:

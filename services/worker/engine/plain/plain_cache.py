@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 

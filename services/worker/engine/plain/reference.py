@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.rope_config import RopeConfig
 from services.worker.engine.checkpoint.weight_files import Checkpoint
+from services.worker.engine.config.layer_config import MlpConfig
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.rope_config import RopeConfig
 
 
 class ReferenceDecoder:
@@ -32,7 +33,9 @@ class ReferenceDecoder:
             name = f"model.layers.{index}"
             normed = self._norm(hidden, f"{name}.input_layernorm")
             hidden = hidden + self._attention(normed, name, index)
-            hidden = hidden + self._mlp(self._norm(hidden, f"{name}.post_attention_layernorm"), name)
+            hidden = hidden + self._mlp(
+                self._norm(hidden, f"{name}.post_attention_layernorm"), name, c.layers[index].dense_mlp
+            )
         hidden = self._norm(hidden, "model.norm")
         if c.tied_embeddings:
             return hidden @ table.T
@@ -47,24 +50,28 @@ class ReferenceDecoder:
 
     def _attention(self, hidden: Tensor, layer: str, index: int) -> Tensor:
         c, tokens, name = self.config, len(hidden), f"{layer}.self_attn"
+        attention = c.layers[index].attention
         query_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
         # [heads, tokens, head_dim]
         queries, keys, values = (
-            self._linear(hidden, f"{name}.{part}", size, c.hidden_size, c.qkv_bias)
+            self._linear(hidden, f"{name}.{part}", size, c.hidden_size, attention.qkv_bias)
             .view(tokens, -1, c.head_dim)
             .transpose(0, 1)
             for part, size in (("q_proj", query_size), ("k_proj", kv_size), ("v_proj", kv_size))
         )
-        if c.qk_norm:
+        if attention.qk_norm:
             queries, keys = self._norm(queries, f"{name}.q_norm"), self._norm(keys, f"{name}.k_norm")
         group = c.num_heads // c.num_kv_heads
-        queries, keys = self._rotate(queries), self._rotate(keys).repeat_interleave(group, dim=0)
+        queries, keys = (
+            self._rotate(queries, attention.rope),
+            self._rotate(keys, attention.rope).repeat_interleave(group, dim=0),
+        )
         seen = torch.ones(tokens, tokens).tril()
-        if c.windows[index]:
-            seen = seen.triu(1 - c.windows[index])
+        if attention.window:
+            seen = seen.triu(1 - attention.window)
         mixed = self._mix(queries, keys, values.repeat_interleave(group, dim=0), seen, index)
         flat = mixed.transpose(0, 1).reshape(tokens, query_size)
-        return self._linear(flat, f"{name}.o_proj", c.hidden_size, query_size, c.output_bias)
+        return self._linear(flat, f"{name}.o_proj", c.hidden_size, query_size, attention.output_bias)
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, layer: int) -> Tensor:
         """Values [heads, tokens, head_dim] by the queries' scores, where `seen` is not 0, in any layer."""
@@ -72,15 +79,15 @@ class ReferenceDecoder:
         mixed: Tensor = scores.masked_fill(seen == 0, -torch.inf).softmax(-1) @ values
         return mixed
 
-    def _mlp(self, hidden: Tensor, layer: str) -> Tensor:
-        c, name = self.config, f"{layer}.mlp"
-        outer, inner, bias = c.hidden_size, c.intermediate_size, c.mlp_bias
+    def _mlp(self, hidden: Tensor, layer: str, shape: MlpConfig) -> Tensor:
+        name, outer, inner, bias = f"{layer}.mlp", self.config.hidden_size, shape.inner, shape.bias
         gate = F.silu(self._linear(hidden, f"{name}.gate_proj", inner, outer, bias))
         up = self._linear(hidden, f"{name}.up_proj", inner, outer, bias)
-        return self._linear(gate * up, f"{name}.down_proj", outer, inner, bias)
+        return self._linear(gate * up, f"{name}.down_proj", outer, inner, shape.down_bias)
 
-    def _rotate(self, states: Tensor) -> Tensor:
-        half, rope = self.config.head_dim // 2, self.config.rope
+    def _rotate(self, states: Tensor, rope: RopeConfig | None) -> Tensor:
+        assert rope is not None
+        half = self.config.head_dim // 2
         angles = torch.tensor(
             [
                 [position * frequency(rope, pair, half, position) for pair in range(half)]
@@ -93,7 +100,7 @@ class ReferenceDecoder:
 
     def _norm(self, hidden: Tensor, name: str) -> Tensor:
         weight = self._read(f"{name}.weight", (hidden.shape[-1],))
-        return hidden / torch.sqrt(hidden.pow(2).mean(-1, keepdim=True) + self.config.norm_eps) * weight
+        return hidden / torch.sqrt(hidden.pow(2).mean(-1, keepdim=True) + self.config.final_norm.eps) * weight
 
     def _linear(self, hidden: Tensor, name: str, out: int, into: int, bias: bool) -> Tensor:
         product = hidden @ self._read(f"{name}.weight", (out, into)).T

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.rope_config import RopeConfig
+from services.worker.engine.config.rope_config import RopeConfig
 from services.worker.engine.plain.placement import CPU, Placement
 
 
@@ -18,18 +18,15 @@ class RotaryEmbedding:
     """Cosines and sines by position.
 
     Args:
-        head_dim: Even.
         rope: Kind and parameters.
         context_length: Longest sequence in tokens; there are no positions beyond.
         placement: Where positions will be. Angles, cosines and sines are fp32 everywhere.
     """
 
-    def __init__(
-        self, head_dim: int, rope: RopeConfig, context_length: int, placement: Placement = CPU
-    ) -> None:
+    def __init__(self, rope: RopeConfig, context_length: int, placement: Placement = CPU) -> None:
         self.context_length = context_length
         self._rope = rope
-        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        exponents = torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim
         # made on the CPU for any device, so that they have the same bits
         self._frequencies = _frequencies(exponents, rope).to(placement.device)
         self._exponents = exponents.to(placement.device)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import structlog
 import torch
 
-from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import require_room
-from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.cold_zone import cold_zone
 from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native import native_cache
 from services.worker.engine.native.build import NoKernels
 from services.worker.engine.native.library import MAX_HEAD_DIM, KernelLibrary, kernels

@@ -3,8 +3,8 @@
 import torch
 
 from services.worker.engine.checkpoint.memory_check import MemoryShort
-from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.plain.device import gpu_memory
 from services.worker.engine.rank.backend import ComputeBackend
 from services.worker.host import available_bytes

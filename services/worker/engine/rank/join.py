@@ -66,9 +66,9 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         return _refuse(f"--join: {error}")
     # the model is checked before there is a leader; the import takes a second
-    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415
-    from services.worker.engine.checkpoint.model_families import read_config  # noqa: PLC0415
     from services.worker.engine.checkpoint.tensor_table import stored_tensors  # noqa: PLC0415
+    from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415
+    from services.worker.engine.config.read_config import read_config  # noqa: PLC0415
     from services.worker.engine.rank.rank_process import serve  # noqa: F401, PLC0415 (loads torch before the forks)
 
     try:

@@ -18,15 +18,15 @@ import structlog
 import torch
 
 from services.worker.engine.checkpoint.fingerprint import fingerprint
-from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import MemoryShort, ran_out
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import CollectiveError, Collectives, SingleRank
 from services.worker.engine.collectives.gloo import GlooCollectives, interface_of
 from services.worker.engine.collectives.nccl import NcclCollectives
 from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
 from services.worker.engine.collectives.torch_distributed import Rendezvous
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.kv_transfer.kv_channel import start as start_mover
 from services.worker.engine.plain.device import take_device
 from services.worker.engine.rank.backend import load_backend, shared_kernels

@@ -9,16 +9,16 @@ import torch
 
 from services.worker import host
 from services.worker.engine.checkpoint import memory_check as memory
-from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import (
     MemoryShort,
     cache_bytes,
     require_room,
     weight_bytes,
 )
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.cold_zone import ColdZone
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.read_config import read_config
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from tests.kits.engine.rank_threads import make_llama
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from services.worker.engine.checkpoint.json_fields import ModelError
-from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.model_size import weight_share
 from services.worker.engine.checkpoint.rank_shares import share_of_heads, share_of_mlp, share_of_vocabulary
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.plain.reference import amplitude, frequency
 from services.worker.engine.plain.rope import RotaryEmbedding
 from tests.kits.engine.published_configs import LLAMA, QWEN2, QWEN3, YARN_SCALING
@@ -99,7 +99,7 @@ def test_published_configs(tmp_path: Path, name: str) -> None:
     assert config.num_kv_heads == theirs.num_key_value_heads
     assert config.head_dim == (getattr(theirs, "head_dim", None) or 4096 // 32)
     assert config.tied_embeddings == theirs.tie_word_embeddings
-    assert config.norm_eps == theirs.rms_norm_eps
+    assert config.final_norm.eps == theirs.rms_norm_eps
     window = getattr(theirs, "sliding_window", None) or 0
     kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * config.num_layers
     assert config.windows == tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
@@ -110,7 +110,7 @@ def _compare_rotary(config: ModelConfig, theirs: Any) -> None:
     family = theirs.model_type
     module = import_module(f"transformers.models.{family}.modeling_{family}")
     rotary = getattr(module, f"{family.capitalize()}RotaryEmbedding")(theirs)
-    ours = RotaryEmbedding(config.head_dim, config.rope, config.context_length)
+    ours = RotaryEmbedding(config.rope, config.context_length)
     half, far = config.head_dim // 2, config.context_length - 1
     # Ascending, because transformers' dynamic scaling keeps state between calls. transformers rounds the
     # base of dynamic scaling, hence the wider tolerance.
@@ -132,7 +132,7 @@ def _compare_rotary(config: ModelConfig, theirs: Any) -> None:
 
 def test_positions_end_with_the_context(tmp_path: Path) -> None:
     config = read_config(_write(tmp_path, LLAMA))
-    rotary = RotaryEmbedding(config.head_dim, config.rope, config.context_length)
+    rotary = RotaryEmbedding(config.rope, config.context_length)
     with pytest.raises(ValueError, match="2049 positions of a context of 2048"):
         rotary.table(2049)
 

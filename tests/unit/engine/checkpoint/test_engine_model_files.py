@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from services.worker.engine import int8
 from services.worker.engine.checkpoint.fingerprint import fingerprint
-from services.worker.engine.checkpoint.json_fields import ModelError
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.read_config import read_config
 from services.worker.engine.plain.model import Decoder
 from tests.kits.engine.rank_threads import make_llama, run_threads
 

@@ -9,8 +9,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from services.worker.engine.checkpoint import slice_reader
-from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import (
     LayerWeights,
@@ -21,6 +19,8 @@ from services.worker.engine.checkpoint.weight_loader import (
     open_source,
 )
 from services.worker.engine.collectives.base import Collectives, SingleRank
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.read_config import read_config
 from tests.kits.engine.gguf_models import write_gguf
 from tests.kits.engine.rank_threads import UNEVEN, make_model, run_threads
 
@@ -121,12 +121,12 @@ def _check_layer(
         return used.flatten(0, 1)
 
     for suffix, fused in (("weight", layer.qkv), ("bias", layer.qkv_bias)):
-        if suffix == "weight" or config.qkv_bias:
+        if suffix == "weight" or config.layers[0].attention.qkv_bias:
             parts = [split(f"self_attn.q_proj.{suffix}", 0)]
             parts += [kv(f"self_attn.{part}.{suffix}") for part in ("k_proj", "v_proj")]
             _same(fused, torch.cat(parts))
     for suffix, fused in (("weight", layer.gate_up), ("bias", layer.gate_up_bias)):
-        if suffix == "weight" or config.mlp_bias:
+        if suffix == "weight" or config.layers[0].dense_mlp.bias:
             _same(fused, torch.cat([split(f"mlp.{part}.{suffix}", 0) for part in ("gate_proj", "up_proj")]))
     _same(layer.output, split("self_attn.o_proj.weight", 1))
     _same(layer.down, split("mlp.down_proj.weight", 1))

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from services.worker.engine.checkpoint.json_fields import ModelError
-from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.safetensors_file import (
     INDEX,
     LONGEST_HEADER,
     read_header,
     weight_files,
 )
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.read_config import read_config
 from services.worker.json_files import MAX_CONFIG_BYTES, MAX_INDEX_BYTES, MAX_TOKENIZER_BYTES, shown
 from services.worker.model_dir import load_model_dir
 from shared.errors import InvalidRequest

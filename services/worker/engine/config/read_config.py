@@ -3,17 +3,26 @@
 The metadata of a GGUF file are read as the `config.json` that they stand for (`gguf/gguf_config.py`).
 
 To add a family, write a function that makes its `ModelConfig` and enter it in `FAMILIES`. A variant that the
-engine cannot compute yet also needs a field of `ModelConfig`, and both decoders: `plain/model.py` and
-`native/decoder.py`. All other configs are refused with a sentence that names the file and the field.
+engine cannot compute yet also needs a field of `LayerConfig` or `ModelConfig`, and both decoders:
+`plain/model.py` and `native/decoder.py`. All other configs are refused with a sentence that names the file
+and the field.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from services.worker.engine.checkpoint.json_fields import JsonFields, ModelError, read_json
-from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.rope_config import read_rope
+from services.worker.engine.config.json_fields import JsonFields, ModelError, read_json
+from services.worker.engine.config.layer_config import (
+    AttentionConfig,
+    LayerConfig,
+    MlpConfig,
+    NormConfig,
+    QueryKeyNorm,
+)
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.rope_config import read_rope
 from services.worker.gguf.gguf_config import hf_config
 from services.worker.gguf.gguf_file import is_gguf, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
@@ -118,7 +127,16 @@ def _qwen_full_layers(fields: JsonFields) -> int:
     return 0 if fields.raw["max_window_layers"] == 0 else fields.integer("max_window_layers")
 
 
-def _decoder(fields: JsonFields, *, window: int = 0, full_layers: int = 0, **variant: bool) -> ModelConfig:
+def _decoder(
+    fields: JsonFields,
+    *,
+    window: int = 0,
+    full_layers: int = 0,
+    qkv_bias: bool = False,
+    output_bias: bool = False,
+    mlp_bias: bool = False,
+    qk_norm: bool = False,
+) -> ModelConfig:
     _refuse_unsupported(fields)
     num_heads = fields.integer("num_attention_heads", most=MAX_HEADS)
     hidden_size = fields.integer("hidden_size", most=MAX_HIDDEN)
@@ -136,21 +154,30 @@ def _decoder(fields: JsonFields, *, window: int = 0, full_layers: int = 0, **var
     context_length = rope.context_length(max_positions)
     if context_length > MAX_POSITIONS:
         raise fields.error("max_position_embeddings", f"at most {MAX_POSITIONS} with its rope scaling")
+    norm = NormConfig(eps=fields.number("rms_norm_eps", 1e-6))
+    inner = fields.integer("intermediate_size", most=MAX_INTERMEDIATE)
+    attention = AttentionConfig(
+        scale=head_dim**-0.5,
+        rope=rope,
+        qkv_bias=qkv_bias,
+        output_bias=output_bias,
+        qk_norm=QueryKeyNorm(norm=norm) if qk_norm else None,
+    )
+    mlp = MlpConfig(inner=inner, bias=mlp_bias, down_bias=mlp_bias)
     return ModelConfig(
         architecture=fields.raw["architectures"][0],
         vocab_size=fields.integer("vocab_size", most=MAX_VOCABULARY),
         hidden_size=hidden_size,
-        intermediate_size=fields.integer("intermediate_size", most=MAX_INTERMEDIATE),
-        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         context_length=context_length,
-        rope=rope,
-        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        layers=tuple(
+            LayerConfig(attention=replace(attention, window=each), mlp=mlp, input_norm=norm, mlp_norm=norm)
+            for each in _windows(fields, num_layers, window, full_layers)
+        ),
+        final_norm=norm,
         tied_embeddings=fields.flag("tie_word_embeddings"),
-        windows=_windows(fields, num_layers, window, full_layers),
-        **variant,
     )
 
 

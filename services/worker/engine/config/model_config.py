@@ -1,10 +1,11 @@
-"""The shape of a model, and which of its heads each rank has; `model_families.py` reads it."""
+"""The shape of a model, and which of its heads each rank has; `read_config.py` reads it."""
 
 from dataclasses import dataclass
 
-from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.rank_shares import share_of_heads
-from services.worker.engine.checkpoint.rope_config import RopeConfig
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.layer_config import ExpertsConfig, LayerConfig, NormConfig
+from services.worker.engine.config.rope_config import RopeConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,28 +13,66 @@ class ModelConfig:
     """Shape of a decoder; sizes are of the whole model, not of one rank.
 
     Attributes:
+        architecture: As in `config.json`.
+        num_heads: Query heads of every layer.
+        num_kv_heads: Heads of keys and values of every layer.
+        head_dim: Of queries, keys and values; with latent attention of queries.
         context_length: In tokens.
-        windows: Per layer, how many last positions a token sees, itself included; 0 for all.
-        qk_norm: Queries and keys are RMS-normalised over head_dim before the rotation.
+        layers: From the first to the last.
+        final_norm: Before the head.
+        tied_embeddings: The head's weights are the embedding's.
+        head_bias: The head has a bias.
+        embedding_scale: Multiplies the rows of the embedding table.
+        learned_positions: Rows of a table of positions that is added to the embeddings; 0: there is none.
+        logit_scale: Multiplies the logits.
+        logit_softcap: Logits then become logit_softcap * tanh(logits / logit_softcap); 0: they do not.
     """
 
     architecture: str
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
-    num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     context_length: int
-    rope: RopeConfig
-    norm_eps: float
+    layers: tuple[LayerConfig, ...]
+    final_norm: NormConfig
     tied_embeddings: bool
-    windows: tuple[int, ...]
-    qkv_bias: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
+    head_bias: bool = False
+    embedding_scale: float = 1.0
+    learned_positions: int = 0
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers the model has."""
+        return len(self.layers)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Per layer, how many last positions a token sees, itself included; 0 for all."""
+        return tuple(layer.attention.window for layer in self.layers)
+
+    @property
+    def rope(self) -> RopeConfig:
+        """How queries and keys are rotated, of a model whose layers all do it in the same way.
+
+        Raises:
+            ValueError: The layers differ, or do not rotate.
+        """
+        (rope,) = {layer.attention.rope for layer in self.layers}
+        if rope is None:
+            raise ValueError("the layers do not rotate queries and keys")
+        return rope
+
+    @property
+    def least_inner(self) -> int:
+        """Inner features of the narrowest MLP or expert, of which every rank needs one at least."""
+        return min(
+            layer.mlp.expert.inner if isinstance(layer.mlp, ExpertsConfig) else layer.mlp.inner
+            for layer in self.layers
+        )
 
     def heads_of(self, rank: int, world: int) -> range:
         """The query heads of a rank: those of its KV heads, or a part of one KV head's if ranks are more."""
@@ -69,8 +108,8 @@ class ModelConfig:
     def _obstacle(self, world: int) -> str | None:
         if world < 1:
             return "is no number of ranks"
-        if world > self.intermediate_size:
-            return f"exceeds the model's intermediate_size={self.intermediate_size}"
+        if world > self.least_inner:
+            return f"exceeds the model's intermediate_size={self.least_inner}"
         if world > self.num_kv_heads and (self.num_heads % world or world % self.num_kv_heads):
             return (
                 f"exceeds the model's num_key_value_heads={self.num_kv_heads} and is no multiple of it that "
@@ -79,7 +118,7 @@ class ModelConfig:
         return None
 
     def _possible_splits(self) -> str:
-        most = min(self.num_kv_heads, self.intermediate_size)
+        most = min(self.num_kv_heads, self.least_inner)
         few = [f"1 to {most}"] if most > 2 else [str(world) for world in range(1, most + 1)]
         more = range(most + 1, self.num_heads + 1)
         return ", ".join(few + [str(world) for world in more if self._obstacle(world) is None])

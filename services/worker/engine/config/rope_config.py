@@ -5,9 +5,9 @@ transformers 5 writes `rope_parameters`; older files have `rope_theta` and a `ro
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from services.worker.engine.checkpoint.json_fields import JsonFields, ModelError
+from services.worker.engine.config.json_fields import JsonFields, ModelError
 from services.worker.json_files import shown
 
 
@@ -16,8 +16,9 @@ class RopeConfig:
     """Parameters of the rotary embedding; those that a kind does not use keep their defaults.
 
     Attributes:
+        dim: Dimensions of a head that are rotated, the first ones; even.
         theta: Base of the wavelengths.
-        kind: `default`, `linear`, `dynamic`, `llama3` or `yarn`.
+        kind: `default`, `linear`, `dynamic`, `llama3`, `yarn` or `longrope`.
         factor: By which the context is stretched.
         original_length: Tokens of the context that the model was trained with, before it is stretched.
         low_freq_factor: llama3: `original_length` over the longest wavelength that is blended.
@@ -28,8 +29,11 @@ class RopeConfig:
         attention_factor: yarn: factor of cosines and sines; 0 if the file does not give it.
         mscale: yarn: a parameter of the formula for that factor; 0 if the file does not give it.
         mscale_all_dim: yarn: the same.
+        factors: longrope: by which each wavelength is multiplied, [dim / 2].
     """
 
+    dim: int = 0
+    factors: tuple[float, ...] = ()
     theta: float = 10000.0
     kind: str = "default"
     factor: float = 1.0
@@ -78,7 +82,7 @@ def read_rope(config: JsonFields, head_dim: int, max_positions: int) -> RopeConf
         raise ModelError(f"{config.path}: `{name}` of type {shown(kind)} is not supported; known: {known}")
     if kind == "dynamic" and head_dim == 2:
         raise config.error("head_dim", "more than 2 with dynamic rope scaling")
-    return read(fields, theta, max_positions)
+    return replace(read(fields, theta, max_positions), dim=head_dim)
 
 
 def _default(fields: JsonFields, theta: float, max_positions: int) -> RopeConfig:
@@ -115,10 +119,10 @@ def _yarn(fields: JsonFields, theta: float, max_positions: int) -> RopeConfig:
     fast, slow = fields.number("beta_fast", 32.0), fields.number("beta_slow", 1.0)
     if fast < slow:
         raise fields.error("beta_fast", f"beta_slow ({slow:g}) or more")
-    optional = {
-        name: 0.0 if fields.missing(name) else fields.number(name)
-        for name in ("attention_factor", "mscale", "mscale_all_dim")
-    }
+
+    def optional(name: str) -> float:
+        return 0.0 if fields.missing(name) else fields.number(name)
+
     return RopeConfig(
         theta=theta,
         kind="yarn",
@@ -128,7 +132,9 @@ def _yarn(fields: JsonFields, theta: float, max_positions: int) -> RopeConfig:
         beta_fast=fast,
         beta_slow=slow,
         truncate=fields.flag("truncate", True),
-        **optional,
+        attention_factor=optional("attention_factor"),
+        mscale=optional("mscale"),
+        mscale_all_dim=optional("mscale_all_dim"),
     )
 
 

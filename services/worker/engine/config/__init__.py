@@ -1,0 +1,1 @@
+"""What a model computes, read from its config; imports no torch."""
