@@ -13,6 +13,7 @@ from cli.console import CommandError, StartReport
 from cli.stack.process import ServiceProcess, ServiceSpec, explain_exit
 from cli.stack.restarts import RestartPolicy
 from cli.stack.state import ServiceState, StackState, StateDir, log_tail
+from shared.host.oom_kills import oom_kills
 
 PROBE_INTERVAL_S = 0.1
 HOUSEKEEPING_S = 30.0
@@ -125,6 +126,7 @@ class Stack:
         policy, entry = RestartPolicy(), self._entries[child.spec.name]
         while True:
             await child.start()
+            oom_before = oom_kills()
             entry.pid = child.pid
             self._save()
             probing = asyncio.create_task(self._probe(child))
@@ -136,7 +138,8 @@ class Stack:
                     await probing
             entry.ready = False
             now = time.monotonic()
-            pause = policy.pause_after(code, now, now - self._ready_at.pop(child.spec.name, now))
+            served_s = now - self._ready_at.pop(child.spec.name, now)
+            pause = policy.pause_after(code, now, served_s, memory_short=oom_kills() > oom_before)
             hopeless = entry.restarts > 0 and not self._ready[child.spec.name].is_set()
             if pause is None or hopeless:
                 self._give_up(child, code, entry.restarts)

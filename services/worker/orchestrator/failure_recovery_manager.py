@@ -49,7 +49,8 @@ class RestartPauses:
             groups meanwhile, and need the cores if these are on the same host.
         longest_s: Upper limit, unless `first_s` is longer. With a start of two to three seconds the group is
             back within five.
-        give_up_after: Failures in a row after which the group's state is "failed".
+        give_up_after: Failures in a row after which the group's state is "failed". Kills from outside do not
+            count if the engine was ready before.
         given_up_s: Pause in that state.
         healthy_s: Time in service after which the next failure counts as a first one.
         jitter: Share by which a pause varies at random, so that groups do not start together.
@@ -92,6 +93,7 @@ class FailureRecoveryManager:
         self._draw = draw
         self._ready_since: float | None = None
         self.in_a_row = 0  # failures since the engine last worked for a while
+        self._own_in_a_row = 0  # those of them that no signal from outside explains
 
     def engine_ready(self, now: float) -> None:
         """Note that the engine is in service."""
@@ -100,15 +102,18 @@ class FailureRecoveryManager:
     def decide_recovery(self, failure: Failure, now: float) -> Recovery:
         """Count a failure, and decide when the engine is started again."""
         rule, limits = RULES[failure.kind], self._back_off
+        was_ready = self._ready_since is not None
         if self._ready_since is not None and now - self._ready_since >= limits.healthy_s:
-            self.in_a_row = 0
+            self.in_a_row = self._own_in_a_row = 0
         self._ready_since = None
         self.in_a_row += 1
-        gives_up = rule.hopeless or self.in_a_row > limits.give_up_after
+        if not (failure.outside and was_ready):
+            self._own_in_a_row += 1
+        gives_up = rule.hopeless or self._own_in_a_row > limits.give_up_after
         if gives_up:
             pause_s = limits.given_up_s
         else:
             longest_s = max(limits.longest_s, limits.first_s)
             pause_s = backoff_s(self.in_a_row - 1, limits.first_s, longest_s)
         pause_s = max(pause_s, rule.least_pause_s) * (1 + limits.jitter * (2 * self._draw() - 1))
-        return Recovery(pause_s, gives_up, rule.fresh or self.in_a_row > 2)
+        return Recovery(pause_s, gives_up, rule.fresh or self._own_in_a_row > 2)

@@ -4,7 +4,7 @@ Signals: closed sockets, exit codes, reports of ranks, step progress in shared m
 takes no action: the caller gets a `Failure`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.orchestrator.step_limit import StepLimit
@@ -12,6 +12,7 @@ from services.worker.rank_protocol.failures import Failure, FailureKind
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.progress_page import RankProgress, read_progress
 from services.worker.rank_protocol.rank_messages import RankFailed
+from shared.host.oom_kills import oom_kills
 
 INTERVAL_S = 0.1
 _MEMORY_INTERVAL_S = 1.0
@@ -45,6 +46,7 @@ class HealthMonitor:
         stall_s: Time without any progress after which a step counts as hung; 0: not watched.
         progress: Page of the ranks' counts; None: there is none.
         memory_limits: Most resident bytes of each rank, by its number.
+        count_oom: Returns how often the kernel has killed a process for want of memory.
     """
 
     def __init__(
@@ -55,12 +57,15 @@ class HealthMonitor:
         stall_s: float = 0.0,
         progress: Sequence[int] | None = None,
         memory_limits: Mapping[int, int] | None = None,
+        count_oom: Callable[[], int] = oom_kills,
     ) -> None:
         self._ranks = list(ranks)
         self._limit = limit
         self._stall_s = stall_s
         self._progress = progress if stall_s else None
         self._memory_limits = memory_limits or {}
+        self._count_oom = count_oom
+        self._oom_before = count_oom()
         self.interval_s = min(INTERVAL_S, limit.base_s / 10, stall_s / 5 or INTERVAL_S)
         self._checked_at = self._memory_due = 0.0
         self._step_s = self._still_s = 0.0  # time of the running step, and time without progress
@@ -101,9 +106,13 @@ class HealthMonitor:
         """
         reason = reason or rank.describe_end(_EXIT_WAIT_S)
         where = f" on {rank.host}" if rank.host else ""
-        fault = is_own_fault(reason) and not self._ended_from_outside()
+        outside = self._ended_from_outside()
         text = f"rank {rank.rank} (pid {pid}{where}) is gone: {reason}"
-        return Failure("rank_died", text, rank.rank, fault)
+        if outside and self._count_oom() > self._oom_before:
+            return Failure(
+                "memory", f"{text}, while the kernel ended processes for want of memory", rank.rank
+            )
+        return Failure("rank_died", text, rank.rank, is_own_fault(reason) and not outside, outside=outside)
 
     def failure_of_report(self, rank: RankProcess, told: RankFailed, *, serving: bool) -> Failure:
         """Return the failure that a rank has reported; `serving`: it was ready before."""
@@ -112,8 +121,9 @@ class HealthMonitor:
         if told.refused or told.memory:
             kind = "refused" if told.refused else "memory"
         # a rank whose neighbour was killed may report an error first
-        fault = serving and (told.bug or told.memory) and not self._ended_from_outside()
-        return Failure(kind, message, rank.rank, fault)
+        outside = self._ended_from_outside()
+        fault = serving and (told.bug or told.memory) and not outside
+        return Failure(kind, message, rank.rank, fault, outside=outside)
 
     def _ended_from_outside(self) -> bool:
         """Return True if any rank has ended by a signal that it did not cause itself."""

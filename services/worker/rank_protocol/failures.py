@@ -28,6 +28,7 @@ class Failure(NamedTuple):
         fault: The computation may have caused it (crash, exception, no memory), not something outside
             (signal, stalled machine).
         step_ids: The steps that were running.
+        outside: A signal from outside ended a process, which says nothing of how long the next start lives.
     """
 
     kind: FailureKind
@@ -35,3 +36,4 @@ class Failure(NamedTuple):
     rank: int = -1
     fault: bool = False
     step_ids: tuple[int, ...] = ()
+    outside: bool = False

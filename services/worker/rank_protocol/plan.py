@@ -218,11 +218,10 @@ class EngineRefused(EngineFailed):
 
 def engine_error(failure: Failure) -> EngineFailed:
     """Return the exception that callers get for a failure."""
-    if failure.kind == "refused":
-        return EngineRefused(failure.reason, failure.rank)
-    return EngineFailed(
-        failure.reason, failure.kind, failure.rank, fault=failure.fault, step_ids=failure.step_ids
-    )
+    refused = failure.kind == "refused"
+    error = EngineRefused(failure.reason) if refused else EngineFailed(failure.reason)
+    error.failure = failure
+    return error
 
 
 class Engine(Protocol):

@@ -153,9 +153,12 @@ async def test_the_death_of_a_rank_is_told_at_once(
         expected = await generate(engine, [PROMPT], 3, [GREEDY])
         os.kill(info.ranks[victim].pid, signal.SIGKILL)
         began = time.monotonic()
-        with pytest.raises(EngineFailed, match=rf"rank {victim} \(pid \d+\) is gone: killed by SIGKILL"):
+        with pytest.raises(
+            EngineFailed, match=rf"rank {victim} \(pid \d+\) is gone: killed by SIGKILL"
+        ) as told:
             await asyncio.wait_for(generate(engine, [PROMPT], 400, [GREEDY], first_id=7), 10)
         assert time.monotonic() - began < 1
+        assert told.value.failure.outside
         with pytest.raises(EngineFailed, match="is gone"):
             await engine.submit(StepPlan(step_id=1))
         assert {row["state"] for row in engine.status()} == {"failed"}

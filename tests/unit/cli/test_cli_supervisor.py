@@ -43,8 +43,16 @@ def test_old_deaths_are_forgotten() -> None:
 
 def test_who_was_well_for_a_while_starts_afresh() -> None:
     policy = RestartPolicy(max_restarts=1, settled_s=2.0)
-    assert [policy.pause_after(-9, now=10.0 * n, served_s=2.0) for n in range(5)] == [0.2] * 5
-    assert policy.pause_after(-9, now=51.0, served_s=0.5) is None
+    assert [policy.pause_after(1, now=10.0 * n, served_s=2.0) for n in range(5)] == [0.2] * 5
+    assert policy.pause_after(1, now=51.0, served_s=0.5) is None
+
+
+def test_a_ready_service_that_is_killed_from_outside_is_always_started_again() -> None:
+    policy = RestartPolicy(max_restarts=2, first_pause_s=0.2, max_pause_s=1.0)
+    pauses = [policy.pause_after(-9, now=float(now), served_s=0.5) for now in range(6)]
+    assert pauses == [0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    short = [policy.pause_after(-9, now=9.0, served_s=0.5, memory_short=True) for _ in range(3)]
+    assert short == [1.0, 1.0, None], "the kernel would kill it again"
 
 
 def test_a_refused_setting_is_not_tried_again() -> None:

@@ -153,7 +153,7 @@ def test_ends_and_reports() -> None:
     rank = world.ranks[1]
     rank.end = "killed by SIGKILL"
     ended = world.monitor.failure_of_end(rank, "", 5)  # type: ignore[arg-type]
-    assert ended == Failure("rank_died", "rank 1 (pid 5) is gone: killed by SIGKILL", 1)
+    assert ended == Failure("rank_died", "rank 1 (pid 5) is gone: killed by SIGKILL", 1, outside=True)
     rank.host = "10.0.0.2"
     ended = world.monitor.failure_of_end(rank, "its socket broke", 5)  # type: ignore[arg-type]
     assert ended.reason == "rank 1 (pid 5 on 10.0.0.2) is gone: its socket broke"
@@ -174,14 +174,32 @@ def test_ends_and_reports() -> None:
 def test_a_crash_is_the_engines_own_fault_and_a_signal_from_outside_is_not(end: str, fault: bool) -> None:
     world = World()
     world.ranks[1].end = end
-    assert world.monitor.failure_of_end(world.ranks[1], "", 5).fault is fault  # type: ignore[arg-type]
+    failure = world.monitor.failure_of_end(world.ranks[1], "", 5)  # type: ignore[arg-type]
+    assert failure.fault is fault
+    assert failure.outside is (end in {"killed by SIGKILL", "killed by SIGTERM"})
+
+
+def test_a_rank_killed_while_the_kernel_ends_processes_for_memory_counts_as_short_of_memory() -> None:
+    world, kills = World(), [3]
+    world.monitor = HealthMonitor(
+        world.ranks,  # type: ignore[arg-type]
+        StepLimit(1.0, 0),
+        count_oom=lambda: kills[0],
+    )
+    world.ranks[1].end = "killed by SIGKILL"
+    assert world.monitor.failure_of_end(world.ranks[1], "", 5).kind == "rank_died"  # type: ignore[arg-type]
+    kills[0] += 1
+    failure = world.monitor.failure_of_end(world.ranks[1], "", 5)  # type: ignore[arg-type]
+    assert (failure.kind, failure.fault, failure.outside) == ("memory", False, False)
+    assert "want of memory" in failure.reason
 
 
 def test_a_rank_that_complains_of_a_neighbour_that_was_killed_is_not_at_fault() -> None:
     world = World()
     world.ranks[1].end = "killed by SIGKILL"
     told = RankFailed(message="connection closed by peer", bug=True)
-    assert not world.monitor.failure_of_report(world.ranks[0], told, serving=True).fault  # type: ignore[arg-type]
+    reported = world.monitor.failure_of_report(world.ranks[0], told, serving=True)  # type: ignore[arg-type]
+    assert (reported.fault, reported.outside) == (False, True)
     world.ranks[0].end = "exit code 1"
     assert not world.monitor.failure_of_end(world.ranks[0], "", 5).fault  # type: ignore[arg-type]
 

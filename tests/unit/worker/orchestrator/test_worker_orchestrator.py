@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from services.worker.orchestrator.failure_recovery_manager import RULES, FailureRecoveryManager, RestartPauses
 from services.worker.orchestrator.multi_gpu_orchestrator import TRANSITIONS, Event, MultiGPUOrchestrator
-from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, EngineRefused
+from services.worker.rank_protocol.failures import Failure
+from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, EngineRefused, engine_error
 from shared.messages import State
 
 DOC = Path(__file__).resolve().parents[4] / "docs" / "orchestrator.md"
@@ -101,6 +102,16 @@ async def test_a_group_that_fails_again_and_again_says_so_and_goes_on_trying() -
     engine.error = None
     await one.start()
     assert one.state == "ready"
+
+
+async def test_ranks_that_are_killed_again_and_again_from_outside_come_back_each_time() -> None:
+    one, _ = group(give_up_after=2, given_up_s=3600.0)
+    killed = Failure("rank_died", "rank 0 is gone: killed by SIGKILL", 0, step_ids=(7,), outside=True)
+    for _ in range(6):
+        await one.start()
+        one.lost(engine_error(killed))
+        assert one.state == "recovering"
+        await one.restart_due()
 
 
 async def test_what_cannot_succeed_is_said_at_once() -> None:

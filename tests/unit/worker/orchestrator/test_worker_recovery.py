@@ -73,6 +73,24 @@ def test_a_killed_group_is_back_in_time_for_the_promise_of_five_seconds() -> Non
     assert sum(pauses[1:2]) < 5
 
 
+def test_kills_from_outside_lengthen_the_pause_but_the_group_goes_on() -> None:
+    one, killed = manager(), Failure("rank_died", "killed by SIGKILL", outside=True)
+    one.engine_ready(0.0)
+    assert one.decide_recovery(killed, 1.0) == Recovery(0.4, gives_up=False, fresh=False)
+    for now in range(2, 40):
+        one.engine_ready(now)
+        recovery = one.decide_recovery(killed, now + 0.5)
+        assert (recovery.gives_up, recovery.fresh) == (False, False)
+    assert recovery.pause_s == 5.0
+    assert [died(one).gives_up for _ in range(6)] == [False] * 5 + [True], "its own failures count as ever"
+
+
+def test_kills_before_the_engine_was_ready_count_as_failed_starts() -> None:
+    one = manager()
+    killed = Failure("rank_died", "killed by SIGKILL", outside=True)
+    assert [one.decide_recovery(killed, 0.0).gives_up for _ in range(6)] == [False] * 5 + [True]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(KINDS), st.floats(0, 100), st.booleans()), max_size=80),
