@@ -6,16 +6,13 @@ killed, or a leader is frozen for a while. A time without faults afterwards coun
 
 import asyncio
 import gc
-import os
-import random
-import signal
-import time
 from contextlib import AsyncExitStack
 from typing import Any
 
-from benchmarks.failover.failover_figures import InjectedFault, Victim, figures
-from benchmarks.failover.failover_fleet import FleetProbe, mean_fetch_s
+from benchmarks.failover.failover_figures import InjectedFault, figures
+from benchmarks.failover.failover_fleet import FleetProbe
 from benchmarks.failover.failover_streams import Readers, Reading, make_requests, read_once, same_answer
+from benchmarks.failover.fault_injection import inject_faults
 from benchmarks.failover.structured_requests import judge_answers, make_structured_requests
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import RunningStack
@@ -24,16 +21,17 @@ from shared.bus.nats import NatsBus
 from shared.client import Completion, InferenceClient
 from shared.messages import GenerateRequest
 
-_SETTLE_S = 0.5
 _STREAM_S = 60.0
-_FROZEN_S = 1.5
 
 
 async def measure(stack: RunningStack, plan: FailoverPlan, progress: Progress) -> dict[str, Any]:
     """Kill or freeze members of a stack of two groups, and return `figures` with the client's counts.
 
+    If the stack does not come back after a fault, `gave_up` has the reason and the figures are those of the
+    faults before; else it is empty.
+
     Raises:
-        BenchError: The stack does not come back, or does not answer twice the same without any fault.
+        BenchError: The stack does not answer twice the same without any fault.
     """
     async with AsyncExitStack() as cleanup:
 
@@ -56,19 +54,17 @@ async def measure(stack: RunningStack, plan: FailoverPlan, progress: Progress) -
         gc.freeze()  # later collections look only at what is made from here on
         cleanup.callback(gc.unfreeze)
         readers = Readers(client, requests, expected, _STREAM_S)
-        faults, chance = [], random.Random(plan.seed)
-        for number in range(plan.kills):
-            faults.append(await _inject_fault(fleet, chance, plan.streams // 4, freezes=plan.freeze))
-            done = "frozen" if plan.freeze else "killed"
-            progress(f"{faults[-1].victim} of {faults[-1].group} {done}, {number + 1} of {plan.kills}")
+        faults = list[InjectedFault]()
+        gave_up = await inject_faults(fleet, plan, faults, progress, readers.describe)
         before = client.stats.lost
-        if plan.calm:
+        if plan.calm and not gave_up:
             progress(f"{plan.calm:g} s without faults")
             await asyncio.sleep(plan.calm)
         false_alarms = client.stats.lost - before
-        await asyncio.wait_for(readers.stop(), _STREAM_S + 5)
+        await readers.stop(_STREAM_S + 5)
         names = ("lost", "resumed", "refused", "republished", "gaps", "resends", "ignored")
         return {
+            "gave_up": gave_up,
             **figures(faults, readers, calm),
             "without_faults": {"seconds": plan.calm, "streams_moved": false_alarms},
             "client": {name: getattr(client.stats, name) for name in names},
@@ -94,33 +90,3 @@ async def _undisturbed(
         if first:
             return answers, told
         first = answers
-
-
-async def _inject_fault(
-    fleet: FleetProbe, chance: random.Random, least: int, *, freezes: bool
-) -> InjectedFault:
-    """Kill or freeze a random member once each group runs `least` sequences; wait until its group is back."""
-    groups = await fleet.await_streams(least)
-    await asyncio.sleep(_SETTLE_S * chance.random())
-    group = chance.choice(sorted(groups))
-    leader, ranks = groups[group]
-    victim: Victim = "leader" if freezes or chance.random() < 1 / 3 else "rank"
-    pid = leader if victim == "leader" else chance.choice(ranks)
-    fetched = await fleet.fetches()
-    fault = InjectedFault(victim, group, time.monotonic())
-    if freezes:
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            await asyncio.sleep(_FROZEN_S)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        thawed = time.monotonic()
-        await fleet.await_back(group, thawed)
-        fault.back_s = time.monotonic() - thawed
-    else:
-        os.kill(pid, signal.SIGKILL)
-        await fleet.await_away(group, fault.at)
-        await fleet.await_back(group, time.monotonic())  # a heartbeat from before the fault may come after it
-        fault.back_s = time.monotonic() - fault.at
-    fault.fetch_s = mean_fetch_s(fetched, await fleet.fetches(), without=group)
-    return fault

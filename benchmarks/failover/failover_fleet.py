@@ -71,7 +71,13 @@ class FleetProbe:
         while not self.ready(group, since):
             await asyncio.sleep(0.005)
             if time.monotonic() > since + _READY_S:
-                raise BenchError(f"group {group} did not come back within {_READY_S:g} s")
+                raise BenchError(
+                    f"group {group} did not come back within {_READY_S:g} s; {self._last_state(group)}"
+                )
+
+    def _last_state(self, group: str) -> str:
+        heartbeat, at = self.beats[group]
+        return f"its last heartbeat, {time.monotonic() - at:.1f} s ago, said that it is {heartbeat.state}"
 
     async def await_streams(self, least: int) -> dict[str, tuple[int, list[int]]]:
         """Wait until all groups are ready and run `least` sequences; return `pids()`."""

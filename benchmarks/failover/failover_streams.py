@@ -154,10 +154,20 @@ class Readers:
         self._stop = asyncio.Event()
         self._tasks = [asyncio.create_task(self._read_on(number)) for number in range(len(requests))]
 
-    async def stop(self) -> None:
-        """Return when the streams that are being read have ended."""
+    def describe(self) -> str:
+        """Return the counts so far in words."""
+        return f"{len(self.readings)} streams, {self.unequal} unequal, {len(self.failures)} lost"
+
+    async def stop(self, limit_s: float) -> None:
+        """Return when the streams that are being read have ended; those that do not in time count as hung."""
         self._stop.set()
-        await asyncio.gather(*self._tasks)
+        _, hung = await asyncio.wait(self._tasks, timeout=limit_s)
+        for task in hung:
+            task.cancel()
+        self.failures += [f"deadline: the stream had not ended {limit_s:g} s after the last fault"] * len(
+            hung
+        )
+        await asyncio.gather(*self._tasks, return_exceptions=bool(hung))
 
     async def _read_on(self, number: int) -> None:
         while not self._stop.is_set():

@@ -12,7 +12,7 @@ from cli.bench.bench_inputs import with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.bench.own_stack import own_stack
 from cli.command_options import with_options
-from cli.console import err
+from cli.console import err, fail
 
 
 @with_options
@@ -22,7 +22,8 @@ def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
     Two groups, half of the streams greedy and half at temperature 1, some with two choices, stop strings,
     penalties and log probabilities; each is compared with its own run without faults. With `--structured` the
     answers are objects under schemas and tool calls, all at temperature 1, up to four choices each, and are
-    checked against their schemas. Exit code 1: some were not equal, lost or invalid.
+    checked against their schemas. Exit code 1: some were not equal, lost or invalid, or a group did not come
+    back; the counts are then those until there.
     """
     from benchmarks.failover.failover import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
@@ -39,6 +40,8 @@ def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
         with counting_bar(plan.kills + 1 + bool(plan.calm)) as progress, own_stack(command) as stack:
             report.update(asyncio.run(measure(stack, plan, progress)))
         report.update({"model": model_name(plan.model), "tp": plan.tensor_parallel, "seed": plan.seed})
+    if report["gave_up"]:
+        fail(f"The measurement ended after {report['kills']} of {plan.kills} faults: {report['gave_up']}.")
     if report["unequal"] or report["lost"] or (report["validity"] or {}).get("invalid"):
         raise typer.Exit(1)
 
