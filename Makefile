@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 COVERAGE_FLOOR ?= 92
 JOBS ?= 3
+# tests without a marker that needs a machine or a time of its own
+ORDINARY := not compose and not gpu and not models
 WHEEL_PLATFORM ?= $(subst -,_,$(shell uname -s | tr A-Z a-z)-$(shell uname -m))
 INPUTS := pyproject.toml constraints.txt
 # where torch comes from on a machine without an NVIDIA driver; empty: from pip's own index, with CUDA
@@ -19,7 +21,7 @@ NATIVE := services/worker/engine/native
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev serve test chaos test-gpu test-compose check format docs wheel bench secrets pin-images audit sbom clean
+.PHONY: help install dev serve test chaos test-models test-gpu test-compose check format docs wheel bench secrets pin-images audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,19 +33,22 @@ dev: $(VENV)/.installed-dev $(VENV)/.kernels ## the same with the tools for test
 serve: install ## install, then start the whole stack on this machine (Ctrl-C ends it)
 	@exec $(BIN)/ryz up $(ARGS)
 
-test: dev ## every test that needs neither Docker nor a GPU, with coverage (ARGS="tests/unit/router -x": pytest alone, with these)
+test: dev ## the tests that need neither Docker nor a GPU, with coverage (ARGS="tests/unit/router -x": pytest alone, with these)
 ifdef ARGS
-	$(BIN)/python -m pytest -m "not compose and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -m "$(ORDINARY)" $(ARGS)
 else
-	@$(BIN)/python -m pytest -m "not compose and not gpu" -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+	@$(BIN)/python -m pytest -m "$(ORDINARY)" -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 		--cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) || { \
 	echo "==> what failed, once more and alone: some tests measure time, and others ran beside them"; \
-	$(BIN)/python -m pytest -m "not compose and not gpu" --last-failed --last-failed-no-failures none && \
+	$(BIN)/python -m pytest -m "$(ORDINARY)" --last-failed --last-failed-no-failures none && \
 	$(BIN)/coverage report --format=total --fail-under=$(COVERAGE_FLOOR); }
 endif
 
 chaos: dev ## the same faults as in `make test`, for as long as it takes to trust them: an hour or two (FIGURES: a file for the counts)
 	RYZ_CHAOS=full RYZ_CHAOS_FIGURES=$(FIGURES) $(BIN)/python -m pytest tests/chaos $(ARGS)
+
+test-models: dev ## every supported architecture in every mode against transformers; `make test` runs a cut of it
+	$(BIN)/python -m pytest -m models -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-gpu: dev ## the tests that need a CUDA device and a CUDA build of torch
 	$(BIN)/python -m pytest -m gpu $(ARGS)
