@@ -15,14 +15,15 @@ import numpy as np
 
 from benchmarks.lib.measuring import BenchError
 from benchmarks.plans import EnginePlan
+from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.block_pool import blocks_for
+from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.constraints.forced_tokens import force_first
 from services.worker.domain.generation.token_constraint import ConstraintFactory
-from services.worker.domain.scheduling.block_manager import BlockManager, blocks_for
-from services.worker.domain.scheduling.block_names import BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
-from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, Engine, EngineInfo, StepResult

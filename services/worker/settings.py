@@ -7,8 +7,8 @@ import msgspec
 from annotated_types import Interval
 from pydantic import Field, ValidationInfo, field_validator
 
-from services.worker.domain.scheduling.block_names import PrefixSharing
-from services.worker.domain.scheduling.transfer_costs import FetchMode
+from services.worker.domain.blocks.block_names import PrefixSharing
+from services.worker.domain.blocks.transfer_costs import FetchMode
 from services.worker.orchestrator.options import RankProcessOptions
 from services.worker.rank_protocol.join_messages import MIN_TOKEN_LENGTH, split_address
 from services.worker.rank_protocol.kv_messages import Compression
@@ -61,8 +61,6 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     max_running_per_tenant: Share = 1.0
     """The part of `RYZ_MAX_RUNNING` that one tenant may have while no other waits. Freed places go to waiting
     tenants by turns in any case. Empty: 1. `ryz up` sets 0.5 where `RYZ_API_KEYS` names several tenants."""
-    token_budget: Annotated[int, Interval(ge=1, le=131_072)] = 512
-    """Tokens per step, decodes and prefill chunks together; at least `RYZ_MAX_RUNNING`."""
     step_target_ms: ZeroToMinuteMs = 100.0
     """How long a step with prefill chunks may take while other sequences decode; 0: any time."""
     tokenize_timeout_s: UpToTenMinutes = 10.0

@@ -7,11 +7,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.worker.domain.scheduling.block_manager import BlockManager
-from services.worker.domain.scheduling.block_names import UNNAMED, BlockNames, PrefixSharing
+from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.block_names import UNNAMED, BlockNames, PrefixSharing
+from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
+from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
-from services.worker.domain.scheduling.transfer_costs import TransferCostModel
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineInfo
+from services.worker.rank_protocol.sliding_pool import chunk_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,12 @@ class EngineState:
         self.facts = EngineFacts(
             context_length, info.vocab_size, f"{info.fingerprint}/{info.kv_format}", names, info.hidden_size
         )
-        self.scheduler = Scheduler(
-            BlockManager(info.num_blocks), self._limits, names, costs=self.costs, clock=self.clock
-        )
+        sliding = None
+        if info.num_sliding_blocks:
+            filled = chunk_blocks(self._limits.token_budget, self._limits.max_running)
+            sliding = SlidingBlocks(info.num_sliding_blocks, info.window, filled)
+        blocks = BlockManager(info.num_blocks, sliding)
+        self.scheduler = Scheduler(blocks, self._limits, names, costs=self.costs, clock=self.clock)
         if info.kv_parts is not None and names.sharing != "off":
             self.kv_scheduler, self.kv_parts = self.scheduler, info.kv_parts.heads
         return self.scheduler

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from services.worker.domain.scheduling.block_names import PrefixSharing
+from services.worker.domain.blocks.block_names import PrefixSharing
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.intake.intake import IntakeLimits

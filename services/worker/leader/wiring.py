@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.generation.resend_budget import ResendBudget
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
-from services.worker.domain.scheduling.transfer_costs import TransferCostModel
 from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls
 from services.worker.leader.calls.drain_calls import DrainCalls

@@ -37,6 +37,8 @@ class FetchBlocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         blocks: Ids of the target blocks.
         names: Packed names, one for each of `blocks`, in the sequence's order; empty: only check that the
             store answers.
+        sliding_blocks: Ids of the target blocks in the layers with a sliding window, one for each of
+            `blocks`, -1 where these layers do not need it; empty: they have no pool of their own.
         after_step: Write nothing before this rank has begun this step or a later one. Then all earlier steps
             are done and the plan's copies are made; until then the target blocks may hold other content.
     """
@@ -44,6 +46,7 @@ class FetchBlocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     fetch_id: int
     blocks: list[int]
     names: bytes
+    sliding_blocks: list[int] = []
     after_step: int = 0
 
 

@@ -53,6 +53,9 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         token_ids: The tokens to compute.
         new_blocks: Block ids appended to the sequence's table before the step; block i of the table holds
             positions i*BLOCK_SIZE up to (i+1)*BLOCK_SIZE.
+        sliding_blocks: The same for the layers with a sliding window, where these have a pool of their own.
+        sliding_first: Place of the first of them in the sequence. Places before it that the ranks were not
+            told of are behind the window: nothing reads them.
         sample: Return the token that follows the last of `token_ids` (false for all but the last prefill
             chunk).
         follow: `token_ids` is empty; the chunk is the token that the previous step samples for this sequence,
@@ -64,6 +67,8 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     start: int
     token_ids: list[int]
     new_blocks: list[int] = []
+    sliding_blocks: list[int] = []
+    sliding_first: int = 0
     sample: bool = False
     follow: bool = False
     masked: bool = False
@@ -75,10 +80,17 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class StoreBlock(msgspec.Struct, frozen=True, array_like=True):
-    """A full and computed block to copy for the store, under a name."""
+    """A full and computed block to copy for the store, under a name.
+
+    Attributes:
+        block: Of the layers that have no pool of sliding blocks.
+        name: Of the block.
+        sliding: Of the other layers; -1 if there is no such pool.
+    """
 
     block: int
     name: bytes
+    sliding: int = -1
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -173,6 +185,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         fingerprint: Names weights and config, independent of the number of ranks.
         kv_format: Format of keys and values; engines of other formats cannot use the blocks.
         kv_parts: Layout of its blocks in the store; None: it has no store.
+        num_sliding_blocks: Blocks of the layers with a sliding window; 0: these use the same as all others.
+        window: Tokens that the widest of these layers see; 0: there is no pool of sliding blocks.
         run_ahead: Steps to queue behind the running one; 0 if a step takes no time.
         hidden_size: Length of a hidden state, and so of an embedding.
         ranks: The ranks, in order.
@@ -184,6 +198,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fingerprint: str
     kv_format: str = "fp32"
     kv_parts: KVParts | None = None
+    num_sliding_blocks: int = 0
+    window: int = 0
     run_ahead: int = MAX_OUTSTANDING - 1
     hidden_size: int = 0
     ranks: list[RankInfo] = []

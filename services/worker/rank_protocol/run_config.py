@@ -52,6 +52,8 @@ class EngineRunConfig:
     """What ranks compute with: compiled kernels, or plain torch operations."""
     max_running: Annotated[int, Interval(ge=1, le=4096)] = 128
     """Sequences computed at once; a request has n of them."""
+    token_budget: Annotated[int, Interval(ge=1, le=131_072)] = 512
+    """Tokens per step, decodes and prefill chunks together; at least `RYZ_MAX_RUNNING`."""
     kv_cache_tokens: Annotated[int, Interval(ge=0, le=2**31)] = 65_536
     """Size of the KV cache in tokens; 0: `RYZ_KV_MEMORY_SHARE` of the free memory."""
     kv_memory_share: Annotated[float, Interval(gt=0, lt=1)] = 0.5

@@ -1,9 +1,11 @@
 """An engine whose next token is a hash of all tokens so far, computed through the block tables.
 
 Each KV slot holds the hash of all tokens up to its position, computed from the preceding slot in the block
-table. A wrong block, or one shared or reused too early, therefore gives a wrong token, as in a model.
+table. A wrong block, or one shared or reused too early, therefore gives a wrong token, as in a model. With a
+pool of sliding blocks, every token checks that these hold the hashes of all positions in its window.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.worker.rank_protocol.plan import (
@@ -61,10 +63,17 @@ class _Known:
     new: NewSequence
     tokens: list[int]
     table: list[int] = field(default_factory=list)
+    sliding: list[int] = field(default_factory=list)
+    states: list[int] = field(default_factory=list)
 
 
 class HashEngine:
     """Computes plans immediately.
+
+    Args:
+        num_blocks: Blocks.
+        num_sliding: Sliding blocks; 0: there is no pool of them.
+        window: Positions that a token sees in these, itself included.
 
     Attributes:
         num_computed: Number of computed tokens, of prompts and outputs.
@@ -72,8 +81,10 @@ class HashEngine:
         masks: Of steps with masked chunks, by step; they are to be here before the step is computed.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, num_sliding: int = 0, window: int = 0) -> None:
         self.blocks = range(num_blocks)
+        self._window = window
+        self._sliding: list[int | None] = [None] * (num_sliding * BLOCK_SIZE)
         self._slots: list[int | None] = [None] * (num_blocks * BLOCK_SIZE)
         self._known: dict[int, _Known] = {}
         self.num_computed = 0
@@ -88,17 +99,22 @@ class HashEngine:
     def compute(self, plan: StepPlan) -> StepResult:
         """Computes one step. Its chunks do not see what the other chunks of the step write."""
         for copy in plan.store:
-            self.store[copy.name] = self._slots[copy.block * BLOCK_SIZE : (copy.block + 1) * BLOCK_SIZE]
+            content = self._slots[copy.block * BLOCK_SIZE : (copy.block + 1) * BLOCK_SIZE]
+            if self._window:
+                content = content + self._sliding[copy.sliding * BLOCK_SIZE : (copy.sliding + 1) * BLOCK_SIZE]
+            self.store[copy.name] = content
             assert None not in self.store[copy.name], "a block that was never filled"
         for seq_id in plan.release:
             del self._known[seq_id]
         for new in plan.admit:
             self._known[new.seq_id] = _Known(new, new.token_ids.copy())
-        before = self._slots.copy()
+        before, sliding_before = self._slots.copy(), self._sliding.copy()
         sampled, masks = [], iter(self.masks.pop(plan.step_id, []))
         for piece in plan.slices:
             known = self._known[piece.seq_id]
             state = self._extend(piece, known, before)
+            if self._window:
+                self._slide(piece, known, sliding_before)
             if piece.sample:
                 assert piece.start + piece.num_tokens == len(known.tokens)
                 one = sample(state, known.new.choice, next(masks) if piece.masked else b"")
@@ -106,12 +122,16 @@ class HashEngine:
                 sampled.append(Sampled(seq_id=piece.seq_id, token_id=one.token_id, error=one.error))
         return StepResult(step_id=plan.step_id, sampled=sampled)
 
-    def fetch(self, names: list[bytes], blocks: list[int]) -> int:
+    def fetch(self, names: list[bytes], blocks: list[int], sliding: Sequence[int] = ()) -> int:
         """Reads blocks from the store until one is missing; returns the number read."""
         for count, (name, block) in enumerate(zip(names, blocks, strict=True)):
             content = self.store.get(name)
             # a block that is not fetched may be partly overwritten
-            self._slots[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE] = content or [7] * BLOCK_SIZE
+            both = content or [7] * (2 * BLOCK_SIZE)
+            self._slots[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE] = both[:BLOCK_SIZE]
+            if sliding and sliding[count] >= 0:
+                at = sliding[count] * BLOCK_SIZE
+                self._sliding[at : at + BLOCK_SIZE] = both[BLOCK_SIZE : 2 * BLOCK_SIZE]
             if content is None:
                 return count
         return len(names)
@@ -132,6 +152,27 @@ class HashEngine:
         self.num_computed += end - piece.start
         assert state is not None
         return state
+
+    def _slide(self, piece: ScheduledChunk, known: _Known, before: list[int | None]) -> None:
+        """Writes the hashes of a chunk to its sliding blocks, and checks those in each token's window."""
+        if piece.sliding_blocks:
+            missing = piece.sliding_first - len(known.sliding)
+            assert missing >= 0, "sliding blocks that the ranks have"
+            assert not (known.sliding and missing), "a gap between sliding blocks"
+            known.sliding += [-1] * missing + piece.sliding_blocks
+        while len(known.states) < len(known.tokens):
+            known.states.append(mix(known.states[-1] if known.states else 0, known.tokens[len(known.states)]))
+
+        def slot(position: int) -> int:
+            block = known.sliding[position // BLOCK_SIZE]
+            assert block >= 0, "a place of which the ranks were not told"
+            return block * BLOCK_SIZE + position % BLOCK_SIZE
+
+        for position in range(piece.start, piece.start + piece.num_tokens):
+            self._sliding[slot(position)] = known.states[position]
+            for seen in range(max(0, position + 1 - self._window), position):
+                found = (before if seen < piece.start else self._sliding)[slot(seen)]
+                assert found == known.states[seen], "a sliding block with other content"
 
     @staticmethod
     def _slot(known: _Known, position: int) -> int:

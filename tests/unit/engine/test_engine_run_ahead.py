@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from services.worker.domain.scheduling.block_manager import BlockManager
-from services.worker.domain.scheduling.block_names import BlockNames
+from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.engine.checkpoint.weight_files import open_checkpoint

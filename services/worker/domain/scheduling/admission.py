@@ -9,11 +9,11 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable
 
-from services.worker.domain.scheduling.block_names import BlockNames
+from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import ORDER, SchedulerLimits, SequenceQueues
 from services.worker.domain.scheduling.tenant_turns import most_running, next_in_turn
-from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 MIN_PREFILLS = 8  # prompts that may be in work at once, however long they are

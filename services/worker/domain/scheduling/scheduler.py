@@ -10,12 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from services.worker.domain.blocks.block_fetches import BlockFetch
+from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.block_names import UNNAMED, BlockNames
+from services.worker.domain.blocks.transfer_costs import TransferCostModel
+from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.constraints.forced_tokens import Advance, advance
 from services.worker.domain.constraints.pending_masks import PendingMasks
 from services.worker.domain.scheduling.admission import Admission
-from services.worker.domain.scheduling.block_fetches import BlockFetch
-from services.worker.domain.scheduling.block_manager import BlockManager
-from services.worker.domain.scheduling.block_names import UNNAMED, BlockNames
 from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.prefill_throttle import PrefillThrottle
@@ -24,8 +26,6 @@ from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
 from services.worker.domain.scheduling.step_draft import PlannedChunk
 from services.worker.domain.scheduling.step_planner import StepPlanner
-from services.worker.domain.scheduling.transfer_costs import TransferCostModel
-from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.rank_protocol.plan import (
     BLOCK_SIZE,
     Sampled,
@@ -88,6 +88,7 @@ class Scheduler:
             Preemption(self.queues, limits, names),
             throttle=self._throttle,
             trials=self.trials,
+            sliding=blocks.sliding,
         )
         self._in_flight: deque[tuple[int, list[PlannedChunk]]] = deque()  # step_id and chunks, oldest first
         self._masks = PendingMasks()
@@ -188,16 +189,19 @@ class Scheduler:
     def fetched(self, fetch_id: int, count: int) -> None:
         """Books a fetch that brought its first `count` blocks; its sequence computes the rest."""
         fetch = self.queues.fetched(fetch_id, count)
-        if fetch is not None:
-            self.write_behind.found(fetch.names[:count])
-            self.write_behind.forget(fetch.names[count:])
+        if fetch is None:
+            return
+        self.write_behind.found(fetch.names[:count])
+        self.write_behind.forget(fetch.names[count:])
+        cut = fetch.sequence is not None and count < len(fetch.names)
+        if cut and self.blocks.sliding is not None:  # the window before that place was not fetched
+            self._compute_anew(fetch)
 
     def give_up(self, fetch_id: int) -> None:
         """Gives up a fetch that takes too long: its sequence computes everything, in other blocks."""
         fetch = self.queues.fetches.get(fetch_id)
-        if fetch is not None and fetch.sequence is not None:
-            fetch.sequence.stored = -1
-            self.queues.preempt(fetch.sequence)
+        if fetch is not None:
+            self._compute_anew(fetch)
 
     def apply_prompts(self, result: StepResult) -> list[PromptAdvance]:
         """Books what the oldest step in flight has brought of prompts; to be called before `apply`."""
@@ -279,6 +283,12 @@ class Scheduler:
         if last.finish_reason is not None or last.sampled.error:
             self.queues.end(sequence)
         return taken
+
+    def _compute_anew(self, fetch: BlockFetch) -> None:
+        """Lets the sequence that waits for a fetch begin again, without asking the store."""
+        if fetch.sequence is not None:
+            fetch.sequence.stored = -1
+            self.queues.preempt(fetch.sequence)
 
     def _name_blocks(self, sequence: Sequence, count: int) -> None:
         """Names the blocks that are full with the last `count` tokens computed."""

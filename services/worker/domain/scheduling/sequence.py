@@ -39,6 +39,8 @@ class Sequence:
         pending: Tokens that the steps in flight will bring.
         capacity: Tokens that its blocks hold.
         new_blocks: Blocks that the ranks have not been told of.
+        sliding_capacity: Tokens that the sliding blocks hold of which the ranks have been told; no limit if
+            there is no pool of these.
         block_names: Names of its full blocks.
         cached_tokens: Tokens that the first admission found in the blocks; -1 before it.
         stored: Leading blocks that the store is known to have; -1 if the store is not to be asked.
@@ -77,6 +79,7 @@ class Sequence:
     pending: int = 0
     capacity: int = 0
     new_blocks: list[int] = field(default_factory=list)
+    sliding_capacity: int = 0
     block_names: list[bytes] = field(default_factory=list)
     cached_tokens: int = -1
     stored: int = 0

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
-from services.worker.domain.scheduling.block_fetches import BlockFetch, BlockFetches
-from services.worker.domain.scheduling.block_manager import BlockManager, blocks_for
+from services.worker.domain.blocks.block_fetches import BlockFetch, BlockFetches
+from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.block_pool import blocks_for
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 ORDER = attrgetter("order")
+_UNBOUNDED = 2**62  # more than there are tokens
 
 
 @dataclass(slots=True, frozen=True)
@@ -95,6 +97,7 @@ class SequenceQueues:
         sequence.computed = sequence.planned = cached
         sequence.new_blocks = list(self.blocks.table(seq_id))
         sequence.capacity = len(sequence.new_blocks) * BLOCK_SIZE
+        sequence.sliding_capacity = _UNBOUNDED if self.blocks.sliding is None else 0
         for name in names[cached // BLOCK_SIZE :]:
             self.coming.setdefault(name, sequence)
         return True
@@ -114,8 +117,14 @@ class SequenceQueues:
         return min(len(self.running), self.blocks.num_blocks // 32)
 
     def computed(self, sequence: Sequence, first: int, names: list[bytes]) -> None:
-        """Registers full blocks of a running sequence, from its block `first` on, to be shared."""
+        """Registers full blocks of a running sequence, from its block `first` on, to be shared.
+
+        Then it gives up the sliding blocks that are behind its window: the store may still copy them, for
+        they get other content in a later step at the earliest.
+        """
         self.blocks.register(sequence.seq_id, first, names)
+        if self.blocks.sliding is not None:
+            self.blocks.sliding.slide(sequence.seq_id, sequence.computed)
         for name in names:
             self.coming.pop(name, None)
 
@@ -187,6 +196,9 @@ class SequenceQueues:
             raise AssertionError("running sequences share a seq_id, or the queues are out of order")
         if not self.running and not len(self.fetches) and self.blocks.num_used:
             raise AssertionError(f"{self.blocks.num_used} blocks are in use and nothing runs")
+        sliding = self.blocks.sliding
+        if sliding is not None and not self.running and not len(self.fetches) and sliding.num_used:
+            raise AssertionError(f"{sliding.num_used} sliding blocks are in use and nothing runs")
         if not {id(owner) for owner in self.coming.values()} <= {id(s) for s in self.running}:
             raise AssertionError("blocks are said to be coming from a sequence that does not run")
 

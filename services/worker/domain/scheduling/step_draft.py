@@ -1,7 +1,8 @@
 """A plan in the making: chunks of sequences are added one after another."""
 
+from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk
+from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, ScheduledChunk
 
 # a chunk in flight: the sequence, its seq_id then, how many tokens it computes, whether it samples a new one,
 # and the index after its last token, which is that of the new one
@@ -11,15 +12,19 @@ PlannedChunk = tuple[Sequence, int, int, bool, int]
 class StepDraft:
     """The chunks of one step.
 
+    Args:
+        sliding: Blocks of the layers with a sliding window; None if they have no pool of their own.
+
     Attributes:
         chunks: For the plan.
         planned: The same chunks, for when their result is booked.
         admit: Sequences that the ranks do not know yet.
     """
 
-    __slots__ = ("admit", "chunks", "planned")
+    __slots__ = ("_sliding", "admit", "chunks", "planned")
 
-    def __init__(self) -> None:
+    def __init__(self, sliding: SlidingBlocks | None = None) -> None:
+        self._sliding = sliding
         self.chunks: list[ScheduledChunk] = []
         self.planned: list[PlannedChunk] = []
         self.admit: list[NewSequence] = []
@@ -30,12 +35,19 @@ class StepDraft:
             self.admit.append(sequence.announce())
         start, end, known = sequence.planned, sequence.planned + count, len(sequence.tokens)
         samples = end == known + sequence.pending
+        sliding_first, sliding_blocks = 0, list[int]()
+        if end > sequence.sliding_capacity and self._sliding is not None:
+            told = sequence.sliding_capacity // BLOCK_SIZE
+            sliding_first, sliding_blocks = self._sliding.extend(sequence.seq_id, told, end)
+            sequence.sliding_capacity = BLOCK_SIZE * (sliding_first + len(sliding_blocks))
         self.chunks.append(
             ScheduledChunk(
                 seq_id=sequence.seq_id,
                 start=start,
                 token_ids=sequence.tokens[start:end],
                 new_blocks=sequence.new_blocks,
+                sliding_blocks=sliding_blocks,
+                sliding_first=sliding_first,
                 sample=samples,
                 follow=start >= known,
                 masked=samples and sequence.constraint is not None,

@@ -3,6 +3,7 @@
 Sequences on trial (`crash_trials.py`) get steps of their own.
 """
 
+from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.scheduling.admission import Admission
 from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.preemption import Preemption
@@ -24,6 +25,7 @@ class StepPlanner:
         preemption: Takes blocks from sequences when they run short.
         throttle: Limits prompts beside decodes.
         trials: Sequences on trial.
+        sliding: Blocks of the layers with a sliding window; None if they have no pool of their own.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class StepPlanner:
         *,
         throttle: PrefillThrottle,
         trials: CrashTrials,
+        sliding: SlidingBlocks | None = None,
     ) -> None:
         self._running = running
         self._limits = limits
@@ -42,10 +45,11 @@ class StepPlanner:
         self._preemption = preemption
         self._throttle = throttle
         self._trials = trials
+        self._sliding = sliding
 
     def draft_step(self) -> StepDraft:
         """Returns the chunks of the next step."""
-        draft = StepDraft()
+        draft = StepDraft(self._sliding)
         self._preemption.make_way()
         if not self._trials.sequences:
             self._plan_mixed(draft)
@@ -127,7 +131,8 @@ class StepPlanner:
                 continue  # its last token is in flight
             if start >= sequence.capacity and not self._preemption.grow(sequence):
                 break  # it was the last one, and was preempted
-            if not sequence.new_blocks and not pending and sequence.constraint is None:
+            at_hand = not sequence.new_blocks and start < sequence.sliding_capacity
+            if at_hand and not pending and sequence.constraint is None:
                 seq_id = sequence.seq_id
                 chunks.append(
                     ScheduledChunk(seq_id=seq_id, start=start, token_ids=sequence.tokens[start:], sample=True)

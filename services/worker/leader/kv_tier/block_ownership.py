@@ -13,8 +13,8 @@ from typing import Protocol
 
 import structlog
 
+from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.generation.generation import Generation
-from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.leader.context import LeaderContext
 from shared.errors import RyzError
 from shared.messages import BlocksCommitted, BlocksFound, HeldBlocks, SessionRecord

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.worker.domain.scheduling.block_fetches import BlockFetch
+from services.worker.domain.blocks.block_fetches import BlockFetch
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
@@ -68,6 +68,7 @@ class FetchOrders:
                 fetch_id=fetch.fetch_id,
                 blocks=fetch.blocks,
                 names=b"".join(fetch.names),
+                sliding_blocks=fetch.sliding,
                 after_step=fetch.after_step,
             )
             try:

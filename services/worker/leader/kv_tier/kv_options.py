@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from services.worker.domain.scheduling.transfer_costs import FetchMode
+from services.worker.domain.blocks.transfer_costs import FetchMode
 
 
 @dataclass(frozen=True, slots=True)

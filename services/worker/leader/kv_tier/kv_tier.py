@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
+from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.generation.generation import Generation
 from services.worker.domain.scheduling.scheduler import Scheduler
-from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.kv_tier.block_ownership import BlockIndex, BlockOwnership

@@ -6,7 +6,7 @@ works must not hide one that does not. While one is open no request waits for th
 
 import structlog
 
-from services.worker.domain.scheduling.write_behind import WriteBehind
+from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.leader.context import LeaderContext
 from shared.flow.circuit import Circuit, CircuitLimits
 

@@ -4,29 +4,31 @@ import random
 
 import pytest
 
-from services.worker.domain.scheduling.block_fetches import BlockFetch
-from services.worker.domain.scheduling.block_manager import BlockManager
-from services.worker.domain.scheduling.block_names import BlockNames
+from services.worker.domain.blocks.block_fetches import BlockFetch
+from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.transfer_costs import RETRY_S, TransferCostModel
+from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.domain.scheduling.transfer_costs import RETRY_S, TransferCostModel
-from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.messages import Sampling
 from tests.kits.engine.hash_engine import EOS, VOCAB, HashEngine, alone
 from tests.kits.worker.scheduler import Output, Run
+from tests.kits.worker.sliding import with_window
 
 NAMES = BlockNames("f", "fp32")
 
 
 def make(
-    num_blocks: int, *, mode: str = "always", run_ahead: int = 1, budget: int = 64
+    num_blocks: int, *, mode: str = "always", run_ahead: int = 1, budget: int = 64, window: int = 0
 ) -> tuple[Run, HashEngine]:
-    engine, behind = HashEngine(num_blocks), WriteBehind()
+    limits, behind = SchedulerLimits(budget, 8, 1000), WriteBehind()
+    blocks, engine = with_window(num_blocks, limits, window)
     behind.enabled = True
     scheduler = Scheduler(
-        BlockManager(num_blocks),
-        SchedulerLimits(budget, 8, 1000),
+        blocks,
+        limits,
         NAMES,
         write_behind=behind,
         costs=TransferCostModel(budget, mode),  # type: ignore[arg-type]
@@ -53,7 +55,7 @@ def fill_store(engine: HashEngine, run: Run) -> None:
 
 
 def deliver(run: Run, engine: HashEngine, fetch: BlockFetch) -> int:
-    count = engine.fetch(fetch.names, fetch.blocks)
+    count = engine.fetch(fetch.names, fetch.blocks, fetch.sliding)
     run.scheduler.fetched(fetch.fetch_id, count)
     run.scheduler.check_invariants()
     return count
@@ -144,7 +146,7 @@ def test_a_late_fetch_keeps_its_places_until_it_is_done() -> None:
         run.step()
         for piece in run.plans[-1].slices:
             assert not held & set(piece.new_blocks)
-        engine.fetch(fetch.names, fetch.blocks)  # the late fetch still writes
+        engine.fetch(fetch.names, fetch.blocks, fetch.sliding)  # the late fetch still writes
     assert run.outputs["a"] == alone(prompt, 3, 0)
     assert run.scheduler.take_fetches() == []
     deliver(run, engine, fetch)
@@ -224,12 +226,16 @@ def test_gets_blocks_for_nobody() -> None:
     small.scheduler.check_invariants()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_random_trouble_changes_no_token(seed: int) -> None:
+@pytest.mark.parametrize("window", [0, 1, 24, 50])
+@pytest.mark.parametrize("seed", range(10))
+def test_random_trouble_changes_no_token(seed: int, window: int) -> None:
     """Two groups share a store that loses blocks; prompts share prefixes, and some requests are cancelled."""
     rng = random.Random(seed)
     store: dict[bytes, list[int | None]] = {}
-    groups = [make(rng.choice([14, 24, 60]), run_ahead=rng.choice([0, 1]), budget=32) for _ in range(2)]
+    groups = [
+        make(rng.choice([14, 24, 60]), run_ahead=rng.choice([0, 1]), budget=32, window=window)
+        for _ in range(2)
+    ]
     for _, engine in groups:
         engine.store = store
     prefixes = [[rng.randrange(1, VOCAB) for _ in range(rng.randrange(20, 90))] for _ in range(3)]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from services.worker.domain.scheduling.block_manager import BlockManager
-from services.worker.domain.scheduling.block_names import BlockNames
+from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.transfer_costs import TransferCostModel
+from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.domain.scheduling.transfer_costs import TransferCostModel
-from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Sampled, StepResult
 from shared.messages import Sampling
 

@@ -5,11 +5,11 @@ from contextlib import suppress
 
 import pytest
 
+from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.generation.choice_state import ChoiceState
 from services.worker.domain.generation.generation import Generation
-from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.leader.kv_tier import block_ownership
 from services.worker.leader.kv_tier.block_ownership import FEW_BLOCKS, LINGER_S, MAX_BATCH, BlockOwnership
 from services.worker.rank_protocol.plan import BLOCK_SIZE

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.worker.domain.scheduling.block_manager import BlockManager, blocks_for
-from services.worker.domain.scheduling.block_names import BlockNames, PrefixSharing
+from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.block_names import BlockNames, PrefixSharing
+from services.worker.domain.blocks.block_pool import blocks_for
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.messages import Sampling
@@ -250,11 +251,11 @@ def test_damage_is_seen(damage: str) -> None:
     blocks.allocate(1, 40, NAMES[:2])
     blocks.check_invariants()
     if damage == "_readers":
-        blocks._readers[0] += 1
+        blocks._pool._readers[0] += 1
     elif damage == "_empty":
-        blocks._empty.pop()
+        blocks._pool._empty.pop()
     elif damage == "_names":
-        blocks._names[blocks.table(1)[0]] = NAMES[7]
+        blocks._pool._names[blocks.table(1)[0]] = NAMES[7]
     else:
         blocks._tables[1].append(blocks.table(1)[0])
     with pytest.raises(AssertionError):

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.block_pool import blocks_for
+from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.constraints.forced_tokens import force_first
-from services.worker.domain.scheduling.block_manager import BlockManager, blocks_for
-from services.worker.domain.scheduling.block_names import BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.domain.scheduling.transfer_costs import TransferCostModel
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import StepMasks, mask_of
 from shared.messages import Sampling

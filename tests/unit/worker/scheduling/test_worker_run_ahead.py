@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.worker.domain.scheduling.block_manager import BlockManager, blocks_for
-from services.worker.domain.scheduling.block_names import BlockNames, PrefixSharing
+from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.block_names import BlockNames, PrefixSharing
+from services.worker.domain.blocks.block_pool import blocks_for
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.null.null_engine import TEXT
@@ -19,6 +20,7 @@ from shared.messages import Sampling
 from tests.kits.engine.hash_engine import EOS, HashEngine, alone
 from tests.kits.worker.leader import null_engine
 from tests.kits.worker.scheduler import Output, Run
+from tests.kits.worker.sliding import with_window
 
 
 def make(name: str, prompt: list[int], max_tokens: int, **fields: object) -> Sequence:
@@ -76,16 +78,24 @@ def load(chance: random.Random, num_blocks: int, engine: str) -> tuple[list[Sequ
     num_blocks=st.integers(4, 40),
     budget=st.integers(4, 48),
     run_ahead=st.integers(0, 1),
+    window=st.sampled_from([0, 0, 1, 2, 16, 17, 40]),
     sharing=st.sampled_from(["tenant", "tenant", "all", "off"]),
     engine=st.sampled_from(["hash", "hash", "null"]),
 )
 def test_everybody_gets_the_tokens_of_an_undisturbed_run(
-    *, seed: int, num_blocks: int, budget: int, run_ahead: int, sharing: PrefixSharing, engine: str
+    *,
+    seed: int,
+    num_blocks: int,
+    budget: int,
+    run_ahead: int,
+    window: int,
+    sharing: PrefixSharing,
+    engine: str,
 ) -> None:
     chance = random.Random(seed)
-    blocks = BlockManager(num_blocks)
     limits = SchedulerLimits(budget, min(budget, 8), 1000)
-    model, null = HashEngine(num_blocks), null_engine(blocks=num_blocks)
+    blocks, model = with_window(num_blocks, limits, window)
+    null = null_engine(blocks=num_blocks)
     null.reset()
     compute = model.compute if engine == "hash" else null.compute
     run = Run(Scheduler(blocks, limits, BlockNames("f", sharing=sharing)), compute, run_ahead)

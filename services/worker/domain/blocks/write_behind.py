@@ -7,7 +7,7 @@ it. A block that is not written in time is no loss: it is computed again.
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from services.worker.domain.scheduling.block_manager import BlockManager
+from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.rank_protocol.plan import StoreBlock
 
 MAX_PER_STEP = 64  # copies that a step begins with; each takes the ranks some tens of microseconds
@@ -67,9 +67,10 @@ class WriteBehind:
         taken: list[StoreBlock] = []
         while self._waiting and len(taken) < MAX_PER_STEP:
             name, _ = self._waiting.popitem(last=False)
-            block = blocks.find(name)
-            if block is not None:
-                taken.append(StoreBlock(block, name))
+            found = blocks.find(name)
+            if found is not None:
+                block, sliding = found
+                taken.append(StoreBlock(block, name, sliding))
                 self._writing.add(name)
         return taken
 

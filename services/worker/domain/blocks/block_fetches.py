@@ -7,7 +7,7 @@ table goes on under the fetch's own number. Fetched blocks are an ordinary part 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-from services.worker.domain.scheduling.block_manager import BlockManager
+from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.scheduling.sequence import Sequence
 
 
@@ -21,6 +21,7 @@ class BlockFetch:
         first: Place of its first block in the table.
         names: Of the blocks.
         blocks: Where they go.
+        sliding: Where they go in layers with a sliding window (`FetchBlocks.sliding_blocks`).
         sequence: Waits for it; None if none does.
         after_step: See `FetchBlocks`.
     """
@@ -30,6 +31,7 @@ class BlockFetch:
     first: int
     names: list[bytes]
     blocks: list[int]
+    sliding: list[int]
     sequence: Sequence | None
     after_step: int = 0
 
@@ -114,8 +116,11 @@ class BlockFetches:
 
     def _open(self, table: int, first: int, names: Items[bytes], sequence: Sequence | None) -> int:
         self._last_id += 1
-        blocks = list(self._blocks.table(table)[first : first + len(names)])
-        fetch = BlockFetch(self._last_id, table, first, list(names), blocks, sequence)
+        blocks, sliding = list(self._blocks.table(table)[first : first + len(names)]), list[int]()
+        if self._blocks.sliding is not None:
+            new = self._blocks.sliding.skip_to(table, first + len(names))
+            sliding = [-1] * (len(names) - len(new)) + new
+        fetch = BlockFetch(self._last_id, table, first, list(names), blocks, sliding, sequence)
         self._under_way[self._last_id] = fetch
         self.num_blocks += len(fetch.names)
         self._new.append(fetch)
