@@ -13,6 +13,12 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from services.worker.engine.checkpoint.layer_weights import (
+    AttentionWeights,
+    LayerWeights,
+    MlpWeights,
+    NormWeights,
+)
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
 from services.worker.engine.checkpoint.slice_reader import dtype_of
 from services.worker.engine.checkpoint.weight_files import Checkpoint
@@ -62,41 +68,6 @@ class TensorRows:
     shared: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One decoder layer on one rank. Norms and biases are fp32, matrices [out, in] of the dtype asked for.
-
-    Heads, kv heads and inner below are those of this rank.
-
-    Attributes:
-        attention_norm: Before attention, [hidden].
-        qkv: Query heads, then key heads, then value heads, [(heads + 2 * kv heads) * head_dim, hidden].
-        qkv_bias: In the same order.
-        q_norm: Of queries, [head_dim].
-        k_norm: Of keys, [head_dim].
-        output: [hidden, heads * head_dim].
-        output_bias: [hidden], added once, after the ranks' sum.
-        mlp_norm: Before the MLP, [hidden].
-        gate_up: Gate rows, then up rows, [2 * inner, hidden].
-        gate_up_bias: In the same order.
-        down: [hidden, inner].
-        down_bias: [hidden], added once, after the ranks' sum.
-    """
-
-    attention_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    output: Tensor
-    output_bias: Tensor | None
-    mlp_norm: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
-
-
 def open_source(checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives) -> WeightSource:
     """Checks, before anything is read, that the model can be split and that files and config agree.
 
@@ -128,21 +99,25 @@ def load_layer(
         bias=shape.down_bias,
         dtype=dtype,
     )
-    head = (config.head_dim,)
+    head = config.head_dim
     return LayerWeights(
-        attention_norm=source.load_replicated(f"{name}.input_layernorm.weight", (hidden,)),
-        qkv=qkv,
-        qkv_bias=qkv_bias,
-        q_norm=source.load_replicated(f"{attention}.q_norm.weight", head) if qk_norm else None,
-        k_norm=source.load_replicated(f"{attention}.k_norm.weight", head) if qk_norm else None,
-        output=output,
-        output_bias=output_bias,
-        mlp_norm=source.load_replicated(f"{name}.post_attention_layernorm.weight", (hidden,)),
-        gate_up=gate_up,
-        gate_up_bias=gate_up_bias,
-        down=down,
-        down_bias=down_bias,
+        input_norm=load_norm(source, f"{name}.input_layernorm", hidden),
+        attention=AttentionWeights(
+            qkv=qkv,
+            qkv_bias=qkv_bias,
+            q_norm=load_norm(source, f"{attention}.q_norm", head) if qk_norm else None,
+            k_norm=load_norm(source, f"{attention}.k_norm", head) if qk_norm else None,
+            output=output,
+            output_bias=output_bias,
+        ),
+        mlp_norm=load_norm(source, f"{name}.post_attention_layernorm", hidden),
+        mlp=MlpWeights(gate_up=gate_up, gate_up_bias=gate_up_bias, down=down, down_bias=down_bias),
     )
+
+
+def load_norm(source: WeightSource, name: str, size: int) -> NormWeights:
+    """A norm, the same on all ranks."""
+    return NormWeights(weight=source.load_replicated(f"{name}.weight", (size,)))
 
 
 def load_qkv(
@@ -230,9 +205,24 @@ def load_head(source: WeightSource, config: ModelConfig, dtype: torch.dtype | No
     return source.checkpoint.read_tensor("lm_head.weight", shape, rows=rows, dtype=dtype)
 
 
-def load_final_norm(source: WeightSource, config: ModelConfig) -> Tensor:
+def load_head_bias(source: WeightSource, config: ModelConfig) -> Tensor | None:
+    """The head's bias for this rank's token ids, fp32 [ids of this rank]; None if there is none."""
+    if not config.head_bias:
+        return None
+    whole = source.load_replicated("lm_head.bias", (config.vocab_size,))
+    return whole[source.own_token_ids(config.vocab_size)].clone()
+
+
+def load_positions(source: WeightSource, config: ModelConfig) -> Tensor | None:
+    """The table of learned positions, fp32 [positions, hidden], on every rank; None if there is none."""
+    if not config.learned_positions:
+        return None
+    return source.load_replicated("model.positions.weight", (config.learned_positions, config.hidden_size))
+
+
+def load_final_norm(source: WeightSource, config: ModelConfig) -> NormWeights:
     """The norm before the head, [hidden], fp32."""
-    return source.load_replicated("model.norm.weight", (config.hidden_size,))
+    return load_norm(source, "model.norm", config.hidden_size)
 
 
 def _slice(share: range) -> slice:

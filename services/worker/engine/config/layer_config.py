@@ -83,7 +83,8 @@ class AttentionConfig:
         sinks: Each head has a learned logit that takes part in the softmax and has no value.
         alibi: Scores get slope * (key's position - query's position) (Press et al., 2022), unscaled.
         alibi_scale: By which those biases are multiplied.
-        clip_qkv: Queries, keys and values are clipped to [-clip_qkv, clip_qkv] before norms; 0: they are not.
+        clip_qkv: Queries, keys and values are clipped to [-clip_qkv, clip_qkv] after their norms; 0: they are
+            not.
         output_norm: Of all heads' mixed values before the output linear, over heads * head_dim.
         latent: None: plain grouped-query attention.
     """

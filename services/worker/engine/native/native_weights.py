@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from services.worker.engine.checkpoint.layer_weights import MlpWeights
 from services.worker.engine.checkpoint.rank_shares import vocabulary_width
 from services.worker.engine.checkpoint.weight_loader import (
     WeightSource,
@@ -85,7 +86,7 @@ class NativeWeights:
             embedding=embedding,
             first_id=source.own_token_ids(config.vocab_size).start,
             layers=layers,
-            norm=vector(load_final_norm(source, config)),
+            norm=vector(load_final_norm(source, config).weight),
             head=head,
             quantized=quantized,
             step_bytes=sum(linear.num_bytes for linear in (*linears, head)),
@@ -97,17 +98,22 @@ def _layer(
 ) -> NativeLayer:
     layer, int8 = load_layer(source, config, index, dtype), dtype is not None
     width = padded(config.hidden_size)
+    attention, mlp = layer.attention, layer.mlp
+    assert layer.input_norm is not None
+    assert layer.mlp_norm is not None
+    assert attention.qkv is not None
+    assert isinstance(mlp, MlpWeights)
     norms = None
-    if layer.q_norm is not None and layer.k_norm is not None:
-        norms = (vector(layer.q_norm), vector(layer.k_norm))
+    if attention.q_norm is not None and attention.k_norm is not None:
+        norms = (vector(attention.q_norm.weight), vector(attention.k_norm.weight))
     return NativeLayer(
-        attention_norm=vector(layer.attention_norm),
-        qkv=pack(kernels, layer.qkv, layer.qkv_bias, int8=int8),
+        attention_norm=vector(layer.input_norm.weight),
+        qkv=pack(kernels, attention.qkv, attention.qkv_bias, int8=int8),
         qk_norms=norms,
-        output=pack(kernels, layer.output, int8=int8),
-        output_bias=None if layer.output_bias is None else vector(layer.output_bias, width),
-        mlp_norm=vector(layer.mlp_norm),
-        gate_up=pack(kernels, layer.gate_up, layer.gate_up_bias, int8=int8, gated=True),
-        down=pack(kernels, layer.down, int8=int8),
-        down_bias=None if layer.down_bias is None else vector(layer.down_bias, width),
+        output=pack(kernels, attention.output, int8=int8),
+        output_bias=None if attention.output_bias is None else vector(attention.output_bias, width),
+        mlp_norm=vector(layer.mlp_norm.weight),
+        gate_up=pack(kernels, mlp.gate_up, mlp.gate_up_bias, int8=int8, gated=True),
+        down=pack(kernels, mlp.down, int8=int8),
+        down_bias=None if mlp.down_bias is None else vector(mlp.down_bias, width),
     )

@@ -30,6 +30,7 @@ class DecodeGroup:
         blocks: [sequences * blocks a sequence], from the first that the window reaches.
         mask: Added to scores, or if boolean the keys that are seen, [sequences, 1, 1, length]; None if all
             are.
+        newest: Which of its keys is the sequence's new token, [sequences].
     """
 
     begin: int
@@ -37,6 +38,7 @@ class DecodeGroup:
     length: int
     blocks: Tensor
     mask: Tensor | None
+    newest: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,12 @@ class PlainBatch:
         def move(metadata: AttentionMetadata) -> AttentionMetadata:
             return AttentionMetadata(
                 [
-                    replace(d, blocks=d.blocks.to(device), mask=placement.move_optional(d.mask))
+                    replace(
+                        d,
+                        blocks=d.blocks.to(device),
+                        mask=placement.move_optional(d.mask),
+                        newest=d.newest.to(device),
+                    )
                     for d in metadata.decodes
                 ],
                 [
@@ -204,6 +211,7 @@ def _decode(begin: int, positions: Ints, states: list[SequenceState], window: in
         length=length,
         blocks=torch.from_numpy(blocks.reshape(-1)),
         mask=None if mask is None else mask.view(len(states), 1, 1, -1),
+        newest=torch.from_numpy(positions - first * BLOCK_SIZE),
     )
 
 

@@ -191,6 +191,7 @@ def _decodes(positions: Tensor, tables: Tensor, window: int) -> DecodeGroup:
         length=length,
         blocks=tables.reshape(-1),
         mask=seen.view(sequences, 1, 1, length),
+        newest=(at - first * BLOCK_SIZE).view(-1),
     )
 
 

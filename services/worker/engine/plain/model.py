@@ -1,127 +1,71 @@
-"""The decoder: pre-norm blocks of attention and gated MLP, as in Llama (Touvron et al., 2023) and relatives.
+"""The decoder: layers of attention and MLP or experts on a residual stream, driven by the model's config.
 
-Reads like a model of a single process; the differences between families are in the config. The split over
-ranks is in `layers.py` and `checkpoint/weight_loader.py`, batching and paged KV in `batch.py` and
-`attention.py`.
+Reads like a model of a single process; the differences between families are in the config. The parts are in
+`layers/`, the split over ranks there and in `checkpoint/weight_loader.py`, batching in `batch.py`.
 """
 
 from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from services.worker.engine.checkpoint.layer_weights import ExpertsWeights, MlpWeights
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.checkpoint.weight_loader import (
-    LayerWeights,
     WeightSource,
     load_embedding,
     load_final_norm,
     load_head,
+    load_head_bias,
     load_layer,
+    load_positions,
     open_source,
 )
 from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.config.layer_config import ExpertsConfig, MlpConfig
 from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.plain.attention import paged_attention
 from services.worker.engine.plain.batch import PlainBatch
-from services.worker.engine.plain.layers import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-    VocabParallelEmbedding,
-    VocabParallelHead,
-)
+from services.worker.engine.plain.layers.attention import Attention
+from services.worker.engine.plain.layers.experts import Experts
+from services.worker.engine.plain.layers.latent_attention import LatentAttention
+from services.worker.engine.plain.layers.linears import VocabParallelEmbedding, VocabParallelHead
+from services.worker.engine.plain.layers.mlp import Mlp
+from services.worker.engine.plain.layers.norms import Norm, optional_norm
+from services.worker.engine.plain.layers.placed import placed
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.engine.plain.plain_cache import KVCache, PlainLayerCache
-from services.worker.engine.plain.rope import RotaryEmbedding, rotate
-
-Rotation = tuple[Tensor, Tensor]
-
-
-class RMSNorm:
-    """Root mean square normalisation (Zhang and Sennrich, 2019) along the last dimension."""
-
-    def __init__(self, weight: Tensor, eps: float) -> None:
-        self.weight = weight
-        self.shape = tuple(weight.shape)
-        self.eps = eps
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """[..., size of the weight], normalised."""
-        return F.rms_norm(hidden, self.shape, self.weight, self.eps)
-
-
-class Attention:
-    """Causal grouped-query attention with rotary positions; this rank's heads.
-
-    Args:
-        weights: Of the layer.
-        config: The whole model's shape.
-        collectives: Connects the ranks.
-        window: How many last positions a token sees, itself included; 0 for all.
-    """
-
-    def __init__(
-        self, weights: LayerWeights, config: ModelConfig, collectives: Collectives, window: int
-    ) -> None:
-        rank, world, eps = collectives.rank, collectives.world, config.final_norm.eps
-        self.qkv = ColumnParallelLinear(weights.qkv, weights.qkv_bias)
-        self.output = RowParallelLinear(weights.output, weights.output_bias, collectives)
-        self.query_norm = None if weights.q_norm is None else RMSNorm(weights.q_norm, eps)
-        self.key_norm = None if weights.k_norm is None else RMSNorm(weights.k_norm, eps)
-        self.num_heads = len(config.heads_of(rank, world))
-        self.num_kv_heads = len(config.kv_heads_of(rank, world))
-        self.head_dim = config.head_dim
-        self.window = window
-
-    def __call__(
-        self, hidden: Tensor, rotation: Rotation, batch: PlainBatch, cache: PlainLayerCache
-    ) -> Tensor:
-        """[tokens, hidden] -> [tokens, hidden]; the tokens' keys and values go into the cache."""
-        heads, kv_heads = self.num_heads, self.num_kv_heads
-        # [tokens, heads + 2 * kv heads, head_dim]
-        qkv = self.qkv(hidden).view(hidden.shape[0], -1, self.head_dim)
-        if self.query_norm is not None and self.key_norm is not None:
-            qkv[:, :heads] = self.query_norm(qkv[:, :heads])
-            qkv[:, heads : heads + kv_heads] = self.key_norm(qkv[:, heads : heads + kv_heads])
-        rotated = rotate(qkv[:, : heads + kv_heads], rotation)
-        queries, keys, values = rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :]
-        cache.write(batch.slots, keys, values)
-        return self.output(
-            paged_attention(queries, keys, values, batch.attention_metadata[self.window], cache)
-        )
-
-
-class MLP:
-    """SwiGLU feed-forward layer (Shazeer, 2020)."""
-
-    def __init__(self, weights: LayerWeights, collectives: Collectives) -> None:
-        self.gate_up = ColumnParallelLinear(weights.gate_up, weights.gate_up_bias)
-        self.down = RowParallelLinear(weights.down, weights.down_bias, collectives)
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """[tokens, hidden] -> [tokens, hidden]."""
-        gate, up = self.gate_up(hidden).chunk(2, dim=-1)
-        return self.down(F.silu(gate).mul_(up))
+from services.worker.engine.plain.rope import RotaryEmbedding, Rotations
 
 
 class DecoderLayer:
-    """Attention, then MLP, each after a norm and added to the residual stream."""
+    """Attention and MLP, in sequence or in parallel, each between norms and added to the residual stream."""
 
     def __init__(self, source: WeightSource, config: ModelConfig, index: int, placement: Placement) -> None:
-        weights = _placed(load_layer(source, config, index, placement.dtype), placement)
-        self.attention_norm = RMSNorm(weights.attention_norm, config.final_norm.eps)
-        self.attention = Attention(weights, config, source.collectives, config.windows[index])
-        self.mlp_norm = RMSNorm(weights.mlp_norm, config.final_norm.eps)
-        self.mlp = MLP(weights, source.collectives)
+        weights = placed(load_layer(source, config, index, placement.dtype), placement)
+        layer = self.config = config.layers[index]
+        self.input_norm = optional_norm(layer.input_norm, weights.input_norm)
+        attention = Attention if layer.attention.latent is None else LatentAttention
+        self.attention = attention(weights.attention, layer.attention, config, source.collectives)
+        self.post_attention_norm = optional_norm(layer.post_attention_norm, weights.post_attention_norm)
+        self.mlp_norm = optional_norm(layer.mlp_norm, weights.mlp_norm)
+        self.mlp = _mlp(weights.mlp, layer.mlp, source.collectives)
+        self.post_mlp_norm = optional_norm(layer.post_mlp_norm, weights.post_mlp_norm)
 
     def __call__(
-        self, hidden: Tensor, rotation: Rotation, batch: PlainBatch, cache: PlainLayerCache
+        self, hidden: Tensor, rotations: Rotations, batch: PlainBatch, cache: PlainLayerCache
     ) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
-        hidden = hidden + self.attention(self.attention_norm(hidden), rotation, batch, cache)
-        return hidden.add_(self.mlp(self.mlp_norm(hidden)))
+        normed = _after(self.input_norm, hidden)
+        mixed = _after(self.post_attention_norm, self.attention(normed, rotations, batch, cache))
+        if self.config.parallel:
+            fed = normed if self.mlp_norm is None else self.mlp_norm(hidden)
+            mixed = mixed + _after(self.post_mlp_norm, self.mlp(fed))
+            return self._add(hidden, mixed)
+        hidden = self._add(hidden, mixed)
+        return self._add(hidden, _after(self.post_mlp_norm, self.mlp(_after(self.mlp_norm, hidden))))
+
+    def _add(self, hidden: Tensor, more: Tensor) -> Tensor:
+        scale = self.config.residual_scale
+        return hidden + more if scale == 1.0 else hidden + scale * more
 
 
 class Decoder:
@@ -154,11 +98,16 @@ class Decoder:
         self.embedding = VocabParallelEmbedding(
             move(load_embedding(source, config, dtype)), first, collectives
         )
+        self.positions = placement.move_optional(load_positions(source, config))
         self.layers = [DecoderLayer(source, config, index, placement) for index in range(config.num_layers)]
-        self.norm = RMSNorm(move(load_final_norm(source, config)), config.final_norm.eps)
+        self.norm = Norm(config.final_norm, placed(load_final_norm(source, config), placement))
         head = self.embedding.weight if config.tied_embeddings else move(load_head(source, config, dtype))
-        self.head = VocabParallelHead(head, config.vocab_size, collectives)
-        self.rotary = RotaryEmbedding(config.rope, config.context_length, placement)
+        head_bias = placement.move_optional(load_head_bias(source, config))
+        self.head = VocabParallelHead(head, head_bias, config, collectives)
+        ropes = {layer.attention.rope for layer in config.layers} - {None}
+        self.rotaries = {
+            rope: RotaryEmbedding(rope, config.context_length, placement) for rope in ropes if rope
+        }
         self.after_layer: Callable[[], None] = lambda: None
 
     def forward(self, batch: PlainBatch, cache: KVCache) -> Tensor | None:
@@ -168,16 +117,27 @@ class Decoder:
 
     def hidden_states(self, batch: PlainBatch, cache: KVCache) -> Tensor:
         """The residual stream after the last layer, before the last norm, [tokens, hidden]."""
-        rotation = self.rotary.at(batch.positions)
+        rotations = {rope: rotary.at(batch.positions) for rope, rotary in self.rotaries.items()}
         hidden = self.embedding(batch.token_ids)
+        if self.config.embedding_scale != 1.0:
+            hidden = hidden * self.config.embedding_scale
+        if self.positions is not None:
+            hidden = hidden + self.positions[batch.positions]
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            hidden = layer(hidden, rotation, batch, layer_cache)
+            hidden = layer(hidden, rotations, batch, layer_cache)
             self.after_layer()
         return hidden
 
 
-def _placed(weights: LayerWeights, placement: Placement) -> LayerWeights:
-    placed: dict[str, Any] = {
-        field.name: placement.move_optional(getattr(weights, field.name)) for field in fields(weights)
-    }
-    return replace(weights, **placed)
+def _mlp(
+    weights: MlpWeights | ExpertsWeights, config: MlpConfig | ExpertsConfig, collectives: Collectives
+) -> Mlp | Experts:
+    if isinstance(config, ExpertsConfig):
+        assert isinstance(weights, ExpertsWeights)
+        return Experts(weights, config, collectives)
+    assert isinstance(weights, MlpWeights)
+    return Mlp(weights, config, collectives)
+
+
+def _after(norm: Norm | None, hidden: Tensor) -> Tensor:
+    return hidden if norm is None else norm(hidden)

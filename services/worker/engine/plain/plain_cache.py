@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from services.worker.engine.config.layer_config import LatentConfig
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.rank_protocol.plan import BLOCK_SIZE
@@ -44,6 +45,28 @@ class PlainLayerCache:
         return keys.transpose(1, 2), values.transpose(1, 2)
 
 
+class LatentLayerCache(PlainLayerCache):
+    """One layer's latent vectors and rotated key parts: keys [slots, 1, rank + rope_dim].
+
+    The values are the keys' first `rank` numbers, in the same memory.
+    """
+
+    def __init__(self, num_blocks: int, latent: LatentConfig, placement: Placement = CPU) -> None:
+        self.keys = _zeros((num_blocks * BLOCK_SIZE, 1, latent.rank + latent.rope_dim), placement)
+        self.values = self.keys[..., : latent.rank]
+        self._key_blocks = self.keys.view(num_blocks, -1)
+
+    def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Stores [tokens, 1, rank + rope_dim] at those slots; the values are in the keys."""
+        self.keys.index_copy_(0, slots, keys)
+
+    def gather(self, blocks: Tensor, num_sequences: int) -> tuple[Tensor, Tensor]:
+        """See `PlainLayerCache`: [sequences, 1, blocks a sequence * 16, rank + rope_dim], then rank."""
+        width = self.keys.shape[-1]
+        keys = self._key_blocks.index_select(0, blocks).view(num_sequences, -1, 1, width).transpose(1, 2)
+        return keys, keys[..., : self.values.shape[-1]]
+
+
 class KVCache:
     """All layers' caches of one rank, whose KV heads may be more than another's.
 
@@ -57,9 +80,11 @@ class KVCache:
     ) -> None:
         heads = len(config.kv_heads_of(rank, world))
         self.num_blocks = num_blocks
-        self.layers = [
+        self.layers: list[PlainLayerCache] = [
             PlainLayerCache(num_blocks + 1, heads, config.head_dim, placement)
-            for _ in range(config.num_layers)
+            if layer.attention.latent is None
+            else LatentLayerCache(num_blocks + 1, layer.attention.latent, placement)
+            for layer in config.layers
         ]
 
 

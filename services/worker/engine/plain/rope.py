@@ -6,12 +6,16 @@ scaling), for far positions turn the rounding of frequencies into angles.
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from services.worker.engine.config.rope_config import RopeConfig
 from services.worker.engine.plain.placement import CPU, Placement
+
+Rotation = tuple[Tensor, Tensor]
+Rotations = Mapping[RopeConfig, Rotation]  # of the tokens of a batch, for each kind of layer
 
 
 class RotaryEmbedding:
@@ -33,7 +37,7 @@ class RotaryEmbedding:
         self._scaling = _attention_scaling(rope)
 
     def table(self, num_positions: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of positions 0 to `num_positions`, each fp32 [positions, head_dim / 2].
+        """Cosines and sines of positions 0 to `num_positions`, each fp32 [positions, rope.dim / 2].
 
         The attention scaling factor is in them. Raises `ValueError` beyond the context.
         """
@@ -41,8 +45,8 @@ class RotaryEmbedding:
             raise ValueError(f"{num_positions} positions of a context of {self.context_length}")
         return self._at(torch.arange(num_positions, device=self._exponents.device))
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines of those positions, each [tokens, 1, head_dim]; for `rotate`."""
+    def at(self, positions: Tensor) -> Rotation:
+        """Cosines and signed sines of those positions, each [tokens, 1, rope.dim]; for `rotate`."""
         cos, sin = (side.unsqueeze(1) for side in self._at(positions))
         # with the signs in the sines, a rotation is a roll and a multiply-add
         return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
@@ -55,15 +59,21 @@ class RotaryEmbedding:
         return angles.cos().mul_(self._scaling), angles.sin().mul_(self._scaling)
 
 
-def rotate(states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotates [tokens, heads, head_dim] by the angles of `RotaryEmbedding.at` for these tokens, in fp32."""
+def rotate(states: Tensor, rotation: Rotation) -> Tensor:
+    """Rotates [tokens, heads, head_dim] by the angles of `RotaryEmbedding.at` for these tokens, in fp32.
+
+    Dimensions beyond those of the angles stay as they are.
+    """
     cos, signed_sin = rotation
+    dim = cos.shape[-1]
+    if dim < states.shape[-1]:
+        return torch.cat((rotate(states[..., :dim], rotation), states[..., dim:]), dim=-1)
     rotated = torch.addcmul(states * cos, states.roll(states.shape[-1] // 2, -1).to(cos.dtype), signed_sin)
     return rotated.to(states.dtype)
 
 
 def _frequencies(exponents: Tensor, rope: RopeConfig) -> Tensor:
-    """Radians per position, [head_dim / 2], for kinds whose frequencies do not depend on the position."""
+    """Radians per position, [rope.dim / 2], for kinds whose frequencies do not depend on the position."""
     plain = 1.0 / rope.theta**exponents
     if rope.kind == "linear":
         return plain / rope.factor
@@ -71,11 +81,14 @@ def _frequencies(exponents: Tensor, rope: RopeConfig) -> Tensor:
         return _llama3(plain, rope)
     if rope.kind == "yarn":
         return _yarn(plain, rope)
+    if rope.kind == "longrope":
+        # Ding et al., 2024: a factor found by search for each wavelength
+        return 1.0 / (torch.tensor(rope.factors, dtype=torch.float32) * rope.theta**exponents)
     return plain
 
 
 def _dynamic_frequencies(positions: Tensor, exponents: Tensor, rope: RopeConfig) -> Tensor:
-    """Dynamic NTK: frequencies of a sequence that ends with the position, [positions, head_dim / 2].
+    """Dynamic NTK: frequencies of a sequence that ends with the position, [positions, rope.dim / 2].
 
     The base grows with the length once that is beyond the original one, so low frequencies are stretched and
     high ones stay (transformers computes the same when it decodes token by token).
@@ -115,10 +128,13 @@ def _yarn(plain: Tensor, rope: RopeConfig) -> Tensor:
 
 def _attention_scaling(rope: RopeConfig) -> float:
     """The factor of cosines and sines; scores get its square."""
-    if rope.kind != "yarn":
+    if rope.kind not in ("yarn", "longrope"):
         return 1.0
     if rope.attention_factor:
         return rope.attention_factor
+    if rope.kind == "longrope":
+        grows = rope.factor > 1.0
+        return math.sqrt(1 + math.log(rope.factor) / math.log(rope.original_length)) if grows else 1.0
 
     def scale(weight: float) -> float:
         return 0.1 * weight * math.log(rope.factor) + 1.0

@@ -3,6 +3,8 @@
 import json
 import random
 import struct
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,11 @@ from safetensors.torch import load_file, save_file
 
 from services.worker.engine.checkpoint import slice_reader
 from services.worker.engine.checkpoint.fingerprint import fingerprint
+from services.worker.engine.checkpoint.layer_weights import LayerWeights
 from services.worker.engine.checkpoint.memory_check import weight_bytes
 from services.worker.engine.checkpoint.tensor_table import TensorTable, stored_tensors
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import (
-    LayerWeights,
     load_embedding,
     load_final_norm,
     load_head,
@@ -156,10 +158,20 @@ def test_ranks_read_each_byte_once_and_hold_what_a_directory_gives(
     assert sum(count for *_, count in found) == sum(t.end - t.begin for t in stored_tensors(path).values())
     for (layer, embedding, _), (other, table, _) in zip(found, wanted, strict=True):
         assert torch.equal(embedding, table)
-        for field in LayerWeights.__slots__:
-            left, right = getattr(layer, field), getattr(other, field)
-            assert (left is None) == (right is None)
-            assert left is None or torch.equal(left, right), field
+        left, right = dict(_tensors(layer)), dict(_tensors(other))
+        assert left.keys() == right.keys()
+        for field, values in left.items():
+            assert torch.equal(values, right[field]), field
+
+
+def _tensors(part: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """All tensors of a layer, with their paths."""
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, torch.Tensor):
+            yield f"{path}.{field.name}", value
+        elif is_dataclass(value):
+            yield from _tensors(value, f"{path}.{field.name}")
 
 
 def _load(model: Path, world: int) -> list[tuple[LayerWeights, torch.Tensor, int]]:

@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from services.worker.engine.checkpoint import slice_reader
+from services.worker.engine.checkpoint.layer_weights import LayerWeights, MlpWeights, NormWeights
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import (
-    LayerWeights,
     load_embedding,
     load_final_norm,
     load_head,
@@ -68,7 +68,7 @@ def _load(
             embedding = load_embedding(source, config, dtype)
             head = None if config.tied_embeddings else load_head(source, config, dtype)
             layers = [load_layer(source, config, index, dtype) for index in range(config.num_layers)]
-            norm = load_final_norm(source, config)
+            norm = load_final_norm(source, config).weight
             return (layers[1], embedding, head, norm), checkpoint.loaded_bytes
 
     loaded = run_threads(world, work)
@@ -93,7 +93,7 @@ def test_slices_are_exact_and_read_once(
     dtype = torch.float32 if buffer_bytes == 100 else None
     ranks, loaded_bytes = _load(models[name], world, dtype)
     assert loaded_bytes == sum(tensor.nbytes for tensor in stored.values())
-    assert ranks[0][0].qkv.dtype == (dtype or torch.bfloat16)
+    assert _qkv(ranks[0][0]).dtype == (dtype or torch.bfloat16)
     for rank, (layer, _, _, norm) in enumerate(ranks):
         _check_layer(layer, stored, config, rank, world)
         _same(norm, stored["model.norm.weight"])
@@ -120,29 +120,39 @@ def _check_layer(
         used = heads.repeat_interleave(max(1, world // config.num_kv_heads), 0).tensor_split(world)[rank]
         return used.flatten(0, 1)
 
-    for suffix, fused in (("weight", layer.qkv), ("bias", layer.qkv_bias)):
+    attention, mlp = layer.attention, layer.mlp
+    assert isinstance(mlp, MlpWeights)
+    for suffix, fused in (("weight", attention.qkv), ("bias", attention.qkv_bias)):
         if suffix == "weight" or config.layers[0].attention.qkv_bias:
             parts = [split(f"self_attn.q_proj.{suffix}", 0)]
             parts += [kv(f"self_attn.{part}.{suffix}") for part in ("k_proj", "v_proj")]
             _same(fused, torch.cat(parts))
-    for suffix, fused in (("weight", layer.gate_up), ("bias", layer.gate_up_bias)):
+    for suffix, fused in (("weight", mlp.gate_up), ("bias", mlp.gate_up_bias)):
         if suffix == "weight" or config.layers[0].dense_mlp.bias:
             _same(fused, torch.cat([split(f"mlp.{part}.{suffix}", 0) for part in ("gate_proj", "up_proj")]))
-    _same(layer.output, split("self_attn.o_proj.weight", 1))
-    _same(layer.down, split("mlp.down_proj.weight", 1))
-    for whole, name in {
-        "attention_norm": "input_layernorm.weight",
-        "mlp_norm": "post_attention_layernorm.weight",
-        "q_norm": "self_attn.q_norm.weight",
-        "k_norm": "self_attn.k_norm.weight",
-        "output_bias": "self_attn.o_proj.bias",
-        "down_bias": "mlp.down_proj.bias",
-    }.items():
-        found = getattr(layer, whole)
+    _same(attention.output, split("self_attn.o_proj.weight", 1))
+    _same(mlp.down, split("mlp.down_proj.weight", 1))
+    for found, name in (
+        (_weight(layer.input_norm), "input_layernorm.weight"),
+        (_weight(layer.mlp_norm), "post_attention_layernorm.weight"),
+        (_weight(attention.q_norm), "self_attn.q_norm.weight"),
+        (_weight(attention.k_norm), "self_attn.k_norm.weight"),
+        (attention.output_bias, "self_attn.o_proj.bias"),
+        (mlp.down_bias, "mlp.down_proj.bias"),
+    ):
         assert (found is None) == (f"model.layers.1.{name}" not in stored)
         if found is not None:
             _same(found, tensor(name))
             assert found.dtype == torch.float32
+
+
+def _weight(norm: NormWeights | None) -> Tensor | None:
+    return None if norm is None else norm.weight
+
+
+def _qkv(layer: LayerWeights) -> Tensor:
+    assert layer.attention.qkv is not None
+    return layer.attention.qkv
 
 
 def test_stored_types_that_differ_are_widened(models: dict[str, Path], tmp_path: Path) -> None:
@@ -152,9 +162,10 @@ def test_stored_types_that_differ_are_widened(models: dict[str, Path], tmp_path:
     tensors[name] = tensors[name].to(torch.float16)
     save_file(tensors, model / "model.safetensors")
     layer = _load(model, 1, None)[0][0][0]
-    assert layer.qkv.dtype == torch.float32
-    assert layer.gate_up.dtype == torch.bfloat16
-    _same(layer.qkv[128:192], tensors[name])
+    assert isinstance(layer.mlp, MlpWeights)
+    assert _qkv(layer).dtype == torch.float32
+    assert layer.mlp.gate_up.dtype == torch.bfloat16
+    _same(_qkv(layer)[128:192], tensors[name])
 
 
 @pytest.mark.parametrize("kind", ["", "Q8_0"])
@@ -174,7 +185,10 @@ def test_loading_takes_no_more_memory_than_the_weights(kind: str, tmp_path: Path
         head = load_head(source, config)
         growth = _memory("VmHWM") - before
     size = head.nbytes + sum(
-        part.nbytes for layer in kept for part in (layer.qkv, layer.output, layer.gate_up, layer.down)
+        part.nbytes
+        for layer in kept
+        if isinstance(layer.mlp, MlpWeights)
+        for part in (_qkv(layer), layer.attention.output, layer.mlp.gate_up, layer.mlp.down)
     )
     assert size > 60e6
     # room for one read buffer and for the allocator's rounding

@@ -5,11 +5,13 @@ output features and need no communication, row- parallel ones split the input fe
 all-reduce (Shoeybi et al., Megatron-LM, 2019). Activations between layers are whole on every rank.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from services.worker.engine.checkpoint.rank_shares import vocabulary_width
 from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.config.model_config import ModelConfig
 
 
 class ColumnParallelLinear:
@@ -84,20 +86,29 @@ class VocabParallelHead:
 
     Args:
         weight: [ids of this rank, hidden]; the embedding's own when the model ties them.
-        vocab_size: Of the whole model.
+        bias: [ids of this rank], or None.
+        config: The model's, for the size of the vocabulary, and for the scale and soft cap of logits.
         collectives: Gathers the ranks' logits.
     """
 
-    def __init__(self, weight: Tensor, vocab_size: int, collectives: Collectives) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, config: ModelConfig, collectives: Collectives
+    ) -> None:
         self.weight = weight
-        self.vocab_size = vocab_size
+        self.bias = bias
+        self.vocab_size = config.vocab_size
+        self.scale, self.softcap = config.logit_scale, config.logit_softcap
         self.collectives = collectives
         # every rank gathers the same width
-        self._padding = vocabulary_width(vocab_size, collectives.world) - weight.shape[0]
+        self._padding = vocabulary_width(config.vocab_size, collectives.world) - weight.shape[0]
 
     def __call__(self, hidden: Tensor) -> Tensor | None:
         """[rows, hidden] -> [rows, vocab] on rank 0, None on the others."""
-        own = F.linear(hidden, self.weight)
+        own = F.linear(hidden, self.weight, self.bias)
+        if self.scale != 1.0:
+            own = own * self.scale
+        if self.softcap:
+            own = self.softcap * torch.tanh(own / self.softcap)
         gathered = self.collectives.gather(F.pad(own, (0, self._padding)) if self._padding else own)
         if gathered is None or self.collectives.world == 1:
             return None if gathered is None else gathered[0]

@@ -1,0 +1,1 @@
+"""The parts of a decoder layer in torch operators, on one rank."""
