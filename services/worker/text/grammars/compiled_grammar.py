@@ -1,9 +1,7 @@
 """A grammar that is ready: it makes the constraints of choices."""
 
-from llguidance import LLMatcher
-
-from services.worker.text.grammars.grammar_limits import parser_limits
 from services.worker.text.grammars.matcher_constraint import MatcherConstraint
+from services.worker.text.grammars.matcher_source import MatcherSource
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 
 
@@ -26,10 +24,10 @@ class CompiledGrammar:
     """
 
     def __init__(self, vocabulary: TokenVocabulary, text: str) -> None:
-        self._vocabulary, self._text, self._worn = vocabulary, text, False
-        self._matcher = self._new_matcher()
-        self._raise_error()
-        trial = self._matcher.deep_copy()
+        self._vocabulary, self._source = vocabulary, MatcherSource(vocabulary, text)
+        if self._source.error:
+            raise GrammarRefused(self._source.error)
+        trial = self._source.new_matcher().matcher
         for _ in range(_TRIAL_TOKENS):
             mask = trial.compute_bitmask()
             if trial.is_error() or not any(mask):
@@ -42,22 +40,7 @@ class CompiledGrammar:
 
     def __call__(self) -> MatcherConstraint:
         """Returns a constraint at the beginning of an answer."""
-        if self._worn:  # copies share a lexer, whose states are counted over all answers
-            self._matcher, self._worn = self._new_matcher(), False
-        vocabulary = self._vocabulary
-        return MatcherConstraint(
-            self._matcher.deep_copy(), vocabulary.ends, vocabulary.end_mask, self._wear_out
-        )
-
-    def _new_matcher(self) -> LLMatcher:
-        return LLMatcher(self._vocabulary.library, self._text, log_level=0, limits=parser_limits())
-
-    def _wear_out(self) -> None:
-        self._worn = True
-
-    def _raise_error(self) -> None:
-        if self._matcher.is_error():
-            raise GrammarRefused(self._matcher.get_error())
+        return MatcherConstraint(self._source, self._vocabulary.ends, self._vocabulary.end_mask)
 
 
 def _first_token(mask: bytes, vocabulary: TokenVocabulary) -> int:
