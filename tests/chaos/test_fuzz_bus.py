@@ -20,8 +20,8 @@ from shared.codec import decode
 from shared.errors import InvalidRequest
 from shared.messages import Wire
 from tests.kits.chaos.figures import record
-from tests.kits.chaos.fuzz_shapes import messages
-from tests.kits.chaos.fuzz_watch import Watch
+from tests.kits.chaos.fuzz.fuzz_shapes import messages
+from tests.kits.chaos.fuzz.fuzz_watch import Watch
 from tests.kits.chaos.raw_nats import RawNats
 from tests.kits.chaos.rounds import each_of
 from tests.kits.chaos.scale import scaled

@@ -25,7 +25,7 @@ from shared.codec import decode, encode
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import Wire
 from shared.messages.base import MAX_ATTEMPT
-from tests.kits.chaos.fuzz_shapes import GOLDEN, messages
+from tests.kits.chaos.fuzz.fuzz_shapes import GOLDEN, messages
 from tests.kits.chaos.rounds import each_of
 from tests.kits.chaos.scale import full, scaled
 from tests.kits.client import client_context

@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from tests.kits.chaos.figures import record
-from tests.kits.chaos.fuzz_requests import KNOWN_STREAMS, Request, documented, ours
-from tests.kits.chaos.fuzz_watch import Watch
+from tests.kits.chaos.fuzz.fuzz_requests import KNOWN_STREAMS, Request, documented, ours
+from tests.kits.chaos.fuzz.fuzz_watch import Watch
 from tests.kits.chaos.rounds import each_of
 from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack

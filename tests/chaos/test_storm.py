@@ -11,9 +11,9 @@ import pytest
 
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import full, scaled
-from tests.kits.chaos.storm import KEYS, Outcome, Storm, shown
-from tests.kits.chaos.storm_faults import Faults
-from tests.kits.chaos.storm_stock import growth, take_when_quiet
+from tests.kits.chaos.storm.storm import KEYS, Outcome, Storm, shown
+from tests.kits.chaos.storm.storm_faults import Faults
+from tests.kits.chaos.storm.storm_stock import growth, take_when_quiet
 from tests.kits.e2e.stack import Stack
 
 SETTINGS = {

@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Set
 
-from services.worker.domain.generation.choice_state import Detokenizer
+from services.worker.domain.answers.choice_state import Detokenizer
 from services.worker.model import Model
 from services.worker.text.chat_template import ChatTemplate
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as HfTokenizer
 
-from services.worker.domain.generation.choice_state import Detokenizer
+from services.worker.domain.answers.choice_state import Detokenizer
 from services.worker.text.detokenizer import BytesDetokenizer, WindowDetokenizer, bytes_rule
 from services.worker.text.token_bound import least_tokens
 from shared.errors import InvalidRequest

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kits.chaos import figures
-from tests.kits.chaos.storm_stock import Stock
+from tests.kits.chaos.storm.storm_stock import Stock
 
 
 def test_each_test_has_its_place_and_the_commit_that_it_ran_at(

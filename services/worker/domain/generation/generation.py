@@ -7,7 +7,7 @@ the frames, `RetransmitBuffer` keeps them.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from services.worker.domain.generation.choice_state import ChoiceState
+from services.worker.domain.answers.choice_state import ChoiceState
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.domain.generation.turn_context import TurnContext
 from shared.errors import GroupLost, RyzError

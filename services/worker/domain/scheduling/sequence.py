@@ -2,7 +2,7 @@
 
 Knows its tokens, how many of them are computed, and whether it ends by length, by an end-of-sequence token or
 by a stop token.
-Stop strings are a matter of text (`domain/generation/choice_state.py`).
+Stop strings are a matter of text (`domain/answers/choice_state.py`).
 """
 
 import math

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.worker.domain.generation.choice_state import Detokenizer
-from services.worker.domain.generation.parted_answer import PartedAnswer
+from services.worker.domain.answers.choice_state import Detokenizer
+from services.worker.domain.answers.parted_answer import PartedAnswer
 from services.worker.leader.intake.tool_checks import offered_tools, requires_call
 from services.worker.model import Model
 from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts

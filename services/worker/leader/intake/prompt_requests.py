@@ -3,7 +3,7 @@
 Checks them, and prepares the first choice for them.
 """
 
-from services.worker.domain.generation.prompt_answer import PromptAnswer
+from services.worker.domain.answers.prompt_answer import PromptAnswer
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.text.tokenizer import Tokenizer
 from shared.errors import InvalidRequest

@@ -5,10 +5,10 @@ Everything that can be refused before a token is computed is refused here, with 
 
 import functools
 
-from services.worker.domain.generation.choice_state import ChoiceState
+from services.worker.domain.answers.choice_state import ChoiceState
+from services.worker.domain.answers.stop_strings import StopMatcher, StopStrings
 from services.worker.domain.generation.context_overflow import too_long
 from services.worker.domain.generation.generation import Generation
-from services.worker.domain.generation.stop_strings import StopMatcher, StopStrings
 from services.worker.domain.generation.token_constraint import TokenConstraint, TokenRefused
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS

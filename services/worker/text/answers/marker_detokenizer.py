@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from services.worker.domain.generation.choice_state import Detokenizer
+from services.worker.domain.answers.choice_state import Detokenizer
 from services.worker.text.tokenizer import Tokenizer
 
 

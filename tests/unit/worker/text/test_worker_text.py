@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.worker.domain.answers.stop_strings import StopMatcher, StopStrings
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
-from services.worker.domain.generation.stop_strings import StopMatcher, StopStrings
 from services.worker.domain.generation.turn_context import (
     TurnAnswer,
     TurnContext,

@@ -6,7 +6,7 @@ Stop strings are looked for in the text that the user sees, not in reasoning or 
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.worker.domain.generation.stop_strings import StopMatcher
+from services.worker.domain.answers.stop_strings import StopMatcher
 from shared.answer_text import join_parts
 from shared.messages import FinishReason, ToolCall
 from shared.messages.answer_parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.worker.domain.generation.choice_state import Detokenizer
+from services.worker.domain.answers.choice_state import Detokenizer
 from services.worker.leader.intake.prompt_tokenizer import (
     INLINE_CHARS,
     INLINE_COPIED,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from services.worker.domain.generation.choice_state import ChoiceState
-from services.worker.domain.generation.stop_strings import StopMatcher, StopStrings
+from services.worker.domain.answers.choice_state import ChoiceState
+from services.worker.domain.answers.stop_strings import StopMatcher, StopStrings
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.leader.intake.answer_forms import AnswerForms
 from services.worker.leader.intake.tool_checks import check_tool_results, check_tools, template_input

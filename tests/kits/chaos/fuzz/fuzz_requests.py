@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
 
-from tests.kits.chaos.fuzz_bodies import GENERATING
-from tests.kits.chaos.fuzz_shapes import EDGES, HOSTILE_WORDS, edit_somewhere
+from tests.kits.chaos.fuzz.fuzz_bodies import GENERATING
+from tests.kits.chaos.fuzz.fuzz_shapes import EDGES, HOSTILE_WORDS, edit_somewhere
 
 ANSWER_END = b"\r\n\r\n"
 KNOWN_STREAMS = 20

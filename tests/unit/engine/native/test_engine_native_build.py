@@ -14,7 +14,7 @@ from services.worker.engine.native import build, library
 from services.worker.engine.native.build import NoKernels, ensure, find, main, targets
 from tests.kits.engine.small_program import answer_of, compiles, use_small_program, write_program
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture

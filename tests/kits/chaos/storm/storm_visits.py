@@ -22,7 +22,7 @@ from shared.client.generation.results import gather
 from shared.errors import RyzError
 from shared.identity import new_request_id
 from shared.messages import GenerateRequest, Tokens
-from tests.kits.chaos.storm_http import Broken, Exchange, Unreached, in_words, read_on
+from tests.kits.chaos.storm.storm_http import Broken, Exchange, Unreached, in_words, read_on
 from tests.kits.chaos.streams import Body, Said, difference
 
 TURNS = ("My name is {name}.", "What is my name?", "Tell me about Python.", "What is my name?")

@@ -9,7 +9,7 @@ from services.gateway.generation import idempotency
 from services.gateway.http.gateway_gate import gateway_gate
 from services.gateway.settings import GatewaySettings
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 MODULES = [*(ROOT / "services" / "gateway").rglob("*.py"), ROOT / "shared" / "web" / "admin_endpoints.py"]
 READ = re.compile(
     r'headers\.get\(\s*b?"([a-z-]+)"|"([a-z-]+)" (?:not )?in (?:\w+\.)*headers|headers\[b?"([a-z-]+)"\]'

@@ -24,9 +24,9 @@ from shared.codec import decode, encode
 from shared.errors import InvalidRequest
 from shared.identity import new_request_id
 from shared.messages import Accepted, Done, Failed, FrameBatch
-from tests.kits.chaos.storm_faults import Faults
-from tests.kits.chaos.storm_http import Exchange, read_on
-from tests.kits.chaos.storm_visits import CHAT, TURNS, Script, Visits, turn_body, word
+from tests.kits.chaos.storm.storm_faults import Faults
+from tests.kits.chaos.storm.storm_http import Exchange, read_on
+from tests.kits.chaos.storm.storm_visits import CHAT, TURNS, Script, Visits, turn_body, word
 from tests.kits.chaos.streams import Body, Said, make_bodies
 from tests.kits.e2e.stack import Stack
 

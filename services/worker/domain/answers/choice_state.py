@@ -6,10 +6,10 @@ Turns sampled tokens into text through a detokenizer, and applies stop strings.
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from services.worker.domain.answers.parted_answer import PartedAnswer
+from services.worker.domain.answers.prompt_answer import PromptAnswer, TokenText
+from services.worker.domain.answers.stop_strings import StopMatcher
 from services.worker.domain.constraints.forced_tokens import force_first
-from services.worker.domain.generation.parted_answer import PartedAnswer
-from services.worker.domain.generation.prompt_answer import PromptAnswer, TokenText
-from services.worker.domain.generation.stop_strings import StopMatcher
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import Sampled
 from shared.codec import pack_tokens
