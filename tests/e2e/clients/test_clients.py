@@ -1,10 +1,11 @@
-"""OpenAI's and Anthropic's SDKs, all against one stack with a real model."""
+"""OpenAI's and Anthropic's SDKs and LangChain's standard tests, all against one stack with a real model."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.kits.clients.anthropic_messages import AnthropicMessagesTests, AnthropicToolTests
+from tests.kits.clients.langchain_models import LangChainAnthropicTests, LangChainOpenAITests
 from tests.kits.clients.open_responses import OpenResponsesCases
 from tests.kits.clients.open_responses_socket import OpenResponsesSocketCases
 from tests.kits.clients.open_responses_tools import OpenResponsesToolCases
@@ -55,4 +56,12 @@ class TestAnthropicMessages(AnthropicMessagesTests):
 
 
 class TestAnthropicTools(AnthropicToolTests):
+    """See the base class."""
+
+
+class TestLangChainOpenAI(LangChainOpenAITests):
+    """See the base class."""
+
+
+class TestLangChainAnthropic(LangChainAnthropicTests):
     """See the base class."""

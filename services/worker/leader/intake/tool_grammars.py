@@ -74,12 +74,13 @@ class ToolGrammars:
             return None
         calls = EnforcedCalls(
             syntax=syntax,
-            tools=[tool for tool in tools if use.choice != "named" or tool.name == use.name],
+            tools=tools,
             control=self._control(syntax.texts()),
             many=use.parallel and use.choice != "named",
             required=required,
+            only=use.name if use.choice == "named" else "",
         )
-        described = msgspec.msgpack.encode((form.name, calls.tools, calls.many, required))
+        described = msgspec.msgpack.encode((form.name, calls.tools, calls.many, required, calls.only))
         return ToolGrammar(
             functools.partial(compile_calls, calls),
             digest_of(b"tools", described),

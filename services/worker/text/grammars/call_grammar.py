@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.text.answers.tool_format import CallSyntax
-from services.worker.text.grammars.compiled_grammar import GrammarRefused
+from services.worker.text.grammars.argument_schema import ArgumentSchema, argument_schema
+from services.worker.text.grammars.compiled_grammar import CompiledGrammar, GrammarRefused
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
-from services.worker.text.grammars.tool_grammar import compile_lark, lark_schema, lark_text, lark_token
+from services.worker.text.grammars.tool_grammar import compile_lark, lark_text, lark_token
 from services.worker.text.grammars.triggered_constraint import Trigger, TriggeredConstraint
-from services.worker.text.tool_prompt import parameters_of
 from shared.errors import InvalidRequest
 from shared.messages import ToolDefinition
 
@@ -23,10 +23,11 @@ class EnforcedCalls:
 
     Attributes:
         syntax: In which they are written.
-        tools: Functions that may be called.
+        tools: All functions of the request.
         control: Control tokens of the syntax, by text.
         many: More than one call may come.
         required: The answer is calls and nothing else; otherwise its text is free up to the first call.
+        only: The name of the only function that may be called; empty: any.
     """
 
     syntax: CallSyntax
@@ -34,6 +35,7 @@ class EnforcedCalls:
     control: dict[str, int]
     many: bool
     required: bool
+    only: str = ""
 
 
 def compile_calls(
@@ -45,13 +47,15 @@ def compile_calls(
         InvalidRequest: The schema of a strict function is not enforced; `data` has `keyword` and `pointer`.
             Or the functions together are too large.
     """
-    rules = [f"args_{number}: {_schema(tool, limits)}" for number, tool in enumerate(calls.tools)]
     try:
-        if calls.required:
-            return compile_lark(_lark(calls, rules, opening=True), vocabulary)
-        grammar = compile_lark(_lark(calls, rules, opening=False), vocabulary)
-    except GrammarRefused as error:
-        raise InvalidRequest(f"the tools are refused: {str(error)[:240]}", param="tools") from error
+        grammar = _compiled(calls, vocabulary, limits, proven=False)
+    except GrammarRefused:
+        try:
+            grammar = _compiled(calls, vocabulary, limits, proven=True)
+        except GrammarRefused as error:
+            raise InvalidRequest(f"the tools are refused: {str(error)[:240]}", param="tools") from error
+    if calls.required:
+        return grammar
     opens = calls.syntax.opens[0]
     last = next((token_id for token, token_id in calls.control.items() if opens.endswith(token)), None)
     marker = Trigger(grammar, marker=opens.encode())
@@ -59,39 +63,42 @@ def compile_calls(
     return functools.partial(TriggeredConstraint, vocabulary, (trigger,), repeats=calls.many)
 
 
-def _schema(tool: ToolDefinition, limits: GrammarLimits) -> str:
-    """Returns the arguments of a function as a term; any object if it is neither enforced nor strict."""
-    try:
-        return lark_schema(json.dumps({"type": "object", **parameters_of(tool)}), limits, "tools")
-    except InvalidRequest:
-        if tool.strict:
-            raise
-        return lark_schema('{"type": "object"}', limits, "tools")
+def _compiled(
+    calls: EnforcedCalls, vocabulary: TokenVocabulary, limits: GrammarLimits, *, proven: bool
+) -> CompiledGrammar:
+    """Compiles the calls, from the first opening text on if they are required, else from behind it."""
+    tools = [
+        argument_schema(tool, place, limits, proven=proven)
+        for place, tool in enumerate(calls.tools)
+        if not calls.only or tool.name == calls.only
+    ]
+    return compile_lark(_lark(calls, tools), vocabulary)
 
 
-def _lark(calls: EnforcedCalls, rules: list[str], *, opening: bool) -> str:
-    """Returns the grammar in Lark; without `opening`, of what follows the first opening text."""
+def _lark(calls: EnforcedCalls, tools: Sequence[ArgumentSchema]) -> str:
+    """Returns the grammar in Lark."""
     syntax, text = calls.syntax, functools.partial(_literal, calls.control)
     opens, closes = syntax.opens[:1], syntax.closes[:1]
-    first = "".join(opens) if opening else ""
+    first = "".join(opens) if calls.required else ""
     if syntax.enforced == "each":
         line = "\n" if opens else ""
-        items = _alternatives(calls.tools, functools.partial(_object, syntax, text))
+        items = _alternatives(tools, functools.partial(_object, syntax, text))
         more = f"({text(f'{line}{closes[0]}{line}{opens[0]}{line}') if opens else text('; ')} call)*"
         body = f"{text(first + line)} call {more if calls.many else ''} {text(line + ''.join(closes))}"
     elif syntax.enforced == "list":
-        items = _alternatives(calls.tools, functools.partial(_object, syntax, text))
+        items = _alternatives(tools, functools.partial(_object, syntax, text))
         more = '(", " call)*' if calls.many else ""
         body = f'{text(first)} "[" call {more} "]" {text("".join(closes))}'
     else:
-        items = _alternatives(calls.tools, functools.partial(_named, syntax, text))
+        items = _alternatives(tools, functools.partial(_named, syntax, text))
         again = "" if syntax.items else "".join(opens)
         more = f"({text(again)} call)*" if calls.many else ""
         body = f"{text(first)} call {more} {text(''.join(closes))}"
+    rules = [f"args_{at}: %json {json.dumps(tool.grammar.document)}" for at, tool in enumerate(tools)]
     return "\n".join([f"start: {body}", f"call: {items}", *rules])
 
 
-def _alternatives(tools: Sequence[ToolDefinition], one: Callable[[str, int], str]) -> str:
+def _alternatives(tools: Sequence[ArgumentSchema], one: Callable[[str, int], str]) -> str:
     return " | ".join(one(tool.name, number) for number, tool in enumerate(tools))
 
 

@@ -13,7 +13,7 @@ from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 
 
 def lark_schema(definition: str, limits: GrammarLimits, param: str) -> str:
-    """Returns a schema as a term of a Lark grammar: `%json {...}`, compact JSON that fits the schema.
+    """Returns a schema as a term of a Lark grammar: `%json {...}`, JSON that fits the schema.
 
     Args:
         definition: The schema as JSON text.

@@ -23,7 +23,7 @@ def long_grammar() -> ConstraintFactory:
 
 def begin(name: str) -> list[int]:
     """Returns the tokens before the text of a field."""
-    return [*f'{{"{name}":"'.encode()]
+    return [*f'{{"{name}": "'.encode()]
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_forced_tokens_are_the_only_text_that_may_come(on: str) -> None:
     known, grammar = vocabulary(on), compiled_schema(ORDER, on)
     constraint = grammar()
     forced = constraint.forced()
-    assert b'{"name":"'.startswith(b"".join(map(known.token_bytes, forced)))
+    assert b'{"name": "'.startswith(b"".join(map(known.token_bytes, forced)))
     constraint.accept(forced)
     only = compiled("choice", "", "a text without any choice at all", on=on)()
     only.accept(only.forced())

@@ -144,9 +144,9 @@ def test_what_llguidance_takes_too_widely_is_not_taken(schema: Any, text: str) -
         ({"$ref": "#here", "$defs": {"a": {"$anchor": "here", "const": 1}}}, "1"),
         ({"$ref": "#/$defs/x~1y%20z", "$defs": {"x/y z": {"const": 1}}}, "1"),
         ({"$defs": {"bad": {"uniqueItems": True}}, "const": 1}, "1"),
-        ({"items": [{"const": 1}], "additionalItems": {"const": 2}, "type": "array"}, "[1,2,2]"),
+        ({"items": [{"const": 1}], "additionalItems": {"const": 2}, "type": "array"}, "[1, 2, 2]"),
         ({"oneOf": [{"const": 1, "title": "one"}, {"const": 2}]}, "2"),
-        ({"type": "object", "properties": {"c": {"$ref": "#"}}}, '{"c":{"c":{}}}'),
+        ({"type": "object", "properties": {"c": {"$ref": "#"}}}, '{"c": {"c": {}}}'),
         ({"type": "integer", "multipleOf": 7, "minimum": 0}, "49"),
         ({"type": "string", "maxLength": 100_000}, '"x"'),
     ],
@@ -157,6 +157,6 @@ def test_what_is_enforced_lets_what_fits_pass(schema: Any, text: str) -> None:
 
 def test_a_large_schema_is_compiled_and_a_larger_one_refused() -> None:
     names = {f"property{number}": {"type": "string", "maxLength": 10} for number in range(300)}
-    assert takes(compiled_schema({"type": "object", "properties": names}), '{"property299":"x"}')
+    assert takes(compiled_schema({"type": "object", "properties": names}), '{"property299": "x"}')
     with pytest.raises(InvalidRequest, match="131072"):
         compiled("json_schema", json.dumps({"description": "x" * 2**20}))

@@ -12,7 +12,7 @@ from tests.kits.grammars.walks import LIMITS, allowed, state, vocabulary
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 CALL = f"start: {lark_schema(json.dumps(PERSON), LIMITS, 'tools')} {lark_text('</call>')}"
-TEXT = 'Well: <cal <<call>{"name":"Ada ü"}</call> and <call>{"name":""}</call>.'.encode()
+TEXT = 'Well: <cal <<call>{"name": "Ada ü"}</call> and <call>{"name": ""}</call>.'.encode()
 
 
 def constraint(*, repeats: bool = True, on: str = "demo") -> TriggeredConstraint:
@@ -42,7 +42,7 @@ def test_text_is_free_and_a_call_is_bound(on: str) -> None:
 
 def test_a_bound_part_refuses_what_does_not_fit() -> None:
     known, running = vocabulary("null"), constraint(on="null")
-    running.accept(known.tokens_of(b'a <call>{"name":'))
+    running.accept(known.tokens_of(b'a <call>{"name": '))
     assert allowed(running.mask()) == [ord('"')]
     with pytest.raises(TokenRefused):
         running.accept(known.tokens_of(b"1"))
@@ -50,7 +50,7 @@ def test_a_bound_part_refuses_what_does_not_fit() -> None:
 
 def test_without_repeats_only_the_end_follows_a_call() -> None:
     known, running = vocabulary("null"), constraint(repeats=False, on="null")
-    running.accept(known.tokens_of(b'<call>{"name":"x"}</call>'))
+    running.accept(known.tokens_of(b'<call>{"name": "x"}</call>'))
     assert running.ended
     assert set(allowed(running.mask())) == known.ends
 

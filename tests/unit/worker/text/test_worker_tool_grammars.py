@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from services.worker.domain.generation.token_constraint import TokenConstraint
+from services.worker.domain.generation.token_constraint import TokenConstraint, TokenRefused
 from services.worker.null.null_model import END, ByteTokenizer
 from services.worker.text.answers.answer_parser import AnswerParser
 from services.worker.text.answers.known_formats import BY_NAME
@@ -110,5 +110,38 @@ def test_a_strict_schema_that_is_not_enforced_is_refused_and_another_is_any_obje
         compile_calls(EnforcedCalls(syntax, strict, {}, many=False, required=True), vocabulary, LIMITS)
     assert refused.value.data["param"] == "tools"
     assert refused.value.data["keyword"] == "not"
+    assert refused.value.data["index"] == 0
     loose = [ToolDefinition(name="f", parameters=schema)]
     compile_calls(EnforcedCalls(syntax, loose, {}, many=False, required=True), vocabulary, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "differs"),
+    [
+        (
+            {"properties": {"a": {"type": "integer", "not": {"const": 3}}}, "required": ["a"]},
+            '{"a": 3}',
+            '{"a": "x"}',
+        ),
+        (
+            {"properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "number"}]}, "b": {"enum": [1]}}},
+            '{"a": "x", "b": 1}',
+            '{"a": "x", "b": 2}',
+        ),
+        ({"properties": {"a": {"type": "integer"}}}, '{"a": 1}', '{"a": 1, "b": 2}'),
+        ({"required": ["b"], "properties": {"a": {"type": "integer"}}}, '{"a": 1, "b": 2}', '{"a": ""}'),
+    ],
+    ids=["not", "oneOf", "closed", "needs more"],
+)
+def test_what_is_not_enforced_is_left_out_and_the_rest_holds(
+    schema: dict[str, object], fits: str, differs: str, vocabulary: TokenVocabulary
+) -> None:
+    tool = ToolDefinition(name="f", parameters=json.dumps(schema))
+    calls = EnforcedCalls(BY_NAME["hermes"].calls[0], [tool], {}, many=False, required=True)
+    grammar = compile_calls(calls, vocabulary, LIMITS)
+    before, after = '<tool_call>\n{"name": "f", "arguments": ', "}\n</tool_call>"
+    written = grammar()
+    written.accept(list(f"{before}{fits}{after}".encode()))
+    assert written.ended
+    with pytest.raises(TokenRefused):
+        grammar().accept(list(f"{before}{differs}{after}".encode()))

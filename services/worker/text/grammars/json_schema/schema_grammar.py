@@ -1,7 +1,8 @@
 """From the text of a JSON Schema to a compiled grammar, with errors that name keyword and place.
 
-Answers are compact JSON. No model can fill an answer with white space then, and most of what lies between two
-values is forced. Properties come in the order of the schema.
+White space in answers is fixed: one space behind each colon and comma, none elsewhere, as models write JSON.
+No model can fill an answer with white space then, and most of what lies between two values is
+forced. Properties come in the order of the schema.
 """
 
 import json
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 # without `\u`: a key could be written so that it gets around `properties` and `patternProperties`
-OPTIONS: dict[str, Any] = {"whitespace_flexible": False, "json_allowed_escapes": '"\\bfnrt'}
+OPTIONS: dict[str, Any] = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "json_allowed_escapes": '"\\bfnrt',
+}
 _TRIALS = 64  # schemas that are compiled alone to find the one at fault
 _HINTS = {
     "oneOf": re.compile("oneOf"),
@@ -73,6 +79,16 @@ class SchemaGrammar:
     def document(self) -> dict[str, Any]:
         """The rewritten schema with llguidance's options in it, for `%json` in a Lark grammar."""
         return {**_with(self._root, self._definitions), "x-guidance": OPTIONS}
+
+    def check(self) -> None:
+        """Checks that llguidance takes the schema, without a vocabulary.
+
+        Raises:
+            SchemaFault: It refuses it.
+        """
+        wrong = LLMatcher.validate_grammar(_text(self._root, self._definitions))
+        if wrong and not wrong.startswith("WARNING"):
+            raise self._located(wrong)
 
     def compile(self, vocabulary: TokenVocabulary) -> CompiledGrammar:
         """Returns the grammar.

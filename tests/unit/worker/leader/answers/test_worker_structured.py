@@ -30,7 +30,7 @@ def structured(
 @pytest.mark.parametrize(
     ("asked", "form"),
     [
-        (structured("json_schema", json.dumps(SCHEMA)), r'\{"kind":"(fox|dog)","legs":[1-9]\}'),
+        (structured("json_schema", json.dumps(SCHEMA)), r'\{"kind": "(fox|dog)", "legs": [1-9]\}'),
         (structured("regex", "[a-c]{2}-[0-9]{3}"), "[a-c]{2}-[0-9]{3}"),
         (structured("choice", choices=("yes", "no, never")), "yes|no, never"),
         (structured("grammar", 'start: "a" "b"+ /[c-e]/'), "ab+[c-e]"),
