@@ -7,7 +7,6 @@ the engine, with a sentence that names the rank and the reason. No torch here.
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -20,17 +19,11 @@ from services.worker.orchestrator.rank_link import RankLink
 from services.worker.orchestrator.rank_status import row
 from services.worker.orchestrator.remote_ranks import RemoteRankListener
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
+from services.worker.orchestrator.running_steps import RunningSteps, fail_future
 from services.worker.orchestrator.step_limit import StepLimit
 from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
-from services.worker.rank_protocol.plan import (
-    MAX_OUTSTANDING,
-    EngineFailed,
-    EngineInfo,
-    StepPlan,
-    StepResult,
-    engine_error,
-)
+from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, StepPlan, StepResult, engine_error
 from services.worker.rank_protocol.rank_messages import FrameKind, RankFailed, RankReady, pack_frame
 from services.worker.rank_protocol.step_masks import StepMasks
 
@@ -62,13 +55,10 @@ class RankEngine:
         self._blocks = RankBlocks(self._on_kv_end)
         self._ready: dict[int, RankReady] = {}
         self._starting: asyncio.Future[None] | None = None
-        self._outstanding: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()  # oldest first
-        self._timer: asyncio.TimerHandle | None = None  # of the next check of the ranks
         self._failure: Failure | None = _NEW
         self._starts = 0  # number of starts, so that a late callback of an earlier one does nothing
-        self._health = HealthMonitor([], StepLimit(options.run.step_timeout_s, 0))
+        self._steps = RunningSteps(self._watch_nothing(), self._fail)
         self._on_idle_failure: Callable[[], None] | None = None
-        self._steps = 0
         self._result = msgspec.msgpack.Decoder(StepResult)
 
     def start_fork_server(self) -> None:
@@ -80,7 +70,7 @@ class RankEngine:
         """Start and load all ranks."""
         if self._links:
             raise EngineFailed("the engine runs already; stop it before it is started again")
-        self._failure, self._steps, self._ready = None, 0, {}
+        self._failure, self._steps.num_sent, self._ready = None, 0, {}
         self._starts += 1
         try:
             self._spawn(await self._gather())
@@ -96,7 +86,7 @@ class RankEngine:
                 await self.stop()
                 self._close()
         first = self._ready[0]
-        self._health = self._watch()
+        self._steps.health = self._watch()
         return EngineInfo(
             num_blocks=first.num_blocks,
             vocab_size=first.vocab_size,
@@ -112,15 +102,7 @@ class RankEngine:
         """Send the plan to all ranks."""
         if self._failure:
             raise engine_error(self._failure)
-        if len(self._outstanding) >= MAX_OUTSTANDING:
-            raise RuntimeError(f"step {plan.step_id} was submitted before {MAX_OUTSTANDING} others were done")
-        future: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
-        self._outstanding.append((plan, future))
-        if self._timer is None:
-            loop = future.get_loop()
-            self._health.begin_step(loop.time())
-            self._timer = loop.call_later(self._health.interval_s, self._check)
-        self._steps += 1
+        future = self._steps.add_step(plan)
         if plan.store:
             self._blocks.expect_copies(plan.store)
         frame = pack_frame(FrameKind.PLAN, plan)
@@ -152,7 +134,7 @@ class RankEngine:
         """Return rank, pid, state (`starting`, `ready`, `failed`), steps and bytes of each rank."""
         failed = self._failure is not None
         return [
-            row(rank, self._ready.get(rank.rank), failed=failed, steps=self._steps)
+            row(rank, self._ready.get(rank.rank), failed=failed, steps=self._steps.num_sent)
             for rank in self._processes.ranks
         ]
 
@@ -162,14 +144,14 @@ class RankEngine:
         After a failure the fork server is kept for the next start; a second call ends it.
         """
         restarts = bool(self._failure and self._links)
-        at_once = bool(self._failure or self._outstanding)
+        at_once = bool(self._failure or len(self._steps))
         self._fail(_STOPPED, tell=False)
         for link in self._links:
             link.close()
         self._links = []
         self._blocks.detach_ranks(engine_error(self._failure or _STOPPED))
         await self._processes.stop_ranks(0.0 if at_once else self._options.stop_timeout_s)
-        self._health = HealthMonitor([], StepLimit(self._run.step_timeout_s, 0))
+        self._steps.health = self._watch_nothing()
         self._resources.release()
         if not restarts:
             self._close()
@@ -229,40 +211,27 @@ class RankEngine:
             memory_limits={rank.rank: self._resources.memory_limit(rank, ready[rank.rank]) for rank in ranks},
         )
 
-    def _check(self) -> None:
-        """Check the ranks, repeatedly as long as steps run."""
-        self._timer = None
-        if not self._outstanding:
-            return
-        loop = asyncio.get_running_loop()
-        failure = self._health.find_failure(loop.time(), self._outstanding[0][0], self._steps)
-        if failure is not None:
-            self._fail(failure)
-        else:
-            self._timer = loop.call_later(self._health.interval_s, self._check)
+    def _watch_nothing(self) -> HealthMonitor:
+        return HealthMonitor([], StepLimit(self._run.step_timeout_s, 0))
 
     def _on_frame(self, process: RankProcess, kind: FrameKind, body: bytes) -> None:
         if kind is FrameKind.FAILED:
             told = msgspec.msgpack.decode(body, type=RankFailed)
-            self._fail(self._health.failure_of_report(process, told, serving=bool(self._steps)))
+            self._fail(self._steps.health.failure_of_report(process, told, serving=self._steps.num_sent > 0))
         elif kind is FrameKind.READY:
             self._ready[process.rank] = msgspec.msgpack.decode(body, type=RankReady)
             all_ready = len(self._ready) == self._run.tensor_parallel
             if all_ready and self._starting is not None and not self._starting.done():
                 self._starting.set_result(None)
-        elif self._outstanding:  # else the engine failed a moment ago
-            plan, future = self._outstanding.popleft()
-            result = self._result.decode(body)
-            self._health.step_done(plan, result.compute_s)
-            if not future.done():
-                future.set_result(result)
+        elif len(self._steps):  # else the engine failed a moment ago
+            self._steps.finish_oldest(self._result.decode(body))
 
     def _on_end(self, process: RankProcess, reason: str) -> None:
         if self._failure:
             return  # it reported the reason, or was ended for the failure of another rank
         ready = self._ready.get(process.rank)
         pid = ready.info.pid if ready else process.pid
-        self._fail(self._health.failure_of_end(process, reason, pid))
+        self._fail(self._steps.health.failure_of_end(process, reason, pid))
 
     def _on_kv_end(self, process: RankProcess, reason: str) -> None:
         """Fail the engine, since a rank without its KV socket may still write to blocks.
@@ -281,21 +250,13 @@ class RankEngine:
         """Fail the engine; the first reason counts. The ranks are killed, since no step can follow."""
         if self._failure:
             return
-        failure = failure._replace(step_ids=tuple(plan.step_id for plan, _ in self._outstanding))
-        self._failure = failure
+        self._failure = failure = failure._replace(step_ids=self._steps.step_ids)
         if self._links and tell:
             self._processes.kill_ranks()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        waiting: list[asyncio.Future[StepResult] | asyncio.Future[None]] = [f for _, f in self._outstanding]
-        if self._starting is not None:
-            waiting.append(self._starting)
-        self._outstanding.clear()
         self._blocks.detach_ranks(engine_error(failure))
-        for future in waiting:
-            if not future.done():
-                future.set_exception(engine_error(failure))
-                future.exception()  # retrieved, so that asyncio does not warn
-        if tell and not waiting and self._on_idle_failure is not None:
+        is_awaited = self._steps.fail_all(failure)
+        if self._starting is not None:
+            fail_future(self._starting, failure)
+            is_awaited = True
+        if tell and not is_awaited and self._on_idle_failure is not None:
             self._on_idle_failure()

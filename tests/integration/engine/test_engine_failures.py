@@ -67,9 +67,9 @@ async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
 
 async def amid_a_generation(engine: RankEngine) -> "asyncio.Task[list[list[int]]]":
     """A running generation that has completed some steps."""
-    before = engine._steps
+    before = engine._steps.num_sent
     running = asyncio.create_task(generate(engine, [PROMPT], 480, [GREEDY], first_id=1000 + before))
-    await until(lambda: engine._steps > before + 5)
+    await until(lambda: engine._steps.num_sent > before + 5)
     return running
 
 
@@ -195,7 +195,7 @@ async def test_a_rank_without_memory_says_so(model: Path) -> None:
 
 async def test_a_rank_that_takes_ever_more_memory_is_ended(model: Path) -> None:
     async with running(model, 1) as (engine, info):
-        health = engine._health
+        health = engine._steps.health
         health._memory_limits = {0: 2**20}  # as if memory had grown beyond the limit
         failure = await end_of(asyncio.create_task(one_after_another(engine)))
         assert (failure.kind, failure.rank) == ("memory", 0)
