@@ -24,6 +24,7 @@ from tests.kits.engine.rank_threads import (
     plan_logits,
     transformers_logits,
 )
+from tests.kits.families.step_plans import mixed_plans, random_plans
 
 LENGTH = 100  # tokens; longer than the sliding windows and original context lengths of the variants
 ORIGINAL = {"max_position_embeddings": 32}
@@ -113,97 +114,17 @@ def _tokens(count: int, seed: int) -> list[int]:
     return drawn
 
 
-def _mixed_plans(
-    a: list[int], b: list[int], c: list[int]
-) -> tuple[list[StepPlan], list[list[tuple[str, int]]]]:
-    """Chunked prefill of a, whole prefill of b, then mixed batches.
-
-    Returns:
-        The plans, and for each plan the (text, length) of its logits rows.
-    """
-    blocks = Blocks(64)
-    cut = blocks.slice
-    plans = [
-        StepPlan(step_id=1, admit=[new_sequence(1, a[:90])], slices=[cut(1, 0, a[:21], sample=False)]),
-        # a middle chunk and a whole prompt in one step
-        StepPlan(
-            step_id=2,
-            admit=[new_sequence(2, b[:50])],
-            slices=[cut(1, 21, a[21:38], sample=False), cut(2, 0, b[:50])],
-        ),
-        # the decode of 2 before the last chunk of 1 and a prompt of one token
-        StepPlan(
-            step_id=3,
-            admit=[new_sequence(3, c[:1])],
-            slices=[cut(2, 50, b[50:51]), cut(1, 38, a[38:90]), cut(3, 0, c[:1])],
-        ),
-        # decodes at very different lengths
-        StepPlan(step_id=4, slices=[cut(3, 1, c[1:2]), cut(1, 90, a[90:91]), cut(2, 51, b[51:52])]),
-        # sequence 2 ends and its seq_id is not reused; sequence 3 crosses a block boundary
-        StepPlan(step_id=5, release=[2], slices=[cut(1, 91, a[91:92]), cut(3, 2, c[2:20])]),
-        # sequence 4 shares blocks that sequence 1 computed
-        StepPlan(
-            step_id=6,
-            admit=[new_sequence(4, a[:70])],
-            slices=[cut(1, 92, a[92:93]), blocks.share(1, 4, 64, a[64:70])],
-        ),
-        # both continue in their own blocks
-        StepPlan(step_id=7, slices=[cut(4, 70, a[70:71]), cut(1, 93, a[93:97])]),
-    ]
-    rows = [
-        [],
-        [("b", 50)],
-        [("b", 51), ("a", 90), ("c", 1)],
-        [("c", 2), ("a", 91), ("b", 52)],
-        [("a", 92), ("c", 20)],
-        [("a", 93), ("a", 70)],
-        [("a", 71), ("a", 97)],
-    ]
-    return plans, rows
-
-
 @pytest.mark.parametrize(("name", "world"), [(name, world) for name in VARIANTS for world in WORLDS[name]])
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_logits_equal_transformers(models: dict[str, Path], name: str, world: int, compute: str) -> None:
     seeds = {"a": 1, "b": 2, "c": 3}
-    plans, rows = _mixed_plans(*(_tokens(LENGTH, seed) for seed in seeds.values()))
+    plans, rows = mixed_plans(*(_tokens(LENGTH, seed) for seed in seeds.values()))
     expected = {key: _expected(models[name], seed) for key, seed in seeds.items()}
     computed = plan_logits(models[name], world, plans, compute=COMPUTES[compute])
     for found, wanted in zip(computed, rows, strict=True):
         assert len(found) == len(wanted)
         for row, (key, length) in zip(found, wanted, strict=True):
             torch.testing.assert_close(row, expected[key][length - 1], atol=1e-4, rtol=0)
-
-
-def _random_plans(
-    texts: dict[str, list[int]], draw: random.Random
-) -> tuple[list[StepPlan], list[list[tuple[str, int]]]]:
-    """Sequences computed in random chunks; some are preempted and recomputed in blocks that others freed."""
-    blocks, next_id = Blocks(64), 0
-    running: dict[int, tuple[str, int]] = {}  # seq_id -> (text, number of tokens computed)
-    plans, rows = [], []
-    for step_id in range(1, 31):
-        release = [seq_id for seq_id in running if draw.random() < 0.1 or running[seq_id][1] == LENGTH]
-        for seq_id in release:
-            blocks.release(seq_id)
-            del running[seq_id]
-        admit = []
-        for text, tokens in texts.items():
-            if text not in [name for name, _ in running.values()]:
-                next_id += 1
-                admit.append(new_sequence(next_id, tokens))
-                running[next_id] = (text, 0)
-        slices, wanted = [], []
-        for seq_id in draw.sample(list(running), draw.randint(1, len(running))):
-            text, start = running[seq_id]
-            end = min(LENGTH, start + draw.choice((1, 1, 1, 7, 16, 40)))
-            sample = draw.random() < 0.7
-            slices.append(blocks.slice(seq_id, start, texts[text][start:end], sample))
-            running[seq_id] = (text, end)
-            wanted += [(text, end)] if sample else []
-        plans.append(StepPlan(step_id=step_id, release=release, admit=admit, slices=slices))
-        rows.append(wanted)
-    return plans, rows
 
 
 @pytest.mark.parametrize("name", ["plain", "dynamic", "mistral", "qwen2, windows", "qwen3, layer types"])
@@ -214,7 +135,7 @@ def test_random_batches_equal_transformers(
 ) -> None:
     seeds = {"a": 1, "b": 2, "c": 3}
     texts = {key: _tokens(LENGTH, number) for key, number in seeds.items()}
-    plans, rows = _random_plans(texts, random.Random(seed))
+    plans, rows = random_plans(texts, random.Random(seed))
     assert sum(map(len, rows)) > 20
     assert any(plan.release for plan in plans)
     expected = {key: _expected(models[name], number) for key, number in seeds.items()}
@@ -229,7 +150,7 @@ def test_random_batches_equal_transformers(
 def test_decodes_of_unlike_lengths_apart_give_the_same(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    plans, _ = _mixed_plans(*(_tokens(LENGTH, seed) for seed in (1, 2, 3)))
+    plans, _ = mixed_plans(*(_tokens(LENGTH, seed) for seed in (1, 2, 3)))
     together = plan_logits(models[name], 2, plans)
     monkeypatch.setattr(batch, "PADDING", 0)
     for found, wanted in zip(plan_logits(models[name], 2, plans), together, strict=True):

@@ -1,0 +1,87 @@
+"""All comparisons of a model of the table with transformers: logits in any plan, and greedy tokens."""
+
+import random
+from functools import cache
+
+import torch
+
+from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.collectives.base import SingleRank
+from services.worker.engine.rank.runner import Runner
+from services.worker.rank_protocol.plan import StepPlan
+from tests.kits.engine.plans import Blocks, new_sequence
+from tests.kits.engine.rank_threads import COMPUTES, plain_compute, plan_logits
+from tests.kits.families.entries import FamilyEntry
+from tests.kits.families.models import (
+    ENTRIES,
+    LENGTH,
+    TEXTS,
+    FamilyModel,
+    family_model,
+    served,
+    text,
+    transformers_greedy,
+)
+from tests.kits.families.step_plans import NUM_BLOCKS, Rows, greedy_plans, mixed_plans, random_plans
+
+# whose layers the kernels compute
+COMPILED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+GREEDY_PROMPT = LENGTH - 64
+TOLERANCE = 1e-4  # of a logit, in fp32
+
+
+def matrix(entries: dict[str, FamilyEntry]) -> list[tuple[str, int]]:
+    """Names and numbers of ranks of all that is served."""
+    return [(name, world) for name in served(entries) for world in ENTRIES[name].worlds]
+
+
+def computes_of(model: FamilyModel) -> list[str]:
+    """The ways to compute that serve the model."""
+    compiled = model.entry.architecture in COMPILED
+    return ["plain", "native"] if compiled else ["plain"]
+
+
+def check_mixed(model: FamilyModel, world: int, compute: str) -> None:
+    """Whole and chunked prompts, decodes, mixed batches and shared blocks."""
+    plans, rows = mixed_plans(*(text(key) for key in TEXTS))
+    _check(model, world, compute, plans, rows)
+
+
+def check_random(model: FamilyModel, world: int, compute: str, seed: int) -> None:
+    """Random chunks, and sequences that give way and come back."""
+    plans, rows = random_plans({key: text(key) for key in TEXTS}, random.Random(seed))
+    assert sum(map(len, rows)) > 20
+    assert any(plan.release for plan in plans)
+    _check(model, world, compute, plans, rows)
+
+
+def check_greedy(model: FamilyModel, name: str, world: int, compute: str) -> None:
+    """64 greedy tokens."""
+    tokens = greedy_text(name)
+    plans = greedy_plans(tokens, GREEDY_PROMPT)
+    found = plan_logits(model.directory, world, plans, NUM_BLOCKS, COMPUTES[compute])
+    assert [int(rows[0].argmax()) for rows in found] == tokens[GREEDY_PROMPT:]
+
+
+@cache
+def greedy_text(name: str) -> list[int]:
+    """The beginning of text a with 64 greedy tokens of one rank, which are also those of transformers."""
+    model, tokens = family_model(name), text("a")[:GREEDY_PROMPT]
+    with open_checkpoint(model.directory) as checkpoint:
+        runner = Runner(plain_compute(checkpoint, model.config, SingleRank(), NUM_BLOCKS))
+    blocks, begin, admit = Blocks(NUM_BLOCKS), 0, [new_sequence(1, tokens)]
+    while len(tokens) < LENGTH:
+        part = blocks.slice(1, begin, tokens[begin:])
+        begin = len(tokens)
+        result = runner.run_step(StepPlan(step_id=begin, admit=admit, slices=[part]))
+        tokens, admit = [*tokens, result.sampled[0].token_id], []
+    assert transformers_greedy(name, tokens, GREEDY_PROMPT) == tokens[GREEDY_PROMPT:]
+    return tokens
+
+
+def _check(model: FamilyModel, world: int, compute: str, plans: list[StepPlan], rows: Rows) -> None:
+    computed = plan_logits(model.directory, world, plans, NUM_BLOCKS, COMPUTES[compute])
+    for found, wanted in zip(computed, rows, strict=True):
+        assert len(found) == len(wanted)
+        for row, (key, length) in zip(found, wanted, strict=True):
+            torch.testing.assert_close(row, model.logits[key][length - 1], atol=TOLERANCE, rtol=0)

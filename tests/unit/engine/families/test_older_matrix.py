@@ -1,0 +1,17 @@
+"""Every entry of a part of the table in every way: ranks, plain and compiled, any plans, greedy tokens."""
+
+import pytest
+
+from tests.kits.families.comparisons import check_greedy, check_mixed, check_random, computes_of, matrix
+from tests.kits.families.models import family_model
+from tests.kits.families.older_entries import OLDER
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(("name", "world"), matrix(OLDER))
+def test_everything_equals_transformers(name: str, world: int) -> None:
+    model = family_model(name)
+    for compute in computes_of(model):
+        check_mixed(model, world, compute)
+        check_random(model, world, compute, seed=world)
+        check_greedy(model, name, world, compute)
