@@ -27,6 +27,7 @@ from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.program import Program
 from services.worker.engine.native.structs import ForwardBatch
 from services.worker.rank_protocol.plan import BLOCK_SIZE
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 HOT = ColdZone(1, (True,))
 KINDS: dict[str, tuple[torch.dtype, ColdZone | None]] = {
@@ -88,7 +89,7 @@ class _TimedOp:
         self._clock = np.zeros(NUM_TIMES, np.int64)
         self._seconds: list[float] = []
         per_sequence = context // BLOCK_SIZE + 1
-        cache = NativeCache(1, batch * per_sequence, shape, *kind).layers[0]
+        cache = NativeCache([0], PoolSizes(batch * per_sequence), shape, *kind).layers[0]
         fill(cache)
         qkv = buffer(batch, padded((shape.heads + 2 * shape.kv_heads) * shape.dim)).normal_()
         rotation = buffer(context + 1, shape.dim // 2), buffer(context + 1, shape.dim // 2)

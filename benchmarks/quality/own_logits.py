@@ -14,6 +14,7 @@ from services.worker.host import usable_cores
 from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.rank_messages import RankConfig
 from services.worker.rank_protocol.run_config import EngineRunConfig, Quantize
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from shared.messages import Sampling
 
 _GREEDY = Sampling(temperature=0.0)
@@ -45,7 +46,7 @@ class OwnLogits:
         with open_checkpoint(model) as checkpoint:
             backend = load_backend(RankConfig(run=run), read_config(model), checkpoint, SingleRank())
         self.name = backend.name
-        self._compute = backend.start(total)
+        self._compute = backend.start(PoolSizes(total))
         self._runner = Runner(self._compute)
         self._lengths: list[int] = []
         self._first = 0  # number of the first sequence

@@ -95,6 +95,8 @@ class RankEngine:
             kv_format=first.kv_format,
             kv_parts=first.kv_parts,
             hidden_size=first.hidden_size,
+            num_sliding_blocks=first.num_sliding_blocks,
+            window=first.window,
             ranks=[self._ready[rank].info for rank in range(self._run.tensor_parallel)],
         )
 

@@ -89,6 +89,8 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_cache_bytes: int = 0
     kv_parts: KVParts | None = None
     hidden_size: int = 0
+    num_sliding_blocks: int = 0
+    window: int = 0
 
 
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,8 +1,17 @@
 """How many blocks the layers with a sliding window need, where they have a pool of their own."""
 
+from typing import NamedTuple
+
 from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING
 
 _CACHED_SHARE = 8  # one sliding block more for so many blocks, for windows that later turns begin behind
+
+
+class PoolSizes(NamedTuple):
+    """Sizes of a KV cache: `num_sliding` is 0 where all layers share the `num_blocks`."""
+
+    num_blocks: int
+    num_sliding: int = 0
 
 
 def reserved_blocks(window: int) -> int:

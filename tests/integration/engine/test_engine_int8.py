@@ -28,6 +28,7 @@ from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import BLOCK_SIZE, StepPlan
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_threads import Blocks, ComputeFactory, new_sequence, plain_compute
 from training import bpe, evaluate, prose
 from training.batches import SampleSource, TrainingSample
@@ -63,7 +64,8 @@ def native(
     ) -> Compute:
         weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, int8)
         options = NativeOptions(kv_dtype=kv_dtype, cold=cold, spin=False)
-        return NativeCompute(compiled, config, weights, collectives, num_blocks=num_blocks, options=options)
+        sizes = PoolSizes(num_blocks)
+        return NativeCompute(compiled, config, weights, collectives, sizes=sizes, options=options)
 
     return make
 

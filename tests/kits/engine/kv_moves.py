@@ -31,12 +31,12 @@ class FakeBlocks:
         self.head_bytes = head_bytes
         self.data = np.zeros((num_blocks, len(heads), head_bytes), np.uint8)
 
-    def copy_out(self, block: int, out: NDArray[np.uint8]) -> None:
+    def copy_out(self, block: int, out: NDArray[np.uint8], sliding: int = -1) -> None:
         """See `CacheBlocks`."""
         first = self.writes.start - self.heads.start
         out[:, : self.head_bytes] = self.data[block, first : first + len(self.writes)]
 
-    def copy_in(self, block: int, head: int, data: NDArray[np.uint8]) -> None:
+    def copy_in(self, block: int, head: int, data: NDArray[np.uint8], sliding: int = -1) -> None:
         """See `CacheBlocks`."""
         self.data[block, self.heads.index(head)] = data
 

@@ -29,6 +29,7 @@ from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.plans import GREEDY, Blocks, generate, new_sequence
 
 __all__ = ["GREEDY", "Blocks", "generate", "new_sequence"]  # from `plans.py`, which needs no torch
@@ -218,7 +219,7 @@ def native_compute(
         pytest.skip(f"no compiled kernels here: {error}")
     weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, False)
     return NativeCompute(
-        compiled, config, weights, collectives, num_blocks=num_blocks, options=NativeOptions(spin=False)
+        compiled, config, weights, collectives, sizes=PoolSizes(num_blocks), options=NativeOptions(spin=False)
     )
 
 

@@ -20,6 +20,7 @@ from services.worker.engine.rank.backend import ComputeBackend, load_backend
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import RankConfig
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_options import rank_config
 from tests.kits.engine.rank_threads import Blocks, make_llama, new_sequence, plan_logits, run_threads
 
@@ -74,7 +75,7 @@ def plan() -> StepPlan:
 
 def logits_of(loaded: ComputeBackend) -> Tensor:
     """Rank 0's logits of `plan()`."""
-    compute = loaded.start(64)
+    compute = loaded.start(PoolSizes(64))
     rows = Runner(compute).compute_logits(plan())[1]
     result = torch.empty(0) if rows is None else rows.clone()
     if isinstance(compute, NativeCompute):
@@ -124,9 +125,8 @@ def test_blocks_are_counted_for_the_kv_heads_of_this_host(
     monkeypatch.setattr(cache_room, "available_bytes", lambda: 2**20)
     settings = config(model, 0, 3, remote_ranks=remote_ranks, kv_cache_tokens=0, kv_memory_share=0.5)
     loaded = ComputeBackend("native", 4096, lambda _: pytest.fail("it computes nothing"))
-    assert cache_room.agreed_blocks(settings, read_config(model), loaded, SingleRank()) == 2**19 // (
-        2048 * heads
-    )
+    sizes = cache_room.agreed_sizes(settings, read_config(model), loaded, SingleRank())
+    assert sizes == (2**19 // (2048 * heads), 0)
 
 
 def test_a_cold_zone_is_named_and_counted(model: Path, compiled: str) -> None:

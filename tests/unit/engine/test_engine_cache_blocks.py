@@ -26,6 +26,7 @@ from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk, StepPlan
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_threads import (
     UNEVEN,
     ComputeFactory,
@@ -60,7 +61,8 @@ def native(dtype: torch.dtype = torch.float32) -> ComputeFactory:
     ) -> Compute:
         weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, kernels(), False)
         options = NativeOptions(kv_dtype=dtype, spin=False)
-        return NativeCompute(kernels(), config, weights, collectives, num_blocks=num_blocks, options=options)
+        sizes = PoolSizes(num_blocks)
+        return NativeCompute(kernels(), config, weights, collectives, sizes=sizes, options=options)
 
     return make
 

@@ -38,6 +38,7 @@ from services.worker.engine.rank.runner import Runner
 from services.worker.engine.rank.sequences import PlanError, SequenceState
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.run_config import EngineRunConfig
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_threads import (
     Blocks,
     ComputeFactory,
@@ -73,7 +74,8 @@ def native(
         compiled = kernels(target)
         weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, False)
         options = NativeOptions(threads, kv_dtype, zone, spin=False)
-        return NativeCompute(compiled, config, weights, collectives, num_blocks=num_blocks, options=options)
+        sizes = PoolSizes(num_blocks)
+        return NativeCompute(compiled, config, weights, collectives, sizes=sizes, options=options)
 
     return make
 

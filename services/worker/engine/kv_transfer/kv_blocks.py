@@ -28,7 +28,7 @@ class PlainBlocks:
         self._dtype = cache.layers[0].keys.dtype
         self.head_bytes = 2 * len(cache.layers) * BLOCK_SIZE * self._dim * self._dtype.itemsize
 
-    def copy_out(self, block: int, out: NDArray[np.uint8]) -> None:
+    def copy_out(self, block: int, out: NDArray[np.uint8], sliding: int = -1) -> None:
         """See `CacheBlocks`."""
         if not self.writes:
             return
@@ -44,7 +44,7 @@ class PlainBlocks:
         # [heads, layers * (keys, values)]
         out[:, : self.head_bytes] = torch.cat(sides, dim=1).cpu().view(torch.uint8).numpy()
 
-    def copy_in(self, block: int, head: int, data: NDArray[np.uint8]) -> None:
+    def copy_in(self, block: int, head: int, data: NDArray[np.uint8], sliding: int = -1) -> None:
         """See `CacheBlocks`."""
         at = self.heads.index(head)
         device = self._cache.layers[0].keys.device

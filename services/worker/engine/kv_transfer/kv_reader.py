@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -25,6 +26,14 @@ _BATCH_BLOCKS = 8
 _BATCH_BYTES = 640 * 2**10
 _AHEAD = 2  # batches that are requested before the first of them is read
 _PATIENCE = 4  # a fetch of any length may last this many times the limit of an exchange
+
+
+class _Target(NamedTuple):
+    """Where the block of that name goes."""
+
+    block: int
+    sliding: int
+    name: bytes
 
 
 @dataclass(slots=True)
@@ -96,7 +105,10 @@ class KVReader:
         Raises:
             StoreUnreachable: The connection failed.
         """
-        todo = list(zip(request.blocks, split(request.names), strict=True))
+        sliding = request.sliding_blocks or [-1] * len(request.blocks)
+        todo = [
+            _Target(*target) for target in zip(request.blocks, sliding, split(request.names), strict=True)
+        ]
         if away := self._thread.link.away:
             raise StoreUnreachable(away)
         if not todo:
@@ -108,24 +120,24 @@ class KVReader:
         except ConnectionLost:
             self._pipeline(todo[progress.count :], progress, deadline)
 
-    def _pipeline(self, todo: list[tuple[int, bytes]], progress: _Progress, deadline: float) -> None:
+    def _pipeline(self, todo: list[_Target], progress: _Progress, deadline: float) -> None:
         batches = deque(todo[at : at + self._batch] for at in range(0, len(todo), self._batch))
-        requested: deque[list[tuple[int, bytes]]] = deque()
+        requested: deque[list[_Target]] = deque()
         while requested or (batches and not progress.ended):
             while batches and len(requested) < _AHEAD and not progress.ended:
-                self._request(name for _, name in batches[0])
+                self._request(target.name for target in batches[0])
                 requested.append(batches.popleft())
-            for block, name in requested.popleft():
+            for target in requested.popleft():
                 reply = self._thread.link.receive()  # also if it is ignored: the next one is behind it
                 if not progress.ended:
-                    self._copy_in(block, name, reply, progress)
+                    self._copy_in(target, reply, progress)
             if batches and not progress.ended and time.monotonic() > deadline:
                 progress.error = f"the KV store is slow: {progress.count} blocks in {self._limit_s:g} s"
 
     def _request(self, names: Iterable[bytes]) -> None:
         self._thread.link.send([("HMGET", data_key(name), *self._fields) for name in names])
 
-    def _copy_in(self, block: int, name: bytes, reply: object, progress: _Progress) -> None:
+    def _copy_in(self, target: _Target, reply: object, progress: _Progress) -> None:
         """Copies the heads of one reply into the cache, or ends the fetch before this block."""
         if isinstance(reply, ResponseError) or not isinstance(reply, list):
             progress.error = f"the KV store did not give a block: {reply}"
@@ -135,10 +147,10 @@ class KVReader:
             return
         for head, value in zip(self._blocks.heads, reply, strict=True):
             try:
-                data = self._decoder.decode(value, name, head)
+                data = self._decoder.decode(value, target.name, head)
             except DamagedBlock:
-                progress.corrupt.append(name)
+                progress.corrupt.append(target.name)
                 return
-            self._blocks.copy_in(block, head, data)
+            self._blocks.copy_in(target.block, head, data, target.sliding)
             progress.num_bytes += len(value)
         progress.count += 1

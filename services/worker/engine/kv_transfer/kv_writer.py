@@ -100,7 +100,7 @@ class KVWriter:
             waiting = f"{self._queue_bytes} bytes are waiting to be written already"
             return _Copy(order.name, error=waiting, crowded=True)
         try:
-            self._blocks.copy_out(order.block, rows[:, HEADER_BYTES:])
+            self._blocks.copy_out(order.block, rows[:, HEADER_BYTES:], order.sliding)
         except Exception as error:  # a copy that fails must not fail the step
             self._buffers.give_back(rows)
             return _Copy(

@@ -116,6 +116,7 @@ class KernelLibrary:
             ctypes.c_int64,
             ctypes.c_int64,
             ctypes.c_int64,
+            ctypes.c_int64,
             ctypes.c_void_p,
             ctypes.c_int64,
         ]
@@ -123,6 +124,7 @@ class KernelLibrary:
         self.copy_in = library.ryz_copy_in
         self.copy_in.argtypes = [
             ctypes.POINTER(CachePointers),
+            ctypes.c_int64,
             ctypes.c_int64,
             ctypes.c_int64,
             ctypes.c_void_p,

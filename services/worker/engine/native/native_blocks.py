@@ -37,28 +37,36 @@ class NativeBlocks:
             layers=(LayerPointers * len(layers))(*layers),
         )
 
-    def copy_out(self, block: int, out: NDArray[np.uint8]) -> None:
+    def copy_out(self, block: int, out: NDArray[np.uint8], sliding: int = -1) -> None:
         """See `CacheBlocks`."""
         assert out.strides[-1] == 1
-        self._check(block)
-        self._kernels.copy_out(self._pointers, block, 0, len(self.writes), out.ctypes.data, out.strides[0])
+        self._check(block, sliding)
+        assert sliding >= 0 or not self._cache.sizes.num_sliding, "a block is copied in all layers"
+        self._kernels.copy_out(
+            self._pointers, block, sliding, 0, len(self.writes), out.ctypes.data, out.strides[0]
+        )
 
-    def copy_in(self, block: int, head: int, data: NDArray[np.uint8]) -> None:
+    def copy_in(self, block: int, head: int, data: NDArray[np.uint8], sliding: int = -1) -> None:
         """See `CacheBlocks`."""
         assert len(data) == self.head_bytes
-        self._check(block)
+        self._check(block, sliding)
         contiguous = np.ascontiguousarray(data)
-        self._kernels.copy_in(self._pointers, block, self.heads.index(head), contiguous.ctypes.data)
+        self._kernels.copy_in(self._pointers, block, sliding, self.heads.index(head), contiguous.ctypes.data)
 
-    def _check(self, block: int) -> None:
-        assert 0 <= block < self._cache.num_blocks, f"no block {block} of {self._cache.num_blocks}"
+    def _check(self, block: int, sliding: int) -> None:
+        sizes = self._cache.sizes
+        assert 0 <= block < sizes.num_blocks, f"no block {block} of {sizes.num_blocks}"
+        assert -1 <= sliding < max(1, sizes.num_sliding), f"no block {sliding} of {sizes.num_sliding}"
 
 
 def _pointers(layer: NativeLayerCache) -> LayerPointers:
     cold = layer.cold
     if cold is None:
         return LayerPointers(
-            keys=layer.keys.data_ptr(), values=layer.values.data_ptr(), item_bytes=layer.keys.itemsize
+            keys=layer.keys.data_ptr(),
+            values=layer.values.data_ptr(),
+            item_bytes=layer.keys.itemsize,
+            sliding=layer.sliding,
         )
     return LayerPointers(
         keys=cold.keys.data_ptr(),

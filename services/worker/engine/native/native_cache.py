@@ -5,6 +5,7 @@ head_dim padded to whole registers. A layer with a cold zone has all blocks as f
 *window slots* for the blocks that are read in full precision; `recent_window.py` assigns them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.structs import ColdBlocks
 from services.worker.rank_protocol.plan import BLOCK_SIZE
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,13 @@ class NativeLayerCache:
         keys: [blocks, kv heads, 16 * padded head_dim]; with `cold` [window slots, ...].
         values: The same.
         cold: The compressed blocks of a layer with a cold zone.
+        sliding: Its blocks are those of the layers with a sliding window, which have a pool of their own.
     """
 
     keys: Tensor
     values: Tensor
     cold: ColdLayerCache | None = None
+    sliding: bool = False
 
 
 class NativeCache:
@@ -82,25 +86,30 @@ class NativeCache:
 
     def __init__(
         self,
-        num_layers: int,
-        num_blocks: int,
+        windows: Sequence[int],
+        sizes: PoolSizes,
         heads: HeadShape,
         dtype: torch.dtype,
         zone: ColdZone | None = None,
     ) -> None:
-        shape = (num_blocks, heads.kv_heads, BLOCK_SIZE * heads.width)
-        self.num_blocks = num_blocks
+        self.sizes = sizes
         self.width = heads.width
         self.layers = [
-            NativeLayerCache(
-                buffer(*shape, dtype=dtype),
-                buffer(*shape, dtype=dtype),
-                ColdLayerCache.allocate(num_blocks, heads, zone.hot_blocks)
-                if zone and zone.layers[index]
-                else None,
-            )
-            for index in range(num_layers)
+            self._allocate(sizes, heads, dtype, window, zone if zone and zone.layers[index] else None)
+            for index, window in enumerate(windows)
         ]
+
+    @staticmethod
+    def _allocate(
+        sizes: PoolSizes, heads: HeadShape, dtype: torch.dtype, window: int, zone: ColdZone | None
+    ) -> NativeLayerCache:
+        sliding = window > 0 and sizes.num_sliding > 0
+        count = sizes.num_sliding if sliding else sizes.num_blocks
+        keys, values = (
+            buffer(count, heads.kv_heads, BLOCK_SIZE * heads.width, dtype=dtype) for _ in range(2)
+        )
+        cold = None if zone is None else ColdLayerCache.allocate(count, heads, zone.hot_blocks)
+        return NativeLayerCache(keys, values, cold, sliding)
 
 
 def block_bytes(num_layers: int, heads: HeadShape, dtype: torch.dtype, zone: ColdZone | None = None) -> int:

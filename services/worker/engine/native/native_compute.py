@@ -18,6 +18,7 @@ from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.collectives.base import CollectiveError, Collectives
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
+from services.worker.engine.native.block_index import BlockIndex
 from services.worker.engine.native.decoder import NativeDecoder
 from services.worker.engine.native.library import ALL_HERE, NUM_TIMES, KernelLibrary
 from services.worker.engine.native.native_blocks import NativeBlocks
@@ -34,6 +35,7 @@ from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 Ints = NDArray[np.int32]
 # sequence, first position, tokens, whether the last one is sampled
@@ -78,7 +80,7 @@ class NativeCompute:
         config: The whole model's shape.
         weights: This rank's.
         collectives: Connects the ranks; with shared memory the kernels use it directly.
-        num_blocks: Of the KV cache.
+        sizes: Of the KV cache.
         options: How the kernels run.
     """
 
@@ -89,10 +91,10 @@ class NativeCompute:
         weights: NativeWeights,
         collectives: Collectives,
         *,
-        num_blocks: int,
+        sizes: PoolSizes,
         options: NativeOptions,
     ) -> None:
-        self.num_blocks = num_blocks
+        self.sizes = sizes
         self.collectives = collectives
         self.times = ComputeTimes()
         self.progress = Progress()
@@ -100,11 +102,11 @@ class NativeCompute:
         self._kernels = kernels
         self._vocab_size = config.vocab_size
         heads = heads_of(config, collectives.rank, collectives.world)
-        cache = NativeCache(config.num_layers, num_blocks, heads, options.kv_dtype, options.cold)
+        cache = NativeCache(config.windows, sizes, heads, options.kv_dtype, options.cold)
         cold = options.cold
-        self._recent_window = None if cold is None else RecentWindow(num_blocks, cold.hot_blocks)
+        self._recent_window = None if cold is None else RecentWindow(sizes.num_blocks, cold.hot_blocks)
         self.blocks: CacheBlocks = NativeBlocks(kernels, cache, config, collectives.rank, collectives.world)
-        positions = min(config.context_length, num_blocks * BLOCK_SIZE)
+        positions = min(config.context_length, sizes.num_blocks * BLOCK_SIZE)
         cos, sin = RotaryEmbedding(config.rope, config.context_length).table(positions)
         rotation = (cos.contiguous(), sin.contiguous())
         self._buffers = AllReduceBuffers.allocate(
@@ -148,24 +150,24 @@ class NativeCompute:
     def _run_pass(self, chunks: list[PassChunk]) -> Tensor | None:
         """One pass of at most MAX_ROWS tokens; the logits as `forward` returns them."""
         rows = sum(count for _, _, count, _ in chunks)
-        token_ids, positions, slot_mapping = (np.empty(rows, np.int32) for _ in range(3))
-        tables: list[NDArray[np.int64]] = []
+        token_ids, positions = np.empty(rows, np.int32), np.empty(rows, np.int32)
+        full, sliding = BlockIndex(rows), BlockIndex(rows if self.sizes.num_sliding else 0)
         samples: list[int] = []
         wanted: list[PromptRows] = []
         begin = at = 0
         for index, (state, start, count, sampled) in enumerate(chunks):
             end = begin + count
-            blocks = state.table.view[: (start + count - 1) // BLOCK_SIZE + 1]
+            num_blocks = (start + count - 1) // BLOCK_SIZE + 1
             if count == 1:
                 token_ids[begin], positions[begin] = state.tokens.view[start], start
-                slot_mapping[begin] = blocks[-1] * BLOCK_SIZE + start % BLOCK_SIZE
             else:
-                where = np.arange(start, start + count)
-                token_ids[begin:end], positions[begin:end] = state.tokens.view[start : start + count], where
-                slot_mapping[begin:end] = blocks[where // BLOCK_SIZE] * BLOCK_SIZE + where % BLOCK_SIZE
+                token_ids[begin:end] = state.tokens.view[start : start + count]
+                positions[begin:end] = np.arange(start, start + count)
+            full.add(state.table.view[:num_blocks], begin, start, count)
+            if self.sizes.num_sliding:
+                sliding.add(state.sliding.view[:num_blocks], begin, start, count)
             self._spans[index] = begin, count, start, at
-            tables.append(blocks)
-            at += len(blocks)
+            at += num_blocks
             if state.wants_rows and (positions_wanted := state.prompt_rows(start, count)):
                 wanted.append(PromptRows(state, positions_wanted, len(samples)))
                 samples += range(
@@ -174,7 +176,7 @@ class NativeCompute:
             if sampled:
                 samples.append(end - 1)
             begin = end
-        table: Ints = np.concatenate(tables).astype(np.int32)
+        table, sliding_table = full.table(), sliding.table()
         sample_rows: Ints = np.array(samples, np.int32)
         batch = ForwardBatch(
             num_rows=rows,
@@ -182,10 +184,12 @@ class NativeCompute:
             num_samples=len(samples),
             token_ids=token_ids.ctypes.data,
             positions=positions.ctypes.data,
-            slot_mapping=slot_mapping.ctypes.data,
+            slot_mapping=full.slots.ctypes.data,
             spans=self._spans.ctypes.data,
             block_tables=table.ctypes.data,
             sample_rows=sample_rows.ctypes.data,
+            sliding_slot_mapping=sliding.slots.ctypes.data,
+            sliding_tables=sliding_table.ctypes.data,
         )
         if self._recent_window is not None:
             window = self._recent_window.assign_slots([chunk[:3] for chunk in chunks])

@@ -149,6 +149,7 @@ class Program:
             keys=address_of(cache.keys),
             values=address_of(cache.values),
             window=window,
+            sliding=cache.sliding,
         )
         query_norm, key_norm = inputs.norms or (None, None)
         rotary = Rotary(

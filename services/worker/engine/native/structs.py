@@ -34,6 +34,8 @@ class ForwardBatch(ctypes.Structure):
         ("spans", ADDRESS),
         ("block_tables", ADDRESS),
         ("sample_rows", ADDRESS),
+        ("sliding_slot_mapping", ADDRESS),
+        ("sliding_tables", ADDRESS),
         ("window_slot_mapping", ADDRESS),
         ("window_spans", ADDRESS),
         ("window_tables", ADDRESS),
@@ -52,6 +54,7 @@ class AttentionLayer(ctypes.Structure):
         ("keys", ADDRESS),
         ("values", ADDRESS),
         ("window", c_int64),
+        ("sliding", c_int64),
     ]
 
 
@@ -142,6 +145,7 @@ class LayerPointers(ctypes.Structure):
         ("key_scales", ADDRESS),
         ("value_scales", ADDRESS),
         ("item_bytes", c_int64),
+        ("sliding", c_int64),
     ]
 
 

@@ -16,6 +16,7 @@ from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.rank_protocol.plan import ScheduledChunk
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 _LOGITS = 256  # rows of logits that are made at a time
 
@@ -30,7 +31,7 @@ class PlainCompute:
     """
 
     def __init__(self, model: Decoder, cache: KVCache, capture: GraphCapture | None = None) -> None:
-        self.num_blocks = cache.num_blocks
+        self.sizes = PoolSizes(cache.num_blocks)
         self.collectives = model.head.collectives
         rank, world = self.collectives.rank, self.collectives.world
         self.blocks: CacheBlocks = PlainBlocks(cache, model.config, rank, world)

@@ -32,6 +32,7 @@ from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.compute import Compute
 from services.worker.host import usable_cores
 from services.worker.rank_protocol.rank_messages import RankConfig
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 log = structlog.get_logger(__name__)
 
@@ -42,19 +43,27 @@ class ComputeBackend:
 
     Attributes:
         name: For logs and tables.
-        block_bytes: Memory of a KV block on this rank.
-        start: Allocates a cache of that many blocks, and returns what computes with it.
+        block_bytes: Memory of a KV block on this rank, in all layers that share the blocks.
+        start: Allocates a cache of those sizes, and returns what computes with it.
         kv_format: As in `EngineInfo`.
         placement: Where the weights lie.
         hot_bytes: Memory of the recent window beside the blocks.
+        sliding_bytes: Memory of a KV block in the layers with a sliding window, if these can have a pool of
+            their own; it is a part of `block_bytes`, and 0 if they cannot.
     """
 
     name: str
     block_bytes: int
-    start: Callable[[int], Compute]
+    start: Callable[[PoolSizes], Compute]
     kv_format: str = "fp32"
     placement: Placement = CPU
     hot_bytes: int = 0
+    sliding_bytes: int = 0
+
+    def cache_bytes(self, sizes: PoolSizes) -> int:
+        """Memory of a KV cache of those sizes."""
+        saved = (sizes.num_blocks - sizes.num_sliding) * self.sliding_bytes if sizes.num_sliding else 0
+        return sizes.num_blocks * self.block_bytes - saved + self.hot_bytes
 
 
 def shared_kernels(config: RankConfig) -> KernelLibrary | None:
@@ -92,7 +101,7 @@ def load_backend(
         return ComputeBackend(
             "plain",
             plain_cache.block_bytes(shape, rank, world),
-            lambda num_blocks: PlainCompute(model, KVCache(shape, num_blocks, rank, world)),
+            lambda sizes: PlainCompute(model, KVCache(shape, sizes.num_blocks, rank, world)),
         )
     return _load_native(native, config, shape, checkpoint, collectives)
 
@@ -109,8 +118,8 @@ def _load_gpu(
     require_gpu_room(config, shape, checkpoint.table.tensors, placement, gpu_memory(placement))
     model = Decoder(checkpoint, shape, collectives, placement)
 
-    def start(num_blocks: int) -> Compute:
-        cache = KVCache(shape, num_blocks, collectives.rank, collectives.world, placement)
+    def start(sizes: PoolSizes) -> Compute:
+        cache = KVCache(shape, sizes.num_blocks, collectives.rank, collectives.world, placement)
         return PlainCompute(model, cache, CudaCapture(placement.device))
 
     return ComputeBackend(
@@ -157,10 +166,11 @@ def _load_native(
     spin = config.run.tensor_parallel * config.run.threads <= usable_cores()
     options = NativeOptions(config.run.threads, kv_dtype, cold, spin)
 
-    def start(num_blocks: int) -> Compute:
-        return NativeCompute(native, shape, weights, collectives, num_blocks=num_blocks, options=options)
+    def start(sizes: PoolSizes) -> Compute:
+        return NativeCompute(native, shape, weights, collectives, sizes=sizes, options=options)
 
     heads = heads_of(shape, collectives.rank, collectives.world)
+    num_windowed = sum(window > 0 for window in shape.windows)
     weights_name, kv_name = " int8" if quantized else "", str(kv_dtype).removeprefix("torch.")
     kv_format = "fp16" if kv_dtype == torch.float16 else "fp32"
     return ComputeBackend(
@@ -169,6 +179,8 @@ def _load_native(
         start,
         f"{kv_format}+{cold.format}" if cold else kv_format,
         hot_bytes=native_cache.hot_bytes(config.run.max_running, heads, kv_dtype, cold) if cold else 0,
+        # window slots beside compressed blocks are assigned by the ranks: there layers share the blocks
+        sliding_bytes=0 if cold else native_cache.block_bytes(num_windowed, heads, kv_dtype),
     )
 
 

@@ -10,27 +10,31 @@ from services.worker.engine.rank.backend import ComputeBackend
 from services.worker.host import available_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.rank_messages import RankConfig
+from services.worker.rank_protocol.sliding_pool import PoolSizes, fitting_blocks, least_blocks, sliding_blocks
+
+MOST_BLOCKS = 2**24  # exact in fp32, in which ranks compare their numbers
 
 
-def agreed_blocks(
+def agreed_sizes(
     config: RankConfig, shape: ModelConfig, backend: ComputeBackend, collectives: Collectives
-) -> int:
-    """Blocks of every rank's KV cache.
+) -> PoolSizes:
+    """Sizes of every rank's KV cache.
 
     Rank 0 decides for memory that ranks share; among GPUs the one with the least room for blocks decides.
 
     Raises:
         MemoryShort: The number that was asked for does not fit.
     """
-    own = _num_blocks(config, shape, backend) if config.rank == 0 or backend.placement.on_gpu else 0
+    own = _sizes(config, shape, backend) if config.rank == 0 or backend.placement.on_gpu else PoolSizes(0)
     if backend.placement.on_gpu:
-        counts = collectives.all_gather(torch.tensor([float(own)]))  # exact up to 2**24 blocks
-        own = int(counts.min())
-    return int(collectives.broadcast(b"%d" % own))
+        counts = collectives.all_gather(torch.tensor([float(own.num_blocks)]))
+        own = PoolSizes(int(counts.min()))
+    told = collectives.broadcast(b"%d %d" % own)
+    return PoolSizes(*(int(number) for number in told.split()))
 
 
-def _num_blocks(config: RankConfig, shape: ModelConfig, backend: ComputeBackend) -> int:
-    """Blocks of the KV cache that fit into this machine or GPU.
+def _sizes(config: RankConfig, shape: ModelConfig, backend: ComputeBackend) -> PoolSizes:
+    """The KV cache that fits into this machine or GPU.
 
     Checked again after loading, since other processes may have taken memory meanwhile.
 
@@ -38,20 +42,29 @@ def _num_blocks(config: RankConfig, shape: ModelConfig, backend: ComputeBackend)
         MemoryShort: The number that was asked for does not fit.
     """
     run = config.run
+    # a rank's bytes are proportional to its KV heads, whose number may differ between ranks
+    own = here = 1
     if backend.placement.on_gpu:
-        each, free = backend.block_bytes, gpu_memory(backend.placement)[0]
+        free = gpu_memory(backend.placement)[0]
     else:
-        # a rank's bytes are proportional to its KV heads, whose number may differ between ranks
         own = len(shape.kv_heads_of(config.rank, run.tensor_parallel))
         here = shape.held_kv_heads(run.local_ranks, run.tensor_parallel)
-        each = backend.block_bytes * here // own
         free = available_bytes() - backend.hot_bytes * here // own
+    each, sliding = (size * here // own for size in (backend.block_bytes, backend.sliding_bytes))
+    least = least_blocks(max(shape.windows), run.token_budget, run.max_running)
     if run.kv_cache_tokens == 0:
-        return max(1, int(free * run.kv_memory_share) // each)
-    count = -(-run.kv_cache_tokens // BLOCK_SIZE)
-    if count * each > free:
+        count = max(1, min(MOST_BLOCKS, _fitting(int(free * run.kv_memory_share), each, sliding, least)))
+    else:
+        count = -(-run.kv_cache_tokens // BLOCK_SIZE)
+    sizes = PoolSizes(count, sliding_blocks(count, least) if sliding else 0)
+    needed = (backend.cache_bytes(sizes) - backend.hot_bytes) * here // own
+    if run.kv_cache_tokens and needed > free:
         raise MemoryShort(
-            f"kv_cache_tokens={run.kv_cache_tokens} needs {count * each / 2**30:.1f} GiB, but after "
+            f"kv_cache_tokens={run.kv_cache_tokens} needs {needed / 2**30:.1f} GiB, but after "
             f"loading {free / 2**30:.1f} GiB of memory are free; set a smaller one"
         )
-    return count
+    return sizes
+
+
+def _fitting(memory: int, each: int, sliding: int, least: int) -> int:
+    return fitting_blocks(memory, each - sliding, sliding, least) if sliding else memory // each

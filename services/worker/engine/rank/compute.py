@@ -17,6 +17,7 @@ from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.rank_protocol.plan import ScheduledChunk
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 
 class CacheBlocks(Protocol):
@@ -38,15 +39,23 @@ class CacheBlocks(Protocol):
     writes: range
     head_bytes: int
 
-    def copy_out(self, block: int, out: NDArray[np.uint8]) -> None:
+    def copy_out(self, block: int, out: NDArray[np.uint8], sliding: int = -1) -> None:
         """Copies the heads `writes` of a block to `out`, [len(writes), >= head_bytes], row by row.
 
         Rows may be longer than head_bytes and lie apart; only their first head_bytes are written.
+
+        Args:
+            block: The block.
+            out: Gets the bytes.
+            sliding: The block of the layers with a sliding window, where these have a pool of their own.
         """
         ...
 
-    def copy_in(self, block: int, head: int, data: NDArray[np.uint8]) -> None:
-        """Copies a head's bytes, [head_bytes], into a block; `head` counts in the whole model."""
+    def copy_in(self, block: int, head: int, data: NDArray[np.uint8], sliding: int = -1) -> None:
+        """Copies a head's bytes, [head_bytes], into a block; `head` counts in the whole model.
+
+        `sliding` is as for `copy_out`; -1 leaves the layers out that have a pool of their own.
+        """
         ...
 
 
@@ -62,7 +71,7 @@ class Compute(Protocol):
     """This rank's share of a model, with its KV cache.
 
     Attributes:
-        num_blocks: Size of the cache.
+        sizes: Of the cache.
         blocks: Its contents, for the store.
         collectives: Connects the ranks, which all call `forward` with the same chunks.
         times: Spent so far.
@@ -70,7 +79,7 @@ class Compute(Protocol):
         prompts: On rank 0 it takes the rows that prompts want; the caller collects them after each call.
     """
 
-    num_blocks: int
+    sizes: PoolSizes
     blocks: CacheBlocks
     collectives: Collectives
     times: ComputeTimes

@@ -30,7 +30,7 @@ from services.worker.engine.config.read_config import read_config
 from services.worker.engine.kv_transfer.kv_channel import start as start_mover
 from services.worker.engine.plain.device import take_device
 from services.worker.engine.rank.backend import load_backend, shared_kernels
-from services.worker.engine.rank.cache_room import agreed_blocks
+from services.worker.engine.rank.cache_room import agreed_sizes
 from services.worker.engine.rank.lifeline import hold_in_thread
 from services.worker.engine.rank.process import lower_priority
 from services.worker.engine.rank.rank_progress import Progress
@@ -208,8 +208,8 @@ def load(
     with open_checkpoint(directory) as checkpoint:
         backend = load_backend(config, shape, checkpoint, collectives)
         loaded_bytes = checkpoint.loaded_bytes
-    num_blocks = agreed_blocks(config, shape, backend, collectives)
-    runner = Runner(backend.start(num_blocks), Progress(config.progress_fd, config.rank), await_masks)
+    sizes = agreed_sizes(config, shape, backend, collectives)
+    runner = Runner(backend.start(sizes), Progress(config.progress_fd, config.rank), await_masks)
     if config.progress_fd >= 0:
         os.close(config.progress_fd)
     info = RankInfo(
@@ -222,16 +222,18 @@ def load(
     )
     ready = RankReady(
         info=info,
-        num_blocks=num_blocks,
+        num_blocks=sizes.num_blocks,
         vocab_size=shape.vocab_size,
         context_length=shape.context_length,
         fingerprint=own_fingerprint,
         kv_format=backend.kv_format,
-        kv_cache_bytes=num_blocks * backend.block_bytes + backend.hot_bytes,
+        kv_cache_bytes=backend.cache_bytes(sizes),
         kv_parts=KVParts(heads=shape.num_kv_heads, head_bytes=runner.blocks.head_bytes)
         if config.kv_store is not None
         else None,
         hidden_size=shape.hidden_size,
+        num_sliding_blocks=sizes.num_sliding,
+        window=max(shape.windows) if sizes.num_sliding else 0,
     )
     return runner, ready
 

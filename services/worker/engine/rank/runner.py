@@ -34,7 +34,7 @@ class Runner:
         self, compute: Compute, progress: Progress | None = None, await_masks: AwaitMasks | None = None
     ) -> None:
         self._progress = compute.progress = progress or Progress()
-        self.sequences = Sequences(compute.num_blocks)
+        self.sequences = Sequences(compute.sizes)
         self._compute = compute
         self._sampler = Sampler()
         self._await_masks = await_masks

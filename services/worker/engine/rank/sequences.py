@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, ScheduledChunk, StepPlan
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 Ints = NDArray[np.int64]
 
@@ -41,6 +42,9 @@ class SequenceState:
     """One sequence on one rank. `tokens` includes sampled ones that the leader has not received yet.
 
     Attributes:
+        table: Its blocks, in the order of its positions.
+        sliding: The same of the layers with a sliding window, where these have a pool of their own. Nothing
+            reads the places behind the window.
         end_ids: Tokens that end it.
         wants_rows: `prompt_rows` is not empty for some of its chunks.
         pooled: Sum of the hidden states so far, for its embedding, [hidden]; on rank 0 only.
@@ -55,6 +59,7 @@ class SequenceState:
         self.end_ids: Ints = np.array(sorted(ends), np.int64)
         self.tokens = GrowableArray(new.token_ids)
         self.table = GrowableArray([])
+        self.sliding = GrowableArray([])
         self.embedding = new.embedding
         self.pooled: NDArray[np.float64] | None = None
         self._scored = new.scored
@@ -80,7 +85,7 @@ class SequenceState:
         """Whether a token is sampled after a chunk."""
         return part.sample and self.embedding is None
 
-    def extend(self, part: ScheduledChunk, num_blocks: int) -> None:
+    def extend(self, part: ScheduledChunk, sizes: PoolSizes) -> None:
         """Appends the blocks of a chunk, and those of its tokens that are not known here.
 
         Raises:
@@ -88,9 +93,14 @@ class SequenceState:
                 than it has, or names a block that does not exist.
         """
         if part.new_blocks:
-            if not 0 <= min(part.new_blocks) <= max(part.new_blocks) < num_blocks:
-                raise PlanError(f"sequence {self.seq_id}: a block outside 0..{num_blocks - 1}")
+            self._check_blocks(part.new_blocks, sizes.num_blocks)
             self.table.extend(part.new_blocks)
+        if part.sliding_blocks:
+            self._check_blocks(part.sliding_blocks, sizes.num_sliding)
+            skipped = part.sliding_first - self.sliding.size
+            if skipped < 0 or (skipped and self.sliding.size):
+                raise PlanError(f"sequence {self.seq_id}: sliding blocks do not follow those before them")
+            self.sliding.extend([0] * skipped + part.sliding_blocks)
         known, end = self.tokens.size, part.start + part.num_tokens
         if bool(part.token_ids) == part.follow or not 0 <= part.start <= known:
             raise PlanError(f"sequence {self.seq_id}: no slice of {known} tokens at {part.start}")
@@ -100,6 +110,8 @@ class SequenceState:
             )
         if end > self.table.size * BLOCK_SIZE:
             raise PlanError(f"sequence {self.seq_id}: {self.table.size} blocks cannot hold {end} tokens")
+        if sizes.num_sliding and end > self.sliding.size * BLOCK_SIZE:
+            raise PlanError(f"sequence {self.seq_id}: {self.sliding.size} sliding blocks for {end} tokens")
         if (
             not part.follow
             and self.tokens.view[part.start : end].tolist() != part.token_ids[: known - part.start]
@@ -108,6 +120,10 @@ class SequenceState:
         if end > known:
             self.tokens.extend(part.token_ids[known - part.start :])
 
+    def _check_blocks(self, blocks: list[int], count: int) -> None:
+        if not 0 <= min(blocks) <= max(blocks) < count:
+            raise PlanError(f"sequence {self.seq_id}: a block outside 0..{count - 1}")
+
     def append_sampled(self, position: int, token_id: int) -> None:
         """Appends the token that was sampled for a position; does nothing if the position has one."""
         if position == self.tokens.size:
@@ -115,10 +131,10 @@ class SequenceState:
 
 
 class Sequences:
-    """All sequences that a rank knows, by seq_id."""
+    """All sequences that a rank knows, by seq_id; `sizes` are those of its cache."""
 
-    def __init__(self, num_blocks: int) -> None:
-        self._num_blocks = num_blocks
+    def __init__(self, sizes: PoolSizes) -> None:
+        self.sizes = sizes
         self._known: dict[int, SequenceState] = {}
 
     def apply(self, plan: StepPlan) -> list[SequenceState]:
@@ -142,7 +158,7 @@ class Sequences:
             state = self._known.get(part.seq_id)
             if state is None:
                 raise PlanError(f"sequence {part.seq_id} is not known")
-            state.extend(part, self._num_blocks)
+            state.extend(part, self.sizes)
             states.append(state)
         return states
 

@@ -29,6 +29,7 @@ from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import shared_bytes
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_threads import (
     UNEVEN,
     Blocks,
@@ -66,7 +67,7 @@ def native(
         weights = NativeWeights.load(source, config, kernels(target), int8)
         options = NativeOptions(threads, kv_dtype, spin=False)
         return NativeCompute(
-            kernels(target), config, weights, collectives, num_blocks=num_blocks, options=options
+            kernels(target), config, weights, collectives, sizes=PoolSizes(num_blocks), options=options
         )
 
     return make

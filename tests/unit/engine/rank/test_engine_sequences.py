@@ -7,6 +7,7 @@ from services.worker.engine.plain.batch import make_batch
 from services.worker.engine.rank.sequences import PlanError, Sequences
 from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, RankFailed, pack_frame
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from shared.messages import Sampling
 
 
@@ -27,7 +28,7 @@ def _follow(seq_id: int, start: int) -> ScheduledChunk:
 
 
 def test_a_follow_slice_is_the_token_that_was_sampled_here() -> None:
-    sequences = Sequences(num_blocks=9)
+    sequences = Sequences(PoolSizes(9))
     plan = StepPlan(step_id=1, admit=[_new(1, [4, 5])], slices=[_slice(1, 0, [4, 5], [7])])
     (state,) = sequences.apply(plan)
     state.append_sampled(2, 77)
@@ -40,7 +41,7 @@ def test_a_follow_slice_is_the_token_that_was_sampled_here() -> None:
 
 
 def test_tokens_and_tables_grow_with_the_slices() -> None:
-    sequences = Sequences(num_blocks=9)
+    sequences = Sequences(PoolSizes(9))
     prompt = list(range(20))
     (state,) = sequences.apply(
         StepPlan(step_id=1, admit=[_new(1, prompt)], slices=[_slice(1, 0, prompt, [7, 3])])
@@ -56,7 +57,7 @@ def test_tokens_and_tables_grow_with_the_slices() -> None:
 
 
 def test_slots_follow_the_table_and_rows_the_plan() -> None:
-    sequences = Sequences(num_blocks=9)
+    sequences = Sequences(PoolSizes(9))
     prompt = list(range(18))
     plan = StepPlan(
         step_id=1,
@@ -72,7 +73,7 @@ def test_slots_follow_the_table_and_rows_the_plan() -> None:
 
 def test_padding_of_decodes_is_bounded() -> None:
     starts = [4000, 3, 900, 5, 4090, 100]  # in tokens; a long sequence must not pad the short ones
-    sequences = Sequences(num_blocks=1000)
+    sequences = Sequences(PoolSizes(1000))
     admit = [_new(seq_id, [1] * (start + 1)) for seq_id, start in enumerate(starts)]
     slices = [_slice(seq_id, start, [1], list(range(256))) for seq_id, start in enumerate(starts)]
     plan = StepPlan(step_id=1, admit=admit, slices=slices)
@@ -107,7 +108,7 @@ def test_padding_of_decodes_is_bounded() -> None:
     ],
 )
 def test_a_plan_that_cannot_be_right_is_refused(plan: StepPlan, named: str) -> None:
-    sequences = Sequences(num_blocks=4)
+    sequences = Sequences(PoolSizes(4))
     sequences.apply(StepPlan(step_id=1, admit=[_new(1, [1, 2, 3])], slices=[_slice(1, 0, [1, 2, 3], [0])]))
     with pytest.raises(PlanError, match=named):
         sequences.apply(plan)

@@ -279,7 +279,7 @@ template <class T>
 void attend_uniform(const AttentionLayer& layer, const ForwardBatch& batch, int s, int64_t index,
                     const AttentionRows& rows) {
   const Span& span = batch.spans[s];
-  const UniformView<T> view = {FullPrecision<T>(layer), batch.block_tables + span.table};
+  const UniformView<T> view = {FullPrecision<T>(layer), (layer.sliding ? batch.sliding_tables : batch.block_tables) + span.table};
   attention_task(layer, span, index, rows, [&](int64_t) { return view; });
 }
 

@@ -14,6 +14,7 @@ struct LayerPointers {
   uint8_t* values;  // [blocks][kv_heads][16][width]
   float *key_scales, *value_scales;  // [blocks][kv_heads]; null if blocks are not compressed
   int64_t item_bytes;  // of a key's or value's component
+  int64_t sliding;     // its blocks are those of the sliding layers
 };
 
 struct CachePointers {
@@ -21,9 +22,10 @@ struct CachePointers {
   const LayerPointers* layers;
 };
 
-// Copies a head of a block from the cache to `bytes`, or the other way round.
+// Copies a head of a block from the cache to `bytes`, or the other way round. `sliding` is the block of the sliding
+// layers, if these have a pool of their own; below 0 they are left out.
 template <bool OUT>
-void copy_head(const CachePointers& c, int64_t block, int64_t head, uint8_t* bytes) {
+void copy_head(const CachePointers& c, int64_t block, int64_t sliding, int64_t head, uint8_t* bytes) {
   const auto move = [&](void* cached, int64_t count) {
     if (OUT) {
       std::memcpy(bytes, cached, count);
@@ -32,9 +34,14 @@ void copy_head(const CachePointers& c, int64_t block, int64_t head, uint8_t* byt
     }
     bytes += count;
   };
-  const int64_t at = block * c.kv_heads + head;
   for (const LayerPointers* l = c.layers; l < c.layers + c.num_layers; l++) {
-    const int64_t padded = at * BLOCK * c.width * l->item_bytes, row = c.dim * l->item_bytes;
+    const int64_t row = c.dim * l->item_bytes;
+    if (l->sliding && sliding < 0) {
+      bytes += 2 * BLOCK * row;
+      continue;
+    }
+    const int64_t at = (l->sliding ? sliding : block) * c.kv_heads + head;
+    const int64_t padded = at * BLOCK * c.width * l->item_bytes;
     if (l->key_scales) move(l->key_scales + at, sizeof(float));
     move(l->keys + padded, BLOCK * row);
     if (l->value_scales) move(l->value_scales + at, sizeof(float));

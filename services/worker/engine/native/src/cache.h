@@ -34,6 +34,8 @@ struct ForwardBatch {
   const Span* spans;
   const int32_t* block_tables;  // of all spans
   const int32_t* sample_rows;   // [samples]
+  const int32_t* sliding_slot_mapping;  // the same two of the sliding layers' blocks, if these have a pool of their own
+  const int32_t* sliding_tables;
   // for layers with compressed blocks:
   const int32_t* window_slot_mapping;  // [rows], window slot * 16 + offset
   const WindowSpan* window_spans;      // [spans]
@@ -47,6 +49,7 @@ struct AttentionLayer {
   void* keys;      // [blocks][kv_heads][width][16], or of window slots
   void* values;    // [blocks][kv_heads][16][width], the same
   int64_t window;  // positions a token sees, itself included; 0: all
+  int64_t sliding; // its blocks are those of the sliding layers
 };
 
 inline F load_kv(const float* p) { return load(p); }

@@ -21,12 +21,13 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(ForwardBatch), FIELD(ForwardBatch, num_rows), FIELD(ForwardBatch, num_spans),
     FIELD(ForwardBatch, num_samples), FIELD(ForwardBatch, num_full_blocks), FIELD(ForwardBatch, token_ids),
     FIELD(ForwardBatch, positions), FIELD(ForwardBatch, slot_mapping), FIELD(ForwardBatch, spans),
-    FIELD(ForwardBatch, block_tables), FIELD(ForwardBatch, sample_rows), FIELD(ForwardBatch, window_slot_mapping),
+    FIELD(ForwardBatch, block_tables), FIELD(ForwardBatch, sample_rows), FIELD(ForwardBatch, sliding_slot_mapping),
+    FIELD(ForwardBatch, sliding_tables), FIELD(ForwardBatch, window_slot_mapping),
     FIELD(ForwardBatch, window_spans), FIELD(ForwardBatch, window_tables), FIELD(ForwardBatch, full_blocks),
 
     STRUCT(AttentionLayer), FIELD(AttentionLayer, heads), FIELD(AttentionLayer, kv_heads), FIELD(AttentionLayer, dim),
     FIELD(AttentionLayer, width), FIELD(AttentionLayer, keys), FIELD(AttentionLayer, values),
-    FIELD(AttentionLayer, window),
+    FIELD(AttentionLayer, window), FIELD(AttentionLayer, sliding),
 
     STRUCT(ColdBlocks), FIELD(ColdBlocks, keys), FIELD(ColdBlocks, values), FIELD(ColdBlocks, key_scales),
     FIELD(ColdBlocks, value_scales), FIELD(ColdBlocks, hot_blocks),
@@ -65,7 +66,7 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(RankBarrierOp), FIELD(RankBarrierOp, header),
 
     STRUCT(LayerPointers), FIELD(LayerPointers, keys), FIELD(LayerPointers, values), FIELD(LayerPointers, key_scales),
-    FIELD(LayerPointers, value_scales), FIELD(LayerPointers, item_bytes),
+    FIELD(LayerPointers, value_scales), FIELD(LayerPointers, item_bytes), FIELD(LayerPointers, sliding),
     STRUCT(CachePointers), FIELD(CachePointers, num_layers), FIELD(CachePointers, kv_heads), FIELD(CachePointers, dim),
     FIELD(CachePointers, width), FIELD(CachePointers, layers),
     STRUCT(RankBarrier), FIELD(RankBarrier, published), FIELD(RankBarrier, timeout_ns), FIELD(RankBarrier, count),

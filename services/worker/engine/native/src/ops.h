@@ -105,7 +105,8 @@ inline int64_t num_tasks(const RotateOp&, const ForwardBatch& batch) { return ba
 
 inline void run_tasks(const RotateOp& op, const ForwardBatch& batch, int first, int end) {
   const auto store = op.half ? rotate_and_store<uint16_t> : rotate_and_store<float>;
-  const int32_t* slots = op.recent_window ? batch.window_slot_mapping : batch.slot_mapping;
+  const int32_t* full = op.layer.sliding ? batch.sliding_slot_mapping : batch.slot_mapping;
+  const int32_t* slots = op.recent_window ? batch.window_slot_mapping : full;
   for (int row = first; row < end; row++) {
     store(op.layer, op.rotary, op.qkv + row * op.stride, batch.positions[row], slots[row]);
   }

@@ -124,11 +124,12 @@ int ryz_all_reduce(RankBarrier* ranks, float* slots, int64_t slot_floats, float*
 }
 
 // Heads `first` to `first + count` of a block; rows of `bytes` are `stride` apart.
-void ryz_copy_out(const CachePointers* cache, int64_t block, int64_t first, int64_t count, uint8_t* bytes, int64_t stride) {
-  for (int64_t i = 0; i < count; i++) copy_head<true>(*cache, block, first + i, bytes + i * stride);
+void ryz_copy_out(const CachePointers* cache, int64_t block, int64_t sliding, int64_t first, int64_t count, uint8_t* bytes,
+                  int64_t stride) {
+  for (int64_t i = 0; i < count; i++) copy_head<true>(*cache, block, sliding, first + i, bytes + i * stride);
 }
-void ryz_copy_in(const CachePointers* cache, int64_t block, int64_t head, const uint8_t* bytes) {
-  copy_head<false>(*cache, block, head, const_cast<uint8_t*>(bytes));
+void ryz_copy_in(const CachePointers* cache, int64_t block, int64_t sliding, int64_t head, const uint8_t* bytes) {
+  copy_head<false>(*cache, block, sliding, head, const_cast<uint8_t*>(bytes));
 }
 
 void ryz_compress(const float* from, int64_t count, uint8_t* codes, float* scale) { *scale = compress(from, count, codes); }
