@@ -18,7 +18,7 @@ from shared.errors import InvalidRequest
 from shared.messages import Heartbeat, ServiceStatus, StatusQuery
 
 _GROUPS = 2
-_READY_S = 30.0
+_READY_S = 60.0  # one to four seconds on an idle machine
 _STATUS_S = 0.5
 _SILENT_S = 0.25
 _FETCH_SECONDS = "ryz_worker_kv_fetch_seconds"
