@@ -89,9 +89,31 @@ class ModelConfig:
             return range(head, head + 1)
         return share_of_heads(self.num_kv_heads, rank, world)
 
+    @property
+    def cached_heads(self) -> int:
+        """KV heads of the cache and the store: with latent attention one, which stands for all."""
+        return 1 if self.latent else self.num_kv_heads
+
+    @property
+    def cached_values(self) -> int:
+        """Numbers that a token adds to the cache for each cached head, in all layers together."""
+        return sum(
+            2 * self.head_dim if latent is None else latent.rank + latent.rope_dim
+            for latent in (layer.attention.latent for layer in self.layers)
+        )
+
+    @property
+    def latent(self) -> bool:
+        """Whether the layers have latent attention, as all or none do."""
+        return self.layers[0].attention.latent is not None
+
+    def cached_heads_of(self, rank: int, world: int) -> range:
+        """The cached heads of a rank; with latent attention every rank has the one."""
+        return range(1) if self.latent else self.kv_heads_of(rank, world)
+
     def held_kv_heads(self, ranks: int, world: int) -> int:
-        """How many KV heads the first `ranks` of all ranks hold together; one that two hold counts twice."""
-        return sum(len(self.kv_heads_of(rank, world)) for rank in range(ranks))
+        """How many cached heads the first `ranks` of all ranks hold together, each as often as it is held."""
+        return sum(len(self.cached_heads_of(rank, world)) for rank in range(ranks))
 
     def check_split(self, world: int) -> None:
         """Refuses a number of ranks that the model cannot be split over.

@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.plain.plain_cache import KVCache
@@ -12,8 +11,8 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 def written_heads(config: ModelConfig, rank: int, world: int) -> range:
     """The KV heads that this rank has and no lower one; none if a lower rank has the same head."""
-    heads = config.kv_heads_of(rank, world)
-    repeated = rank > 0 and config.kv_heads_of(rank - 1, world) == heads
+    heads = config.cached_heads_of(rank, world)
+    repeated = rank > 0 and config.cached_heads_of(rank - 1, world) == heads
     return range(heads.start, heads.start) if repeated else heads
 
 
@@ -21,26 +20,18 @@ class PlainBlocks:
     """See `CacheBlocks` for the contract. On a GPU a block is one copy between it and the CPU."""
 
     def __init__(self, cache: KVCache, config: ModelConfig, rank: int, world: int) -> None:
-        self.heads = config.kv_heads_of(rank, world)
+        self.heads = config.cached_heads_of(rank, world)
         self.writes = written_heads(config, rank, world)
         self._cache = cache
-        self._dim = config.head_dim
         self._dtype = cache.layers[0].keys.dtype
-        self.head_bytes = 2 * len(cache.layers) * BLOCK_SIZE * self._dim * self._dtype.itemsize
+        self.head_bytes = BLOCK_SIZE * config.cached_values * self._dtype.itemsize
 
     def copy_out(self, block: int, out: NDArray[np.uint8], sliding: int = -1) -> None:
         """See `CacheBlocks`."""
         if not self.writes:
             return
         own = slice(0, len(self.writes))
-        sides = [
-            side.flatten(1)
-            for layer in self._cache.layers
-            for side in (
-                self._rows(layer.keys, block)[:, own].permute(1, 2, 0),
-                self._rows(layer.values, block)[:, own].permute(1, 0, 2),
-            )
-        ]
+        sides = [side[own].flatten(1) for layer in self._cache.layers for side in layer.block_sides(block)]
         # [heads, layers * (keys, values)]
         out[:, : self.head_bytes] = torch.cat(sides, dim=1).cpu().view(torch.uint8).numpy()
 
@@ -49,13 +40,8 @@ class PlainBlocks:
         at = self.heads.index(head)
         device = self._cache.layers[0].keys.device
         # a copy, since received bytes need not be aligned
-        floats = torch.from_numpy(data.copy()).view(self._dtype).to(device)
-        sides = floats.view(len(self._cache.layers), 2, -1)
-        for layer, (keys, values) in zip(self._cache.layers, sides, strict=True):
-            self._rows(layer.keys, block)[:, at] = keys.view(self._dim, BLOCK_SIZE).T
-            self._rows(layer.values, block)[:, at] = values.view(BLOCK_SIZE, self._dim)
-
-    @staticmethod
-    def _rows(side: Tensor, block: int) -> Tensor:
-        """A block's keys or values, [16, kv heads, head_dim], in place."""
-        return side[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE]
+        numbers = torch.from_numpy(data.copy()).view(self._dtype).to(device)
+        for layer in self._cache.layers:
+            for side in layer.block_sides(block):
+                own, numbers = numbers[: side[at].numel()], numbers[side[at].numel() :]
+                side[at] = own.view(side[at].shape)

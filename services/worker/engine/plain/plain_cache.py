@@ -44,6 +44,11 @@ class PlainLayerCache:
         values = self._value_blocks.index_select(0, blocks).view(shape)
         return keys.transpose(1, 2), values.transpose(1, 2)
 
+    def block_sides(self, block: int) -> list[Tensor]:
+        """A block's keys, [kv heads, head_dim, 16], and values, [kv heads, 16, head_dim], in place."""
+        rows = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
+        return [self.keys[rows].permute(1, 2, 0), self.values[rows].permute(1, 0, 2)]
+
 
 class LatentLayerCache(PlainLayerCache):
     """One layer's latent vectors and rotated key parts: keys [slots, 1, rank + rope_dim].
@@ -65,6 +70,10 @@ class LatentLayerCache(PlainLayerCache):
         width = self.keys.shape[-1]
         keys = self._key_blocks.index_select(0, blocks).view(num_sequences, -1, 1, width).transpose(1, 2)
         return keys, keys[..., : self.values.shape[-1]]
+
+    def block_sides(self, block: int) -> list[Tensor]:
+        """A block's keys, [1, 16, rank + rope_dim], in place."""
+        return [self.keys[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE].permute(1, 0, 2)]
 
 
 class KVCache:
@@ -89,9 +98,14 @@ class KVCache:
 
 
 def block_bytes(config: ModelConfig, rank: int, world: int, placement: Placement = CPU) -> int:
-    """Memory of one block on that rank: keys and values."""
-    heads = len(config.kv_heads_of(rank, world))
-    return 2 * placement.dtype.itemsize * config.num_layers * BLOCK_SIZE * heads * config.head_dim
+    """Memory of one block on that rank."""
+    heads = len(config.cached_heads_of(rank, world))
+    return placement.dtype.itemsize * BLOCK_SIZE * heads * config.cached_values
+
+
+def kv_format(config: ModelConfig, placement: Placement = CPU) -> str:
+    """The name of the cache's type and layout, a part of the names of stored blocks."""
+    return f"{placement.format}{'+latent' if config.latent else ''}"
 
 
 def _zeros(shape: tuple[int, ...], placement: Placement) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from services.worker.engine.config.layer_config import ExpertsConfig
 from services.worker.engine.kv_transfer.kv_blocks import PlainBlocks
 from services.worker.engine.plain.batch import make_batch
 from services.worker.engine.plain.cuda_graphs import DecodeGraphs, GraphCapture
@@ -40,7 +41,9 @@ class PlainCompute:
         self._model = model
         self._cache = cache
         self._windows = frozenset(model.config.windows)
-        self._graphs = None if capture is None else DecodeGraphs(model, cache, capture)
+        # which experts are computed depends on the tokens, so steps with experts cannot be recorded
+        routed = any(isinstance(layer.mlp, ExpertsConfig) for layer in model.config.layers)
+        self._graphs = None if capture is None or routed else DecodeGraphs(model, cache, capture)
         self.progress = Progress()
 
     @property

@@ -102,6 +102,7 @@ def load_backend(
             "plain",
             plain_cache.block_bytes(shape, rank, world),
             lambda sizes: PlainCompute(model, KVCache(shape, sizes.num_blocks, rank, world)),
+            plain_cache.kv_format(shape),
         )
     return _load_native(native, config, shape, checkpoint, collectives)
 
@@ -126,7 +127,7 @@ def _load_gpu(
         f"plain cuda {placement.format}",
         plain_cache.block_bytes(shape, collectives.rank, collectives.world, placement),
         start,
-        placement.format,
+        plain_cache.kv_format(shape, placement),
         placement,
     )
 

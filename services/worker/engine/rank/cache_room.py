@@ -47,7 +47,7 @@ def _sizes(config: RankConfig, shape: ModelConfig, backend: ComputeBackend) -> P
     if backend.placement.on_gpu:
         free = gpu_memory(backend.placement)[0]
     else:
-        own = len(shape.kv_heads_of(config.rank, run.tensor_parallel))
+        own = len(shape.cached_heads_of(config.rank, run.tensor_parallel))
         here = shape.held_kv_heads(run.local_ranks, run.tensor_parallel)
         free = available_bytes() - backend.hot_bytes * here // own
     each, sliding = (size * here // own for size in (backend.block_bytes, backend.sliding_bytes))

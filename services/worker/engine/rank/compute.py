@@ -26,8 +26,9 @@ class CacheBlocks(Protocol):
     The bytes of a block and a KV head are the same for every split of the model and every way to compute:
     layer by layer the keys as [head_dim][16 tokens], then the values as [16 tokens][head_dim], in the type
     that the KV format names; of a layer whose cold blocks are fp8 the scale of the keys (fp32), the keys, the
-    scale of the values, the values. Another thread than that of `forward` may call `copy_in`, for blocks that
-    no step reads or writes at the same time.
+    scale of the values, the values. With latent attention there is one head, which every rank has: layer by
+    layer the vectors as [16 tokens][rank + rope_dim]. Another thread than that of `forward` may call
+    `copy_in`, for blocks that no step reads or writes at the same time.
 
     Attributes:
         heads: Which of the model's KV heads this rank has, in the order of its cache.

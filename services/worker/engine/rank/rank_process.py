@@ -228,7 +228,7 @@ def load(
         fingerprint=own_fingerprint,
         kv_format=backend.kv_format,
         kv_cache_bytes=backend.cache_bytes(sizes),
-        kv_parts=KVParts(heads=shape.num_kv_heads, head_bytes=runner.blocks.head_bytes)
+        kv_parts=KVParts(heads=shape.cached_heads, head_bytes=runner.blocks.head_bytes)
         if config.kv_store is not None
         else None,
         hidden_size=shape.hidden_size,
