@@ -14,6 +14,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.worker.engine.checkpoint.names.tensor_view import RowPairs
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.gguf.dequantize import dequantize
@@ -75,7 +76,8 @@ class SliceReader:
         else:
             self._read_blocks(tensor, tensor.stored.blocks, out, rows, columns)
         if tensor.stored.interleaved_head:
-            _halve_heads(out, rows, tensor.stored.interleaved_head)
+            head = tensor.stored.interleaved_head
+            halve_pairs(out, rows, RowPairs(head, 0, head))
 
     def _read_plain(self, tensor: OpenTensor, out: Tensor, rows: range, columns: range) -> None:
         dtype, width = dtype_of(tensor.stored), tensor.width
@@ -122,12 +124,20 @@ class SliceReader:
         return self._scratch[:size]
 
 
-def _halve_heads(out: Tensor, rows: range, head: int) -> None:
-    """Orders the rows of each head in place: those at even places first, then those at odd ones."""
+def halve_pairs(out: Tensor, rows: range, pairs: RowPairs) -> None:
+    """Orders the paired rows of each head in place: the first ones of all pairs, then the second ones.
+
+    Args:
+        out: [len(rows), columns].
+        rows: Those of whole heads.
+        pairs: Which rows are paired.
+    """
+    head, half = pairs.head, pairs.count // 2
     if rows.start % head or len(rows) % head:
         raise ValueError(f"rows {rows.start} to {rows.stop} are no whole heads of {head}")
-    for part in out.view(-1, head // 2, 2, out.shape[1]):
-        part.view(2, head // 2, -1).copy_(part.transpose(0, 1).clone())
+    for each in out.view(-1, head, out.shape[1]):
+        part = each[pairs.first : pairs.first + pairs.count]
+        part.view(2, half, -1).copy_(part.view(half, 2, -1).transpose(0, 1).clone())
 
 
 def _fill(tensor: OpenTensor, memory: NDArray[np.uint8], offset: int) -> None:

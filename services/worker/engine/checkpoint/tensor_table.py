@@ -1,18 +1,21 @@
 """Lists the tensors of a model, and checks that its config demands just these; it imports no torch."""
 
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.worker.engine.checkpoint.gguf_tensors import gguf_tensors
+from services.worker.engine.checkpoint.names.file_names import FileNames
+from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor
 from services.worker.engine.checkpoint.safetensors_file import read_header, weight_files
 from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor
+from services.worker.engine.config.families.registry import family_of
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.gguf.gguf_file import is_gguf
 
 # tensors of old files, which are computed from the config instead
-_IGNORED = ("rotary_emb.inv_freq",)
+_IGNORED = (r"rotary_emb\.inv_freq$",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class TensorTable:
 
     Attributes:
         model: The model's directory or file.
-        tensors: By Hugging Face's names.
+        tensors: By the names of the files; those of a GGUF file by Hugging Face's.
     """
 
     model: Path
@@ -44,35 +47,65 @@ class TensorTable:
             raise ModelError(
                 f"{stored.path}: tensor {name} has shape {stored.shape}, {self._config} demands {shape}"
             )
-        if stored.kind not in ITEM_BYTES and (stored.blocks is None or len(shape) != 2):
-            supported = ", ".join(sorted(ITEM_BYTES))
-            if stored.blocks is not None:
-                supported += ", because it is no matrix"
-            raise ModelError(f"{stored.path}: tensor {name} has type {stored.kind}, supported: {supported}")
+        self._check_kind(name, stored)
         return stored
 
-    def check(self, config: ModelConfig) -> None:
-        """Checks all tensors.
+    def locate(self, config: ModelConfig) -> dict[str, LocatedTensor]:
+        """Finds and checks all tensors that the config demands, by their canonical names.
 
         Raises:
             ModelError: One is missing, misshapen, of an unknown type, or superfluous.
         """
-        expected = dict(tensor_shapes(config))
-        for name, shape in expected.items():
-            self.find(name, shape)
+        names = file_names(self.model, config)
+        views = names.views(config, self.tensors)
+        located = {}
+        for name, view in views.items():
+            whole = self.tensors.get(view.stored)
+            if whole is None or whole.shape != view.stored_shape:
+                self.find(view.stored, view.stored_shape)
+                continue
+            part = view.part_of(whole)
+            self._check_kind(view.stored, part)
+            located[name] = LocatedTensor(view, part)
+        self._refuse_others({view.stored for view in views.values()}, names, config)
+        return located
+
+    def check(self, config: ModelConfig) -> None:
+        """Checks all tensors, as `locate`."""
+        self.locate(config)
+
+    def _refuse_others(self, used: set[str], names: FileNames, config: ModelConfig) -> None:
         if config.tied_embeddings:
-            expected["lm_head.weight"] = ()  # some files hold the copy
+            used = used | {"lm_head.weight", "output.weight"}  # some files hold the copy
+        ignored = re.compile("|".join((*_IGNORED, *names.ignored)))
         for name, stored in self.tensors.items():
-            if name not in expected and not name.endswith(_IGNORED):
+            if name not in used and not ignored.search(name) and not names.is_later(name, config.num_layers):
                 raise ModelError(
                     f"{stored.path}: tensor {name} has no place in the model that {self._config} describes; "
                     f"one of the two belongs to another model"
                 )
 
+    def _check_kind(self, name: str, stored: StoredTensor) -> None:
+        if stored.kind not in ITEM_BYTES and (stored.blocks is None or len(stored.shape) != 2):
+            supported = ", ".join(sorted(ITEM_BYTES))
+            if stored.blocks is not None:
+                supported += ", because it is no matrix"
+            raise ModelError(f"{stored.path}: tensor {name} has type {stored.kind}, supported: {supported}")
+
     @property
     def _config(self) -> str:
         """What describes the model's shape."""
         return "its metadata" if is_gguf(self.model) else "config.json"
+
+
+def file_names(model: Path, config: ModelConfig) -> FileNames:
+    """How the files of a model name tensors; those of a GGUF file have Hugging Face's names by now.
+
+    Args:
+        model: A directory in Hugging Face format, or a GGUF file.
+        config: Its shape.
+    """
+    return family_of(config.architecture).names
 
 
 def stored_tensors(model: Path) -> dict[str, StoredTensor]:
@@ -93,33 +126,3 @@ def stored_tensors(model: Path) -> dict[str, StoredTensor]:
                 raise ModelError(f"{path}: tensor {name} is in {tensors[name].path.name} as well; remove one")
             tensors[name] = tensor
     return tensors
-
-
-def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of all tensors of a model."""
-    c = config
-    queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    yield "model.embed_tokens.weight", (c.vocab_size, c.hidden_size)
-    for index, shape in enumerate(c.layers):
-        layer, attention, mlp = f"model.layers.{index}", shape.attention, shape.dense_mlp
-        linears = {
-            "self_attn.q_proj": (queries, c.hidden_size, attention.qkv_bias),
-            "self_attn.k_proj": (keys, c.hidden_size, attention.qkv_bias),
-            "self_attn.v_proj": (keys, c.hidden_size, attention.qkv_bias),
-            "self_attn.o_proj": (c.hidden_size, queries, attention.output_bias),
-            "mlp.gate_proj": (mlp.inner, c.hidden_size, mlp.bias),
-            "mlp.up_proj": (mlp.inner, c.hidden_size, mlp.bias),
-            "mlp.down_proj": (c.hidden_size, mlp.inner, mlp.down_bias),
-        }
-        norms = {"input_layernorm": c.hidden_size, "post_attention_layernorm": c.hidden_size}
-        if attention.qk_norm:
-            norms |= {"self_attn.q_norm": c.head_dim, "self_attn.k_norm": c.head_dim}
-        for name, (rows, columns, bias) in linears.items():
-            yield f"{layer}.{name}.weight", (rows, columns)
-            if bias:
-                yield f"{layer}.{name}.bias", (rows,)
-        for name, size in norms.items():
-            yield f"{layer}.{name}.weight", (size,)
-    yield "model.norm.weight", (c.hidden_size,)
-    if not c.tied_embeddings:
-        yield "lm_head.weight", (c.vocab_size, c.hidden_size)

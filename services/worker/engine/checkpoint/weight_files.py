@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor
 from services.worker.engine.checkpoint.slice_reader import OpenTensor, SliceReader, dtype_of
 from services.worker.engine.checkpoint.tensor_table import TensorTable, stored_tensors
+from services.worker.engine.checkpoint.view_reader import read_view
 from services.worker.engine.config.json_fields import ModelError
 
 _WHOLE = slice(None)
@@ -43,7 +45,7 @@ class Checkpoint:
         columns: slice = _WHOLE,
         dtype: torch.dtype | None = torch.float32,
     ) -> Tensor:
-        """A tensor of one or two dimensions, or some of its rows or columns.
+        """A stored tensor of one or two dimensions, or some of its rows or columns.
 
         Args:
             name: As in the file.
@@ -69,6 +71,17 @@ class Checkpoint:
         tensor = OpenTensor(name, stored, self._files[stored.path])
         wanted, across = range(shape[0])[rows], range(tensor.width)[columns]
         self._reader.read(tensor, out.view(len(wanted), len(across)), wanted, across)
+
+    def read_located(
+        self, out: Tensor, located: LocatedTensor, rows: slice = _WHOLE, columns: slice = _WHOLE
+    ) -> None:
+        """Reads rows and columns of a canonical tensor into a contiguous one, converted to its type."""
+        view, stored = located.view, located.stored
+        wanted = range(view.shape[0])[rows]
+        across = range(view.shape[1] if len(view.shape) == 2 else 1)[columns]
+        tensor = OpenTensor(view.stored, stored, self._files[stored.path])
+        part = out.view(len(wanted), len(across))
+        read_view(self._reader, tensor, view, part, rows=wanted, columns=across)
 
 
 @contextmanager

@@ -4,8 +4,9 @@ transformers 5 writes `rope_parameters`; older files have `rope_theta` and a `ro
 `rope_type` or `type`. The formulas are in `plain/rope.py`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from services.worker.engine.config.json_fields import JsonFields, ModelError
 from services.worker.json_files import shown
@@ -58,31 +59,90 @@ class RopeConfig:
         return max_positions
 
 
-def read_rope(config: JsonFields, head_dim: int, max_positions: int) -> RopeConfig:
+LAYER_KINDS = ("full_attention", "sliding_attention")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeDefaults:
+    """What a family assumes where a file says nothing.
+
+    Attributes:
+        theta: Base of the wavelengths.
+        part: Part of a head's dimensions that is rotated; None: always all of them, another part is refused.
+        fields: Of the object itself, if there is none.
+        theta_name: What files call the base outside of the object.
+        part_name: What files call that part outside of the object.
+        original: Of a family whose files state the original length outside of the object: the default of it.
+    """
+
+    theta: float = 10000.0
+    part: float | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    theta_name: str = "rope_theta"
+    part_name: str = "partial_rotary_factor"
+    original: int = 0
+
+
+def read_rope(
+    config: JsonFields,
+    head_dim: int,
+    max_positions: int,
+    defaults: RopeDefaults = RopeDefaults(),
+    layer_kind: str = "",
+) -> RopeConfig:
     """The rotary embedding of a whole config.json.
+
+    Args:
+        config: The fields.
+        head_dim: Dimensions of a head, of which some may be rotated.
+        max_positions: Tokens of the context that the config states.
+        defaults: Of the family.
+        layer_kind: Of which kind of layers, such as `full_attention`, if the file may have parameters for
+            each; those without a kind are then those of full attention.
 
     Raises:
         ModelError: An unknown kind, rotation of only a part of the head, or wrong parameters.
     """
     # the first one present, in the order of transformers
-    name = next((n for n in ("rope_scaling", "rope_parameters") if config.raw.get(n)), "rope_parameters")
-    fields = config.table(name)
-    for each in (config, fields):
-        if each.number("partial_rotary_factor", 1.0) != 1.0:
-            raise each.error(
-                "partial_rotary_factor", "1 (rotating only a part of each head is not supported)"
-            )
-    theta = fields.number("rope_theta", config.number("rope_theta", 10000.0))
-    if any(isinstance(value, dict) for value in fields.raw.values()):
+    name = next((n for n in ("rope_scaling", "rope_parameters") if config.get(n)), "rope_parameters")
+    fields = config.table(name) if config.get(name) else config.with_defaults(**{name: {}}).table(name)
+    if not fields.raw:
+        fields = fields.with_defaults(**defaults.fields)
+    nested = any(isinstance(value, dict) for value in fields.raw.values())
+    if nested and not layer_kind:
         raise config.error(name, "one set of parameters for all layers")
-    kind = fields.raw.get("rope_type", fields.raw.get("type", "default"))
+    if layer_kind:
+        fields.ignore(*LAYER_KINDS)  # there may be no layer of a kind
+        if nested:
+            fields = fields.table(layer_kind)
+        elif layer_kind != LAYER_KINDS[0]:
+            fields = JsonFields(config.path, {})
+    if defaults.original:
+        original = config.integer("original_max_position_embeddings", defaults.original)
+        fields = replace(fields, raw=fields.raw | {"original_max_position_embeddings": original})
+    theta = fields.number("rope_theta", config.number(defaults.theta_name, defaults.theta))
+    part = fields.number(
+        "partial_rotary_factor", config.number(defaults.part_name, defaults.part or 1.0), most=1.0
+    )
+    if defaults.part is None and part != 1.0:
+        raise config.error("partial_rotary_factor", "1 (this architecture rotates whole heads)")
+    dim = int(head_dim * part)
+    if head_dim % 2 and part == 1.0:
+        raise config.error("head_dim", "even")
+    if dim % 2 or not dim:
+        raise config.error("partial_rotary_factor", "such that an even number of dimensions is rotated")
+    kind = fields.get("rope_type") or fields.get("type") or "default"
+    fields.ignore("type")
     read = _KINDS.get(kind) if isinstance(kind, str) else None
     if read is None:
         known = ", ".join(_KINDS)
         raise ModelError(f"{config.path}: `{name}` of type {shown(kind)} is not supported; known: {known}")
-    if kind == "dynamic" and head_dim == 2:
+    if kind == "dynamic" and dim == 2:
         raise config.error("head_dim", "more than 2 with dynamic rope scaling")
-    return replace(read(fields, theta, max_positions), dim=head_dim)
+    found = replace(read(fields, theta, max_positions), dim=dim)
+    if found.factors and len(found.factors) != dim // 2:
+        raise fields.error("long_factor", f"a list of {dim // 2} numbers, one for each wavelength")
+    return found
 
 
 def _default(fields: JsonFields, theta: float, max_positions: int) -> RopeConfig:
@@ -138,10 +198,32 @@ def _yarn(fields: JsonFields, theta: float, max_positions: int) -> RopeConfig:
     )
 
 
+def _longrope(fields: JsonFields, theta: float, max_positions: int) -> RopeConfig:
+    """LongRoPE (Ding et al., 2024): files have factors for short and for long contexts.
+
+    One of the two is chosen for all positions, because a block of KV means the same in every sequence: the
+    long ones if the context that is served is longer than the original one.
+    """
+    original = fields.integer("original_max_position_embeddings", max_positions)
+    long, short = fields.numbers("long_factor"), fields.numbers("short_factor")
+    if len(short) != len(long):
+        raise fields.error("short_factor", f"a list of {len(long)} numbers, as `long_factor` is")
+    return RopeConfig(
+        theta=theta,
+        kind="longrope",
+        factor=fields.number("factor", max(1.0, max_positions / original)),
+        original_length=original,
+        attention_factor=0.0 if fields.missing("attention_factor") else fields.number("attention_factor"),
+        factors=long if max_positions > original else short,
+    )
+
+
 _KINDS: dict[str, Callable[[JsonFields, float, int], RopeConfig]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,
+    "longrope": _longrope,
+    "su": _longrope,
 }

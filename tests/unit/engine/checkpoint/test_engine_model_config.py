@@ -160,7 +160,7 @@ def test_heads_of_ranks(tmp_path: Path) -> None:
         (LLAMA, {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         (LLAMA, {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         (LLAMA, {"rope_scaling": {"type": "linear", "factor": 2, "partial_rotary_factor": 0.5}}, "partial"),
-        (LLAMA, {"hidden_act": "gelu_new"}, "hidden_act"),
+        (LLAMA, {"hidden_act": "quick_gelu"}, "hidden_act"),
         (LLAMA, {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         (LLAMA, {"attention_sinks": True}, "attention_sinks"),
         (LLAMA, {"num_local_experts": 8}, "num_local_experts"),

@@ -46,7 +46,7 @@ def _load(model: Path) -> Decoder:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
+        ({"architectures": ["BertForMaskedLM"]}, "BertForMaskedLM"),
         ({"architectures": None}, "architectures"),
         ({"vocab_size": None}, "vocab_size"),
         ({"hidden_size": "64"}, "hidden_size"),
@@ -54,10 +54,10 @@ def _load(model: Path) -> Decoder:
         ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
         ({"rms_norm_eps": -1}, "rms_norm_eps"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings"),
-        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"hidden_act": "tanh"}, "hidden_act"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"head_dim": 15}, "head_dim"),
-        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "longrope"),
+        ({"rope_parameters": {"rope_type": "axial", "rope_theta": 1e4}}, "axial"),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, r"rope_scaling\.factor"),
         ({"rope_parameters": [1]}, "rope_parameters"),
     ],

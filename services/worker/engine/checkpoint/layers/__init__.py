@@ -1,0 +1,1 @@
+"""Loads the parts of a layer: which slice of each tensor a rank has."""

@@ -1,0 +1,153 @@
+"""How the files of a family name and lay out tensors; finds the view of each tensor that a config demands."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from services.worker.engine.checkpoint.names.canonical import (
+    CanonicalTensor,
+    canonical_name,
+    canonical_tensors,
+)
+from services.worker.engine.checkpoint.names.tensor_view import RowPairs, TensorView
+from services.worker.engine.config.model_config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where files have a module.
+
+    Attributes:
+        module: Its name, in a layer that without the layer's prefix; `{}` stands for the number of an expert
+            or head.
+        parts: The canonical modules that are fused in it, from the first rows to the last; none: it alone.
+        by_kv_head: The parts' rows come KV head by KV head: its queries, its keys, its values.
+        alternating: The parts' rows take turns.
+        transposed: Matrices are stored as [in, out].
+        stacked: The first dimension is that of experts or heads.
+        suffixes: What follows the name, for a weight and for a bias.
+    """
+
+    module: str
+    parts: tuple[str, ...] = ()
+    by_kv_head: bool = False
+    alternating: bool = False
+    transposed: bool = False
+    stacked: bool = False
+    suffixes: tuple[str, str] = (".weight", ".bias")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileNames:
+    """How files name tensors.
+
+    Attributes:
+        modules: The places of each canonical module, of which the first one that the files have is taken.
+        layer: Prefix of a layer's modules.
+        prefixes: Of all names; the first one that a name in the files has is taken.
+        interleaved: Rows of queries and keys that are rotated together are stored next to each other.
+        ignored: Regular expressions of names that may be there and are not read.
+        later_layers: Files may have layers beyond the last, which are not read: those that predict several
+            tokens at once.
+    """
+
+    modules: Mapping[str, tuple[Place, ...]]
+    layer: str = "model.layers.{}."
+    prefixes: tuple[str, ...] = ("",)
+    interleaved: bool = False
+    ignored: tuple[str, ...] = ()
+    later_layers: bool = False
+
+    def with_places(self, changes: "Mapping[str, str | Place | tuple[Place, ...]]") -> "FileNames":
+        """The same with other places of some modules; a text is a name alone."""
+        places = {name: _places(place) for name, place in changes.items()}
+        return replace(self, modules={**self.modules, **places})
+
+    def views(self, config: ModelConfig, stored: Collection[str]) -> dict[str, TensorView]:
+        """The view of each tensor that the config demands, by its canonical name.
+
+        Args:
+            config: Of the model.
+            stored: Names in the files.
+        """
+        prefix = next((p for p in self.prefixes if any(name.startswith(p) for name in stored)), "")
+        tensors = {tensor.name: tensor for tensor in canonical_tensors(config)}
+        counts = Counter((t.layer, t.module, t.suffix) for t in tensors.values())
+        views = {}
+        for name, tensor in tensors.items():
+            found = [
+                (place, self._stored_name(prefix, place, tensor)) for place in self.modules[tensor.module]
+            ]
+            place, stored_name = next((each for each in found if each[1] in stored), found[0])
+            count = counts[tensor.layer, tensor.module, tensor.suffix]
+            views[name] = _view(
+                stored_name, place, tensor, tensors, kv_heads=config.num_kv_heads, count=count
+            )
+            if self.interleaved:
+                views[name] = replace(views[name], pairs=_pairs(config, tensor))
+        return views
+
+    def is_later(self, name: str, num_layers: int) -> bool:
+        """Whether a stored tensor belongs to a layer that is not read."""
+        begin, end = self.layer.split("{}")
+        number = name.removeprefix(begin).split(end)[0]
+        return self.later_layers and name.startswith(begin) and number.isdigit() and int(number) >= num_layers
+
+    def _stored_name(self, prefix: str, place: Place, tensor: CanonicalTensor) -> str:
+        layer = self.layer.format(tensor.layer) if tensor.layer >= 0 else ""
+        suffix = {"weight": place.suffixes[0], "bias": place.suffixes[1]}.get(tensor.suffix, "")
+        # a head is never tied to the decoder's prefix
+        prefix = "" if place.module.startswith("lm_head") else prefix
+        return prefix + layer + place.module.format(tensor.item) + suffix
+
+
+def _places(place: str | Place | tuple[Place, ...]) -> tuple[Place, ...]:
+    if isinstance(place, str):
+        return (Place(place),)
+    return place if isinstance(place, tuple) else (place,)
+
+
+def _view(
+    stored: str,
+    place: Place,
+    tensor: CanonicalTensor,
+    tensors: Mapping[str, CanonicalTensor],
+    *,
+    kv_heads: int,
+    count: int,
+) -> TensorView:
+    rows, first, total, stride = tensor.shape[0], 0, tensor.shape[0], 0
+    width = rows
+    if place.parts:
+        names = [canonical_name(part, tensor.suffix, tensor.layer, tensor.item) for part in place.parts]
+        sizes = [tensors[name].shape[0] for name in names]
+        total, before = sum(sizes), sum(sizes[: place.parts.index(tensor.module)])
+        units = kv_heads if place.by_kv_head else rows if place.alternating else 1
+        width, first, stride = rows // units, before // units, total // units
+    shape: tuple[int, ...] = (total, *tensor.shape[1:])
+    transposed = place.transposed and len(shape) == 2
+    if transposed:
+        shape = shape[::-1]
+    return TensorView(
+        stored=stored,
+        shape=tensor.shape,
+        stored_shape=(count, *shape) if place.stacked else shape,
+        index=tensor.item if place.stacked else None,
+        first=first,
+        width=width,
+        stride=stride or width,
+        transposed=transposed,
+    )
+
+
+def _pairs(config: ModelConfig, tensor: CanonicalTensor) -> RowPairs | None:
+    """The rows of a layer's queries and keys that are rotated together."""
+    attention = config.layers[tensor.layer].attention if tensor.layer >= 0 else None
+    if attention is None or attention.rope is None:
+        return None
+    latent, module = attention.latent, tensor.module.removeprefix("self_attn.").removesuffix(".{}")
+    if latent is None:
+        rotated = module in ("q_proj", "k_proj", "q_norm", "k_norm")
+        return RowPairs(config.head_dim, 0, attention.rope.dim) if rotated else None
+    before = {"q_proj": latent.plain_dim, "q_b_proj": latent.plain_dim, "kv_a_proj": latent.rank}.get(module)
+    return None if before is None else RowPairs(before + latent.rope_dim, before, latent.rope_dim)

@@ -1,0 +1,1 @@
+"""One function for each family of models: what its config says that the layers compute."""

@@ -1,0 +1,66 @@
+"""Names of tensors that families share; each family changes what differs."""
+
+from services.worker.engine.checkpoint.names.file_names import FileNames, Place
+
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+EXPERT_GATE_UP = ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj")
+
+_SAME = (
+    *(
+        "model.embed_tokens",
+        "model.norm",
+        "lm_head",
+        "self_attn.o_proj",
+        "self_attn.q_norm",
+        "self_attn.k_norm",
+    ),
+    *(*QKV, *GATE_UP, "mlp.down_proj", "mlp.experts.{}.down_proj", *EXPERT_GATE_UP),
+    *("self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.kv_b_proj", "self_attn.sinks"),
+)
+
+LLAMA = FileNames(
+    modules={
+        **{name: (Place(name),) for name in _SAME},
+        "input_norm": (Place("input_layernorm"),),
+        "mlp_norm": (Place("post_attention_layernorm"),),
+    }
+)
+
+# after attention and after the MLP, with the norms before them (Gemma 2) or without (OLMo 2)
+BETWEEN_NORMS = LLAMA.with_places(
+    {
+        "post_attention_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "post_mlp_norm": "post_feedforward_layernorm",
+    }
+)
+
+
+def fused(module: str, parts: tuple[str, ...], *, by_kv_head: bool = False) -> dict[str, Place]:
+    """The places of modules whose rows are one matrix in the files."""
+    return {part: Place(module, parts, by_kv_head=by_kv_head) for part in parts}
+
+
+def stacked_experts(prefix: str, gate_up: str, down: str, suffix: str = "") -> dict[str, Place]:
+    """The places of experts that are one tensor of three dimensions in the files."""
+    suffixes = (suffix, f"{suffix}_bias")
+    return {
+        **{
+            part: Place(f"{prefix}.{gate_up}", EXPERT_GATE_UP, stacked=True, suffixes=suffixes)
+            for part in EXPERT_GATE_UP
+        },
+        "mlp.experts.{}.down_proj": Place(f"{prefix}.{down}", stacked=True, suffixes=suffixes),
+    }
+
+
+# each expert by itself, or all in one as transformers 5 has them in memory
+EXPERTS = LLAMA.with_places(
+    {
+        "mlp.router": "mlp.gate",
+        **{
+            name: (Place(name), place)
+            for name, place in stacked_experts("mlp.experts", "gate_up_proj", "down_proj").items()
+        },
+    }
+)
