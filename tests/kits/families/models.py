@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from services.worker.engine.config.families.registry import FAMILIES
 from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.read_config import FAMILIES, read_config
+from services.worker.engine.config.read_config import read_config
 from tests.kits.families.dense_entries import DENSE
 from tests.kits.families.entries import VOCABULARY, FamilyEntry
 from tests.kits.families.expert_entries import EXPERTS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.worker.engine.config.read_config import FAMILIES
+from services.worker.engine.config.families.registry import FAMILIES
 from tests.kits.families.comparisons import check_mixed, computes_of
 from tests.kits.families.models import ENTRIES, each_once, family_model, served
 
