@@ -5,12 +5,18 @@ from functools import cache
 
 import torch
 
-from services.worker.engine.checkpoint.weight_files import open_checkpoint
-from services.worker.engine.collectives.base import SingleRank
+from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
+from services.worker.engine.collectives.base import Collectives, SingleRank
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.plain.model import Decoder
+from services.worker.engine.plain.plain_cache import KVCache
+from services.worker.engine.plain.plain_compute import PlainCompute
+from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
+from tests.kits.engine.decode_plans import EagerCapture
 from tests.kits.engine.plans import Blocks, new_sequence
-from tests.kits.engine.rank_threads import COMPUTES, plain_compute, plan_logits
+from tests.kits.engine.rank_threads import COMPUTES, ComputeFactory, plain_compute, plan_logits
 from tests.kits.families.entries import FamilyEntry
 from tests.kits.families.models import (
     ENTRIES,
@@ -33,6 +39,18 @@ TOLERANCE = 1e-4  # of a logit, in fp32
 def matrix(entries: dict[str, FamilyEntry]) -> list[tuple[str, int]]:
     """Names and numbers of ranks of all that is served."""
     return [(name, world) for name in served(entries) for world in ENTRIES[name].worlds]
+
+
+def recorded_compute(
+    checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
+) -> Compute:
+    """As on a GPU, where decode steps are recorded and replayed."""
+    model = Decoder(checkpoint, config, collectives)
+    cache = KVCache(config, num_blocks, collectives.rank, collectives.world)
+    return PlainCompute(model, cache, EagerCapture())
+
+
+WAYS: dict[str, ComputeFactory] = {**COMPUTES, "recorded": recorded_compute}
 
 
 def computes_of(model: FamilyModel) -> list[str]:
@@ -59,7 +77,7 @@ def check_greedy(model: FamilyModel, name: str, world: int, compute: str) -> Non
     """64 greedy tokens."""
     tokens = greedy_text(name)
     plans = greedy_plans(tokens, GREEDY_PROMPT)
-    found = plan_logits(model.directory, world, plans, NUM_BLOCKS, COMPUTES[compute])
+    found = plan_logits(model.directory, world, plans, NUM_BLOCKS, WAYS[compute])
     assert [int(rows[0].argmax()) for rows in found] == tokens[GREEDY_PROMPT:]
 
 
@@ -80,7 +98,7 @@ def greedy_text(name: str) -> list[int]:
 
 
 def _check(model: FamilyModel, world: int, compute: str, plans: list[StepPlan], rows: Rows) -> None:
-    computed = plan_logits(model.directory, world, plans, NUM_BLOCKS, COMPUTES[compute])
+    computed = plan_logits(model.directory, world, plans, NUM_BLOCKS, WAYS[compute])
     for found, wanted in zip(computed, rows, strict=True):
         assert len(found) == len(wanted)
         for row, (key, length) in zip(found, wanted, strict=True):

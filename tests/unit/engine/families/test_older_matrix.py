@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kits.families.comparisons import check_greedy, check_mixed, check_random, computes_of, matrix
-from tests.kits.families.models import family_model
+from tests.kits.families.models import family_model, served
 from tests.kits.families.older_entries import OLDER
 
 
@@ -15,3 +15,9 @@ def test_everything_equals_transformers(name: str, world: int) -> None:
         check_mixed(model, world, compute)
         check_random(model, world, compute, seed=world)
         check_greedy(model, name, world, compute)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", served(OLDER))
+def test_recorded_decodes_equal_transformers(name: str) -> None:
+    check_random(family_model(name), 1, "recorded", seed=5)
