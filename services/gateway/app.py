@@ -20,12 +20,11 @@ from services.gateway.generation.door import Door, DoorFormats
 from services.gateway.generation.generation_route import GenerationRoute
 from services.gateway.http.browser_guard import BrowserGuard
 from services.gateway.http.openapi_document import (
-    ERRORS,
     SESSION_ERRORS,
     STREAM_ERRORS,
     DirectRoute,
     add_document,
-    body_documented_as,
+    add_serving,
 )
 from services.gateway.http.response_pieces import PieceSender
 from services.gateway.http.serving_route import GatewayContext, ServingRoute
@@ -177,17 +176,7 @@ def _add_completions(
         (tokenize, TokenizeRoute(context), TokenizeRequest),
         (detokenize, DetokenizeRoute(context), DetokenizeRequest),
     )
-    for endpoint, direct, model in serving:
-        route = DirectRoute(
-            direct.path,
-            endpoint,
-            direct=direct,
-            methods=["POST"],
-            responses=ERRORS,
-            openapi_extra=body_documented_as(model),
-        )
-        app.router.routes.append(route)
-    return {direct.path: direct for _, direct, _ in serving}
+    return {direct.path: add_serving(app, endpoint, direct, model) for endpoint, direct, model in serving}
 
 
 def _add_streams(

@@ -61,9 +61,7 @@ def info_router(
     router = APIRouter()
 
     def authorize(request: Request) -> None:
-        key = request.headers.get("x-api-key", "").strip()
-        given = f"Bearer {key}" if key else request.headers.get("authorization", "")
-        keyring.tenant(given.encode("latin-1"))
+        keyring.tenant_of(dict(request.headers.raw), request.url.path)
 
     @router.get("/v1/models")
     async def models(request: Request) -> Response:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port: int = sock.getsockname()[1]
     return port
+
+
+def free_ports(count: int) -> list[int]:
+    """Different TCP ports that were free a moment ago."""
+    with ExitStack() as stack:
+        made = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in made]
 
 
 class ServerProcess:

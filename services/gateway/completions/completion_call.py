@@ -16,72 +16,53 @@ from services.gateway.completions.request_translation import (
     field_names_of,
 )
 from services.gateway.completions.unsupported_fields import refuse_unsupported
+from services.gateway.generation.body_door import CallOrigin
 from services.gateway.generation.door import GenerationCall
-from services.gateway.generation.idempotency import IdempotentCall
 from services.gateway.generation.new_calls import count_once, in_session, seed_of
 from services.gateway.generation.session_conditions import with_conditions
-from services.gateway.http.request_headers import STREAM_GRACE, RawHeaders, given_session
+from services.gateway.http.request_headers import STREAM_GRACE, given_session
 from shared.errors import InvalidRequest
 from shared.messages import GenerateRequest
 
 PROMPT_LOGPROBS = b"prompt_logprobs"  # in a call's data: the answer has that field
 
 
-def chat_call(
-    body: ChatCompletionRequest,
-    headers: RawHeaders,
-    *,
-    request_id: str,
-    tenant: str,
-    once: IdempotentCall | None = None,
-    root_key: bytes = b"",
-) -> GenerationCall:
+def chat_call(body: ChatCompletionRequest, origin: CallOrigin) -> GenerationCall:
     """Makes the call of a chat completion. If the caller names no session it begins a new one.
 
     Args:
         body: The checked body.
-        headers: Headers of the request.
-        request_id: The id of the request as it travels.
-        tenant: Whose call it is.
-        once: What its `Idempotency-Key` says, if it has one.
-        root_key: The secret behind new session ids; see `root_key.py`.
+        origin: What the call has beside it.
 
     Raises:
         InvalidRequest: A field or header is wrong; names it.
     """
     unknown = refuse_unsupported(body)
-    session = given_session(headers, body.session_id)
-    request = chat_request(body, Origin(request_id, tenant, seed_of(once), session))
-    request = in_session(request, headers, body.session_must_exist, once, root_key)
-    return _call(body, headers, request_id, [count_once(request, once)], unknown)
+    session = given_session(origin.headers, body.session_id)
+    request = chat_request(body, Origin(origin.request_id, origin.tenant, seed_of(origin.once), session))
+    request = in_session(request, origin.headers, body.session_must_exist, origin.once, origin.root_key)
+    return _call(body, origin, [count_once(request, origin.once)], unknown)
 
 
-def completion_call(
-    body: CompletionRequest,
-    headers: RawHeaders,
-    *,
-    request_id: str,
-    tenant: str,
-    once: IdempotentCall | None = None,
-) -> GenerationCall:
+def completion_call(body: CompletionRequest, origin: CallOrigin, *, max_prompts: int) -> GenerationCall:
     """Makes the call of a text completion, of a session only if the caller names one; see `chat_call`."""
+    count, request_id = len(body.prompt), origin.request_id
+    if count > max_prompts:
+        raise InvalidRequest(f"`prompt` may have {max_prompts} prompts, got {count}", param="prompt")
     unknown = refuse_unsupported(body)
-    session = given_session(headers, body.session_id)
-    with_conditions(None, headers, body.session_must_exist, [])  # here a session only decides the route
-    count = len(body.prompt)
+    session = given_session(origin.headers, body.session_id)
+    # here a session only decides the route
+    with_conditions(None, origin.headers, body.session_must_exist, [])
     request_ids = [request_id] if count == 1 else [f"{request_id}-{place}" for place in range(count)]
-    requests = completion_requests(body, Origin(request_id, tenant, seed_of(once), session), request_ids)
+    from_call = Origin(request_id, origin.tenant, seed_of(origin.once), session)
+    requests = completion_requests(body, from_call, request_ids)
     if count == 1:
-        requests = [count_once(requests[0], once)]
-    return _call(body, headers, request_id, requests, unknown)
+        requests = [count_once(requests[0], origin.once)]
+    return _call(body, origin, requests, unknown)
 
 
 def _call(
-    body: SamplingBody,
-    headers: RawHeaders,
-    request_id: str,
-    requests: list[GenerateRequest],
-    unknown: list[str],
+    body: SamplingBody, origin: CallOrigin, requests: list[GenerateRequest], unknown: list[str]
 ) -> GenerationCall:
     options = body.stream_options
     ids = None if options is None else options.include_event_ids
@@ -91,11 +72,11 @@ def _call(
             param="stream_options.include_event_ids",
         )
     return GenerationCall(
-        request_id=request_id,
+        request_id=origin.request_id,
         requests=requests,
         stream=bool(body.stream),
         include_usage=options is not None and bool(options.include_usage),
-        event_ids=STREAM_GRACE in headers if ids is None else ids,
+        event_ids=STREAM_GRACE in origin.headers if ids is None else ids,
         timeout_s=body.timeout,
         unknown_fields=unknown,
         door_data=b"" if body.prompt_logprobs is None else PROMPT_LOGPROBS,

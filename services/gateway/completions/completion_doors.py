@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 
-from services.gateway.bodies.body_parser import parse_body
 from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
 from services.gateway.completions.completion_call import PROMPT_LOGPROBS, chat_call, completion_call
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
@@ -13,45 +12,23 @@ from services.gateway.completions.whole_responses import (
     completion_body,
     encode_in_time,
 )
-from services.gateway.generation.door import GenerationCall
+from services.gateway.generation.body_door import BodyDoor
 from services.gateway.generation.envelope import Envelope
-from services.gateway.generation.idempotency import IdempotentCall
-from services.gateway.http.serving_route import HttpExchange
 from services.gateway.settings import GatewaySettings
 from services.gateway.streams.event_writer import EventWriter
 from services.gateway.streams.resume_token import ResumeToken
 from shared.client import Completion
-from shared.errors import InvalidRequest
 from shared.messages import GenerateRequest
 
 
-class ChatDoor:
-    """The door of `/v1/chat/completions`.
-
-    Args:
-        settings: Limits of a body.
-        root_key: The secret behind new session ids; see `root_key.py`.
-    """
+class ChatDoor(BodyDoor[ChatCompletionRequest]):
+    """The door of `/v1/chat/completions`; `root_key` is the secret behind new session ids."""
 
     kind = "chat"
     path = "/v1/chat/completions"
 
     def __init__(self, settings: GatewaySettings, root_key: bytes) -> None:
-        self._max_values = settings.max_body_values
-        self._root_key = root_key
-
-    async def translate(
-        self, raw: bytes, exchange: HttpExchange, once: IdempotentCall | None
-    ) -> GenerationCall:
-        """See `Door`."""
-        return chat_call(
-            parse_body(raw, ChatCompletionRequest, self._max_values),
-            exchange.headers,
-            request_id=exchange.request_id,
-            tenant=exchange.tenant,
-            once=once,
-            root_key=self._root_key,
-        )
+        super().__init__(ChatCompletionRequest, chat_call, settings, root_key)
 
     def writer(
         self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool
@@ -77,28 +54,15 @@ class ChatDoor:
         return False
 
 
-class CompletionDoor:
+class CompletionDoor(BodyDoor[CompletionRequest]):
     """The door of `/v1/completions`; `settings` has the limits of a body."""
 
     kind = "completion"
     path = "/v1/completions"
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self._max_values = settings.max_body_values
-        self._max_prompts = settings.max_prompts
-
-    async def translate(
-        self, raw: bytes, exchange: HttpExchange, once: IdempotentCall | None
-    ) -> GenerationCall:
-        """See `Door`."""
-        body = parse_body(raw, CompletionRequest, self._max_values)
-        if len(body.prompt) > self._max_prompts:
-            raise InvalidRequest(
-                f"`prompt` may have {self._max_prompts} prompts, got {len(body.prompt)}", param="prompt"
-            )
-        return completion_call(
-            body, exchange.headers, request_id=exchange.request_id, tenant=exchange.tenant, once=once
-        )
+        make_call = partial(completion_call, max_prompts=settings.max_prompts)
+        super().__init__(CompletionRequest, make_call, settings)
 
     def writer(
         self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool

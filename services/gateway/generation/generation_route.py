@@ -5,7 +5,6 @@ formats are its `Door`'s. A streamed answer of one generation can be resumed, an
 for a while.
 """
 
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -13,8 +12,7 @@ from dataclasses import replace
 import msgspec
 import structlog
 
-from services.gateway.bodies.body_parser import check_content_type
-from services.gateway.bodies.large_bodies import is_large
+from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.generation.answer_cost import check_cost
 from services.gateway.generation.door import Door, GenerationCall
 from services.gateway.generation.envelope import envelope_of, fingerprint_of
@@ -23,7 +21,7 @@ from services.gateway.generation.idempotency import once_of
 from services.gateway.generation.repeated_calls import RepeatedCalls
 from services.gateway.http.request_headers import RawHeaders, stream_grace_s, time_limit_s
 from services.gateway.http.running_request import RunningRequest
-from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute, body_party
+from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.streams.detached_streams import DetachedStreams
 from services.gateway.streams.event_stream import (
     STREAM_HEADER,
@@ -36,7 +34,6 @@ from shared.client import GenerationStream
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import GenerateRequest
 from shared.telemetry.traces import TRACE_HEADERS
-from shared.web.limited_protocol import CONNECTION
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +41,7 @@ _MAX_NAMES = 256  # of unknown fields that are logged
 _TRACE_HEADERS = [(name, name.encode()) for name in TRACE_HEADERS]
 
 
-class GenerationRoute(ServingRoute):
+class GenerationRoute(BodyRoute):
     """Answers `POST` on the path of a door.
 
     Args:
@@ -62,23 +59,11 @@ class GenerationRoute(ServingRoute):
 
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
-        context = self.context
-        context.check_accepting()
-        exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
-        now_s = time.monotonic()
-        try:
-            context.rates.take_tokens(exchange.tenant, now_s)
-        finally:
-            exchange.reply.headers += context.rates.headers(exchange.tenant, now_s)
-        context.places.check_units(exchange.tenant)
-        check_content_type(exchange.headers)
-        raw = await self._read_body(exchange)
-        self.take_places(exchange, 1)
-        if is_large(raw):
-            async with context.large.turn(exchange.tenant):
-                call = await self._translate(raw, exchange)
-        else:
-            call = await self._translate(raw, exchange)
+        raw = await self.take_body(exchange)
+        once = once_of(exchange.headers, exchange.tenant, self.path, raw)
+        async with self.turn(exchange, raw):
+            call = await self.door.translate(raw, exchange, once)
+        del raw
         await self.serve_call(exchange, call)
 
     async def serve_call(self, exchange: HttpExchange, call: GenerationCall) -> None:
@@ -122,25 +107,6 @@ class GenerationRoute(ServingRoute):
             log.warning(
                 "unknown fields are ignored", request_id=exchange.request_id, route=self.path, fields=new
             )
-
-    async def _read_body(self, exchange: HttpExchange) -> bytes:
-        party = body_party(self.context, exchange.tenant, exchange.scope)
-        raw = await self.context.bodies.read_body(
-            exchange.receive,
-            exchange.headers,
-            exchange.tenant,
-            party,
-            arrived=exchange.scope[CONNECTION].body_arrived,
-        )
-        exchange.held += len(raw)
-        exchange.body_read = True
-        self.context.metrics.request_bytes.inc(len(raw))
-        return raw
-
-    async def _translate(self, raw: bytes, exchange: HttpExchange) -> GenerationCall:
-        return await self.door.translate(
-            raw, exchange, once_of(exchange.headers, exchange.tenant, self.path, raw)
-        )
 
     async def _run(
         self, exchange: HttpExchange, call: GenerationCall, timeout_s: float, running: RunningRequest

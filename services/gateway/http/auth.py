@@ -9,8 +9,11 @@ import hmac
 import re
 import secrets
 
+from services.gateway.http.error_shapes import is_anthropic
 from services.gateway.http.errors import HttpRefusal
+from services.gateway.http.request_headers import RawHeaders
 
+_ALSO_ANTHROPIC = ("/v1/models", "/v1/streams")  # besides the Messages API
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -55,6 +58,10 @@ class Keyring:
     def _digest(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, key=self._secret, digest_size=32).digest()
 
+    def tenant_of(self, headers: RawHeaders, path: str) -> str:
+        """The tenant of a request; see `given_key` and `tenant`."""
+        return self.tenant(given_key(headers, path))
+
     def tenant(self, authorization: bytes) -> str:
         """The tenant that an `Authorization` header stands for; raises a 401 `HttpRefusal`."""
         if not self._tenants:
@@ -73,6 +80,22 @@ class Keyring:
         if not found:
             raise _refuse("invalid_api_key", "the API key is not known here")
         return found
+
+
+def given_key(headers: RawHeaders, path: str) -> bytes:
+    """The key of a request, as the value of an `Authorization` header; empty if it has none.
+
+    Routes that Anthropic's clients call take it from `x-api-key` as well; there that header comes first.
+
+    Args:
+        headers: Headers of the request.
+        path: The route.
+    """
+    if is_anthropic(path) or path.startswith(_ALSO_ANTHROPIC) or path == "/":
+        key = headers.get(b"x-api-key", b"").strip()
+        if key:
+            return b"Bearer " + key
+    return headers.get(b"authorization", b"")
 
 
 def _refuse(code: str, message: str) -> HttpRefusal:

@@ -11,6 +11,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.types import ASGIApp
 
+from services.gateway.http.serving_route import ServingRoute
+
 _REF = "#/components/schemas/{model}"
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"description": text}
@@ -48,6 +50,34 @@ def body_documented_as(model: type[BaseModel]) -> dict[str, Any]:
     """Documents a body that no endpoint declares, since the gateway reads it within its own limits."""
     content = {"application/json": {"schema": {"$ref": _REF.format(model=model.__name__)}}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def add_serving(
+    app: FastAPI,
+    endpoint: Callable[..., Any],
+    direct: ServingRoute,
+    body: type[BaseModel],
+    responses: dict[int | str, dict[str, Any]] = ERRORS,
+) -> ServingRoute:
+    """Documents a route that takes a body by `POST`, and returns its application.
+
+    Args:
+        app: Gets the route.
+        endpoint: Has the description.
+        direct: The application, which knows its path.
+        body: Model of the bodies.
+        responses: How it fails.
+    """
+    route = DirectRoute(
+        direct.path,
+        endpoint,
+        direct=direct,
+        methods=["POST"],
+        responses=responses,
+        openapi_extra=body_documented_as(body),
+    )
+    app.router.routes.append(route)
+    return direct
 
 
 def add_document(app: FastAPI, bodies: Sequence[type[BaseModel]]) -> None:

@@ -9,6 +9,7 @@ from services.gateway.http.errors import Headers, header_value
 from services.gateway.http.response_pieces import send_pieces
 from shared.messages import Accepted, SessionOutcome, Usage
 
+_ID_HEADERS = (b"x-request-id", b"request-id")  # the second is Anthropic's
 _JSON = (b"content-type", b"application/json")
 
 
@@ -107,10 +108,18 @@ class Reply:
         """Returns whether the status was sent and cannot be changed."""
         return self.status != 0
 
-    def set_request_id(self, shown_id: str) -> None:
-        """Puts the id by which the caller knows the request into the headers, in place of an earlier one."""
-        others = [header for header in self.headers if header[0] != b"x-request-id"]
-        self.headers = [(b"x-request-id", shown_id.encode()), *others]
+    def set_request_id(self, shown_id: str, *, anthropic: bool = False) -> None:
+        """Puts the id by which the caller knows the request into the headers, in place of an earlier one.
+
+        Args:
+            shown_id: The id.
+            anthropic: The header that Anthropic's clients read has it as well, from now on.
+        """
+        names = [name for name, _ in self.headers if name in _ID_HEADERS] or [b"x-request-id"]
+        if anthropic:
+            names = list(_ID_HEADERS)
+        others = [header for header in self.headers if header[0] not in _ID_HEADERS]
+        self.headers = [*((name, shown_id.encode()) for name in names), *others]
 
     async def send_whole(self, status: int, body: bytes, headers: Headers, *, more: bool = False) -> None:
         """Sends a JSON response. With `more`, the connection waits for `finish`."""

@@ -17,7 +17,7 @@ from services.gateway.bodies.body_reader import LINGER_S, BodyReader, discard_bo
 from services.gateway.bodies.large_bodies import LargeBodies
 from services.gateway.http.auth import Keyring
 from services.gateway.http.disconnects import ClientDisconnected, StreamLeft
-from services.gateway.http.error_shapes import error_body
+from services.gateway.http.error_shapes import error_body, is_anthropic
 from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, error_event
 from services.gateway.http.quota import Quota
 from services.gateway.http.rate_limits import RateLimiter
@@ -130,7 +130,7 @@ class ServingRoute(ABC):
         headers: RawHeaders = dict(scope["headers"])
         shown_id, request_id = request_ids(headers, new_request_id())
         reply = Reply(send)
-        reply.set_request_id(shown_id)
+        reply.set_request_id(shown_id, anthropic=is_anthropic(self.path))
         exchange = HttpExchange(scope, headers, receive, reply, shown_id, request_id)
         try:
             await self.serve_request(exchange)
@@ -149,6 +149,24 @@ class ServingRoute(ABC):
             self.context.places.free_units(exchange.tenant, exchange.places)
             self.context.held.free_units(exchange.tenant, exchange.held)
         self._record(exchange, started_s)
+
+    def admit(self, exchange: HttpExchange) -> None:
+        """Finds the tenant of a request, and checks whether it may make one now.
+
+        Every answer tells what is left of the tenant's rate, if it has a limit.
+
+        Raises:
+            Unavailable: No requests are welcome.
+            RateLimited: The tenant is over its rate.
+            HttpRefusal: The key is not known.
+        """
+        context, now_s = self.context, time.monotonic()
+        context.check_accepting()
+        exchange.tenant = context.keyring.tenant_of(exchange.headers, self.path)
+        try:
+            context.rates.take_tokens(exchange.tenant, now_s)
+        finally:
+            exchange.reply.headers += context.rates.headers(exchange.tenant, now_s)
 
     def take_places(self, exchange: HttpExchange, count: int) -> None:
         """Takes places that the request holds until its end; raises like `Quota.take_units`."""

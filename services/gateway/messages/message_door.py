@@ -1,23 +1,18 @@
-"""The door of `/v1/messages`, and the route that counts the tokens of a message.
-
-Keys may come as `x-api-key`, as Anthropic's clients send them; every answer has a `request-id`.
-"""
+"""The door of `/v1/messages`, and the route that counts the tokens of a message."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from pydantic import BaseModel
 from starlette.types import ASGIApp
 
-from services.gateway.bodies.body_parser import parse_body
-from services.gateway.generation.door import GenerationCall
+from services.gateway.generation.body_door import BodyDoor
 from services.gateway.generation.envelope import Envelope
 from services.gateway.generation.field_names import renamed
 from services.gateway.generation.generation_route import GenerationRoute
-from services.gateway.generation.idempotency import IdempotentCall
-from services.gateway.http.openapi_document import ERRORS, DirectRoute, body_documented_as
+from services.gateway.http.error_shapes import ANTHROPIC
+from services.gateway.http.openapi_document import add_serving
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.messages.message_events import MessageEventWriter, whole_message
 from services.gateway.messages.message_schema import CountTokensRequest, MessagesRequest
@@ -40,33 +35,14 @@ from shared.messages import Delta, GenerateRequest
 BODIES: list[type[BaseModel]] = [MessagesRequest, CountTokensRequest]
 
 
-class MessageDoor:
-    """The door of `/v1/messages`.
-
-    Args:
-        settings: Limits of a body.
-        root_key: The secret behind new session ids; see `root_key.py`.
-    """
+class MessageDoor(BodyDoor[MessagesRequest]):
+    """The door of `/v1/messages`; `root_key` is the secret behind new session ids."""
 
     kind = "message"
-    path = "/v1/messages"
+    path = ANTHROPIC
 
     def __init__(self, settings: GatewaySettings, root_key: bytes) -> None:
-        self._max_values = settings.max_body_values
-        self._root_key = root_key
-
-    async def translate(
-        self, raw: bytes, exchange: HttpExchange, once: IdempotentCall | None
-    ) -> GenerationCall:
-        """See `Door`."""
-        return message_call(
-            parse_body(raw, MessagesRequest, self._max_values),
-            exchange.headers,
-            request_id=exchange.request_id,
-            tenant=exchange.tenant,
-            once=once,
-            root_key=self._root_key,
-        )
+        super().__init__(MessagesRequest, message_call, settings, root_key)
 
     def writer(
         self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool
@@ -98,27 +74,13 @@ class MessageDoor:
         return True
 
 
-class MessageRoute(GenerationRoute):
-    """Answers `POST /v1/messages`."""
-
-    async def serve_request(self, exchange: HttpExchange) -> None:
-        """See `ServingRoute`."""
-        speak_anthropic(exchange)
-        await super().serve_request(exchange)
-
-
 class CountTokensRoute(JsonRoute[CountTokensRequest]):
     """Answers `POST /v1/messages/count_tokens`."""
 
     ignored = IGNORED
 
     def __init__(self, context: GatewayContext) -> None:
-        super().__init__("/v1/messages/count_tokens", CountTokensRequest, context)
-
-    async def serve_request(self, exchange: HttpExchange) -> None:
-        """See `ServingRoute`."""
-        speak_anthropic(exchange)
-        await super().serve_request(exchange)
+        super().__init__(f"{ANTHROPIC}/count_tokens", CountTokensRequest, context)
 
     async def answer_body(self, body: CountTokensRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
         """See `JsonRoute`."""
@@ -131,18 +93,11 @@ class CountTokensRoute(JsonRoute[CountTokensRequest]):
         return msgspec.json.encode({"input_tokens": told.count})
 
 
-def speak_anthropic(exchange: HttpExchange) -> None:
-    """Takes a key from `x-api-key`, and names the request as Anthropic's clients expect."""
-    exchange.reply.headers.append((b"request-id", exchange.shown_id.encode()))
-    key = exchange.headers.get(b"x-api-key", b"").strip()
-    if key:
-        exchange.headers = {**exchange.headers, b"authorization": b"Bearer " + key}
-
-
 def add_messages(
     app: FastAPI, door: MessageDoor, context: GatewayContext, detached: DetachedStreams
 ) -> dict[str, ASGIApp]:
     """Adds the routes and returns the application for each path."""
+    count = CountTokensRoute(context)
 
     async def messages() -> None:
         """Continues a conversation, in the shapes of Anthropic's Messages API; with `stream` as events."""
@@ -150,18 +105,7 @@ def add_messages(
     async def count_tokens() -> None:
         """Counts the tokens of a message without answering it."""
 
-    serving: tuple[tuple[Any, GenerationRoute | CountTokensRoute, type[BaseModel]], ...] = (
-        (messages, MessageRoute(door, context, detached), MessagesRequest),
-        (count_tokens, CountTokensRoute(context), CountTokensRequest),
-    )
-    for endpoint, direct, model in serving:
-        route = DirectRoute(
-            direct.path,
-            endpoint,
-            direct=direct,
-            methods=["POST"],
-            responses=ERRORS,
-            openapi_extra=body_documented_as(model),
-        )
-        app.router.routes.append(route)
-    return {direct.path: direct for _, direct, _ in serving}
+    return {
+        door.path: add_serving(app, messages, GenerationRoute(door, context, detached), MessagesRequest),
+        count.path: add_serving(app, count_tokens, count, CountTokensRequest),
+    }

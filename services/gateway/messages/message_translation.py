@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from services.gateway.generation.body_door import CallOrigin
 from services.gateway.generation.door import GenerationCall
-from services.gateway.generation.idempotency import IdempotentCall
 from services.gateway.generation.new_calls import count_once, in_session, seed_of
-from services.gateway.http.request_headers import STREAM_GRACE, RawHeaders, given_session
+from services.gateway.http.request_headers import STREAM_GRACE, given_session
 from services.gateway.messages.message_input import conversation_of
 from services.gateway.messages.message_schema import ConversationBody, MessagesRequest
 from services.gateway.messages.message_tools import structure_of, template_of, tool_use_of
@@ -28,37 +28,25 @@ IGNORED = frozenset(
 _UNSERVED = ("mcp_servers", "container", "context_management")
 
 
-def message_call(
-    body: MessagesRequest,
-    headers: RawHeaders,
-    *,
-    request_id: str,
-    tenant: str,
-    once: IdempotentCall | None = None,
-    root_key: bytes = b"",
-) -> GenerationCall:
+def message_call(body: MessagesRequest, origin: CallOrigin) -> GenerationCall:
     """Makes the call of a message. If the caller names no session it begins a new one.
 
     Args:
         body: The checked body.
-        headers: Headers of the request.
-        request_id: The id of the request as it travels.
-        tenant: Whose call it is.
-        once: What its `Idempotency-Key` says, if it has one.
-        root_key: The secret behind new session ids; see `root_key.py`.
+        origin: What the call has beside it.
 
     Raises:
         InvalidRequest: A field or header is wrong; names it.
     """
     _refuse_unserved(body)
-    session = given_session(headers, body.session_id)
+    once, session = origin.once, given_session(origin.headers, body.session_id)
     sampling: dict[str, Any] = {
         name: getattr(body, name)
         for name in ("temperature", "top_p", "top_k")
         if getattr(body, name) is not None
     }
     request = GenerateRequest(
-        request_id=request_id,
+        request_id=origin.request_id,
         model=body.model,
         messages=conversation_of(body.messages, body.system, whole=_is_whole(body, session)),
         sampling=Sampling(
@@ -68,19 +56,19 @@ def message_call(
             **sampling,
         ),
         session=session,
-        tenant=tenant,
+        tenant=origin.tenant,
         delivery="stream" if body.stream else "whole",
         tools=tool_use_of(body.tools, body.tool_choice),
         structured=structure_of(body),
         template=template_of(body, body.max_tokens),
     )
-    request = in_session(request, headers, None, once, root_key)
+    request = in_session(request, origin.headers, None, once, origin.root_key)
     hides = body.thinking is not None and body.thinking.display == "omitted"
     return GenerationCall(
-        request_id=request_id,
+        request_id=origin.request_id,
         requests=[count_once(request, once)],
         stream=bool(body.stream),
-        event_ids=STREAM_GRACE in headers,
+        event_ids=STREAM_GRACE in origin.headers,
         timeout_s=body.timeout,
         unknown_fields=[name[:64] for name in body.model_extra or () if name not in IGNORED],
         door_data=_HIDES_THINKING if hides else b"",

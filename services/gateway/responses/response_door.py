@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fastapi import FastAPI, Query
 from starlette.types import ASGIApp
 
-from services.gateway.http.openapi_document import ERRORS, DirectRoute, body_documented_as
+from services.gateway.http.openapi_document import ERRORS, DirectRoute, add_serving
 from services.gateway.http.quota import Quota
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.responses.background_runs import BackgroundRuns
@@ -69,16 +69,7 @@ def add_responses(
     serving = ResponseRoute(context, parts.store, parts.background)
     stored = StoredResponses(context, parts.store, parts.background)
     one = PATH + "/{response_id}"
-    app.router.routes.append(
-        DirectRoute(
-            PATH,
-            create_response,
-            direct=serving,
-            methods=["POST"],
-            responses=_ERRORS,
-            openapi_extra=body_documented_as(ResponseRequest),
-        )
-    )
+    add_serving(app, create_response, serving, ResponseRequest, _ERRORS)
     for method, path, endpoint in (
         ("GET", one, get_response),
         ("DELETE", one, delete_response),

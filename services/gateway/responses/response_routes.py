@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from services.gateway.bodies.body_parser import check_content_type, parse_body
-from services.gateway.bodies.large_bodies import is_large
+from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.generation.answer_cost import check_cost, entries_of_token
 from services.gateway.generation.generation_route import trace_headers
 from services.gateway.http.errors import Headers
 from services.gateway.http.request_headers import time_limit_s
 from services.gateway.http.running_request import RunningRequest
-from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute, body_party
+from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.response_events import DONE, ResponseEvent, ResponseEvents
 from services.gateway.responses.response_run import FRAMES_AT_ONCE, KeptRun, ResponseEnd, event_batches
@@ -25,7 +24,6 @@ from shared.client import GenerationStream
 from shared.client.calls.responses_client import ResponsesClient
 from shared.errors import ResponseNotFound, RyzError
 from shared.messages import ResponseRecord, Tokens
-from shared.web.limited_protocol import CONNECTION
 
 PATH = "/v1/responses"
 _MANY = 20_000  # tokens and log probabilities; beyond it an answer is encoded in a thread
@@ -36,7 +34,7 @@ EVENT_HEADERS: Headers = [
 ]
 
 
-class ResponseRoute(ServingRoute):
+class ResponseRoute(BodyRoute):
     """Answers `POST`.
 
     Args:
@@ -89,18 +87,7 @@ class ResponseRoute(ServingRoute):
 
     async def _serve(self, exchange: HttpExchange) -> None:
         context, settings = self.context, self.context.settings
-        context.check_accepting()
-        exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
-        context.rates.take_tokens(exchange.tenant, time.monotonic())
-        context.places.check_units(exchange.tenant)
-        check_content_type(exchange.headers)
-        raw = await self._read_body(exchange)
-        self.take_places(exchange, 1)
-        if is_large(raw):
-            async with context.large.turn(exchange.tenant):
-                body = parse_body(raw, ResponseRequest, settings.max_body_values)
-        else:
-            body = parse_body(raw, ResponseRequest, settings.max_body_values)
+        body = await self.take_model(exchange, ResponseRequest)
         history = await self.history_of(body, exchange.tenant)
         call = self.make_call(body, history, exchange.request_id, exchange.tenant)
         exchange.model = call.request.model
@@ -125,20 +112,6 @@ class ResponseRoute(ServingRoute):
                     await self._stream(exchange, call, stream)
                 else:
                     await self._whole(exchange, call, stream)
-
-    async def _read_body(self, exchange: HttpExchange) -> bytes:
-        party = body_party(self.context, exchange.tenant, exchange.scope)
-        raw = await self.context.bodies.read_body(
-            exchange.receive,
-            exchange.headers,
-            exchange.tenant,
-            party,
-            arrived=exchange.scope[CONNECTION].body_arrived,
-        )
-        exchange.held += len(raw)
-        exchange.body_read = True
-        self.context.metrics.request_bytes.inc(len(raw))
-        return raw
 
     async def _begin(
         self, exchange: HttpExchange, call: ResponseCall, timeout_s: float, running: RunningRequest

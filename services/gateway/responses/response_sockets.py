@@ -55,7 +55,7 @@ class ResponseSockets:
         headers = dict(scope["headers"])
         try:
             context.check_accepting()
-            tenant = context.keyring.tenant(headers.get(b"authorization", b""))
+            tenant = context.keyring.tenant_of(headers, PATH)
             self._places.take_units(tenant)
         except (RyzError, HttpRefusal) as error:
             answer = answer_for(error)

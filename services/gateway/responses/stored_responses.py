@@ -1,6 +1,5 @@
 """The routes of responses that exist: read, follow, cancel, delete, list their input."""
 
-import time
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -36,10 +35,7 @@ class StoredResponses(ServingRoute):
 
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
-        context = self.context
-        context.check_accepting()
-        exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
-        context.rates.take_tokens(exchange.tenant, time.monotonic())
+        self.admit(exchange)
         self.take_places(exchange, 1)
         name = str(exchange.scope["path_params"]["response_id"])
         try:

@@ -225,7 +225,7 @@ class SessionRoutes:
     def _asker(self, request: Request) -> str:
         context = self._context
         context.check_accepting()
-        tenant = context.keyring.tenant(request.headers.get("authorization", "").encode("latin-1"))
+        tenant = context.keyring.tenant_of(dict(request.headers.raw), request.url.path)
         context.rates.take_tokens(tenant, time.monotonic())
         return tenant
 

@@ -5,7 +5,6 @@ already are left out. The events are those of the stream as it began.
 """
 
 import re
-import time
 from urllib.parse import parse_qs
 
 from services.gateway.http.errors import HttpRefusal
@@ -45,9 +44,7 @@ class StreamRoute(ServingRoute):
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
         context, settings = self.context, self.context.settings
-        context.check_accepting()
-        exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
-        context.rates.take_tokens(exchange.tenant, time.monotonic())
+        self.admit(exchange)
         if exchange.scope["method"] == "DELETE":
             self.take_places(exchange, 1)
             found = await self._attach(exchange, NOTHING_YET, settings.stream_attach_timeout_s)

@@ -1,22 +1,19 @@
 """The base of routes that take a JSON body, ask something on the bus, and answer with JSON."""
 
-import time
 from abc import abstractmethod
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
-from services.gateway.bodies.body_parser import check_content_type, parse_body
-from services.gateway.bodies.large_bodies import is_large
+from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.http.request_headers import time_limit_s
-from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute, body_party
+from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from shared.errors import InvalidRequest
-from shared.web.limited_protocol import CONNECTION
 
 B = TypeVar("B", bound=BaseModel)
 
 
-class JsonRoute(ServingRoute, Generic[B]):
+class JsonRoute(BodyRoute, Generic[B]):
     """Answers `POST` on a path within the limits of all requests.
 
     Args:
@@ -45,19 +42,7 @@ class JsonRoute(ServingRoute, Generic[B]):
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
         context, settings = self.context, self.context.settings
-        context.check_accepting()
-        exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
-        context.rates.take_tokens(exchange.tenant, time.monotonic())
-        context.places.check_units(exchange.tenant)
-        check_content_type(exchange.headers)
-        raw = await self._read_body(exchange)
-        self.take_places(exchange, 1)
-        if is_large(raw):
-            async with context.large.turn(exchange.tenant):
-                body = parse_body(raw, self._body, settings.max_body_values)
-        else:
-            body = parse_body(raw, self._body, settings.max_body_values)
-        del raw
+        body = await self.take_model(exchange, self._body)
         unknown = [name for name in body.model_extra or () if name not in self.ignored]
         if unknown and settings.strict_fields:
             name = unknown[0][:64]
@@ -73,16 +58,3 @@ class JsonRoute(ServingRoute, Generic[B]):
             answer = await self.answer_body(body, exchange, timeout_s)
             headers = exchange.outcome.headers() if exchange.outcome.group else []
             await exchange.reply.send_whole(200, answer, headers)
-
-    async def _read_body(self, exchange: HttpExchange) -> bytes:
-        raw = await self.context.bodies.read_body(
-            exchange.receive,
-            exchange.headers,
-            exchange.tenant,
-            body_party(self.context, exchange.tenant, exchange.scope),
-            arrived=exchange.scope[CONNECTION].body_arrived,
-        )
-        exchange.held += len(raw)
-        exchange.body_read = True
-        self.context.metrics.request_bytes.inc(len(raw))
-        return raw

@@ -44,6 +44,29 @@ async def test_answers_tell_their_time_and_what_is_left_of_a_limit(stream: bool)
         assert left == [(200, "2"), (200, "1"), (200, "0"), (429, "0")]
 
 
+async def test_every_route_under_the_limit_tells_what_is_left_of_it() -> None:
+    async with (
+        running_gateway(rate_limit_rps=0.01, rate_limit_burst=9) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        left = []
+        for path in (
+            CHAT,
+            "/v1/completions",
+            "/v1/messages",
+            "/v1/messages/count_tokens",
+            "/v1/responses",
+            "/v1/embeddings",
+            "/tokenize",
+            "/detokenize",
+        ):
+            answer = await http.post(path, json={})
+            assert answer.status_code == 400, path
+            left.append(answer.headers["x-ratelimit-remaining-requests"])
+        left.append((await http.get("/v1/responses/a-b")).headers["x-ratelimit-remaining-requests"])
+        assert left == list("876543210")
+
+
 async def test_an_unknown_field_is_an_error_if_the_operator_says_so() -> None:
     body = GOOD | {"brand_new": 1}
     async with (

@@ -11,13 +11,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
-from tests.kits.servers import NatsServer, free_port
+from tests.kits.servers import NatsServer, free_ports
 
 ROOT = Path(__file__).parents[3]
 START_S = 60.0
@@ -147,8 +149,8 @@ class Fleet:
         self.folder = folder
         self.settings = settings
         self.groups = groups
-        self.ports = [free_port(), free_port()]
-        self.admin = free_port()
+        self.ports = free_ports(2)
+        self.admin_ports = free_ports(groups)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -169,16 +171,24 @@ class Fleet:
 
     def await_gateway(self, place: int) -> None:
         """Waits until the gateway answers and lists the model."""
+        self.await_answer(
+            f"gateway{place}",
+            f"{self.gateways[place]}/v1/models",
+            lambda answer: answer.status_code == 200 and bool(answer.json()["data"]),
+        )
+
+    def await_answer(self, name: str, url: str, good: Callable[[httpx.Response], bool]) -> None:
+        """Waits for a good answer of a process; fails at once if the process ends."""
         give_up = time.monotonic() + START_S
-        headers = {"Authorization": f"Bearer {KEYS['one']}"}
         while True:
-            try:
-                answer = httpx.get(f"{self.gateways[place]}/v1/models", headers=headers, timeout=5)
-                if answer.status_code == 200 and answer.json()["data"]:
+            with suppress(httpx.TransportError):
+                if good(httpx.get(url, headers={"Authorization": f"Bearer {KEYS['one']}"}, timeout=5)):
                     return
-            except httpx.TransportError:
-                pass
-            assert time.monotonic() < give_up, f"gateway {place} is not ready; see {self.folder}"
+            ended = self.processes[name].poll()
+            if ended is not None or time.monotonic() > give_up:
+                end = (self.folder / f"{name}.log").read_text(errors="replace")[-2000:]
+                state = "is not ready" if ended is None else f"ended with {ended}"
+                raise AssertionError(f"{name} {state}; its log ends with:\n{end}")
             time.sleep(0.05)
 
     def gateway_metric(self, place: int, name: str) -> float:
@@ -188,8 +198,8 @@ class Fleet:
     def running(self) -> float:
         """Number of sequences in the groups, waiting ones included."""
         return sum(
-            self._metric(f"http://127.0.0.1:{self.admin + place}", f"ryz_worker_num_requests_{state}")
-            for place in range(self.groups)
+            self._metric(f"http://127.0.0.1:{port}", f"ryz_worker_num_requests_{state}")
+            for port in self.admin_ports
             for state in ("running", "waiting")
         )
 
@@ -207,28 +217,41 @@ class Fleet:
                 return float(line.rpartition(" ")[2])
         return 0.0
 
-    def __enter__(self) -> Self:
+    def start_group(self, place: int) -> None:
+        """Starts or restarts a group without waiting for it."""
+        step = {"null_step_delay_ms": str(STEP_MS)}
+        self._start(
+            f"group{place}", "worker", group=f"g{place}", engine="null", model_name="demo",
+            admin_port=str(self.admin_ports[place]), **step,
+        )  # fmt: skip
+
+    def start_all(self) -> None:
+        """Starts the servers and services, and waits until they serve."""
         self.nats.start()
         self._start("router", "router")
         for place in range(self.groups):
-            self._start(
-                f"group{place}", "worker", group=f"g{place}", engine="null", model_name="demo",
-                null_step_delay_ms=str(STEP_MS), admin_port=str(self.admin + place),
-            )  # fmt: skip
-        for place in range(2):
+            self.start_group(place)
+        for place in range(len(self.ports)):
             self.start_gateway(place)
+        for place in range(len(self.ports)):
+            self.await_gateway(place)
+
+    def stop_all(self) -> None:
+        """Ends what was started, whether all of it was or not."""
+        for name in tuple(self.processes):
+            self.kill(name)
+        self.nats.stop()
+
+    def __enter__(self) -> Self:
         try:
-            for place in range(2):
-                self.await_gateway(place)
+            self.start_all()
         except BaseException:
-            self.__exit__()
+            self.stop_all()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in tuple(self.processes):
-            self.kill(name)
-        self.nats.stop()
+        self.stop_all()
 
     def _start(self, name: str, service: str, **settings: str) -> None:
         env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}

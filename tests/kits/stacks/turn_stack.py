@@ -1,16 +1,14 @@
 """A stack of processes with sessions: broker, Redis, KV state service, router, groups, two gateways."""
 
 import asyncio
-import time
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
 import redis
 
 from tests.kits.servers import RedisServer
-from tests.kits.stacks.stream_stack import KEYS, START_S, Fleet
+from tests.kits.stacks.stream_stack import KEYS, Fleet
 
 JSON = dict[str, Any]
 # on an overloaded machine the store is slow and heartbeats are late
@@ -71,43 +69,29 @@ class TurnsFleet(Fleet):
             named = {"X-Session-Id": session, **(headers or {})}
             return await http.post("/v1/chat/completions", json=body(text, **more), headers=named)
 
-    def start_group(self, place: int) -> None:
-        """Starts or restarts a group without waiting for it."""
-        self._start(
-            f"group{place}", "worker", group=f"g{place}", engine="null", model_name="demo",
-            admin_port=str(self.admin + place),
-        )  # fmt: skip
-
     def await_group(self, place: int) -> None:
         """Waits until the group is ready."""
-        give_up = time.monotonic() + START_S
-        while True:
-            with suppress(httpx.TransportError):
-                if httpx.get(f"http://127.0.0.1:{self.admin + place}/ready", timeout=5).status_code == 200:
-                    return
-            assert time.monotonic() < give_up, f"group {place} is not ready; see {self.folder}"
-            time.sleep(0.05)
+        url = f"http://127.0.0.1:{self.admin_ports[place]}/ready"
+        self.await_answer(f"group{place}", url, lambda answer: answer.status_code == 200)
 
     def flush(self) -> None:
         """Deletes everything in Redis."""
         with redis.Redis.from_url(self.redis.url) as store:
             store.flushall()
 
-    def __enter__(self) -> Self:
+    def start_all(self) -> None:
+        """See `Fleet`."""
         self.redis.start()
-        super().__enter__()
+        super().start_all()
         self._start("kvstate", "kvstate", redis_url=self.redis.url)
         for place in range(self.groups):
             self.await_group(place)
-        give_up = time.monotonic() + START_S
-        headers = {"Authorization": f"Bearer {KEYS['one']}"}
-        while httpx.get(f"{self.gateways[0]}/v1/sessions", headers=headers, timeout=5).status_code != 200:
-            assert time.monotonic() < give_up, f"no state service; see {self.folder}"
-            time.sleep(0.05)
-        return self
+        sessions = f"{self.gateways[0]}/v1/sessions"
+        self.await_answer("kvstate", sessions, lambda answer: answer.status_code == 200)
 
-    def __exit__(self, *args: object) -> None:
-        super().__exit__(*args)
+    def stop_all(self) -> None:
+        """See `Fleet`."""
+        super().stop_all()
         self.redis.stop()
 
 

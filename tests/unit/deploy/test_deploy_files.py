@@ -102,7 +102,7 @@ def test_passwords_are_checked_before_a_service_could_stumble_over_them() -> Non
     assert check["command"][-1] == "check"
     assert check["volumes"] == [f"./deploy/configure.py:{check['command'][-2]}:ro"]
     done = {"check-env": {"condition": "service_completed_successfully"}}
-    assert all(SERVICES[name]["depends_on"] == done for name in ("nats", *STORES))
+    assert all(SERVICES[name]["depends_on"] == done for name in ("nats", "model", *STORES))
 
 
 def test_workers_read_the_volume_that_the_command_fills() -> None:

@@ -15,6 +15,7 @@ from services.gateway.bodies.json_shape import MAX_VALUES, read_json
 from services.gateway.completions.completion_call import chat_call, completion_call
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.completions.message_schema import MAX_PARTS
+from services.gateway.generation.body_door import CallOrigin
 from services.gateway.http.errors import answer_for
 from services.gateway.sessions import session_file
 from services.gateway.sessions.session_schema import NewSession
@@ -23,6 +24,7 @@ from shared.errors import InvalidRequest, RequestTooLarge, RyzError
 SIZE = 4 * 2**20
 CPU_S = 0.25  # measured: 0.08 s at most; without bounds up to 15 s
 MAX_ANSWER = 1024
+ORIGIN = CallOrigin("r-1", "t", {})
 CHAT = '{"model":"demo","messages":[{"role":"user","content":"hi"}],'
 FILE = '{"format":"ryzanstein.session","format_version":1,"sha256":"0",'
 
@@ -113,11 +115,11 @@ FILES: dict[str, Callable[[], str]] = {
 
 
 def chat(raw: bytes) -> object:
-    return chat_call(parse_body(raw, ChatCompletionRequest), {}, request_id="r-1", tenant="t")
+    return chat_call(parse_body(raw, ChatCompletionRequest), ORIGIN)
 
 
 def completion(raw: bytes) -> object:
-    return completion_call(parse_body(raw, CompletionRequest), {}, request_id="r-1", tenant="t")
+    return completion_call(parse_body(raw, CompletionRequest), ORIGIN, max_prompts=100)
 
 
 def session(raw: bytes) -> object:
@@ -169,7 +171,7 @@ def test_only_a_few_unknown_fields_are_looked_at_for_slips(monkeypatch: pytest.M
     monkeypatch.setattr(difflib, "get_close_matches", matches)
     extra = {f"temperatur{index}": 1 for index in range(200)}
     raw = json.dumps(extra | {"model": "m", "messages": [{"role": "user", "content": "x"}]}).encode()
-    call = chat_call(parse_body(raw, ChatCompletionRequest), {}, request_id="r-1", tenant="t")
+    call = chat_call(parse_body(raw, ChatCompletionRequest), ORIGIN)
     assert len(call.unknown_fields) == 200
     assert len(asked) == 16
 

@@ -4,6 +4,7 @@ import pytest
 
 from services.gateway.completions.completion_call import chat_call
 from services.gateway.completions.completion_schema import ChatCompletionRequest
+from services.gateway.generation.body_door import CallOrigin
 from services.gateway.generation.idempotency import IdempotentCall, once_of
 from shared.errors import InvalidRequest
 from shared.identity import is_made_session_id
@@ -49,7 +50,7 @@ def test_a_wrong_key_is_named(key: bytes) -> None:
 
 
 def test_two_gateways_make_the_same_call_of_it() -> None:
-    calls = [chat_call(BODY, {}, request_id=name, tenant="t", once=once()) for name in ("r-1", "r-2")]
+    calls = [chat_call(BODY, CallOrigin(name, "t", {}, once())) for name in ("r-1", "r-2")]
     first, second = (call.requests[0] for call in calls)
     assert first.sampling.seed == second.sampling.seed != 0
     assert first.session == second.session
@@ -58,4 +59,4 @@ def test_two_gateways_make_the_same_call_of_it() -> None:
     assert first.session.given  # it is looked up
     assert not first.session.must_exist
     assert (first.call_key, first.call_digest) == (once().name, once().digest)
-    assert chat_call(BODY, {}, request_id="r", tenant="t").requests[0].call_key == ""
+    assert chat_call(BODY, CallOrigin("r", "t", {})).requests[0].call_key == ""

@@ -197,6 +197,26 @@ def test_keys_map_to_tenants_and_wrong_ones_are_401() -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "tenant"),
+    [
+        ("/v1/messages", "acme"),
+        ("/v1/messages/count_tokens", "acme"),
+        ("/v1/models", "acme"),
+        ("/v1/streams", "acme"),
+        ("/v1/chat/completions", "umbrella"),
+        ("/v1/responses", "umbrella"),
+    ],
+)
+def test_routes_of_anthropics_clients_take_their_header_for_a_key(path: str, tenant: str) -> None:
+    ring = Keyring(parse_keys("secret-1:acme,secret-2:umbrella"))
+    assert ring.tenant_of({b"x-api-key": b"secret-1", b"authorization": b"Bearer secret-2"}, path) == tenant
+    assert ring.tenant_of({b"authorization": b"Bearer secret-2"}, path) == "umbrella"
+    if tenant == "umbrella":
+        with pytest.raises(HttpRefusal):
+            ring.tenant_of({b"x-api-key": b"secret-1"}, path)
+
+
+@pytest.mark.parametrize(
     "text", ["short:a", "long-enough", "long-enough:", "long-enough:a b", "12345678:a,12345678:b"]
 )
 def test_wrong_key_settings_are_refused_without_showing_the_key(text: str) -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from services.gateway.bodies.body_parser import parse_body
+from services.gateway.generation.body_door import CallOrigin
 from services.gateway.messages.message_schema import MessagesRequest
 from services.gateway.messages.message_translation import count_query, message_call
 from shared.codec import decode, encode
@@ -20,7 +21,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text
 
 def request_of(headers: dict[bytes, bytes] | None = None, **fields: Any) -> GenerateRequest:
     raw = msgspec.json.encode({"model": "demo", "max_tokens": 9, "messages": [HELLO], **fields})
-    call = message_call(parse_body(raw, MessagesRequest), headers or {}, request_id="r", tenant="acme")
+    call = message_call(parse_body(raw, MessagesRequest), CallOrigin("r", "acme", headers or {}))
     (request,) = call.requests
     return decode(encode(request), GenerateRequest)  # what the wire refuses must be refused before
 

@@ -4,6 +4,7 @@ import pytest
 
 from services.gateway.completions.completion_call import chat_call
 from services.gateway.completions.completion_schema import ChatCompletionRequest
+from services.gateway.generation.body_door import CallOrigin
 from services.gateway.sessions.root_key import root_key
 from shared.identity import request_root, root_hash, routing_key, session_key
 from shared.messages import ChatMessage, GenerateRequest, SessionRef
@@ -16,7 +17,7 @@ BODY = ChatCompletionRequest.model_validate(
 
 
 def made(key: bytes, tenant: str = "t") -> str:
-    return chat_call(BODY, {}, request_id="r", tenant=tenant, root_key=key).session_id
+    return chat_call(BODY, CallOrigin("r", tenant, {}, root_key=key)).session_id
 
 
 def test_an_id_does_not_confirm_a_guess_of_the_first_message() -> None:

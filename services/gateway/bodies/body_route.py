@@ -1,0 +1,55 @@
+"""The base of the serving routes that take a JSON body: checks, limits, and the turn to read the body."""
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from services.gateway.bodies.body_parser import check_content_type, parse_body
+from services.gateway.bodies.large_bodies import is_large
+from services.gateway.http.serving_route import HttpExchange, ServingRoute, body_party
+from shared.web.limited_protocol import CONNECTION
+
+B = TypeVar("B", bound=BaseModel)
+
+
+class BodyRoute(ServingRoute):
+    """Answers `POST` on a path."""
+
+    async def take_body(self, exchange: HttpExchange) -> bytes:
+        """Admits the request and reads its body; from then on the request holds one place.
+
+        Raises:
+            RyzError: The request is refused: by `admit`, by the tenant's places, or as too large.
+            HttpRefusal: Its key is not known, or the body is no JSON by its headers.
+        """
+        context = self.context
+        self.admit(exchange)
+        context.places.check_units(exchange.tenant)
+        check_content_type(exchange.headers)
+        raw = await context.bodies.read_body(
+            exchange.receive,
+            exchange.headers,
+            exchange.tenant,
+            body_party(context, exchange.tenant, exchange.scope),
+            arrived=exchange.scope[CONNECTION].body_arrived,
+        )
+        exchange.held += len(raw)
+        exchange.body_read = True
+        context.metrics.request_bytes.inc(len(raw))
+        self.take_places(exchange, 1)
+        return raw
+
+    def turn(self, exchange: HttpExchange, raw: bytes) -> AbstractAsyncContextManager[None]:
+        """The turn to read a body without awaiting anything; a small one needs to wait for none."""
+        return self.context.large.turn(exchange.tenant) if is_large(raw) else nullcontext()
+
+    async def take_model(self, exchange: HttpExchange, kind: type[B]) -> B:
+        """Like `take_body`, and parses the body.
+
+        Raises:
+            InvalidRequest: The body is wrong; names the field.
+        """
+        raw = await self.take_body(exchange)
+        async with self.turn(exchange, raw):
+            return parse_body(raw, kind, self.context.settings.max_body_values)

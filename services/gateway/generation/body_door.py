@@ -1,0 +1,66 @@
+"""The part of a door that takes bodies: the same for all formats but for a model and a function."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
+
+from services.gateway.bodies.body_parser import parse_body
+from services.gateway.generation.door import GenerationCall
+from services.gateway.generation.idempotency import IdempotentCall
+from services.gateway.http.request_headers import RawHeaders
+from services.gateway.http.serving_route import HttpExchange
+from services.gateway.settings import GatewaySettings
+
+B = TypeVar("B", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class CallOrigin:
+    """What a call has beside its body.
+
+    Attributes:
+        request_id: The id of the request as it travels.
+        tenant: Whose call it is.
+        headers: Headers of the request.
+        once: What its `Idempotency-Key` says, if it has one.
+        root_key: The secret behind new session ids; see `root_key.py`.
+    """
+
+    request_id: str
+    tenant: str
+    headers: RawHeaders
+    once: IdempotentCall | None = None
+    root_key: bytes = b""
+
+
+class BodyDoor(Generic[B]):
+    """Implements `Door.translate`.
+
+    Args:
+        body: Model of the bodies.
+        make_call: Makes the call of a checked body; raises `InvalidRequest` if a field is wrong.
+        settings: Limits of a body.
+        root_key: The secret behind new session ids.
+    """
+
+    def __init__(
+        self,
+        body: type[B],
+        make_call: Callable[[B, CallOrigin], GenerationCall],
+        settings: GatewaySettings,
+        root_key: bytes = b"",
+    ) -> None:
+        self._body = body
+        self._make_call = make_call
+        self._max_values = settings.max_body_values
+        self._root_key = root_key
+
+    async def translate(
+        self, raw: bytes, exchange: HttpExchange, once: IdempotentCall | None
+    ) -> GenerationCall:
+        """See `Door`."""
+        body = parse_body(raw, self._body, self._max_values)
+        origin = CallOrigin(exchange.request_id, exchange.tenant, exchange.headers, once, self._root_key)
+        return self._make_call(body, origin)
