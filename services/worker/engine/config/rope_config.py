@@ -72,6 +72,7 @@ class RopeDefaults:
         fields: Of the object itself, if there is none.
         theta_name: What files call the base outside of the object.
         part_name: What files call that part outside of the object.
+        by_kind: Files may have parameters for each kind of layers.
         original: Of a family whose files state the original length outside of the object: the default of it.
     """
 
@@ -80,6 +81,7 @@ class RopeDefaults:
     fields: Mapping[str, Any] = field(default_factory=dict)
     theta_name: str = "rope_theta"
     part_name: str = "partial_rotary_factor"
+    by_kind: bool = False
     original: int = 0
 
 
@@ -109,9 +111,10 @@ def read_rope(
     if not fields.raw:
         fields = fields.with_defaults(**defaults.fields)
     nested = any(isinstance(value, dict) for value in fields.raw.values())
-    if nested and not layer_kind:
+    if nested and not layer_kind and not defaults.by_kind:
         raise config.error(name, "one set of parameters for all layers")
-    if layer_kind:
+    if layer_kind or defaults.by_kind:
+        layer_kind = layer_kind or LAYER_KINDS[0]
         fields.ignore(*LAYER_KINDS)  # there may be no layer of a kind
         if nested:
             fields = fields.table(layer_kind)

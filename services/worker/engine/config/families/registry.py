@@ -1,9 +1,15 @@
 """All families by the names of their architectures."""
 
-from services.worker.engine.config.families import llama
+from services.worker.engine.config.families import gemma, layer_norms, llama, phi, post_norms
 from services.worker.engine.config.families.family import Family
 
-FAMILIES: dict[str, Family] = {**llama.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **llama.FAMILIES,
+    **gemma.FAMILIES,
+    **phi.FAMILIES,
+    **post_norms.FAMILIES,
+    **layer_norms.FAMILIES,
+}
 
 
 def family_of(architecture: str) -> Family:
