@@ -17,7 +17,6 @@ MPT: dict[str, Any] = TOKENS | {
     "d_model": 64,
     "n_heads": 4,
     "n_layers": 3,
-    "expansion_ratio": 2,
     "max_seq_len": 512,
     "initializer_range": 0.15,
 }

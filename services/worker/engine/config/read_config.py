@@ -44,10 +44,10 @@ def read_config(model: Path) -> ModelConfig:
 def _refuse_unread(fields: JsonFields, architecture: str) -> None:
     """Refuses fields that the family has not read and that are not known to have no effect."""
     for table, name in fields.unread():
-        if table is fields and name in WITHOUT_EFFECT:
+        if name in WITHOUT_EFFECT:
             continue
-        if table is fields and name in NEUTRAL:
-            fields.require(name, *NEUTRAL[name])
+        if name in NEUTRAL:
+            table.require(name, *NEUTRAL[name])
             continue
         raise ModelError(
             f"{fields.path}: `{table.prefix}{name}` is not supported in models of {architecture}, because "

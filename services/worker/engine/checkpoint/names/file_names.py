@@ -97,7 +97,7 @@ class FileNames:
         layer = self.layer.format(tensor.layer) if tensor.layer >= 0 else ""
         suffix = {"weight": place.suffixes[0], "bias": place.suffixes[1]}.get(tensor.suffix, "")
         # a head is never tied to the decoder's prefix
-        prefix = "" if place.module.startswith("lm_head") else prefix
+        prefix = "" if tensor.module == "lm_head" else prefix
         return prefix + layer + place.module.format(tensor.item) + suffix
 
 

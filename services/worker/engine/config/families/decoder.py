@@ -67,7 +67,7 @@ def read_shape(
     hidden = fields.integer("hidden_size", most=MAX_HIDDEN)
     groups = heads
     if grouped:
-        if "num_key_value_heads" in fields.raw:  # null is as many as heads
+        if fields.named("num_key_value_heads") in fields.raw:  # null is as many as heads
             kv_heads = 0
         groups = fields.integer("num_key_value_heads", kv_heads or heads, most=MAX_HEADS)
     if heads % groups:

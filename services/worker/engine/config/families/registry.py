@@ -1,6 +1,6 @@
 """All families by the names of their architectures."""
 
-from services.worker.engine.config.families import gemma, layer_norms, llama, phi, post_norms
+from services.worker.engine.config.families import gemma, layer_norms, llama, older, phi, post_norms
 from services.worker.engine.config.families.family import Family
 
 FAMILIES: dict[str, Family] = {
@@ -9,6 +9,7 @@ FAMILIES: dict[str, Family] = {
     **phi.FAMILIES,
     **post_norms.FAMILIES,
     **layer_norms.FAMILIES,
+    **older.FAMILIES,
 }
 
 
