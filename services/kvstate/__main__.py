@@ -15,7 +15,7 @@ from services.kvstate.blocks.old_block_cleanup import remove_leftovers
 from services.kvstate.blocks.redis_blocks import RedisBlockStore
 from services.kvstate.call_server import CallServer
 from services.kvstate.domain.block_eviction import SESSION_SHARE, BlockQuotas
-from services.kvstate.domain.session_quota import ALONE_SHARE, SessionQuotas
+from services.kvstate.domain.session_quota import ALONE_SHARE, SessionLives, SessionQuotas
 from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.redis.store_errors import KV_STORE, SESSION_STORE
@@ -111,7 +111,7 @@ def make_session_store(settings: KVStateSettings, circuit: Circuit) -> RedisSess
     )
     return RedisSessionStore(
         link,
-        ttl_s=settings.session_ttl_s,
+        lives=SessionLives(settings.session_ttl_s, settings.session_spare_ttl_s),
         tombstone_s=settings.session_tombstone_s,
         quotas=session_quotas(settings),
     )

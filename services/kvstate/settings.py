@@ -36,6 +36,9 @@ class KVStateSettings(CommonSettings, RedisTlsSettings, SessionSizeSettings, Pin
     """The store for KV blocks; empty: the session store."""
     session_ttl_s: SecondToTenYears = 604_800.0
     """How long a session lives after its last turn."""
+    session_spare_ttl_s: SecondToTenYears = 3600.0
+    """How long a spare session lives: one whose id was made for a request that named none, before its second
+    turn; at most `RYZ_SESSION_TTL_S` (docs/sessions.md)."""
     session_max_per_tenant: Annotated[int, Interval(ge=1, le=100_000_000)] = 100_000
     """Sessions of a tenant; beyond it its oldest expendable ones go, then new ones are refused
     (docs/sessions.md)."""

@@ -7,6 +7,7 @@ import redis.asyncio as aioredis
 
 from services.kvstate.domain import keys
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, make_entry
+from services.kvstate.domain.session_quota import SessionLives
 from services.kvstate.sessions.memory_sessions import MemorySessionStore
 from services.kvstate.sessions.session_store import PinOutcome, SessionFate, SessionStore
 from shared.codec import decode
@@ -182,7 +183,7 @@ async def test_all_pins_are_found_page_by_page(store: SessionStore, tenant: str)
 
 
 async def test_a_pin_expires_with_its_record(make_store: MakeStore, tenant: str) -> None:
-    short = make_store(ttl_s=0.1)
+    short = make_store(lives=SessionLives(0.1))
     await short.put_records([entry(tenant, "s")])
     await short.pin_session(tenant, "s", "g1")
     await asyncio.sleep(0.15)
@@ -192,7 +193,7 @@ async def test_a_pin_expires_with_its_record(make_store: MakeStore, tenant: str)
 
 
 async def test_records_expire_and_leave_the_list(make_store: MakeStore, tenant: str) -> None:
-    short, long = make_store(ttl_s=1.0), make_store()
+    short, long = make_store(lives=SessionLives(1.0)), make_store()
     await short.put_records([entry(tenant, "s"), entry(tenant, "t")])
     await asyncio.sleep(0.5)
     await short.put_records([entry(tenant, "t", 2)])  # a commit extends the expiry
@@ -206,7 +207,7 @@ async def test_records_expire_and_leave_the_list(make_store: MakeStore, tenant: 
 
 
 async def test_expired_entries_do_not_shorten_a_page(make_store: MakeStore, tenant: str) -> None:
-    short, long = make_store(ttl_s=0.05), make_store()
+    short, long = make_store(lives=SessionLives(0.05)), make_store()
     base = now_ms()
     await short.put_records([entry(tenant, f"old{i}", updated_ms=base - i) for i in range(5)])
     await asyncio.sleep(0.08)

@@ -1,8 +1,8 @@
-"""Quotas of a tenant: sessions, their bytes, pins. Pure; `sessions/lua` has the same rules.
+"""Lives of sessions, and quotas of a tenant: sessions, bytes, pins. Pure; `sessions/lua` has the same rules.
 
-A session that was made for a request without an id and has had no second turn is *spare*. At its quota a
-tenant loses its oldest spare sessions before a record is refused. Sessions that a caller named, created,
-imported, pinned or continued stay until they expire.
+A session that was made for a request without an id and has had no second turn is *spare*. It lives for a
+short time only, and at its quota a tenant loses its oldest spare sessions before a record is refused.
+Sessions that a caller named, created, imported, pinned or continued stay until they expire.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,23 @@ MAX_TOMBSTONES = 10_000  # of a tenant, some 300 bytes each
 NO_LIMIT_BYTES = 2**30  # of a tenant where Redis has no `maxmemory`
 NEARLY = 0.9
 ALONE_SHARE = 0.4  # of `maxmemory` for a tenant, in a Redis that has sessions and no KV
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLives:
+    """How long sessions live after their last turn.
+
+    Attributes:
+        ttl_s: Sessions that are not spare.
+        spare_ttl_s: Spare ones, if it is shorter.
+    """
+
+    ttl_s: float = 604_800.0
+    spare_ttl_s: float = 3600.0
+
+    def life_s(self, *, spare: bool) -> float:
+        """Returns the seconds that a session lives from now on."""
+        return min(self.ttl_s, self.spare_ttl_s) if spare else self.ttl_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from services.kvstate.domain import keys
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, StoredSession, Verdict, judge
-from services.kvstate.domain.session_quota import SessionQuotas, TenantUsage, size_of
+from services.kvstate.domain.session_quota import SessionLives, SessionQuotas, TenantUsage, size_of
 from services.kvstate.sessions.session_store import (
     PinOutcome,
     PutOutcome,
@@ -43,7 +43,7 @@ class MemorySessionStore:
     """Implements `SessionStore`.
 
     Args:
-        ttl_s: How long records live.
+        lives: How long records live.
         clock: Returns seconds.
         tombstone_s: How long deletions are remembered.
         quotas: Limits of tenants.
@@ -52,12 +52,12 @@ class MemorySessionStore:
     def __init__(
         self,
         *,
-        ttl_s: float,
+        lives: SessionLives,
         clock: Callable[[], float],
         tombstone_s: float = 3600.0,
         quotas: SessionQuotas = _NO_QUOTAS,
     ) -> None:
-        self._ttl_s = ttl_s
+        self._lives = lives
         self._tombstone_ms = int(tombstone_s * 1000)
         self._quotas = quotas
         self._clock = clock
@@ -87,7 +87,8 @@ class MemorySessionStore:
                 else:
                     before = self._kept.pop(place, None)
                     group = before.group if before else ""
-                    self._kept[place] = _Kept(entry, self._clock() + self._ttl_s, group)
+                    life_s = self._lives.life_s(spare=entry.spare and not group)
+                    self._kept[place] = _Kept(entry, self._clock() + life_s, group)
             verdicts.append(verdict)
         return PutOutcome(verdicts, dropped)
 
@@ -143,6 +144,8 @@ class MemorySessionStore:
                 return PinOutcome.TENANT_FULL
             if len(pinned) >= self._quotas.all_pins:
                 return PinOutcome.ALL_FULL
+        if group and kept.spare:
+            kept = changed(kept, expires_at=self._clock() + self._lives.ttl_s)
         self._kept[tenant, session_id] = changed(kept, group=group)
         return PinOutcome.DONE
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from services.kvstate.domain import keys
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, Verdict
-from services.kvstate.domain.session_quota import SessionQuotas
+from services.kvstate.domain.session_quota import SessionLives, SessionQuotas
 from services.kvstate.redis.redis_link import RedisLink, ScriptCall
 from services.kvstate.redis.store_errors import StoreUnwritable
 from services.kvstate.sessions import session_scripts as scripts
@@ -39,7 +39,7 @@ class RedisSessionStore:
 
     Args:
         link: The connections.
-        ttl_s: How long records live.
+        lives: How long records live.
         tombstone_s: How long deletions are remembered.
         quotas: Limits of tenants.
 
@@ -52,14 +52,14 @@ class RedisSessionStore:
         self,
         link: RedisLink,
         *,
-        ttl_s: float,
+        lives: SessionLives,
         tombstone_s: float = 3600.0,
         quotas: SessionQuotas = _NO_QUOTAS,
     ) -> None:
         self.last = SessionTally()
         self.writable = True
         self._link = link
-        self._ttl_ms = int(ttl_s * 1000)
+        self._ttl_ms, self._spare_ttl_ms = int(lives.ttl_s * 1000), int(lives.spare_ttl_s * 1000)
         self._tombstone_ms = int(tombstone_s * 1000)
         self._quotas = quotas
         self._max_bytes = quotas.bytes_for(0)  # of a tenant, by the last `tally`
@@ -79,7 +79,7 @@ class RedisSessionStore:
         limits = [self._ttl_ms, self._quotas.sessions, self._max_bytes]
         calls: list[ScriptCall] = []
         for first in range(0, len(entries), scripts.MAX_ITEMS):
-            values: list[Any] = [*limits, self._tombstone_ms // 2]
+            values: list[Any] = [*limits, self._tombstone_ms // 2, self._spare_ttl_ms]
             for entry in entries[first : first + scripts.MAX_ITEMS]:
                 values += (entry.tenant, entry.session_id, entry.version, entry.record, entry.summary)
                 values += (entry.score_ms, entry.created_ms, entry.updated_ms, int(entry.spare))
@@ -127,7 +127,7 @@ class RedisSessionStore:
 
     async def pin_session(self, tenant: str, session_id: str, group: str) -> PinOutcome:
         """See `SessionStore.pin_session`."""
-        values = [tenant, session_id, group, self._quotas.pins, self._quotas.all_pins]
+        values = [tenant, session_id, group, self._quotas.pins, self._quotas.all_pins, self._ttl_ms]
         (done,) = await self._write(scripts.PIN, [((), values)])
         return _PINNED[done]
 

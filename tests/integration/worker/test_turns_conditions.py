@@ -27,6 +27,15 @@ async def test_who_asks_with_if_match_gets_a_409_and_not_another_order(fleet: Tu
     assert body["error"]["code"] == "conflict"
 
 
+async def test_a_session_that_no_caller_named_lives_shortly_until_its_second_turn(fleet: TurnsFleet) -> None:
+    made = (await fleet.turn("hello", "")).headers["x-session-id"]
+    await fleet.turn("hello", "mine")
+    await fleet.until_ttl(made, 3000, 3600)
+    await fleet.until_ttl("mine", 600_000, 604_800)
+    await fleet.turn("again", made)
+    await fleet.until_ttl(made, 600_000, 604_800)
+
+
 async def test_a_session_that_must_exist_and_does_not_is_a_404(fleet: TurnsFleet) -> None:
     for more in ({"headers": {"X-Session-Must-Exist": "true"}}, {"session_must_exist": True}):
         answer = await fleet.turn("one", "missing", **more)

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from services.kvstate.domain.session_merge import SessionEntry, make_entry
-from services.kvstate.domain.session_quota import SessionQuotas
+from services.kvstate.domain.session_quota import SessionLives, SessionQuotas
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.sessions.memory_sessions import MemorySessionStore
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
@@ -18,6 +18,7 @@ from shared.messages import ChatMessage, SessionRecord
 from tests.kits.servers import GuardedRedis
 
 TTL_MS = 3_600_000
+LIVES = SessionLives(3600.0)
 DEFAULT_QUOTAS = SessionQuotas()
 
 
@@ -25,7 +26,11 @@ class MakeStore(Protocol):
     """Makes a store of the kind under test."""
 
     def __call__(
-        self, *, ttl_s: float = 3600.0, tombstone_s: float = 3600.0, quotas: SessionQuotas = DEFAULT_QUOTAS
+        self,
+        *,
+        lives: SessionLives = LIVES,
+        tombstone_s: float = 3600.0,
+        quotas: SessionQuotas = DEFAULT_QUOTAS,
     ) -> SessionStore: ...
 
 
@@ -36,7 +41,7 @@ def now_ms() -> int:
 def open_store(
     url: str,
     *,
-    ttl_s: float = 3600.0,
+    lives: SessionLives = LIVES,
     tombstone_s: float = 3600.0,
     quotas: SessionQuotas = DEFAULT_QUOTAS,
     max_connections: int = 16,
@@ -50,7 +55,7 @@ def open_store(
         reason="session_store",
         circuit=circuit,
     )
-    return RedisSessionStore(link, ttl_s=ttl_s, tombstone_s=tombstone_s, quotas=quotas)
+    return RedisSessionStore(link, lives=lives, tombstone_s=tombstone_s, quotas=quotas)
 
 
 async def put(store: SessionStore, entries: list[SessionEntry]) -> list[bool]:
@@ -98,15 +103,15 @@ async def make_store(request: pytest.FixtureRequest) -> AsyncIterator[MakeStore]
     url = "" if kind == "memory" else guarded_url(request)
 
     def make(
-        *, ttl_s: float = 3600.0, tombstone_s: float = 3600.0, quotas: SessionQuotas = DEFAULT_QUOTAS
+        *, lives: SessionLives = LIVES, tombstone_s: float = 3600.0, quotas: SessionQuotas = DEFAULT_QUOTAS
     ) -> SessionStore:
         store: SessionStore
         if kind == "memory":
             store = MemorySessionStore(
-                ttl_s=ttl_s, clock=time.monotonic, tombstone_s=tombstone_s, quotas=quotas
+                lives=lives, clock=time.monotonic, tombstone_s=tombstone_s, quotas=quotas
             )
         else:
-            store = open_store(url, ttl_s=ttl_s, tombstone_s=tombstone_s, quotas=quotas)
+            store = open_store(url, lives=lives, tombstone_s=tombstone_s, quotas=quotas)
         made.append(store)
         return store
 

@@ -1,6 +1,7 @@
 """A stack of processes with sessions: broker, Redis, KV state service, router, groups, two gateways."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,16 @@ class TurnsFleet(Fleet):
         roles = [message["role"] for message in messages]
         assert roles == ["user", "assistant"] * (len(roles) // 2), roles
         return [message["content"] for message in messages if message["role"] == "user"]
+
+    async def until_ttl(self, session_id: str, least_s: int, most_s: int) -> None:
+        """Waits until a session is stored and is to live that long; fails after 10 s."""
+        ttl_s, give_up = -1, time.monotonic() + 10
+        async with self.http() as http:
+            while not least_s <= ttl_s <= most_s:
+                assert time.monotonic() < give_up, f"{session_id} lives for {ttl_s} s"
+                await asyncio.sleep(0.02)
+                answer = await http.get(f"/v1/sessions/{session_id}")
+                ttl_s = answer.json().get("ttl_s", -1)
 
     async def turn(
         self,

@@ -1,5 +1,6 @@
 -- Pins a session to a group, or frees it.
--- ARGV: tenant, session id, group (empty: none), pins that the tenant may have, pins of all tenants.
+-- ARGV: tenant, session id, group (empty: none), pins that the tenant may have, pins of all tenants,
+--   time to live in ms, which a spare session gets when it is pinned.
 -- Answer: 1; 0 when there is no session, 2 when the tenant has too many pins, 3 when all tenants together have.
 local tenant, id, group = ARGV[1], ARGV[2], ARGV[3]
 local key, member = SESSION .. tenant .. ':' .. id, ARGV[1] .. ' ' .. ARGV[2]
@@ -20,5 +21,8 @@ if not redis.call('ZSCORE', PINS, member) then
 end
 redis.call('HSET', key, 'p', group)
 redis.call('ZADD', PINS, 0, member)
-redis.call('ZREM', SPARE .. tenant, id)
+if redis.call('ZREM', SPARE .. tenant, id) == 1 then
+  redis.call('PEXPIRE', key, ARGV[6])
+  redis.call('ZADD', ENDS .. tenant, now + ARGV[6], id)
+end
 return 1

@@ -1,13 +1,13 @@
 -- Stores session records by the merge rule and within quotas.
 -- `session_merge.judge` and `session_quota.TenantUsage` are the same rules in Python.
 -- KEYS: none; names follow from tenants and session ids.
--- ARGV: time to live in ms, sessions and bytes that a tenant may have, ms for which a turn may come late; then
---   for each record: tenant, session id, version, record, summary, score, creation and end of the turn in ms,
+-- ARGV: time to live in ms, sessions and bytes that a tenant may have, ms for which a turn may come late, time to
+--   live of spare sessions in ms; then for each record: tenant, session id, version, record, summary, score, creation and end of the turn in ms,
 --   whether it is spare, last request, lineage (ids between blanks; two blanks for none).
 -- Answer: how many spare sessions were dropped, then for each record 1 (stored), 0 (stale), 2 (deleted) or
 --   3 (over quota).
 local ttl, max_sessions, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local late, answer = now - ARGV[4], {0}
+local late, spare_ttl, answer = now - ARGV[4], math.min(ttl, tonumber(ARGV[5])), {0}
 local floors, kept = {}, {}  -- by tenant: what is the same for all its records in this call
 
 local function floor(tenant)
@@ -31,11 +31,13 @@ local function store(tenant, id, at, gone)
   if not fits then return 3 end
   local key = SESSION .. tenant .. ':' .. id
   redis.call('HSET', key, 'v', ARGV[at + 3], 'r', ARGV[at + 4], 's', ARGV[at + 5], 'q', ARGV[at + 10])
-  redis.call('PEXPIRE', key, ttl)
+  local spare = ARGV[at + 9] == '1' and redis.call('HEXISTS', key, 'p') == 0
+  local life = spare and spare_ttl or ttl
+  redis.call('PEXPIRE', key, life)
   redis.call('ZADD', INDEX .. tenant, ARGV[at + 6], id)
-  local added = redis.call('ZADD', ENDS .. tenant, now + ttl, id)
+  local added = redis.call('ZADD', ENDS .. tenant, now + life, id)
   if found_sessions[tenant] then found_sessions[tenant] = found_sessions[tenant] + added end
-  if ARGV[at + 9] == '1' then
+  if spare then
     redis.call('ZADD', SPARE .. tenant, now, id)
   else
     redis.call('ZREM', SPARE .. tenant, id)
@@ -50,7 +52,7 @@ local function store(tenant, id, at, gone)
   return 1
 end
 
-for at = 4, #ARGV - 1, 11 do
+for at = 5, #ARGV - 1, 11 do
   local tenant, id, version = ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
   local key = SESSION .. tenant .. ':' .. id
   local found = redis.call('HMGET', key, 'v', 'd', 'q')
