@@ -19,8 +19,9 @@ from cli.models.convert.tensor_stream import (
     to_kind,
     total_bytes,
 )
+from services.worker.gguf.architectures.base import head_dim
 from services.worker.gguf.dequantize import can_dequantize
-from services.worker.gguf.gguf_config import head_dim, hf_config
+from services.worker.gguf.gguf_config import hf_config
 from services.worker.gguf.gguf_file import GgufFile, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.gguf.metadata_fields import MetadataFields

@@ -1,37 +1,21 @@
 """Says what `config.json` would say of the model in a GGUF file: one place in the engine knows the families.
 
-To add an architecture, enter it in `ARCHITECTURES` with a function that gives the fields of its own.
-Architectures and keys that are not known here are refused by name.
+To add an architecture, enter it in a table of `architectures/` with a function that gives the fields of its
+own. Architectures and keys that are not known here are refused by name.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from services.worker.gguf.architectures.base import GgufArchitecture, decoder_fields
+from services.worker.gguf.architectures.gated import GATED
+from services.worker.gguf.architectures.layer_norms import LAYER_NORMS
+from services.worker.gguf.architectures.mixtures import MIXTURES
 from services.worker.gguf.gguf_file import GgufFile
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.gguf.metadata_fields import MetadataFields
-from services.worker.gguf.rope_keys import rope_config
 from services.worker.json_files import shown
 
-EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
-MOST_LAYERS = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class GgufArchitecture:
-    """How models of one `general.architecture` are stored.
-
-    Attributes:
-        variant: The fields of a Hugging Face config beyond those of all decoders, `architectures` among them.
-        interleaved_heads: The rows of each query and key head are in pairs that are rotated together, where
-            Hugging Face has the first halves of all pairs before the second ones.
-    """
-
-    variant: Callable[[MetadataFields], dict[str, Any]]
-    interleaved_heads: bool = False
+ARCHITECTURES: dict[str, GgufArchitecture] = GATED | LAYER_NORMS | MIXTURES
 
 
 def architecture_of(file: GgufFile) -> GgufArchitecture:
@@ -57,92 +41,17 @@ def hf_config(file: GgufFile) -> dict[str, Any]:
     """
     architecture = architecture_of(file)
     fields = MetadataFields(file)
-    config = _decoder(fields) | architecture.variant(fields)
+    config = decoder_fields(fields) | architecture.variant(fields)
+    if not any(name.endswith(("eps", "epsilon")) for name in config):
+        fields.number("attention.layer_norm_rms_epsilon")  # it is missing, and no default is right
     for key, neutral in _NEUTRAL.items():
-        fields.require(key, neutral)
+        if key not in fields.read:
+            fields.require(key, neutral)
     for key in _WITHOUT_EFFECT:
         fields.has(key)
     fields.refuse_unread()
     return config
 
-
-def _decoder(fields: MetadataFields) -> dict[str, Any]:
-    tensors = fields.file.tensors
-    heads, hidden = fields.integer("attention.head_count"), fields.integer("embedding_length")
-    context_length = fields.integer("context_length")
-    config: dict[str, Any] = {
-        "hidden_size": hidden,
-        "intermediate_size": fields.integer("feed_forward_length"),
-        "num_hidden_layers": num_layers(fields),
-        "num_attention_heads": heads,
-        "num_key_value_heads": fields.integer("attention.head_count_kv", heads),
-        "max_position_embeddings": context_length,
-        # stored in fp32: the shortest decimal of it is what the config said
-        "rms_norm_eps": float(str(np.float32(fields.number("attention.layer_norm_rms_epsilon")))),
-        "vocab_size": _vocab_size(fields),
-        "tie_word_embeddings": OUTPUT not in tensors,
-        "hidden_act": "silu",
-    }
-    if fields.has("attention.key_length"):
-        config["head_dim"] = head_dim(fields)
-    fields.require("attention.value_length", (head_dim(fields),))
-    return config | rope_config(fields, head_dim(fields), context_length)
-
-
-def head_dim(fields: MetadataFields) -> int:
-    """Values of a head."""
-    width = fields.integer("embedding_length") // fields.integer("attention.head_count")
-    return fields.integer("attention.key_length", max(1, width))
-
-
-def num_layers(fields: MetadataFields) -> int:
-    """How many decoder layers the model has."""
-    return fields.integer("block_count", most=MOST_LAYERS)
-
-
-def _vocab_size(fields: MetadataFields) -> int:
-    """Rows of the embedding, which may be more than the tokens."""
-    embedding = fields.file.tensors.get(EMBEDDING)
-    if embedding is not None:
-        return embedding.shape[0]
-    tokens = fields.file.metadata.get("tokenizer.ggml.tokens")
-    return fields.integer("vocab_size", len(tokens) if isinstance(tokens, list) else None)
-
-
-def _llama(fields: MetadataFields) -> dict[str, Any]:
-    """Llama, and Mistral, which llama.cpp's converter stores as Llama."""
-    tensors = fields.file.tensors
-    window = fields.integer("attention.sliding_window", 0, least=0)
-    if window:
-        return {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": window}
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "attention_bias": "blk.0.attn_q.bias" in tensors,
-        "mlp_bias": "blk.0.ffn_gate.bias" in tensors,
-    }
-
-
-def _qwen2(fields: MetadataFields) -> dict[str, Any]:
-    fields.require("attention.sliding_window", (0,))
-    return {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "use_sliding_window": False}
-
-
-def _qwen3(fields: MetadataFields) -> dict[str, Any]:
-    fields.require("attention.sliding_window", (0,))
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "use_sliding_window": False,
-        "attention_bias": "blk.0.attn_q.bias" in fields.file.tensors,
-    }
-
-
-ARCHITECTURES: dict[str, GgufArchitecture] = {
-    "llama": GgufArchitecture(_llama, interleaved_heads=True),
-    "qwen2": GgufArchitecture(_qwen2),
-    "qwen3": GgufArchitecture(_qwen3),
-}
 
 # keys of related architectures, with the values that do not change the computation; the first is the default
 _NEUTRAL: dict[str, tuple[Any, ...]] = {

@@ -47,6 +47,13 @@ class MetadataFields:
             raise self.error(key, f"a number above 0, at most {LARGEST:g}")
         return float(value)
 
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, "true or false")
+        return value
+
     def text(self, key: str, default: str | None = None) -> str:
         """A text."""
         value = self._get(key, default)

@@ -2,7 +2,8 @@
 
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, get_tensor_name_map
 
-from services.worker.gguf.gguf_config import architecture_of, num_layers
+from services.worker.gguf.architectures.base import num_layers
+from services.worker.gguf.gguf_config import architecture_of
 from services.worker.gguf.gguf_file import GgufFile
 from services.worker.gguf.metadata_fields import MetadataFields
 from services.worker.gguf.rope_keys import FREQUENCY_DIVISORS

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor
 from services.worker.engine.config.json_fields import ModelError
+from services.worker.gguf.architectures.base import head_dim
 from services.worker.gguf.dequantize import can_dequantize
-from services.worker.gguf.gguf_config import head_dim
 from services.worker.gguf.gguf_file import GgufTensor, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.gguf.metadata_fields import MetadataFields

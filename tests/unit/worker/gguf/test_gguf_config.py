@@ -101,7 +101,7 @@ def test_tensors_say_what_is_tied_and_biased() -> None:
 @pytest.mark.parametrize(
     ("architecture", "changes", "named"),
     [
-        ("gemma3", {}, "'gemma3' is not supported; choose a model of llama, qwen2, qwen3"),
+        ("rwkv7", {}, "'rwkv7' is not supported; choose a model of llama, qwen2, qwen3"),
         ("llama\n" * 100, {}, "is not supported"),
         ("llama", {"block_count": None}, r"llama\.block_count` must be an integer from 1 to 1024, got None"),
         ("llama", {"block_count": 2**40}, "block_count"),
@@ -114,7 +114,7 @@ def test_tensors_say_what_is_tied_and_biased() -> None:
         ("llama", {"rope__freq_base": math.inf}, "freq_base"),
         ("llama", {"rope__scaling__type": "longrope"}, "none, linear or yarn"),
         ("llama", {"rope__scaling__type": 7}, "rope.scaling.type"),
-        ("llama", {"expert_count": 8}, "expert_count` must be 0"),
+        ("qwen2", {"expert_count": 8}, "expert_count` must be 0"),
         ("llama", {"expert_count": [0]}, "expert_count"),
         ("llama", {"attention__causal": False}, "attention.causal"),
         ("llama", {"attention__temperature_scale": 0.1}, r"gives `llama\.attention\.temperature_scale`"),

@@ -1,0 +1,1 @@
+"""What the metadata of each GGUF architecture say, in the fields of a Hugging Face config."""
