@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType
 
+from cli.models.convert.gguf_model_keys import ARCHITECTURES
+from cli.models.convert.hf_names import has_interleaved_heads, hf_names
 from cli.models.convert.tensor_stream import (
     FLOATS,
     SourceTensor,
@@ -25,7 +27,6 @@ from services.worker.gguf.gguf_config import hf_config
 from services.worker.gguf.gguf_file import GgufFile, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.gguf.metadata_fields import MetadataFields
-from services.worker.gguf.tensor_names import has_interleaved_heads, hf_names
 from services.worker.text.from_gguf.gguf_template import gguf_template, turn_end
 from services.worker.text.from_gguf.gguf_tokenizer import gguf_tokenizer
 from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
@@ -49,6 +50,10 @@ class GgufToHf:
         self._file: GgufFile = read_gguf(source)
         self._kind = kind
         self._config = hf_config(self._file)
+        if self._config["architectures"][0] not in ARCHITECTURES:
+            raise BadGguf(
+                f"{source}: models of {self._config['architectures'][0]} are served, but not converted"
+            )
         self._head_dim = head_dim(MetadataFields(self._file))
         self._tensors = [self._source(name, stored) for stored, name in hf_names(self._file).items()]
 

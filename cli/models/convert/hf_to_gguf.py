@@ -54,7 +54,10 @@ class HfToGguf:
     def __init__(self, source: Path, kind: GGMLQuantizationType | None) -> None:
         self._source, self._kind = source, kind
         self._config = read_config(source)
-        self._architecture = ARCHITECTURES[self._config.architecture]
+        known = ARCHITECTURES.get(self._config.architecture)
+        if known is None:
+            raise BadGguf(f"{source}: models of {self._config.architecture} are served, but not converted")
+        self._architecture = known
         self._pairs = STORED[self._architecture].interleaved_heads
         texts = _texts(source)
         self._keys = model_keys(source, self._config) | tokenizer_keys(source, self._config.vocab_size, texts)

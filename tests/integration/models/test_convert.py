@@ -15,8 +15,9 @@ from cli.__main__ import app
 from cli.console import CommandError
 from cli.models.convert.probes import PROBES
 from cli.stack.model_dir import demo_model
-from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.checkpoint.weight_loader import open_source
+from services.worker.engine.collectives.base import SingleRank
 from services.worker.engine.config.read_config import read_config
 from services.worker.gguf.gguf_file import read_gguf
 from services.worker.load_model import load_model
@@ -130,10 +131,10 @@ def test_every_family_has_the_same_shape_and_weights_in_both_forms(family: str, 
     assert read_config(back) == config
     assert read_config(file) == config
     require_equal(weights(model), weights(back))
-    with open_checkpoint(file) as stored, open_checkpoint(model) as given:
-        for name, tensor in stored_tensors(model).items():
-            found = stored.read_tensor(name, tensor.shape)
-            assert found.equal(given.read_tensor(name, tensor.shape)), name
+    with open_checkpoint(file) as one, open_checkpoint(model) as other:
+        stored, given = (open_source(each, config, SingleRank()) for each in (one, other))
+        for name in given.tensors:
+            assert stored.read(name).equal(given.read(name)), name
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ class SliceReader:
         Args:
             tensor: [rows, columns], or one value for each row.
             out: [len(rows), len(columns)].
-            rows: Consecutive; those of whole heads, if the tensor's heads are interleaved.
+            rows: Consecutive.
             columns: Consecutive.
 
         Raises:
@@ -75,9 +75,6 @@ class SliceReader:
             self._read_plain(tensor, out, rows, columns)
         else:
             self._read_blocks(tensor, tensor.stored.blocks, out, rows, columns)
-        if tensor.stored.interleaved_head:
-            head = tensor.stored.interleaved_head
-            halve_pairs(out, rows, RowPairs(head, 0, head))
 
     def _read_plain(self, tensor: OpenTensor, out: Tensor, rows: range, columns: range) -> None:
         dtype, width = dtype_of(tensor.stored), tensor.width

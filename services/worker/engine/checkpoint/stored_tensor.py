@@ -19,8 +19,6 @@ class StoredTensor:
         begin: Its first byte in the file; rows follow each other.
         end: The byte after its last.
         blocks: Of a GGUF file, if its numbers are stored in blocks with a scale.
-        interleaved_head: Rows of a head, if those that are rotated together are stored next to each other,
-            and not half a head apart as in Hugging Face's files; else 0.
     """
 
     path: Path
@@ -29,7 +27,6 @@ class StoredTensor:
     begin: int
     end: int
     blocks: GGMLQuantizationType | None = None
-    interleaved_head: int = 0
 
     @property
     def item_bytes(self) -> int:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.worker.engine.checkpoint.gguf_tensors import gguf_tensors
+from services.worker.engine.checkpoint.gguf_tensors import gguf_tensors, names_in_file
 from services.worker.engine.checkpoint.names.file_names import FileNames
 from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor
 from services.worker.engine.checkpoint.safetensors_file import read_header, weight_files
@@ -24,7 +24,7 @@ class TensorTable:
 
     Attributes:
         model: The model's directory or file.
-        tensors: By the names of the files; those of a GGUF file by Hugging Face's.
+        tensors: By the names of the files.
     """
 
     model: Path
@@ -34,7 +34,7 @@ class TensorTable:
         """Finds a tensor and checks its shape and type.
 
         Args:
-            name: Hugging Face's.
+            name: In the files.
             shape: The whole tensor's shape, as the config demands it.
 
         Raises:
@@ -99,17 +99,17 @@ class TensorTable:
 
 
 def file_names(model: Path, config: ModelConfig) -> FileNames:
-    """How the files of a model name tensors; those of a GGUF file have Hugging Face's names by now.
+    """How the files of a model name tensors.
 
     Args:
         model: A directory in Hugging Face format, or a GGUF file.
         config: Its shape.
     """
-    return family_of(config.architecture).names
+    return names_in_file(model) if is_gguf(model) else family_of(config.architecture).names
 
 
 def stored_tensors(model: Path) -> dict[str, StoredTensor]:
-    """All tensors of a model by Hugging Face's names.
+    """All tensors of a model by the names of its files.
 
     Args:
         model: A directory in Hugging Face format, or a GGUF file.

@@ -12,6 +12,7 @@ from services.worker.engine.config.families.neutral_fields import NEUTRAL, WITHO
 from services.worker.engine.config.families.registry import FAMILIES
 from services.worker.engine.config.json_fields import JsonFields, ModelError, read_json
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.whole_norms import with_whole_norms
 from services.worker.gguf.gguf_config import hf_config
 from services.worker.gguf.gguf_file import is_gguf, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
@@ -38,7 +39,7 @@ def read_config(model: Path) -> ModelConfig:
     fields = JsonFields(path, raw)
     config = family.read(fields)
     _refuse_unread(fields, architectures[0])
-    return config
+    return with_whole_norms(config) if is_gguf(model) else config
 
 
 def _refuse_unread(fields: JsonFields, architecture: str) -> None:

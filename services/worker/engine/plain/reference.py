@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from services.worker.engine.checkpoint.weight_files import Checkpoint
+from services.worker.engine.checkpoint.weight_loader import open_source
+from services.worker.engine.collectives.base import SingleRank
 from services.worker.engine.config.layer_config import MlpConfig
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.rope_config import RopeConfig
@@ -22,24 +24,24 @@ class ReferenceDecoder:
 
     def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
         self.config = config
-        self._read = checkpoint.read_tensor
+        self._read = open_source(checkpoint, config, SingleRank()).read
 
     def logits(self, token_ids: list[int]) -> Tensor:
         """Logits after each token, [tokens, vocab]."""
         c = self.config
-        table = self._read("model.embed_tokens.weight", (c.vocab_size, c.hidden_size))
+        table = self._read("model.embed_tokens.weight")
         hidden = table[torch.tensor(token_ids)]
         for index in range(c.num_layers):
             name = f"model.layers.{index}"
-            normed = self._norm(hidden, f"{name}.input_layernorm")
+            normed = self._norm(hidden, f"{name}.input_norm")
             hidden = hidden + self._attention(normed, name, index)
             hidden = hidden + self._mlp(
-                self._norm(hidden, f"{name}.post_attention_layernorm"), name, c.layers[index].dense_mlp
+                self._norm(hidden, f"{name}.mlp_norm"), name, c.layers[index].dense_mlp
             )
         hidden = self._norm(hidden, "model.norm")
         if c.tied_embeddings:
             return hidden @ table.T
-        return hidden @ self._read("lm_head.weight", (c.vocab_size, c.hidden_size)).T
+        return hidden @ self._read("lm_head.weight").T
 
     def generate(self, token_ids: list[int], count: int) -> list[int]:
         """The likeliest continuation, token by token."""
@@ -51,13 +53,12 @@ class ReferenceDecoder:
     def _attention(self, hidden: Tensor, layer: str, index: int) -> Tensor:
         c, tokens, name = self.config, len(hidden), f"{layer}.self_attn"
         attention = c.layers[index].attention
-        query_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
         # [heads, tokens, head_dim]
         queries, keys, values = (
-            self._linear(hidden, f"{name}.{part}", size, c.hidden_size, attention.qkv_bias)
+            self._linear(hidden, f"{name}.{part}", attention.qkv_bias)
             .view(tokens, -1, c.head_dim)
             .transpose(0, 1)
-            for part, size in (("q_proj", query_size), ("k_proj", kv_size), ("v_proj", kv_size))
+            for part in ("q_proj", "k_proj", "v_proj")
         )
         if attention.qk_norm:
             queries, keys = self._norm(queries, f"{name}.q_norm"), self._norm(keys, f"{name}.k_norm")
@@ -70,8 +71,8 @@ class ReferenceDecoder:
         if attention.window:
             seen = seen.triu(1 - attention.window)
         mixed = self._mix(queries, keys, values.repeat_interleave(group, dim=0), seen, index)
-        flat = mixed.transpose(0, 1).reshape(tokens, query_size)
-        return self._linear(flat, f"{name}.o_proj", c.hidden_size, query_size, attention.output_bias)
+        flat = mixed.transpose(0, 1).reshape(tokens, -1)
+        return self._linear(flat, f"{name}.o_proj", attention.output_bias)
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, layer: int) -> Tensor:
         """Values [heads, tokens, head_dim] by the queries' scores, where `seen` is not 0, in any layer."""
@@ -80,10 +81,10 @@ class ReferenceDecoder:
         return mixed
 
     def _mlp(self, hidden: Tensor, layer: str, shape: MlpConfig) -> Tensor:
-        name, outer, inner, bias = f"{layer}.mlp", self.config.hidden_size, shape.inner, shape.bias
-        gate = F.silu(self._linear(hidden, f"{name}.gate_proj", inner, outer, bias))
-        up = self._linear(hidden, f"{name}.up_proj", inner, outer, bias)
-        return self._linear(gate * up, f"{name}.down_proj", outer, inner, shape.down_bias)
+        name = f"{layer}.mlp"
+        gate = F.silu(self._linear(hidden, f"{name}.gate_proj", shape.bias))
+        up = self._linear(hidden, f"{name}.up_proj", shape.bias)
+        return self._linear(gate * up, f"{name}.down_proj", shape.down_bias)
 
     def _rotate(self, states: Tensor, rope: RopeConfig | None) -> Tensor:
         assert rope is not None
@@ -99,12 +100,12 @@ class ReferenceDecoder:
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
     def _norm(self, hidden: Tensor, name: str) -> Tensor:
-        weight = self._read(f"{name}.weight", (hidden.shape[-1],))
+        weight = self._read(f"{name}.weight")
         return hidden / torch.sqrt(hidden.pow(2).mean(-1, keepdim=True) + self.config.final_norm.eps) * weight
 
-    def _linear(self, hidden: Tensor, name: str, out: int, into: int, bias: bool) -> Tensor:
-        product = hidden @ self._read(f"{name}.weight", (out, into)).T
-        return product + self._read(f"{name}.bias", (out,)) if bias else product
+    def _linear(self, hidden: Tensor, name: str, bias: bool) -> Tensor:
+        product: Tensor = hidden @ self._read(f"{name}.weight").T
+        return product + self._read(f"{name}.bias") if bias else product
 
 
 def frequency(rope: RopeConfig, pair: int, half: int, position: int) -> float:

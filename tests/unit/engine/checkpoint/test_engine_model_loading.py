@@ -179,7 +179,7 @@ def test_loading_takes_no_more_memory_than_the_weights(kind: str, tmp_path: Path
         source = open_source(checkpoint, config, SingleRank())
         if kind:  # numpy and the package make their own on the first call
             load_final_norm(source, config)
-            checkpoint.read_tensor("lm_head.weight", (config.vocab_size, config.hidden_size), slice(0, 64))
+            source.read("lm_head.weight", slice(0, 64))
         before = _restart_peak()
         kept = [load_layer(source, config, index) for index in range(config.num_layers)]
         head = load_head(source, config)

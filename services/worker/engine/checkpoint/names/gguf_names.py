@@ -1,0 +1,56 @@
+"""How GGUF files name tensors: by one scheme for all architectures, which few of them depart from."""
+
+from services.worker.engine.checkpoint.names.file_names import FileNames, Place
+from services.worker.gguf.architectures.base import GgufArchitecture
+
+_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+
+_MODULES = {
+    "model.embed_tokens": "token_embd",
+    "model.positions": "position_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_norm": "attn_norm",
+    "post_attention_norm": "post_attention_norm",
+    "post_mlp_norm": "post_ffw_norm",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.sinks": "attn_sinks.weight",
+    "self_attn.output_norm": "attn_sub_norm",
+    "mlp.inner_norm": "ffn_sub_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.router": "ffn_gate_inp",
+    "mlp.router.selection_bias": "exp_probs_b.bias",
+    "mlp.shared.gate_proj": "ffn_gate_shexp",
+    "mlp.shared.up_proj": "ffn_up_shexp",
+    "mlp.shared.down_proj": "ffn_down_shexp",
+    "mlp.shared_gate": "ffn_gate_inp_shexp",
+}
+_STACKED = {
+    "self_attn.q_norm.{}": "attn_q_norm",
+    "self_attn.k_norm.{}": "attn_k_norm",
+    "mlp.experts.{}.gate_proj": "ffn_gate_exps",
+    "mlp.experts.{}.up_proj": "ffn_up_exps",
+    "mlp.experts.{}.down_proj": "ffn_down_exps",
+}
+_SEPARATE = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v"}
+
+# what the config has taken up already
+_IGNORED = (r"^rope_(freqs|factors_long|factors_short)\.weight$", r"\.attn_rot_embd$")
+
+
+def gguf_names(architecture: GgufArchitecture) -> FileNames:
+    """The names of tensors in the files of an architecture."""
+    modules: dict[str, tuple[Place, ...]] = {name: (Place(stored),) for name, stored in _MODULES.items()}
+    modules |= {name: (Place(stored, stacked=True),) for name, stored in _STACKED.items()}
+    modules |= {name: (Place(stored), Place("attn_qkv", _QKV)) for name, stored in _SEPARATE.items()}
+    modules["mlp_norm"] = (Place(architecture.mlp_norm),)
+    if architecture.fused_gate:
+        modules |= {name: (Place("ffn_up", _GATE_UP),) for name in _GATE_UP}
+    return FileNames(
+        modules=modules, layer="blk.{}.", interleaved=architecture.interleaved_heads, ignored=_IGNORED
+    )
