@@ -2,20 +2,20 @@
 
 from collections.abc import Mapping
 from math import ceil, prod
+from pathlib import Path
 
 import torch
 
 from services.worker.engine import int8
 from services.worker.engine.checkpoint.model_size import weight_share
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
+from services.worker.engine.checkpoint.tensor_table import file_names
 from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone, cold_zone
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.host import available_bytes, total_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import EngineRunConfig
-
-_EMBEDDING = "model.embed_tokens.weight"
 
 
 class MemoryShort(ModelError):
@@ -29,7 +29,14 @@ def ran_out(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
-def weight_bytes(tensors: Mapping[str, StoredTensor], quantize: str, *, native: bool, tied: bool) -> int:
+def weight_bytes(
+    tensors: Mapping[str, StoredTensor],
+    quantize: str,
+    *,
+    native: bool,
+    tied: bool,
+    embedding: str = "model.embed_tokens.weight",
+) -> int:
     """Bytes of the weights in all ranks together, without the norms that each rank repeats.
 
     Args:
@@ -38,14 +45,17 @@ def weight_bytes(tensors: Mapping[str, StoredTensor], quantize: str, *, native: 
         native: Matrices keep their stored type, with a packed output matrix beside the embedding; otherwise
             all is fp32.
         tied: The output matrix is the embedding.
+        embedding: What the files call the embedding.
     """
     total = 0
     for name, stored in tensors.items():
         count = prod(stored.shape)
         own = stored.item_bytes
-        matrix = native and len(stored.shape) == 2
-        packed = int8.packed_bytes(*stored.shape) if matrix and quantize == "int8" else count * own
-        if name == _EMBEDDING:
+        matrix = native and len(stored.shape) > 1
+        packed = count * own
+        if matrix and quantize == "int8":  # of each expert, if they are in one tensor
+            packed = int8.packed_bytes(*stored.shape[-2:]) * prod(stored.shape[:-2])
+        if name == embedding:
             total += count * (own if native else 4)
             total += packed if native and tied else 0
         elif matrix:
@@ -68,11 +78,11 @@ def cache_bytes(
 
     With a cold zone blocks are compressed, except the last ones of `max_running` sequences.
     """
-    heads = shape.held_kv_heads(world, world)
+    heads, values = shape.held_kv_heads(world, world), shape.cached_values // shape.num_layers
     blocks = -(-tokens // BLOCK_SIZE)
     each = 2 if kv_dtype == "fp16" else 4
     # bytes of a block, layer and head: in full precision, and compressed
-    full, compressed = 2 * each * shape.head_dim * BLOCK_SIZE, 2 * (shape.head_dim * BLOCK_SIZE + SCALE_BYTES)
+    full, compressed = each * values * BLOCK_SIZE, values * BLOCK_SIZE + 2 * SCALE_BYTES
     if cold is None:
         return heads * shape.num_layers * full * blocks
     window_slots = min(blocks, cold.window_slots(max_running))
@@ -89,7 +99,15 @@ def require_room(
         ModelError: The machine is too small.
         MemoryShort: The machine is large enough, but too much of its memory is in use.
     """
-    weights = weight_bytes(tensors, run.quantize, native=native, tied=shape.tied_embeddings)
+    views = file_names(Path(run.model), shape).views(shape, tensors)
+    used = {view.stored for view in views.values()}
+    weights = weight_bytes(
+        {name: stored for name, stored in tensors.items() if name in used},
+        run.quantize,
+        native=native,
+        tied=shape.tied_embeddings,
+        embedding=views["model.embed_tokens.weight"].stored,
+    )
     half = run.kv_dtype == "fp16" or (run.kv_dtype == "auto" and run.quantize != "none")
     tokens = run.kv_cache_tokens or BLOCK_SIZE
     cold = cold_zone(run, shape.num_layers)

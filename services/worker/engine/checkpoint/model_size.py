@@ -4,16 +4,22 @@
 checks the same before a rank loads, from the files themselves.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
 from services.worker.engine import int8
+from services.worker.engine.checkpoint.names.canonical import canonical_tensors
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
+from services.worker.engine.config.layer_config import AttentionConfig, ExpertsConfig, MlpConfig
 from services.worker.engine.config.model_config import ModelConfig
 
 FP32_BYTES, FP16_BYTES = 4, 2
 INT8_BYTES = 1 + int8.SCALE_BYTES / int8.SCALE_BLOCK
+
+_FP32 = ("model.positions", "mlp.router")  # matrices that stay fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,7 @@ class ModelSize:
     Attributes:
         matrices: Weights that a precision of 8 bits applies to: all linears, and the output matrix.
         embedding: Weights of the embedding table, which stays as stored.
-        others: Norms and biases, always fp32.
+        others: Norms, biases, routers and learned positions, always fp32.
         tied: The output matrix is a packed copy of the embedding.
         stored_bytes: Of one weight as the files have it: 4 or 2.
         kv_values: Numbers that one token adds to the KV cache.
@@ -53,23 +59,21 @@ class ModelSize:
 
 def model_size(config: ModelConfig, stored_bytes: int = FP32_BYTES) -> ModelSize:
     """Count what a model of that shape has."""
-    hidden, layers, attention = config.hidden_size, config.num_layers, config.layers[0].attention
-    mlp = config.layers[0].dense_mlp
-    inner = mlp.inner
-    queries, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    embedding = config.vocab_size * hidden
-    per_layer = hidden * (queries + 2 * kv) + queries * hidden + 3 * hidden * inner
-    others = 2 * hidden
-    others += (queries + 2 * kv) * attention.qkv_bias + hidden * attention.output_bias
-    others += 2 * inner * mlp.bias + hidden * mlp.down_bias
-    others += 2 * config.head_dim * (attention.qk_norm is not None)
+    embedding = matrices = others = 0
+    for tensor in canonical_tensors(config):
+        if tensor.module == "model.embed_tokens":
+            embedding += prod(tensor.shape)
+        elif len(tensor.shape) == 2 and tensor.module not in _FP32:
+            matrices += prod(tensor.shape)
+        else:
+            others += prod(tensor.shape)
     return ModelSize(
-        matrices=layers * per_layer + embedding,
+        matrices=matrices + (embedding if config.tied_embeddings else 0),
         embedding=embedding,
-        others=layers * others + hidden,
+        others=others,
         tied=config.tied_embeddings,
         stored_bytes=stored_bytes,
-        kv_values=2 * kv * layers,
+        kv_values=config.cached_heads * config.cached_values,
     )
 
 
@@ -82,8 +86,28 @@ def weight_share(config: ModelConfig, ranks: Iterable[int], world: int) -> Fract
 
 
 def _matrices(config: ModelConfig, rank: int, world: int) -> int:
-    heads = 2 * len(config.heads_of(rank, world)) + 2 * len(config.kv_heads_of(rank, world))
-    inner = len(share_of_mlp(config.layers[0].dense_mlp.inner, rank, world))
-    token_ids = len(share_of_vocabulary(config.vocab_size, rank, world))
-    rows = config.num_layers * (heads * config.head_dim + 3 * inner) + 2 * token_ids
-    return rows * config.hidden_size
+    """Weights of a rank's matrices."""
+    total = 2 * len(share_of_vocabulary(config.vocab_size, rank, world)) * config.hidden_size
+    for layer, count in Counter(config.layers).items():
+        total += count * (
+            _attention(config, layer.attention, rank, world) + _mlp(config, layer.mlp, rank, world)
+        )
+    return total
+
+
+def _attention(config: ModelConfig, attention: AttentionConfig, rank: int, world: int) -> int:
+    heads, hidden, latent = len(config.heads_of(rank, world)), config.hidden_size, attention.latent
+    if latent is None:
+        return 2 * (heads + len(config.kv_heads_of(rank, world))) * config.head_dim * hidden
+    whole = hidden * (latent.query_rank + latent.rank + latent.rope_dim)
+    queries = (latent.plain_dim + latent.rope_dim) * (latent.query_rank or hidden)
+    return whole + heads * (
+        queries + (latent.plain_dim + latent.value_dim) * latent.rank + latent.value_dim * hidden
+    )
+
+
+def _mlp(config: ModelConfig, mlp: MlpConfig | ExpertsConfig, rank: int, world: int) -> int:
+    if isinstance(mlp, ExpertsConfig):
+        shared = 0 if mlp.shared is None else _mlp(config, mlp.shared, rank, world)
+        return mlp.count * _mlp(config, mlp.expert, rank, world) + shared
+    return (3 if mlp.gated else 2) * len(share_of_mlp(mlp.inner, rank, world)) * config.hidden_size

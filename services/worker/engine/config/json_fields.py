@@ -93,6 +93,11 @@ class JsonFields:
             raise self.error(name, f"at most {most}")
         return value
 
+    def count(self, name: str, default: int, most: int = LARGEST) -> int:
+        """As `integer`, or 0."""
+        value = self._get(name, default)
+        return 0 if value == 0 and type(value) is int else self.integer(name, default, most)
+
     def number(
         self, name: str, default: float | None = None, least: float = 0.0, most: float = LARGEST
     ) -> float:

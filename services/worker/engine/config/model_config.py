@@ -69,10 +69,11 @@ class ModelConfig:
     @property
     def least_inner(self) -> int:
         """Inner features of the narrowest MLP or expert, of which every rank needs one at least."""
-        return min(
-            layer.mlp.expert.inner if isinstance(layer.mlp, ExpertsConfig) else layer.mlp.inner
-            for layer in self.layers
-        )
+        mlps = [layer.mlp for layer in self.layers]
+        experts = [mlp for mlp in mlps if isinstance(mlp, ExpertsConfig)]
+        dense = [mlp for mlp in mlps if not isinstance(mlp, ExpertsConfig)]
+        shared = [each.shared for each in experts if each.shared is not None]
+        return min(mlp.inner for mlp in (*dense, *shared, *(each.expert for each in experts)))
 
     def heads_of(self, rank: int, world: int) -> range:
         """The query heads of a rank: those of its KV heads, or a part of one KV head's if ranks are more."""

@@ -84,7 +84,7 @@ def _mistral(fields: JsonFields) -> ModelConfig:
 
 def qwen_layers(fields: JsonFields, shape: Shape, layer: LayerConfig) -> tuple[LayerConfig, ...]:
     """Layers from some number on have a window, if the config says that windows are in use."""
-    full = 0 if fields.get("max_window_layers") == 0 else fields.integer("max_window_layers", 28)
+    full = fields.count("max_window_layers", 28)
     used = fields.flag("use_sliding_window") and not fields.with_defaults(sliding_window=4096).missing(
         "sliding_window"
     )

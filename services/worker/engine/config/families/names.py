@@ -64,3 +64,14 @@ EXPERTS = LLAMA.with_places(
         },
     }
 )
+
+# beside them one MLP for all tokens, and a vector that is added to the scores for the choice (DeepSeek-V3)
+SHARED_EXPERTS = EXPERTS.with_places(
+    {
+        **{
+            f"mlp.shared.{part}": f"mlp.shared_experts.{part}"
+            for part in ("gate_proj", "up_proj", "down_proj")
+        },
+        "mlp.router.selection_bias": "mlp.gate.e_score_correction_bias",
+    }
+)

@@ -1,6 +1,15 @@
 """All families by the names of their architectures."""
 
-from services.worker.engine.config.families import gemma, layer_norms, llama, older, phi, post_norms
+from services.worker.engine.config.families import (
+    deepseek,
+    gemma,
+    layer_norms,
+    llama,
+    mixtures,
+    older,
+    phi,
+    post_norms,
+)
 from services.worker.engine.config.families.family import Family
 
 FAMILIES: dict[str, Family] = {
@@ -10,6 +19,8 @@ FAMILIES: dict[str, Family] = {
     **post_norms.FAMILIES,
     **layer_norms.FAMILIES,
     **older.FAMILIES,
+    **mixtures.FAMILIES,
+    **deepseek.FAMILIES,
 }
 
 
