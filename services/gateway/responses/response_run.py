@@ -12,12 +12,14 @@ from services.gateway.responses.response_translation import ResponseCall, with_o
 from shared.client import GenerationStream
 from shared.client.calls.responses_client import ResponsesClient
 from shared.errors import Cancelled, RyzError
+from shared.flow.backoff import Backoff
 from shared.messages import ResponseRecord, Tokens
 
 FRAMES_AT_ONCE = 128  # made into events without a pause
 log = structlog.get_logger(__name__)
 
 
+_STORE_PAUSE_S = 0.1  # before the end of a response is stored again; doubles
 _TRANSIENT = frozenset({"unavailable", "overloaded", "group_lost"})
 
 
@@ -34,7 +36,7 @@ class ResponseEnd:
         call: What was asked for.
         is_new: There is no record of it yet.
         tried_until: Unix time until which it is tried again after a failure that may pass, such as the loss
-            of all groups.
+            of all groups, or of the store.
     """
 
     store: ResponsesClient | None
@@ -47,15 +49,22 @@ class ResponseEnd:
         return error.code not in _TRANSIENT or time.time() >= self.tried_until
 
     async def save(self, events: ResponseEvents) -> None:
-        """Stores the whole response. If that fails, the response says that it is not stored."""
+        """Stores the whole response. If that fails for good, the response says that it is not stored."""
         if self.store is None:
             return
-        record = self.call.record(events.whole(), ended=True)
-        try:
-            await self.store.put(record, is_new=self.is_new)
-        except RyzError as error:
-            log.warning("a response was not stored", response_id=record.response_id, error=error.message)
-            events.not_stored()
+        record, pauses = self.call.record(events.whole(), ended=True), Backoff(_STORE_PAUSE_S, 2.0)
+        while True:
+            try:
+                await self.store.put(record, is_new=self.is_new)
+                return
+            except RyzError as error:
+                if self.is_final(error):
+                    log.warning(
+                        "a response was not stored", response_id=record.response_id, error=error.message
+                    )
+                    events.not_stored()
+                    return
+            await asyncio.sleep(pauses.next_s())
 
 
 async def event_batches(

@@ -80,6 +80,10 @@ class TurnsFleet(Fleet):
             named = {"X-Session-Id": session, **(headers or {})}
             return await http.post("/v1/chat/completions", json=body(text, **more), headers=named)
 
+    def start_kvstate(self) -> None:
+        """Starts or restarts the state service without waiting for it."""
+        self._start("kvstate", "kvstate", redis_url=self.redis.url)
+
     def await_group(self, place: int) -> None:
         """Waits until the group is ready."""
         url = f"http://127.0.0.1:{self.admin_ports[place]}/ready"
@@ -94,7 +98,7 @@ class TurnsFleet(Fleet):
         """See `Fleet`."""
         self.redis.start()
         super().start_all()
-        self._start("kvstate", "kvstate", redis_url=self.redis.url)
+        self.start_kvstate()
         for place in range(self.groups):
             self.await_group(place)
         sessions = f"{self.gateways[0]}/v1/sessions"

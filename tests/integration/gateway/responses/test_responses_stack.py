@@ -3,27 +3,19 @@
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 from openai import AsyncOpenAI
 
+from tests.integration.gateway.responses.conftest import LEASE_S
 from tests.kits.stacks.stream_stack import KEYS
 from tests.kits.stacks.turn_stack import TurnsFleet
 
 pytestmark = pytest.mark.timeout(120)
 LONG = {"model": "demo", "input": "Tell me a story.", "max_output_tokens": 150, "seed": 7, "background": True}
-LEASE_S = 0.5
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnsFleet]:
-    folder = tmp_path_factory.mktemp("responses")
-    lease = str(LEASE_S)
-    with TurnsFleet(folder, response_lease_s=lease, null_step_delay_ms="10", retention_s="60") as fleet:
-        yield fleet
 
 
 @pytest.fixture
