@@ -22,7 +22,14 @@ from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import RankConfig
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_options import rank_config
-from tests.kits.engine.rank_threads import Blocks, make_llama, new_sequence, plan_logits, run_threads
+from tests.kits.engine.rank_threads import (
+    Blocks,
+    make_llama,
+    make_model,
+    new_sequence,
+    plan_logits,
+    run_threads,
+)
 
 TEXT = list(range(40, 90))
 WHY = "no C++ compiler was found; install g++"
@@ -248,3 +255,11 @@ def test_another_rank_without_kernels_is_refused(
     without_kernels_on(1, monkeypatch)
     with pytest.raises(ModelError, match=r"rank 0 computes with the native kernels, .* set kernels=plain"):
         run_threads(2, lambda collectives: load(config(model, collectives.rank, 2), collectives))
+
+
+def test_the_kernels_refuse_what_they_would_compute_wrongly(tmp_path: Path, compiled: str) -> None:
+    """Such a model is computed in plain operations; where the kernels were asked for, it is refused."""
+    gemma = make_model(tmp_path / "gemma", "gemma", head_dim=16)
+    assert load(config(gemma), SingleRank()).name == "plain"
+    with pytest.raises(ModelError, match=r"there are no kernels yet .* GemmaForCausalLM"):
+        load(config(gemma, kernels="native"), SingleRank())

@@ -19,9 +19,10 @@ from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native import native_cache
 from services.worker.engine.native.build import NoKernels
-from services.worker.engine.native.library import MAX_HEAD_DIM, KernelLibrary, kernels
+from services.worker.engine.native.library import KernelLibrary, kernels
 from services.worker.engine.native.native_compute import NativeCompute, NativeOptions, heads_of
 from services.worker.engine.native.native_weights import NativeWeights
+from services.worker.engine.native.unsupported import unsupported
 from services.worker.engine.plain import plain_cache
 from services.worker.engine.plain.cuda_graphs import CudaCapture
 from services.worker.engine.plain.device import gpu_memory, require_gpu_room, take_device
@@ -199,10 +200,8 @@ def _native(config: RankConfig, shape: ModelConfig) -> KernelLibrary | None:
             raise ModelError(f"{special[0]} needs the native kernels; set kernels=auto, not plain")
         return None
     try:
-        if shape.head_dim > MAX_HEAD_DIM:
-            raise NoKernels(
-                f"the kernels are for heads of at most {MAX_HEAD_DIM} dimensions, not {shape.head_dim}"
-            )
+        if reason := unsupported(shape):
+            raise NoKernels(reason)
         return kernels()
     except NoKernels as error:
         wanted = ["kernels=native"] * (config.run.kernels == "native") + special
