@@ -2,10 +2,13 @@
 
 import ast
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from services.worker.text.answers.text_reader import Malformed
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
 def inside_string(text: str) -> str:
@@ -45,6 +48,8 @@ def written_value(text: str) -> str:
 
 def number(word: str) -> str:
     """Returns a number or a word of Python as JSON. Raises `Malformed` for any other text."""
+    if _NUMBER.fullmatch(word):
+        return word
     words = {
         "True": "true",
         "False": "false",

@@ -21,6 +21,8 @@ _PARAMETER_TAGS = CallSyntax(
     keys=("<parameter=", ">"),
     values=("", "</parameter>"),
     trims=True,
+    value_lines=True,
+    enforced="each",
 )
 _DEEPSEEK_BLOCK = ("<｜tool▁calls▁begin｜>",)
 _MISTRAL_NAME_ENDS = ("[ARGS]", "[CALL_ID]", "{")
@@ -98,6 +100,7 @@ TOOL_FORMATS = (
                 after_arguments=("</invoke>",),
                 keys=('<parameter name="', '">'),
                 values=("", "</parameter>"),
+                enforced="each",
             ),
         ),
     ),
@@ -116,6 +119,7 @@ TOOL_FORMATS = (
                 keys=("<parameter=", ">"),
                 values=("", "</parameter>"),
                 trims=True,
+                enforced="each",
             ),
         ),
     ),
@@ -131,6 +135,7 @@ TOOL_FORMATS = (
                 name_ends=("\n", "<arg_key>", "</tool_call>"),
                 keys=("<arg_key>", "</arg_key>"),
                 values=("<arg_value>", "</arg_value>"),
+                enforced="each",
             ),
         ),
     ),
@@ -152,6 +157,7 @@ TOOL_FORMATS = (
                 items="call:",
                 name_ends=("{",),
                 values=("<escape>", "<escape>"),
+                enforced="each",
             ),
         ),
     ),
@@ -240,7 +246,7 @@ TOOL_FORMATS = (
         models="Gemma 3",
         signs=(("tool_code",),),
         calls=(
-            CallSyntax(body="python", opens=("```tool_code",), closes=("```",)),
+            CallSyntax(body="python", opens=("```tool_code",), closes=("```",), enforced="list"),
             CallSyntax(body="json", opens=("```tool_call",), closes=("```",)),
         ),
     ),
@@ -249,7 +255,7 @@ TOOL_FORMATS = (
         models="Llama 3.2, Llama 4, ToolACE",
         signs=(("[func_name1(",), ("<|python_start|>",), ("func_name(",)),
         calls=(
-            CallSyntax(body="python"),
+            CallSyntax(body="python", enforced="list"),
             CallSyntax(body="python", opens=("<|python_start|>",), closes=("<|python_end|>",)),
         ),
     ),

@@ -31,8 +31,9 @@ class CallSyntax:
         keys: Texts before and behind the name of an argument, of `tagged`.
         values: Texts before and behind its value. Of `plain_keys`: the quotes of a string.
         trims: One line break at either end of a value belongs to the syntax.
-        enforced: How a grammar lets calls be written: `each` object in a block of its own, as a `list` of
-            objects, `named`. Empty: the generic form is enforced where a call is required.
+        value_lines: The model writes a line break at either end of a value, of those with `trims`.
+        enforced: How a grammar lets calls be written: `each` in a block of its own, as a `list` or one below
+            the other, `named`. Empty: the generic form is enforced where a call is required.
         name_prefix: Text before the name of an enforced call.
     """
 
@@ -49,6 +50,7 @@ class CallSyntax:
     keys: tuple[str, str] = ("", "")
     values: tuple[str, str] = ("", "")
     trims: bool = False
+    value_lines: bool = False
     enforced: Literal["", "each", "list", "named"] = ""
     name_prefix: str = ""
 

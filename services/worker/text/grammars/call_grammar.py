@@ -1,13 +1,14 @@
 """Grammars of tool calls, made of the syntax of a model's calls and the schemas of the functions."""
 
 import functools
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.text.answers.tool_format import CallSyntax
-from services.worker.text.grammars.argument_schema import ArgumentSchema, argument_schema
+from services.worker.text.grammars.arguments.argument_schema import argument_schema
+from services.worker.text.grammars.arguments.call_terms import CallTerms
+from services.worker.text.grammars.arguments.value_style import Write
 from services.worker.text.grammars.compiled_grammar import CompiledGrammar, GrammarRefused
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
@@ -67,51 +68,44 @@ def _compiled(
     calls: EnforcedCalls, vocabulary: TokenVocabulary, limits: GrammarLimits, *, proven: bool
 ) -> CompiledGrammar:
     """Compiles the calls, from the first opening text on if they are required, else from behind it."""
-    tools = [
-        argument_schema(tool, place, limits, proven=proven)
+    return compile_lark(_lark(calls, limits, proven=proven), vocabulary)
+
+
+def _lark(calls: EnforcedCalls, limits: GrammarLimits, *, proven: bool) -> str:
+    """Returns the grammar in Lark."""
+    text = functools.partial(_literal, calls.control)
+    terms = CallTerms(calls.syntax, calls.control, text, proven=proven)
+    made = [
+        argument_schema(tool, place, limits, functools.partial(terms.call, tool, place))
         for place, tool in enumerate(calls.tools)
         if not calls.only or tool.name == calls.only
     ]
-    return compile_lark(_lark(calls, tools), vocabulary)
+    rules = [rule for one in made for rule in one.rules]
+    return "\n".join(
+        [f"start: {_block(calls, text)}", f"call: {' | '.join(one.term for one in made)}", *rules]
+    )
 
 
-def _lark(calls: EnforcedCalls, tools: Sequence[ArgumentSchema]) -> str:
-    """Returns the grammar in Lark."""
-    syntax, text = calls.syntax, functools.partial(_literal, calls.control)
-    opens, closes = syntax.opens[:1], syntax.closes[:1]
-    first = "".join(opens) if calls.required else ""
+def _block(calls: EnforcedCalls, text: Write) -> str:
+    """Returns the term of all calls."""
+    syntax = calls.syntax
+    opens, closes = "".join(syntax.opens[:1]), "".join(syntax.closes[:1])
+    first = opens if calls.required else ""
     if syntax.enforced == "each":
-        line = "\n" if opens else ""
-        items = _alternatives(tools, functools.partial(_object, syntax, text))
-        more = f"({text(f'{line}{closes[0]}{line}{opens[0]}{line}') if opens else text('; ')} call)*"
-        body = f"{text(first + line)} call {more if calls.many else ''} {text(line + ''.join(closes))}"
+        own_lines = (
+            bool(opens) and (syntax.body == "json" or bool(syntax.items)) and syntax.body != "plain_keys"
+        )
+        line = "\n" if own_lines else ""
+        between = f"{line}{closes}{line}{opens}{line}" if opens else "; "
+        end = closes if syntax.body == "tagged" and not syntax.items else line + closes
     elif syntax.enforced == "list":
-        items = _alternatives(tools, functools.partial(_object, syntax, text))
-        more = '(", " call)*' if calls.many else ""
-        body = f'{text(first)} "[" call {more} "]" {text("".join(closes))}'
+        lines = syntax.body == "python" and bool(opens)
+        line, between = ("\n", "\n") if lines else ("[", ", ")
+        end = f"\n{closes}" if lines else f"]{closes}"
     else:
-        items = _alternatives(tools, functools.partial(_named, syntax, text))
-        again = "" if syntax.items else "".join(opens)
-        more = f"({text(again)} call)*" if calls.many else ""
-        body = f"{text(first)} call {more} {text(''.join(closes))}"
-    rules = [f"args_{at}: %json {json.dumps(tool.grammar.document)}" for at, tool in enumerate(tools)]
-    return "\n".join([f"start: {body}", f"call: {items}", *rules])
-
-
-def _alternatives(tools: Sequence[ArgumentSchema], one: Callable[[str, int], str]) -> str:
-    return " | ".join(one(tool.name, number) for number, tool in enumerate(tools))
-
-
-def _object(syntax: CallSyntax, text: Callable[[str], str], name: str, number: int) -> str:
-    key = syntax.argument_keys[0]
-    return f'{text(f"""{{"{syntax.name_keys[0]}": "{name}", "{key}": """)} args_{number} "}}"'
-
-
-def _named(syntax: CallSyntax, text: Callable[[str], str], name: str, number: int) -> str:
-    fence = "\n" if syntax.before_arguments else ""
-    before = f"{syntax.items}{syntax.name_prefix}{name}{syntax.name_ends[0]}"
-    before += "".join(part + fence for part in syntax.before_arguments)
-    return f"{text(before)} args_{number} {text(fence + ''.join(syntax.after_arguments))}"
+        line, between, end = "", "" if syntax.items else opens, closes
+    more = f"({text(between)} call)*" if calls.many else ""
+    return f"{text(first + line)} call {more} {text(end)}"
 
 
 def _literal(control: dict[str, int], text: str) -> str:

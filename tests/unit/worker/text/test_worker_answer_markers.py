@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken
 
+from services.worker.domain.generation.token_constraint import TokenRefused
 from services.worker.leader.intake.answer_forms import AnswerForms
 from services.worker.model import Model
 from services.worker.text.answers.known_formats import BY_NAME
@@ -20,6 +21,10 @@ from tests.kits.worker.tokenizers import byte_level
 
 TEMPLATE = "{{ tools }}<|tool_call|>{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
 TOOL = ToolDefinition(name="now", parameters='{"type": "object", "additionalProperties": false}', strict=True)
+MARKS = (
+    "<|tool_call|>", "<|action_start|>", "<|plugin|>", "<start_function_call>", "<end_function_call>",
+    "<escape>",
+)  # fmt: skip
 CALL = '<|tool_call|>[{"name": "now", "arguments": {}}]'
 
 
@@ -27,9 +32,7 @@ CALL = '<|tool_call|>[{"name": "now", "arguments": {}}]'
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> LibraryTokenizer:
     path = tmp_path_factory.mktemp("markers") / "tokenizer.json"
     made = byte_level()
-    made.add_special_tokens(
-        [AddedToken("<|tool_call|>"), AddedToken("<|action_start|>"), AddedToken("<|plugin|>")]
-    )
+    made.add_special_tokens([AddedToken(text) for text in MARKS])
     made.save(str(path))
     return read_tokenizer(Path(path))
 
@@ -92,3 +95,23 @@ def test_a_grammar_knows_the_control_tokens_of_a_form(form: str, tokenizer: Libr
     assert begun.mask() is None
     begun.accept(list(control.values()))
     assert begun.mask() is not None
+
+
+def test_a_text_between_control_tokens_is_bound_as_well(tokenizer: LibraryTokenizer) -> None:
+    end, syntax = token(tokenizer, "<|im_end|>"), BY_NAME["functiongemma"].calls[0]
+    vocabulary = TokenVocabulary(tokenizer, {end}, tokenizer.vocab_size)
+    control = {text: token(tokenizer, text) for text in (*syntax.opens, *syntax.closes, "<escape>")}
+    schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}, "required": ["a"]}
+    tool = ToolDefinition(name="now", parameters=json.dumps(schema), strict=True)
+    grammar = compile_calls(
+        EnforcedCalls(syntax, [tool], control, many=False, required=True), vocabulary, GrammarLimits()
+    )
+    for text, fits in (("", True), ("é <", True), ("abcd", False)):
+        written = f"<start_function_call>call:now{{a:<escape>{text}<escape>}}<end_function_call>"
+        constraint = grammar()
+        if fits:
+            constraint.accept(tokenizer.encode(written, add_special_tokens=False))
+            assert constraint.ended
+        else:
+            with pytest.raises(TokenRefused):
+                constraint.accept(tokenizer.encode(written, add_special_tokens=False))

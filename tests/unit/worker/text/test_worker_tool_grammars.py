@@ -13,6 +13,7 @@ from services.worker.text.answers.tool_format import AnswerFormat
 from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_calls
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+from services.worker.text.tool_prompt import parameters_of
 from shared.errors import InvalidRequest
 from shared.messages import ToolCallPart, ToolDefinition
 
@@ -53,7 +54,9 @@ def walk(constraint: TokenConstraint, seed: int) -> str:
 
 
 def calls_in(form: str, text: str) -> list[tuple[str, str]]:
-    parser = AnswerParser(AnswerFormat(tools=BY_NAME[form]), {tool.name: {} for tool in TOOLS}, str)
+    parser = AnswerParser(
+        AnswerFormat(tools=BY_NAME[form]), {tool.name: parameters_of(tool) for tool in TOOLS}, str
+    )
     parts = parser.feed(text) + parser.finish()
     assert parts
     assert all(isinstance(part, ToolCallPart) for part in parts), (text, parts)

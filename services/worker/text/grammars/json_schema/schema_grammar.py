@@ -76,6 +76,21 @@ class SchemaGrammar:
                 )
 
     @property
+    def root(self) -> Schema:
+        """The rewritten schema, whose references are to `definitions`."""
+        return self._root
+
+    @property
+    def definitions(self) -> dict[str, Schema]:
+        """Its definitions, by name."""
+        return self._definitions
+
+    @property
+    def pointers(self) -> dict[int, str]:
+        """The places of its schemas in the definition, by the `id` of the rewritten schema."""
+        return {id(schema): pointer for pointer, schema in self._places}
+
+    @property
     def document(self) -> dict[str, Any]:
         """The rewritten schema with llguidance's options in it, for `%json` in a Lark grammar."""
         return {**_with(self._root, self._definitions), "x-guidance": OPTIONS}

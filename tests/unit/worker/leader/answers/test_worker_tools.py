@@ -96,7 +96,7 @@ async def test_an_answer_that_may_call_a_tool_is_free(memory_bus: MemoryBus) -> 
         (
             {"use": {"tools": [{"name": "f", "strict": True, "parameters": NOT}]}},
             "tools",
-            {"keyword": "not", "pointer": "/properties/a"},
+            {"keyword": "not", "pointer": "/properties/a", "index": 0},
         ),
         ({"choice": "required", "sampling": {"ignore_eos": True}}, "ignore_eos", {}),
         ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}]}, "messages", {"index": 0}),

@@ -7,8 +7,8 @@ is enforced.
 
 import copy
 import json
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import structlog
 
@@ -21,6 +21,8 @@ from shared.errors import InvalidRequest
 from shared.messages import ToolDefinition
 
 log = structlog.get_logger(__name__)
+Made = TypeVar("Made")
+_ANY = {"type": "object"}
 _MOST_LEFT_OUT = 32  # keywords of one schema
 _COMBINING = ("anyOf", "oneOf", "allOf", "$ref", "patternProperties", "if", "not", "unevaluatedProperties")
 _ALSO = {  # keywords that mean more when another is left out
@@ -33,29 +35,16 @@ _ALSO = {  # keywords that mean more when another is left out
 } | dict.fromkeys(("anyOf", "oneOf", "allOf", "$ref"), ("unevaluatedProperties", "unevaluatedItems"))
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentSchema:
-    """Arguments of a function.
-
-    Attributes:
-        name: Of the function.
-        grammar: The schema that is enforced.
-    """
-
-    name: str
-    grammar: SchemaGrammar
-
-
 def argument_schema(
-    tool: ToolDefinition, place: int, limits: GrammarLimits, *, proven: bool = False
-) -> ArgumentSchema:
-    """Returns the schema for the arguments of a function.
+    tool: ToolDefinition, place: int, limits: GrammarLimits, use: Callable[[SchemaGrammar], Made]
+) -> Made:
+    """Returns what is made of the schema for the arguments of a function.
 
     Args:
         tool: The function.
         place: Its place in the request.
         limits: On the size of its schema.
-        proven: Also what llguidance does not enforce is found, which takes milliseconds.
+        use: Makes it; raises `SchemaFault` for what cannot be enforced.
 
     Raises:
         InvalidRequest: The function is strict, and something of its schema is not enforced; `data` has
@@ -71,19 +60,19 @@ def argument_schema(
                 if tool.strict:
                     raise _placed(refused(reason, "json_schema", "tools"), place)
                 raise SchemaFault(reason, "", "")
-            grammar = SchemaGrammar(text, limits)
-            if proven:
-                grammar.check()
+            made = use(SchemaGrammar(text, limits))
         except SchemaFault as fault:
             if tool.strict:
                 raise _placed(schema_refused(fault, "tools"), place) from fault
+            if document == _ANY:
+                raise _placed(schema_refused(fault, "tools"), place) from fault
             left_out.append(f"{fault.pointer}/{fault.keyword}"[:80])
-            last = len(left_out) == _MOST_LEFT_OUT or not _leave_out(document, fault)
-            document = {"type": "object"} if last else document
+            last = len(left_out) >= _MOST_LEFT_OUT or not _leave_out(document, fault)
+            document = dict(_ANY) if last else document
             continue
         if left_out:
             log.warning("tool schema enforced in part", tool=tool.name, left_out=left_out)
-        return ArgumentSchema(tool.name, grammar)
+        return made
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
