@@ -8,6 +8,7 @@ import torch
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.native.unsupported import unsupported
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute
@@ -30,8 +31,6 @@ from tests.kits.families.models import (
 )
 from tests.kits.families.step_plans import NUM_BLOCKS, Rows, greedy_plans, mixed_plans, random_plans
 
-# whose layers the kernels compute
-COMPILED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 GREEDY_PROMPT = LENGTH - 64
 TOLERANCE = 1e-4  # of a logit, in fp32
 
@@ -55,8 +54,7 @@ WAYS: dict[str, ComputeFactory] = {**COMPUTES, "recorded": recorded_compute}
 
 def computes_of(model: FamilyModel) -> list[str]:
     """The ways to compute that serve the model."""
-    compiled = model.entry.architecture in COMPILED
-    return ["plain", "native"] if compiled else ["plain"]
+    return ["plain", "native"] if unsupported(model.config) is None else ["plain"]
 
 
 def check_mixed(model: FamilyModel, world: int, compute: str) -> None:

@@ -9,6 +9,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from services.worker.engine.config.families.registry import FAMILIES
@@ -70,6 +71,12 @@ def text(key: str) -> list[int]:
     draw = torch.Generator().manual_seed(TEXTS[key])
     drawn: list[int] = torch.randint(0, VOCABULARY, (LENGTH,), generator=draw).tolist()
     return drawn
+
+
+def save_in_memory_names(name: str, directory: Path) -> dict[str, Tensor]:
+    """Writes the model with the names that transformers 5 uses in memory; returns the tensors of the file."""
+    _random_model(ENTRIES[name]).save_pretrained(directory, save_original_format=False)
+    return load_file(directory / "model.safetensors")
 
 
 def transformers_greedy(name: str, tokens: list[int], prompt: int) -> list[int]:
