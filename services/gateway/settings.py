@@ -120,6 +120,7 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits):
     rate_limit_burst: UpToMillion = 20
     """Requests that one tenant may send at once."""
     strict_fields: bool = False
-    """Refuse a body of the completion routes with an unknown field; else it is a warning in the log."""
+    """Refuse a body with an unknown field, also inside messages, tools and options; else it is logged as a
+    warning, once for each name."""
     request_log: bool = False
     """Log one line for every request, at level info."""

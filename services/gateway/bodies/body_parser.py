@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from services.gateway.bodies.body_types import RequestBody
 from services.gateway.bodies.json_shape import MAX_VALUES, NotJson, check_fields, read_json
 from services.gateway.http.errors import HttpRefusal, invalid_body
 from shared.errors import InvalidRequest
@@ -59,9 +60,12 @@ def parse_body(raw: bytes, kind: type[B], max_values: int = MAX_VALUES) -> B:
 def _validate(value: Any, kind: type[B]) -> B:
     try:
         check_fields(value)  # first, since the validator collects every error before it raises one
-        return kind.model_validate(value)
+        body = kind.model_validate(value)
     except ValidationError as error:
         raise invalid_body(error) from None
+    if isinstance(body, RequestBody):
+        body.note_unknown(value)
+    return body
 
 
 def _explain_non_finite(raw: bytes, kind: type[B], max_values: int) -> None:

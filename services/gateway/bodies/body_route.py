@@ -7,7 +7,8 @@ from pydantic import BaseModel
 
 from services.gateway.bodies.body_parser import check_content_type, parse_body
 from services.gateway.bodies.large_bodies import is_large
-from services.gateway.http.serving_route import HttpExchange, ServingRoute, body_party
+from services.gateway.bodies.unknown_fields import UnknownFields
+from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute, body_party
 from shared.web.limited_protocol import CONNECTION
 
 B = TypeVar("B", bound=BaseModel)
@@ -15,6 +16,10 @@ B = TypeVar("B", bound=BaseModel)
 
 class BodyRoute(ServingRoute):
     """Answers `POST` on a path."""
+
+    def __init__(self, path: str, context: GatewayContext) -> None:
+        super().__init__(path, context)
+        self.unknown = UnknownFields(path, context.metrics, strict=context.settings.strict_fields)
 
     async def take_body(self, exchange: HttpExchange) -> bytes:
         """Admits the request and reads its body; from then on the request holds one place.

@@ -78,7 +78,7 @@ def _call(
         include_usage=options is not None and bool(options.include_usage),
         event_ids=STREAM_GRACE in origin.headers if ids is None else ids,
         timeout_s=body.timeout,
-        unknown_fields=unknown,
+        unknown_fields=[*unknown, *body.unknown_inside],
         door_data=b"" if body.prompt_logprobs is None else PROMPT_LOGPROBS,
         field_names=field_names_of(body),
     )

@@ -7,9 +7,10 @@ a generation; unknown fields stay in `model_extra`, so that they can be counted.
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from services.gateway.completions.body_types import FewFields, LenientBody, wrong
+from services.gateway.bodies.body_types import FewFields, LenientBody, RequestBody, wrong
+from services.gateway.bodies.inner_fields import ACCEPTED
 from services.gateway.completions.message_schema import Messages
 from shared.messages.base import NOT_IN_NAMES
 from shared.messages.generate import MAX_BIASES, MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_TOKENS, MAX_STOPS
@@ -122,16 +123,52 @@ Definition = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}, {"type": "null"}]})
 ]
 # checked in `chat_tools.py`
-Tools = Annotated[
-    Any, WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "null"}]})
-]
+_FUNCTION = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "description": {"type": "string"},
+        "parameters": {"type": "object", "description": "A JSON Schema."},
+        "strict": {"type": "boolean"},
+    },
+    "required": ["name"],
+}
+_TOOL = {
+    "type": "object",
+    "properties": {"type": {"const": "function"}, "function": _FUNCTION},
+    "required": ["type", "function"],
+    ACCEPTED: ["cache_control"],
+}
+_NAMED = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "properties": {"name": {"type": "string"}}},
+    },
+}
+_ALLOWED = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "allowed_tools"},
+        "allowed_tools": {
+            "type": "object",
+            "properties": {
+                "mode": {"enum": ["auto", "required"]},
+                "tools": {"type": "array", "items": _NAMED},
+            },
+        },
+    },
+}
+Tools = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "array", "items": _TOOL}, {"type": "null"}]})]
 ToolChoice = Annotated[
-    Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]})
+    Any, WithJsonSchema({"anyOf": [{"type": "string"}, _NAMED, _ALLOWED, {"type": "null"}]})
 ]
 
 
 class StreamOptions(LenientBody):
     """Options of a streamed answer."""
+
+    model_config = ConfigDict(json_schema_extra={ACCEPTED: ["include_obfuscation"]})
 
     include_usage: bool | None = None
     include_event_ids: Annotated[
@@ -143,7 +180,7 @@ class StreamOptions(LenientBody):
     ] = None
 
 
-class SamplingBody(LenientBody):
+class SamplingBody(RequestBody):
     """Fields of both routes. A field that is null counts as absent, as OpenAI's clients expect."""
 
     model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
-from services.gateway.completions.body_types import FewFields, LenientBody, wrong
+from services.gateway.bodies.body_types import FewFields, LenientBody, wrong
+from services.gateway.bodies.inner_fields import ACCEPTED
 from shared.messages.conversation import MAX_TOOL_CALLS
 
 MAX_MESSAGES = 4096
@@ -51,8 +52,14 @@ _TEXT_PART = {
     "type": "object",
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
     "required": ["type", "text"],
+    ACCEPTED: ["annotations", "cache_control"],
 }
-_TEXT_PARTS = {"type": "array", "items": _TEXT_PART, "maxItems": MAX_PARTS}
+_REFUSAL_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "refusal"}, "refusal": {"type": "string"}},
+    "required": ["type", "refusal"],
+}
+_TEXT_PARTS = {"type": "array", "items": {"anyOf": [_TEXT_PART, _REFUSAL_PART]}, "maxItems": MAX_PARTS}
 Content = Annotated[
     str | None,
     PlainValidator(_text_of),
@@ -70,6 +77,8 @@ class CalledFunction(LenientBody):
 class ToolCallBody(LenientBody):
     """A call that an assistant's message has made."""
 
+    model_config = ConfigDict(json_schema_extra={ACCEPTED: ["index"]})  # of the stream that brought it
+
     id: Annotated[str, Field(min_length=1, max_length=256)]
     type: Literal["function"] = "function"
     function: FewFields[CalledFunction]
@@ -80,6 +89,9 @@ ToolCalls = Annotated[list[FewFields[ToolCallBody]], Field(max_length=MAX_TOOL_C
 
 class ChatMessageBody(LenientBody):
     """One message of the conversation; `developer` is another word for `system`."""
+
+    # of an answer that is sent back; `unsupported_fields.py` refuses values that would matter
+    model_config = ConfigDict(json_schema_extra={ACCEPTED: ["annotations", "audio", "function_call"]})
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[

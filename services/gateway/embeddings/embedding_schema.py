@@ -6,9 +6,10 @@ Checks names, types and ranges. An error of one input names it, as in `input[3]`
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from services.gateway.bodies.body_types import RequestBody
 from services.gateway.completions.completion_schema import NAME
 
 Input = str | list[int]
@@ -55,10 +56,8 @@ Inputs = Annotated[
 ]
 
 
-class EmbeddingRequest(BaseModel):
+class EmbeddingRequest(RequestBody):
     """The body of `POST /v1/embeddings`. A field that is null counts as absent."""
-
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
 
     model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
     input: Inputs

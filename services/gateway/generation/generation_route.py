@@ -5,12 +5,10 @@ formats are its `Door`'s. A streamed answer of one generation can be resumed, an
 for a while.
 """
 
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import msgspec
-import structlog
 
 from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.generation.answer_cost import check_cost
@@ -31,13 +29,10 @@ from services.gateway.streams.event_stream import (
 )
 from services.gateway.streams.resume_token import VERSION, ResumeToken, read_token
 from shared.client import GenerationStream
-from shared.errors import InvalidRequest, RyzError
+from shared.errors import RyzError
 from shared.messages import GenerateRequest
 from shared.telemetry.traces import TRACE_HEADERS
 
-log = structlog.get_logger(__name__)
-
-_MAX_NAMES = 256  # of unknown fields that are logged
 _TRACE_HEADERS = [(name, name.encode()) for name in TRACE_HEADERS]
 
 
@@ -55,7 +50,6 @@ class GenerationRoute(BodyRoute):
         self.door = door
         self._detached = detached
         self._repeats = RepeatedCalls(door, context, detached)
-        self._seen_unknown: set[str] = set()
 
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
@@ -77,8 +71,7 @@ class GenerationRoute(BodyRoute):
             default_s=settings.default_timeout_s,
             max_s=settings.max_timeout_s,
         )
-        if call.unknown_fields:
-            self._tell_unknown(exchange, call.unknown_fields)
+        self.unknown.tell(call.unknown_fields, exchange.request_id)
         if len(call.requests) > 1:
             self.take_places(exchange, len(call.requests) - 1)
         if call.session_id:
@@ -94,19 +87,6 @@ class GenerationRoute(BodyRoute):
                     await self._run(exchange, call, timeout_s, running)
         except RyzError as error:
             raise renamed(error, call.field_names) from None
-
-    def _tell_unknown(self, exchange: HttpExchange, names: Sequence[str]) -> None:
-        """Counts and logs unknown fields; a name is logged once."""
-        if self.context.settings.strict_fields:
-            raise InvalidRequest(f"unknown field `{names[0]}` (RYZ_STRICT_FIELDS)", param=names[0])
-        self.context.metrics.unknown_fields.inc(len(names))
-        new = [name for name in names if name not in self._seen_unknown]
-        new = new[: _MAX_NAMES - len(self._seen_unknown)]
-        if new:
-            self._seen_unknown.update(new)
-            log.warning(
-                "unknown fields are ignored", request_id=exchange.request_id, route=self.path, fields=new
-            )
 
     async def _run(
         self, exchange: HttpExchange, call: GenerationCall, timeout_s: float, running: RunningRequest

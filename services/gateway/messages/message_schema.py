@@ -6,8 +6,10 @@ and tools; unknown fields stay in `model_extra`, so that they can be counted.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
+from services.gateway.bodies.body_types import LenientBody, RequestBody
+from services.gateway.bodies.inner_fields import ACCEPTED
 from services.gateway.completions.completion_schema import NAME
 from services.gateway.completions.message_schema import MAX_MESSAGES
 from shared.messages.conversation import MAX_TOOLS
@@ -16,25 +18,62 @@ from shared.messages.generate import MAX_STOPS
 _I32_MAX = 2**31 - 1
 MIN_THINKING = 1024  # tokens; Anthropic's lower limit of a budget
 # checked in `message_input.py`, which names the block at fault
-Content = Annotated[
-    Any,
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}),
-]
+_STRING = {"type": "string"}
+_TEXT_FIELDS: dict[str, Any] = {"type": _STRING, "text": _STRING}
+_TEXT_BLOCK: dict[str, Any] = {
+    "type": "object",
+    "properties": _TEXT_FIELDS,
+    "required": ["type"],
+    ACCEPTED: ["cache_control", "citations"],
+}
+_TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_BLOCK}]}
+_BLOCK = _TEXT_BLOCK | {
+    "properties": _TEXT_FIELDS
+    | {
+        "thinking": _STRING,
+        "signature": _STRING,
+        "data": {"type": "string", "description": "Of `redacted_thinking`."},
+        "id": _STRING,
+        "name": _STRING,
+        "input": {"type": "object"},
+        "tool_use_id": _STRING,
+        "content": _TEXTS,
+        "is_error": {"type": "boolean"},
+    },
+    ACCEPTED: ["cache_control", "caller", "citations"],
+}
+_TOOL = {
+    "type": "object",
+    "properties": {
+        "name": _STRING,
+        "description": _STRING,
+        "input_schema": {"type": "object", "description": "A JSON Schema."},
+        "strict": {"type": "boolean"},
+        "type": {"const": "custom"},
+    },
+    "required": ["name", "input_schema"],
+    ACCEPTED: [
+        "allowed_callers",
+        "cache_control",
+        "defer_loading",
+        "eager_input_streaming",
+        "input_examples",
+    ],
+}
+Texts = Annotated[Any, WithJsonSchema(_TEXTS)]
+Content = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _BLOCK}]})]
+ToolBody = Annotated[dict[str, Any], WithJsonSchema(_TOOL)]
 StopSequence = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
-
-
-class MessageBody(_Body):
+class MessageBody(LenientBody):
     """One message: a text, or content blocks."""
 
     role: Literal["user", "assistant", "system"]
     content: Content
 
 
-class ThinkingBody(_Body):
+class ThinkingBody(LenientBody):
     """Whether the model thinks before it answers."""
 
     type: Literal["enabled", "disabled", "adaptive"]
@@ -42,7 +81,7 @@ class ThinkingBody(_Body):
     display: Literal["summarized", "omitted"] | None = None
 
 
-class ToolChoiceBody(_Body):
+class ToolChoiceBody(LenientBody):
     """Whether the model calls tools."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -50,33 +89,33 @@ class ToolChoiceBody(_Body):
     disable_parallel_tool_use: bool | None = None
 
 
-class OutputFormatBody(_Body):
+class OutputFormatBody(LenientBody):
     """The form that the answer's text must have."""
 
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class OutputConfigBody(_Body):
+class OutputConfigBody(LenientBody):
     """How much the model thinks, and the form of its answer."""
 
     effort: Annotated[str, Field(max_length=64)] | None = None
     format: OutputFormatBody | None = None
 
 
-class MetadataBody(_Body):
+class MetadataBody(LenientBody):
     """What the caller notes about the request; it changes nothing."""
 
     user_id: Annotated[str, Field(max_length=512)] | None = None
 
 
-class ConversationBody(_Body):
+class ConversationBody(RequestBody):
     """The fields that decide what the model reads. A field that is null counts as absent."""
 
     model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
     messages: Annotated[list[MessageBody], Field(min_length=1, max_length=MAX_MESSAGES)]
-    system: Content = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    system: Texts = None
+    tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoiceBody | None = None
     thinking: ThinkingBody | None = None
     output_config: OutputConfigBody | None = None

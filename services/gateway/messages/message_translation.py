@@ -70,7 +70,10 @@ def message_call(body: MessagesRequest, origin: CallOrigin) -> GenerationCall:
         stream=bool(body.stream),
         event_ids=STREAM_GRACE in origin.headers,
         timeout_s=body.timeout,
-        unknown_fields=[name[:64] for name in body.model_extra or () if name not in IGNORED],
+        unknown_fields=[
+            *(name[:64] for name in body.model_extra or () if name not in IGNORED),
+            *body.unknown_inside,
+        ],
         door_data=_HIDES_THINKING if hides else b"",
         field_names=FIELD_NAMES,
     )

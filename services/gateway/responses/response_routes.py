@@ -77,8 +77,7 @@ class ResponseRoute(BodyRoute):
             created_s=int(time.time()),
         )
         check_cost([call.request], self.context.settings.max_answer_entries)
-        if call.unknown_fields:
-            self.context.metrics.unknown_fields.inc(len(call.unknown_fields))
+        self.unknown.tell(call.unknown_fields, request_id)
         return call
 
     def end_of(self, call: ResponseCall) -> ResponseEnd:

@@ -6,10 +6,11 @@ the input are read in `input_items.py`, and tools in `response_tools.py`.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from services.gateway.completions.body_types import FewFields
+from services.gateway.bodies.body_types import FewFields, LenientBody, RequestBody
+from services.gateway.bodies.inner_fields import ACCEPTED
 from services.gateway.completions.completion_schema import NAME
 from shared.messages.conversation import MAX_TOOLS
 from shared.messages.generate import MAX_LOGPROBS
@@ -17,7 +18,41 @@ from shared.messages.generate import MAX_LOGPROBS
 MAX_ITEMS = 4096
 _I32_MAX = 2**31 - 1
 _I64 = 2**63
-_OBJECTS = {"type": "array", "items": {"type": "object"}, "maxItems": MAX_ITEMS}
+_STRING = {"type": "string"}
+_PART = {
+    "type": "object",
+    "properties": {"type": _STRING, "text": _STRING, "refusal": _STRING},
+    "required": ["type"],
+    ACCEPTED: ["annotations", "logprobs", "prompt_cache_breakpoint"],
+}
+_TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]}
+_ITEM = {
+    "type": "object",
+    "properties": {
+        "type": _STRING,
+        "role": _STRING,
+        "content": _TEXTS,
+        "call_id": _STRING,
+        "name": _STRING,
+        "arguments": _STRING,
+        "output": _TEXTS,
+        "summary": {"type": "array", "items": _PART},
+    },
+    ACCEPTED: ["created_by", "encrypted_content", "id", "namespace", "phase", "status"],
+}
+_ITEMS = {"type": "array", "items": _ITEM, "maxItems": MAX_ITEMS}
+_TOOL = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "name": _STRING,
+        "description": {"anyOf": [_STRING, {"type": "null"}]},
+        "parameters": {"anyOf": [{"type": "object", "description": "A JSON Schema."}, {"type": "null"}]},
+        "strict": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+    },
+    "required": ["type", "name"],
+    ACCEPTED: ["defer_loading"],
+}
 
 
 def _input_of(given: Any) -> str | list[dict[str, Any]]:
@@ -34,45 +69,40 @@ def _input_of(given: Any) -> str | list[dict[str, Any]]:
 Input = Annotated[
     str | list[dict[str, Any]],
     PlainValidator(_input_of),
-    WithJsonSchema({"anyOf": [{"type": "string"}, _OBJECTS]}),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _ITEMS]}),
 ]
+ToolBody = Annotated[dict[str, Any], WithJsonSchema(_TOOL)]
 ShortText = Annotated[str, Field(max_length=512)]
 
 
-class LenientResponseBody(BaseModel):
-    """Unknown fields stay in `model_extra`."""
-
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
-
-
-class TextOptions(LenientResponseBody):
+class TextOptions(LenientBody):
     """The form of the answer's text."""
 
     format: FewFields[dict[str, Any] | None] = None
     verbosity: str | None = None
 
 
-class ReasoningOptions(LenientResponseBody):
+class ReasoningOptions(LenientBody):
     """How the model thinks; summaries are not made, the reasoning itself is in the answer."""
 
     effort: Annotated[str, Field(max_length=64)] | None = None
     summary: ShortText | None = None
 
 
-class ResponseStreamOptions(LenientResponseBody):
+class ResponseStreamOptions(LenientBody):
     """Options of a streamed response; obfuscation is accepted and never added."""
 
     include_obfuscation: bool | None = None
 
 
-class ResponseRequest(LenientResponseBody):
+class ResponseRequest(RequestBody):
     """A request for a response. A field that is null counts as absent."""
 
     model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
     input: Input
     instructions: str | None = None
     previous_response_id: Annotated[str, Field(max_length=96)] | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Field(ge=1, le=_I32_MAX)] | None = None

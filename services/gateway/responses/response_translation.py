@@ -160,7 +160,7 @@ def response_call(
         input_items=shown_input(body.input, name),
         stream=bool(body.stream),
         timeout_s=body.timeout,
-        unknown_fields=unknown,
+        unknown_fields=(*unknown, *body.unknown_inside),
     )
 
 
@@ -189,7 +189,7 @@ def _check(body: ResponseRequest) -> tuple[str, ...]:
         raise InvalidRequest("`background` needs `store` to be true", param="background")
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("`stream_options` needs `stream` to be true", param="stream_options")
-    return unknown
+    return tuple(name[:64] for name in unknown)
 
 
 def _messages_of(body: ResponseRequest, history: Sequence[ResponseRecord]) -> list[ChatMessage]:

@@ -3,14 +3,12 @@
 from abc import abstractmethod
 from typing import Generic, TypeVar
 
-from pydantic import BaseModel
-
 from services.gateway.bodies.body_route import BodyRoute
+from services.gateway.bodies.body_types import RequestBody
 from services.gateway.http.request_headers import time_limit_s
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
-from shared.errors import InvalidRequest
 
-B = TypeVar("B", bound=BaseModel)
+B = TypeVar("B", bound=RequestBody)
 
 
 class JsonRoute(BodyRoute, Generic[B]):
@@ -41,13 +39,10 @@ class JsonRoute(BodyRoute, Generic[B]):
 
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
-        context, settings = self.context, self.context.settings
+        settings = self.context.settings
         body = await self.take_model(exchange, self._body)
-        unknown = [name for name in body.model_extra or () if name not in self.ignored]
-        if unknown and settings.strict_fields:
-            name = unknown[0][:64]
-            raise InvalidRequest(f"unknown field `{name}` (RYZ_STRICT_FIELDS)", param=name)
-        context.metrics.unknown_fields.inc(len(unknown))
+        top = [name[:64] for name in body.model_extra or () if name not in self.ignored]
+        self.unknown.tell([*top, *body.unknown_inside], exchange.request_id)
         timeout_s = time_limit_s(
             exchange.headers,
             self.timeout_in(body),

@@ -5,19 +5,17 @@ Checks names, types and ranges; which fields go together is decided in `token_ro
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from services.gateway.completions.completion_schema import NAME
+from services.gateway.bodies.body_types import RequestBody
+from services.gateway.completions.completion_schema import NAME, Tools
 from services.gateway.completions.message_schema import Messages
-from shared.messages.conversation import MAX_TOOLS
 
 MAX_IDS = 262_144  # of one call; as many fill a message of the bus
 TokenId = Annotated[int, Field(ge=0, le=2**32 - 1)]
 
 
-class _TokenBody(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
-
+class _TokenBody(RequestBody):
     model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
 
 
@@ -26,7 +24,7 @@ class TokenizeRequest(_TokenBody):
 
     prompt: str | None = None
     messages: Annotated[Messages, Field(min_length=1)] | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Tools = None
     add_special_tokens: Annotated[
         bool | None,
         Field(description="The tokenizer's own tokens around a prompt (if absent: true); not for messages."),

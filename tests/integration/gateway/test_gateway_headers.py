@@ -75,6 +75,11 @@ async def test_an_unknown_field_is_an_error_if_the_operator_says_so() -> None:
     ):
         refused = await http.post(CHAT, json=body)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "brand_new")
+        inner = GOOD | {"messages": [{"role": "user", "content": "Hello", "colour": "red"}]}
+        refused = await http.post(CHAT, json=inner)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages[0].colour")
+        refused = await http.post("/v1/responses", json={"model": "demo", "input": "Hello", "brand_new": 1})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "brand_new")
         accepted = await http.post(CHAT, json=GOOD | {"store": True, "prompt_cache_key": "x"})
         assert accepted.status_code == 200
         assert "x-ratelimit-limit-requests" not in accepted.headers

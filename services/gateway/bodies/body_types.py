@@ -1,10 +1,12 @@
 """What the models of bodies share: leniency about unknown fields, and errors that name a place."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr
 from pydantic_core import PydanticCustomError
 
+from services.gateway.bodies.inner_fields import shape_of, unknown_in
 from services.gateway.bodies.json_shape import MAX_FIELDS
 
 
@@ -28,3 +30,18 @@ class LenientBody(BaseModel):
     """A body, or a part of one, whose unknown fields are kept in `model_extra`."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+
+
+class RequestBody(LenientBody):
+    """A whole body, which also knows the names of unknown fields inside messages, tools and the like."""
+
+    _inside: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def unknown_inside(self) -> Sequence[str]:
+        """Places such as `messages[2].foo`; those at the top are in `model_extra`."""
+        return self._inside
+
+    def note_unknown(self, value: Any) -> None:
+        """Finds the unknown fields inside; `value` is the body as it was sent, and is valid."""
+        self._inside = unknown_in(value, shape_of(type(self)))
