@@ -13,7 +13,7 @@ from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
 from services.worker.text.answers.call_ids import call_ids
 from services.worker.text.answers.known_formats import BY_NAME, GENERIC, format_of, reasoning_of
 from services.worker.text.answers.marker_detokenizer import MarkerDetokenizer, marker_tokens
-from services.worker.text.answers.tool_format import AnswerFormat, ToolFormat
+from services.worker.text.answers.tool_format import AnswerFormat, ReasoningMarks, ToolFormat
 from services.worker.text.tool_prompt import parameters_of
 from shared.messages import GenerateRequest
 from shared.messages.conversation import MAX_TOOL_CALLS
@@ -72,6 +72,11 @@ class AnswerForms:
         self._reasoning = reasoning_of(source)
         self._shown = functools.lru_cache(_MAX_FORMS)(self._marker_tokens)
 
+    @property
+    def reasoning(self) -> ReasoningMarks | None:
+        """The marks of the reasoning that answers may have."""
+        return self._reasoning
+
     def tool_format(self, request: GenerateRequest) -> ToolFormat:
         """Returns the form in which the answer to a request calls tools.
 
@@ -91,7 +96,7 @@ class AnswerForms:
         """
         if request.messages is None:
             return None
-        tools = offered_tools(request) if request.structured is None else ()  # such an answer has no calls
+        tools = offered_tools(request)
         called = self.tool_format(request) if tools or self._tools.channels else None
         form = AnswerFormat(tools=called, reasoning=self._reasoning)
         if form.tools is None and form.reasoning is None:
@@ -102,7 +107,7 @@ class AnswerForms:
             form,
             {tool.name: parameters_of(tool) for tool in tools},
             self._shown(form),
-            request.structured is None and not requires_call(request) and self._begins_in_reasoning(tokens),
+            self._begins_in_reasoning(tokens),
             1 if use is not None and not use.parallel else MAX_TOOL_CALLS,
         )
 

@@ -12,15 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import msgspec
-
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.metrics import WorkerMetrics
 from services.worker.model import Model
 from services.worker.text.grammars.grammar_limits import GrammarLimits
-from services.worker.text.grammars.structured_grammar import check_structured, compile_structured
+from services.worker.text.grammars.structured_grammar import check_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.errors import InvalidRequest, Overloaded
 from shared.flow.tenant_places import TenantPlaces, TooManyWait
@@ -79,24 +77,6 @@ class GrammarCompiler:
                 "`ignore_eos` does not go with `structured`, whose grammar says where an answer ends",
                 param="ignore_eos",
             )
-
-    def at_hand(self, request: GenerateRequest) -> ConstraintFactory | None:
-        """Returns the grammar of a request if it was compiled before."""
-        structured = request.structured
-        return None if structured is None else self.kept(_digest(structured))
-
-    async def structured(self, request: GenerateRequest) -> ConstraintFactory | None:
-        """Returns the grammar of a request; None if it asks for no form.
-
-        Raises:
-            InvalidRequest: The demand is wrong, is not enforced, or takes too long to compile.
-            Overloaded: Too many grammars of the tenant wait.
-        """
-        structured = request.structured
-        if structured is None:
-            return None
-        work: Work = functools.partial(compile_structured, structured)
-        return await self.compile(request.tenant, _digest(structured), work, "structured")
 
     async def compile(self, tenant: str, digest: bytes, work: Work, param: str) -> ConstraintFactory:
         """Returns what `work` compiles in a thread, or has compiled before.
@@ -200,7 +180,3 @@ def digest_of(*parts: bytes) -> bytes:
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.digest()
-
-
-def _digest(structured: msgspec.Struct) -> bytes:
-    return digest_of(b"structured", msgspec.msgpack.encode(structured))

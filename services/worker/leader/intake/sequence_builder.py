@@ -15,6 +15,7 @@ from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.leader.engine_state import EngineFacts, EngineState
 from services.worker.leader.intake.answer_forms import AnswerForms
+from services.worker.leader.intake.answer_grammars import AnswerGrammars
 from services.worker.leader.intake.grammar_compiler import GrammarCompiler
 from services.worker.leader.intake.prompt_requests import (
     check_prompt_request,
@@ -23,8 +24,8 @@ from services.worker.leader.intake.prompt_requests import (
 )
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer, is_long
 from services.worker.leader.intake.tool_checks import check_tools
-from services.worker.leader.intake.tool_grammars import ToolGrammars
 from services.worker.model import Model
+from services.worker.text.grammars.after_reasoning import ReasonedGrammar
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
 from shared.messages import GenerateRequest, ResumePoint
@@ -48,7 +49,7 @@ class SequenceBuilder:
         self._tokenizer = tokenizer
         self._grammars = grammars
         self._forms = AnswerForms(model)
-        self._tool_grammars = ToolGrammars(model, self._forms)
+        self._answer_grammars = AnswerGrammars(model, self._forms)
 
     @property
     def fingerprint(self) -> str:
@@ -99,13 +100,9 @@ class SequenceBuilder:
 
     def has_grammar(self, generation: Generation) -> bool:
         """Gives a generation its grammar if that is at hand; returns whether nothing is left to compile."""
-        request = generation.request
-        tools = self._tool_grammars.grammar_of(request)
-        if tools is not None:
-            generation.constraint = self._grammars.kept(tools.digest)
-            return generation.constraint is not None
-        generation.constraint = self._grammars.at_hand(request)
-        return generation.constraint is not None or request.structured is None
+        grammar = self._answer_grammars.grammar_of(generation.request)
+        generation.constraint = None if grammar is None else self._grammars.kept(grammar.digest)
+        return grammar is None or generation.constraint is not None
 
     async def compile_grammar(self, generation: Generation) -> None:
         """Gives a generation its grammar, if its answer is to have one.
@@ -114,17 +111,16 @@ class SequenceBuilder:
             InvalidRequest: The grammar is wrong, is not enforced, or takes too long to compile.
             Overloaded: Too many grammars of the tenant wait.
         """
-        request = generation.request
-        tools = self._tool_grammars.grammar_of(request)
-        if tools is None:
-            generation.constraint = await self._grammars.structured(request)
+        tenant, grammar = generation.request.tenant, self._answer_grammars.grammar_of(generation.request)
+        if grammar is None:
             return
         try:
-            compiled = await self._grammars.compile(request.tenant, tools.digest, tools.work, "tools")
-            generation.constraint = compiled
+            generation.constraint = await self._grammars.compile(
+                tenant, grammar.digest, grammar.work, grammar.param
+            )
         except InvalidRequest as error:
-            if not tools.optional:
-                raise InvalidRequest(error.message, **{**error.data, "param": "tools"}) from error
+            if not grammar.optional:
+                raise InvalidRequest(error.message, **{"param": grammar.param, **error.data}) from error
 
     def build_choices(self, generation: Generation, tokens: list[int], turn: TurnContext | None) -> None:
         """Gives a generation its choices; for prompts that `PromptTokenizer.is_short` calls short.
@@ -209,7 +205,9 @@ class SequenceBuilder:
                 always_fetch=request.kv == "fetch",
                 trial_tokens=TRIAL_TOKENS if request.crashes else 0,
                 first=choices[0].sequence if choices else None,
-                constraint=_constraint(generation, before),
+                constraint=_constraint(
+                    generation, before, in_reasoning=form is not None and form.in_reasoning
+                ),
             )
             choice = ChoiceState(
                 sequence=sequence,
@@ -254,11 +252,12 @@ class SequenceBuilder:
                 )
 
 
-def _constraint(generation: Generation, before: list[int]) -> TokenConstraint | None:
+def _constraint(generation: Generation, before: list[int], *, in_reasoning: bool) -> TokenConstraint | None:
     """Returns the constraint of a choice, after the tokens that earlier attempts have generated."""
-    if generation.constraint is None:
+    grammar = generation.constraint
+    if grammar is None:
         return None
-    constraint = generation.constraint()
+    constraint = grammar.begun() if in_reasoning and isinstance(grammar, ReasonedGrammar) else grammar()
     try:
         constraint.accept(before)
     except TokenRefused as error:

@@ -39,11 +39,6 @@ def check_tools(request: GenerateRequest, template: ChatTemplate | None) -> None
         return
     if request.messages is None:
         raise InvalidRequest("`tools` need messages: a prompt is completed as it is", param="tools")
-    if request.structured is not None and use.choice in ("required", "named"):
-        raise InvalidRequest(
-            "an answer that must call a tool has no text that `structured` could shape; leave one out",
-            param="tools",
-        )
     names = [tool.name for tool in use.tools]
     for place, name in enumerate(names):
         if name in names[:place]:

@@ -1,8 +1,9 @@
 """Grammars of tool calls, made of the syntax of a model's calls and the schemas of the functions."""
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.text.answers.tool_format import CallSyntax
@@ -48,13 +49,7 @@ def compile_calls(
         InvalidRequest: The schema of a strict function is not enforced; `data` has `keyword` and `pointer`.
             Or the functions together are too large.
     """
-    try:
-        grammar = _compiled(calls, vocabulary, limits, proven=False)
-    except GrammarRefused:
-        try:
-            grammar = _compiled(calls, vocabulary, limits, proven=True)
-        except GrammarRefused as error:
-            raise InvalidRequest(f"the tools are refused: {str(error)[:240]}", param="tools") from error
+    grammar = _twice(functools.partial(_compiled, calls, vocabulary, limits))
     if calls.required:
         return grammar
     opens = calls.syntax.opens[0]
@@ -64,6 +59,33 @@ def compile_calls(
     return functools.partial(TriggeredConstraint, vocabulary, (trigger,), repeats=calls.many)
 
 
+def compile_calls_or_text(
+    calls: EnforcedCalls, text: CompiledGrammar, vocabulary: TokenVocabulary, limits: GrammarLimits
+) -> ConstraintFactory:
+    """Returns the constraint of an answer that is calls or a text of a grammar. Like `compile_calls`."""
+    wholly = replace(calls, required=True)
+
+    def compiled(*, proven: bool) -> CompiledGrammar:
+        rules = _lark(wholly, limits, proven=proven, other="@answer")
+        is_json = text.text.startswith("{")  # or else it is Lark
+        first, *rest = json.loads(text.text)["grammars"] if is_json else [{"lark_grammar": text.text}]
+        grammars = [{"lark_grammar": rules}, {**first, "name": "answer"}, *rest]
+        return CompiledGrammar(vocabulary, json.dumps({"grammars": grammars}))
+
+    return _twice(compiled)
+
+
+def _twice(compiled: Callable[..., CompiledGrammar]) -> CompiledGrammar:
+    """Compiles once more, with each schema examined, if llguidance refuses the whole."""
+    try:
+        return compiled(proven=False)
+    except GrammarRefused:
+        try:
+            return compiled(proven=True)
+        except GrammarRefused as error:
+            raise InvalidRequest(f"the tools are refused: {str(error)[:240]}", param="tools") from error
+
+
 def _compiled(
     calls: EnforcedCalls, vocabulary: TokenVocabulary, limits: GrammarLimits, *, proven: bool
 ) -> CompiledGrammar:
@@ -71,8 +93,8 @@ def _compiled(
     return compile_lark(_lark(calls, limits, proven=proven), vocabulary)
 
 
-def _lark(calls: EnforcedCalls, limits: GrammarLimits, *, proven: bool) -> str:
-    """Returns the grammar in Lark."""
+def _lark(calls: EnforcedCalls, limits: GrammarLimits, *, proven: bool, other: str = "") -> str:
+    """Returns the grammar in Lark; `other` is a term that may stand in place of all calls."""
     text = functools.partial(_literal, calls.control)
     terms = CallTerms(calls.syntax, calls.control, text, proven=proven)
     made = [
@@ -81,9 +103,9 @@ def _lark(calls: EnforcedCalls, limits: GrammarLimits, *, proven: bool) -> str:
         if not calls.only or tool.name == calls.only
     ]
     rules = [rule for one in made for rule in one.rules]
-    return "\n".join(
-        [f"start: {_block(calls, text)}", f"call: {' | '.join(one.term for one in made)}", *rules]
-    )
+    start = f"start: calls{f' | {other}' if other else ''}"
+    call = f"call: {' | '.join(one.term for one in made)}"
+    return "\n".join([start, f"calls: {_block(calls, text)}", call, *rules])
 
 
 def _block(calls: EnforcedCalls, text: Write) -> str:

@@ -19,11 +19,15 @@ class CompiledGrammar:
         vocabulary: Of the model.
         text: The grammar in llguidance's own form, as `LLMatcher.grammar_from_lark` returns it.
 
+    Attributes:
+        text: As given.
+
     Raises:
         GrammarRefused: It is wrong, too large, or no text satisfies it.
     """
 
     def __init__(self, vocabulary: TokenVocabulary, text: str) -> None:
+        self.text = text
         self._vocabulary, self._source = vocabulary, MatcherSource(vocabulary, text)
         if self._source.error:
             raise GrammarRefused(self._source.error)

@@ -17,6 +17,7 @@ class TokenVocabulary:
         vocab_size: Tokens of the model.
         ends: The end-of-sequence tokens.
         end_mask: A mask that has only these.
+        text_mask: A mask that has all other tokens that the tokenizer knows.
         library: The same vocabulary, made for llguidance.
 
     Args:
@@ -42,6 +43,7 @@ class TokenVocabulary:
         for token_id in ends:
             end_mask[token_id // 8] |= 1 << token_id % 8
         self.end_mask = bytes(end_mask)
+        self.text_mask = _without(min(vocab_size, tokenizer.vocab_size), self.end_mask)
         self.token_bytes = tokenizer.token_bytes
         wrapper = _Wrapper(tokenizer, ends, vocab_size)
         self.library = LLTokenizer(wrapper, n_vocab=vocab_size, eos_token=ends)  # type: ignore[arg-type]
@@ -50,6 +52,12 @@ class TokenVocabulary:
     def tokens_of(self, data: bytes) -> list[int]:
         """Returns tokens with these bytes, which need not be whole characters."""
         return self.library.tokenize_bytes(data)
+
+
+def _without(known: int, mask: bytes) -> bytes:
+    """Returns a mask of the first `known` tokens that are not in another mask."""
+    bits = ((1 << known) - 1) & ~int.from_bytes(mask, "little")
+    return bits.to_bytes(len(mask), "little")
 
 
 class _Wrapper:

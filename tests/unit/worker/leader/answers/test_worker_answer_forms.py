@@ -170,7 +170,7 @@ def test_answers_without_tools_and_reasoning_are_not_read_at_all() -> None:
     assert plain.form_of(asking(tools=ToolUse(tools=[WEATHER], choice="none")), [1]) is None
     assert plain.form_of(asking(tools=TOOLS), [1]) is not None  # the generic form
     structured = StructuredOutput(kind="json_object")
-    assert plain.form_of(asking(tools=TOOLS, structured=structured), [1]) is None
+    assert plain.form_of(asking(structured=structured), [1]) is None
 
 
 def test_templates_get_tools_calls_and_results() -> None:

@@ -1,0 +1,142 @@
+"""Decides which grammar holds for the answer to a request: of its text, of its tool calls, or of both.
+
+A required call is enforced from the first token, a call that the model makes by itself from the text that
+opens it. If no tool is strict, the latter is only a help: where it cannot be had, the answer is free. Where
+the text has a form (`structured`), an answer is calls or such a text. Reasoning before it is free.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import msgspec
+
+from services.worker.domain.generation.token_constraint import ConstraintFactory
+from services.worker.leader.intake.answer_forms import AnswerForms
+from services.worker.leader.intake.grammar_compiler import Work, digest_of
+from services.worker.leader.intake.tool_checks import offered_tools, requires_call
+from services.worker.model import Model
+from services.worker.text.answers.marker_detokenizer import marker_tokens
+from services.worker.text.answers.tool_format import ReasoningMarks
+from services.worker.text.grammars.after_reasoning import ReasonedGrammar, ReasoningTokens
+from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_calls, compile_calls_or_text
+from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.structured_grammar import compile_structured
+from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+from shared.errors import InvalidRequest
+from shared.messages import GenerateRequest, StructuredOutput
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerGrammar:
+    """A grammar that is to be compiled.
+
+    Attributes:
+        work: Compiles it.
+        digest: Names it.
+        param: The field of the request that it comes from.
+        optional: The answer may be free if it cannot be had.
+    """
+
+    work: Work
+    digest: bytes
+    param: str
+    optional: bool = False
+
+
+class AnswerGrammars:
+    """Finds the grammars.
+
+    Args:
+        model: Its control tokens.
+        forms: Of its answers.
+    """
+
+    def __init__(self, model: Model, forms: AnswerForms) -> None:
+        self._model = model
+        self._forms = forms
+
+    def grammar_of(self, request: GenerateRequest) -> AnswerGrammar | None:
+        """Returns the grammar for the answer to a request; None if it is free.
+
+        Raises:
+            InvalidRequest: What it demands cannot be enforced.
+        """
+        calls = self._calls(request) if request.tools is not None else None
+        text = None if calls is not None and calls.required else request.structured
+        if calls is None and text is None:
+            return None
+        required = text is not None or (calls is not None and calls.required)
+        optional = not required and calls is not None and not any(tool.strict for tool in calls.tools)
+        marks = self._forms.reasoning if request.messages is not None else None
+        work = functools.partial(_compile, text, calls)
+        if marks is not None:
+            work = functools.partial(self._after_reasoning, work, marks, required)
+        described = msgspec.msgpack.encode((text, calls, marks))
+        param = "tools" if text is None else "structured"
+        return AnswerGrammar(work, digest_of(b"answer", described), param, optional)
+
+    def _calls(self, request: GenerateRequest) -> EnforcedCalls | None:
+        """Returns the calls that a grammar enforces; None if they are free, or there are none."""
+        use, tools = request.tools, offered_tools(request)
+        if use is None or not tools:
+            return None
+        required, strict = requires_call(request), any(tool.strict for tool in tools)
+        if request.sampling.ignore_eos:
+            if required or strict:
+                raise InvalidRequest(
+                    "`ignore_eos` does not go with tools that are enforced; leave it out", param="ignore_eos"
+                )
+            return None
+        form = self._forms.tool_format(request)
+        syntax = form.calls[0] if form.calls else None
+        anywhere = required or request.structured is not None  # a call is known by where it begins
+        if syntax is None or not syntax.enforced or not (anywhere or syntax.opens):
+            if strict:
+                raise InvalidRequest(
+                    f"in the tool format {form.name!r} strict tools are enforced only where a call is "
+                    "required; leave `strict` out, or require a call",
+                    param="tools",
+                )
+            return None
+        return EnforcedCalls(
+            syntax=syntax,
+            tools=tools,
+            control=self._control(syntax.texts()),
+            many=use.parallel and use.choice != "named",
+            required=required,
+            only=use.name if use.choice == "named" else "",
+        )
+
+    def _after_reasoning(
+        self,
+        work: Work,
+        marks: ReasoningMarks,
+        binding: bool,
+        vocabulary: TokenVocabulary,
+        limits: GrammarLimits,
+    ) -> ConstraintFactory:
+        control = self._control((marks.opens, marks.closes))
+        opens, close_id = control.get(marks.opens), control.get(marks.closes, -1)
+        tokens = ReasoningTokens(
+            tuple(vocabulary.tokens_of(marks.opens.encode())) if opens is None else (opens,),
+            marks.closes.encode() if close_id < 0 else b"",
+            close_id,
+        )
+        return ReasonedGrammar(work(vocabulary, limits), vocabulary, tokens, binding)
+
+    def _control(self, texts: tuple[str, ...]) -> dict[str, int]:
+        return {text: token_id for token_id, text in marker_tokens(self._model.tokenizer, texts).items()}
+
+
+def _compile(
+    text: StructuredOutput | None,
+    calls: EnforcedCalls | None,
+    vocabulary: TokenVocabulary,
+    limits: GrammarLimits,
+) -> ConstraintFactory:
+    """Compiles the grammar of a text, of calls, or of either."""
+    if text is None:
+        assert calls is not None
+        return compile_calls(calls, vocabulary, limits)
+    compiled = compile_structured(text, vocabulary, limits)
+    return compiled if calls is None else compile_calls_or_text(calls, compiled, vocabulary, limits)
