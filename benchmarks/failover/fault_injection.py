@@ -46,6 +46,11 @@ async def inject_faults(
         return str(error)
     except RyzError as error:
         return error.message
+    except asyncio.CancelledError:  # Ctrl-C; a second one ends the measurement without figures
+        task = asyncio.current_task()
+        if task is None or not task.uncancel():
+            return "it was interrupted"
+        raise
     return ""
 
 

@@ -23,7 +23,7 @@ def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
     penalties and log probabilities; each is compared with its own run without faults. With `--structured` the
     answers are objects under schemas and tool calls, all at temperature 1, up to four choices each, and are
     checked against their schemas. Exit code 1: some were not equal, lost or invalid, or a group did not come
-    back; the counts are then those until there.
+    back, or Ctrl-C; the counts are then those until there.
     """
     from benchmarks.failover.failover import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 

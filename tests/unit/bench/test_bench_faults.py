@@ -63,6 +63,22 @@ async def test_the_faults_until_a_group_stays_away_are_kept() -> None:
     assert [line.split("killed, ")[1] for line in said] == ["1 of 5; 12 streams", "2 of 5; 12 streams"]
 
 
+async def test_a_run_that_is_interrupted_keeps_its_faults_too() -> None:
+    class Waiting(FakeFleet):
+        async def await_streams(self, least: int) -> dict[str, tuple[int, list[int]]]:
+            begun.set()
+            await asyncio.sleep(60)
+            return {}
+
+    begun, faults = asyncio.Event(), [InjectedFault("rank", "g0", 1.0)]
+    fleet = cast(FleetProbe, Waiting())
+    run = asyncio.create_task(inject_faults(fleet, FailoverPlan(kills=5), faults, print, str))
+    await begun.wait()
+    run.cancel()
+    assert await run == "it was interrupted"
+    assert len(faults) == 1
+
+
 def report(gave_up: str) -> dict[str, Any]:
     readers = cast(Readers, SimpleNamespace(readings=[], unequal=0, failures=[]))
     return {
