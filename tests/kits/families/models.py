@@ -58,7 +58,7 @@ def family_model(name: str) -> FamilyModel:
     """Makes a model of the table, in a directory that is removed when the process ends."""
     entry, directory = ENTRIES[name], Path(mkdtemp(prefix="family-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    model = _random_model(entry)
+    model = random_model(name)
     model.save_pretrained(directory)
     rows = _whole_logits(model, [text(key) for key in TEXTS])
     logits = dict(zip(TEXTS, rows, strict=True))
@@ -81,22 +81,24 @@ def save_in_memory_names(name: str, directory: Path) -> dict[str, Tensor]:
 
 def transformers_greedy(name: str, tokens: list[int], prompt: int) -> list[int]:
     """The tokens that transformers finds likeliest after each of the tokens from the prompt's last one on."""
-    rows = _whole_logits(_random_model(ENTRIES[name]), [tokens])[0]
+    rows = _whole_logits(random_model(name), [tokens])[0]
     likeliest: list[int] = rows[prompt - 1 : -1].argmax(-1).tolist()
     return likeliest
 
 
-def _random_model(entry: FamilyEntry) -> Any:
-    """The same weights each time."""
+@cache
+def random_model(name: str) -> Any:
+    """The entry's model in transformers."""
+    entry = ENTRIES[name]
     from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415 (slow to import)
 
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(entry.model_type, **entry.fields))
     with torch.no_grad():
-        for name, values in [*model.named_parameters(), *model.named_buffers()]:
-            if "bias" in name or "sinks" in name:
+        for part, values in [*model.named_parameters(), *model.named_buffers()]:
+            if "bias" in part or "sinks" in part:
                 values.copy_(0.3 * torch.randn_like(values))
-            elif (values.ndim == 1 and "norm" in name) or "ln_" in name:
+            elif (values.ndim == 1 and "norm" in part) or "ln_" in part:
                 values.copy_(1 + 0.3 * torch.randn_like(values))
     assert type(model).__name__ == entry.architecture
     return model.eval()

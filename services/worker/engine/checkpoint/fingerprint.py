@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import IO
 
 from services.worker.engine import int8
-from services.worker.engine.checkpoint.stored_tensor import StoredTensor
+from services.worker.engine.checkpoint.stored_tensor import SAMPLE_BYTES, SAMPLES, StoredTensor
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.config.model_config import ModelConfig
-
-SAMPLES = 8  # spread evenly over a tensor, first and last bytes included
-SAMPLE_BYTES = 256
 
 
 def fingerprint(model: Path, config: ModelConfig, quantize: str = "none") -> str:

@@ -8,7 +8,7 @@ from services.worker.engine.checkpoint.gguf_tensors import gguf_tensors, names_i
 from services.worker.engine.checkpoint.names.file_names import FileNames
 from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor
 from services.worker.engine.checkpoint.safetensors_file import read_header, weight_files
-from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor
+from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor, same_samples
 from services.worker.engine.config.families.registry import family_of
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
@@ -76,7 +76,7 @@ class TensorTable:
 
     def _refuse_others(self, used: set[str], names: FileNames, config: ModelConfig) -> None:
         if config.tied_embeddings:
-            used = used | {"lm_head.weight", "output.weight"}  # some files hold the copy
+            used = used | self._copies_of_embedding(names)
         ignored = re.compile("|".join((*_IGNORED, *names.ignored)))
         for name, stored in self.tensors.items():
             if name not in used and not ignored.search(name) and not names.is_later(name, config.num_layers):
@@ -84,6 +84,27 @@ class TensorTable:
                     f"{stored.path}: tensor {name} has no place in the model that {self._config} describes; "
                     f"one of the two belongs to another model"
                 )
+
+    def _copies_of_embedding(self, names: FileNames) -> set[str]:
+        """Heads in the files of a model whose embedding is its head.
+
+        Raises:
+            ModelError: One is another matrix.
+        """
+        found = [place.module + place.suffixes[0] for place in names.modules["lm_head"]]
+        embedding = next(
+            stored
+            for name, stored in self.tensors.items()
+            if name.endswith(tuple(place.module + ".weight" for place in names.modules["model.embed_tokens"]))
+        )
+        copies = {name for name in found if name in self.tensors}
+        for name in copies:
+            if not same_samples(self.tensors[name], embedding):
+                raise ModelError(
+                    f"{self.model}: {self._config} says that the embedding is the head too "
+                    f"(`tie_word_embeddings`), but tensor {name} is another matrix; set it to false"
+                )
+        return copies
 
     def _check_kind(self, name: str, stored: StoredTensor) -> None:
         if stored.kind not in ITEM_BYTES and (stored.blocks is None or len(stored.shape) != 2):

@@ -171,7 +171,11 @@ def test_leftovers_of_older_files_are_no_harm(model: Path) -> None:
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
     save_file(tensors, model / "model.safetensors")
     _load(model)
-    _edit(model, tie_word_embeddings=True)  # lm_head.weight is then not read
+    _edit(model, tie_word_embeddings=True)
+    with pytest.raises(ModelError, match=r"tie_word_embeddings.*tensor lm_head\.weight is another matrix"):
+        _load(model)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()  # is then not read
+    save_file(tensors, model / "model.safetensors")
     decoder = _load(model)
     assert decoder.head.weight is decoder.embedding.weight
 

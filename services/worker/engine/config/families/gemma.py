@@ -55,7 +55,7 @@ def _gemma(fields: JsonFields) -> ModelConfig:
 def _gemma2(fields: JsonFields) -> ModelConfig:
     shape, norm = read_shape(fields, positions=8192, kv_heads=4, head_dim=256), rms_norm(fields, offset=1.0)
     rope = read_rope(fields, shape.head_dim, shape.positions)
-    layer = _soft_layer(fields, norm, rope, softcap=50.0)
+    layer = _soft_layer(fields, norm, rope, optional_number(fields, "attn_logit_softcapping", 50.0))
     kinds = layer_kinds(fields, shape, every(2, shape))
     layers = windowed(layer, kinds, window_of(fields, kinds, 4096))
     return _soft_decoder(fields, shape, layers, norm, softcap=30.0)
@@ -69,7 +69,7 @@ def _gemma3(fields: JsonFields) -> ModelConfig:
         FULL: read_rope(fields, shape.head_dim, shape.positions, RopeDefaults(theta=1e6), FULL),
         SLIDING: read_rope(fields, shape.head_dim, shape.positions, local, SLIDING),
     }
-    layer = _soft_layer(fields, norm, ropes[FULL], softcap=None)
+    layer = _soft_layer(fields, norm, ropes[FULL])
     layer = replace(layer, attention=replace(layer.attention, qk_norm=QueryKeyNorm(norm=norm)))
     pattern = fields.integer("sliding_window_pattern", fields.raw.get("_sliding_window_pattern", 6))
     fields.ignore("_sliding_window_pattern")
@@ -78,16 +78,17 @@ def _gemma3(fields: JsonFields) -> ModelConfig:
         replace(each, attention=replace(each.attention, rope=ropes[kind]))
         for each, kind in zip(windowed(layer, kinds, window_of(fields, kinds, 4096)), kinds, strict=True)
     ]
+    fields.require("attn_logit_softcapping")  # which transformers does not read here
     return _soft_decoder(fields, shape, layers, norm, softcap=None)
 
 
-def _soft_layer(fields: JsonFields, norm: NormConfig, rope: RopeConfig, softcap: float | None) -> LayerConfig:
+def _soft_layer(fields: JsonFields, norm: NormConfig, rope: RopeConfig, softcap: float = 0.0) -> LayerConfig:
     fields.ignore("hidden_act")  # files have both
     gate = activation(fields, "gelu_pytorch_tanh", "hidden_activation")
     attention = AttentionConfig(
         scale=fields.number("query_pre_attn_scalar", 256.0) ** -0.5,
         rope=rope,
-        softcap=optional_number(fields, "attn_logit_softcapping", softcap),
+        softcap=softcap,
     )
     layer = _layer(fields, norm, gate, attention)
     return replace(layer, post_attention_norm=norm, post_mlp_norm=norm)
