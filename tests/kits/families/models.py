@@ -75,7 +75,7 @@ def text(key: str) -> list[int]:
 
 def save_in_memory_names(name: str, directory: Path) -> dict[str, Tensor]:
     """Writes the model with the names that transformers 5 uses in memory; returns the tensors of the file."""
-    _random_model(ENTRIES[name]).save_pretrained(directory, save_original_format=False)
+    random_model(name).save_pretrained(directory, save_original_format=False)
     return load_file(directory / "model.safetensors")
 
 
