@@ -63,7 +63,7 @@ async def test_what_needs_the_store_is_refused_in_time_and_the_rest_is_answered(
     async with fleet.http(0) as http:
         name = (await ask(http, "POST", **BODY)).json()["id"]
         with away(fleet, what):
-            refused = await asyncio.gather(
+            *refused, whole, streamed = await asyncio.gather(
                 ask(http, "GET", f"/{name}"),
                 ask(http, "GET", f"/{name}?stream=true"),
                 ask(http, "GET", f"/{name}/input_items"),
@@ -72,6 +72,8 @@ async def test_what_needs_the_store_is_refused_in_time_and_the_rest_is_answered(
                 ask(http, "POST", **BODY, background=True),
                 ask(http, "POST", **BODY, background=True, stream=True),
                 ask(http, "POST", **BODY, previous_response_id=name),
+                ask(http, "POST", **BODY),
+                ask(http, "POST", **BODY, stream=True),
             )
             for answer in refused:
                 assert answer.status_code == 503, answer.text
@@ -80,9 +82,6 @@ async def test_what_needs_the_store_is_refused_in_time_and_the_rest_is_answered(
                 error = answer.json()["error"]
                 assert (error["type"], error["code"]) == ("server_error", "unavailable")
                 assert error["message"]
-            whole, streamed = await asyncio.gather(
-                ask(http, "POST", **BODY), ask(http, "POST", **BODY, stream=True)
-            )
             assert whole.json()["store"] is False, "it says that it cannot be read again"
             assert whole.json()["output"]
             assert '"store":false' in streamed.text
