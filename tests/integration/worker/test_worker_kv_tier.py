@@ -1,29 +1,21 @@
 """Groups of rank processes share a real Redis: KV computed by one group gives the same tokens in another."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.load_model import load_model
 from services.worker.model import Model
-from services.worker.orchestrator.rank_engine import RankEngine
-from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from shared.bus.memory import MemoryBus
-from shared.kv_store import PREFIX_PATTERN
-from shared.messages import Accepted, Done, GenerateRequest, Usage
-from tests.kits.engine.rank_options import rank_options
+from shared.messages import Accepted, Done
 from tests.kits.engine.rank_threads import UNEVEN, make_llama
-from tests.kits.worker.leader import Kit, RedisIndex, chat, tokens_of
-
-ALWAYS = KVOptions(fetch="always", lookup_timeout_s=2.0, fetch_timeout_s=10.0)
-
+from tests.kits.kv.kv_groups import ALWAYS, PROMPT, add_byte_tokenizer, ask, kv_engine, settled, usage_of
+from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
 
 FOUR_KV_HEADS = {"num_key_value_heads": 4, "num_attention_heads": 8}
 
@@ -32,11 +24,7 @@ FOUR_KV_HEADS = {"num_key_value_heads": 4, "num_attention_heads": 8}
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama over bytes, with four KV heads unless a test asks for others."""
     path = make_llama(tmp_path_factory.mktemp("model"), vocab_size=256, **request.param)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(path / "tokenizer.json"))
+    add_byte_tokenizer(path)
     return path
 
 
@@ -51,35 +39,6 @@ async def index(redis_url: str) -> AsyncIterator[RedisIndex]:
     await index.redis.flushdb()
     yield index
     await index.redis.aclose()
-
-
-def engine(path: Path, url: str, tensor_parallel: int = 2, **options: Any) -> RankEngine:
-    store = KVStoreConfig(url=url, compression=options.pop("compression", "none"))
-    defaults: dict[str, Any] = {
-        "threads": 1, "kv_cache_tokens": 4096, "step_timeout_s": 10.0, "kv_store": store
-    }  # fmt: skip
-    return RankEngine(rank_options(model=path, tensor_parallel=tensor_parallel, **(defaults | options)))
-
-
-def ask(name: str, tokens: list[int], *, temperature: float = 0.0, max_tokens: int = 24) -> GenerateRequest:
-    sampling = {"max_tokens": max_tokens, "temperature": temperature, "seed": 5, "ignore_eos": True}
-    packed = b"".join(token.to_bytes(4, "little") for token in tokens)
-    return chat(name, prompt_token_ids=packed, sampling=sampling)
-
-
-def usage_of(frames: Any) -> Usage:
-    assert isinstance(frames[-1], Done)
-    return frames[-1].usage
-
-
-async def settled(kit: Kit, index: RedisIndex, blocks: int) -> None:
-    """Waits until the store has `blocks` blocks and the index lists some."""
-    async with asyncio.timeout(5):
-        while len(await index.redis.keys(PREFIX_PATTERN)) < blocks or not index.held:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-PROMPT = [(7 * i) % 251 for i in range(200)]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +60,7 @@ async def test_written_by_two_ranks_continued_by_one_and_by_more(  # noqa: PLR09
     temperature: float,
     compression: str,
 ) -> None:
-    writer = engine(path, redis_url, 2, compression=compression)
+    writer = kv_engine(path, redis_url, 2, compression=compression)
     async with Kit(memory_bus, writer, model=model, index=index) as kit:
         first = tokens_of(await kit.run(ask("a", PROMPT, temperature=temperature)))
         await settled(kit, index, 13)
@@ -113,7 +72,7 @@ async def test_written_by_two_ranks_continued_by_one_and_by_more(  # noqa: PLR09
     full = (len(longer) - 1) // 16
     for world in (1, 2, most):
         async with Kit(
-            memory_bus, engine(path, redis_url, world), f"g{world}", model=model, index=index, kv=ALWAYS
+            memory_bus, kv_engine(path, redis_url, world), f"g{world}", model=model, index=index, kv=ALWAYS
         ) as kit:
             frames = await kit.run(ask("c", longer, temperature=temperature))
             assert isinstance(frames[0], Accepted)
@@ -132,13 +91,13 @@ async def test_many_at_once_fetch_what_they_share(
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
 ) -> None:
     prompts = [PROMPT[: 60 + 11 * number] + [number] * 40 for number in range(8)]
-    async with Kit(memory_bus, engine(path, redis_url), model=model, index=index) as kit:
+    async with Kit(memory_bus, kv_engine(path, redis_url), model=model, index=index) as kit:
         expected = [
             tokens_of(await kit.run(ask(f"a{n}", prompt, temperature=n % 2)))
             for n, prompt in enumerate(prompts)
         ]
         await settled(kit, index, 20)
-    small = engine(path, redis_url, kv_cache_tokens=18 * 16)
+    small = kv_engine(path, redis_url, kv_cache_tokens=18 * 16)
     options: dict[str, Any] = {"kv": ALWAYS, "steps": SchedulerLimits(32, 8, 16)}
     async with Kit(memory_bus, small, "g1", model=model, index=index, **options) as kit:
         for n, prompt in enumerate(prompts):
@@ -154,12 +113,12 @@ async def test_tenants_share_blocks_only_where_that_is_switched_on(  # noqa: PLR
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str, sharing: Any
 ) -> None:
     options: dict[str, Any] = {"kv": ALWAYS, "prefix_sharing": sharing}
-    async with Kit(memory_bus, engine(path, redis_url), model=model, index=index, **options) as kit:
+    async with Kit(memory_bus, kv_engine(path, redis_url), model=model, index=index, **options) as kit:
         expected = tokens_of(await kit.run(ask("a", PROMPT)))
         await settled(kit, index, 13)
         other = msgspec.structs.replace(ask("b", PROMPT), tenant="other")
         assert usage_of(await kit.run(other)).cached_tokens == (192 if sharing == "all" else 0)
-    async with Kit(memory_bus, engine(path, redis_url), "g1", model=model, index=index, **options) as kit:
+    async with Kit(memory_bus, kv_engine(path, redis_url), "g1", model=model, index=index, **options) as kit:
         third = msgspec.structs.replace(ask("c", PROMPT), tenant="third")
         frames = await kit.run(third)
         assert tokens_of(frames) == expected
@@ -170,7 +129,7 @@ async def test_tenants_share_blocks_only_where_that_is_switched_on(  # noqa: PLR
 async def test_a_flipped_byte_is_seen_computed_again_and_written_anew(
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
 ) -> None:
-    async with Kit(memory_bus, engine(path, redis_url), model=model, index=index) as kit:
+    async with Kit(memory_bus, kv_engine(path, redis_url), model=model, index=index) as kit:
         expected = tokens_of(await kit.run(ask("a", PROMPT)))
         await settled(kit, index, 12)
         names = kit.leader.kv_names(PROMPT)
@@ -179,13 +138,13 @@ async def test_a_flipped_byte_is_seen_computed_again_and_written_anew(
     value = bytearray(stored)
     value[len(value) // 2] ^= 1
     await index.redis.hset(key, "2", bytes(value))
-    async with Kit(memory_bus, engine(path, redis_url), "g1", model=model, index=index, kv=ALWAYS) as kit:
+    async with Kit(memory_bus, kv_engine(path, redis_url), "g1", model=model, index=index, kv=ALWAYS) as kit:
         frames = await kit.run(ask("b", PROMPT))
         assert tokens_of(frames) == expected
         assert usage_of(frames).fetched_tokens == 4 * 16
         assert kit.metric("kv_corrupt_blocks_total") == 1
         await kit.until(lambda: kit.metric("kv_stored_blocks_total") >= 8)
-    async with Kit(memory_bus, engine(path, redis_url), "g2", model=model, index=index, kv=ALWAYS) as kit:
+    async with Kit(memory_bus, kv_engine(path, redis_url), "g2", model=model, index=index, kv=ALWAYS) as kit:
         assert usage_of(await kit.run(ask("c", PROMPT))).fetched_tokens == 12 * 16
 
 
@@ -193,10 +152,10 @@ async def test_an_index_that_is_away_or_slow_costs_time_only(
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
 ) -> None:
     options: dict[str, Any] = {"kv": KVOptions(fetch="always", probe_s=0.05)}
-    async with Kit(memory_bus, engine(path, redis_url), model=model, index=index, **options) as kit:
+    async with Kit(memory_bus, kv_engine(path, redis_url), model=model, index=index, **options) as kit:
         expected = tokens_of(await kit.run(ask("a", PROMPT)))
         await settled(kit, index, 12)
-    async with Kit(memory_bus, engine(path, redis_url), "g1", model=model, index=index, **options) as kit:
+    async with Kit(memory_bus, kv_engine(path, redis_url), "g1", model=model, index=index, **options) as kit:
         index.delay_s = 0.5
         for number in range(4):
             prompt = [number + 100, *PROMPT]
@@ -214,7 +173,7 @@ async def test_an_index_that_is_away_or_slow_costs_time_only(
 async def test_a_low_priority_sequence_moves_out_and_comes_back(
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
 ) -> None:
-    small = engine(path, redis_url, kv_cache_tokens=20 * 16)
+    small = kv_engine(path, redis_url, kv_cache_tokens=20 * 16)
     options: dict[str, Any] = {"kv": ALWAYS, "steps": SchedulerLimits(64, 8, 16)}
     async with Kit(memory_bus, small, model=model, index=index, **options) as kit:
         alone = tokens_of(await kit.run(ask("alone", [3] * 100, max_tokens=150)))

@@ -2,7 +2,7 @@
 
 import atexit
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -71,6 +71,13 @@ def text(key: str) -> list[int]:
     draw = torch.Generator().manual_seed(TEXTS[key])
     drawn: list[int] = torch.randint(0, VOCABULARY, (LENGTH,), generator=draw).tolist()
     return drawn
+
+
+def make_family(name: str, directory: Path, **changes: Any) -> Path:
+    """Writes a model of the table with other values of some fields; returns the directory."""
+    entry = ENTRIES[name]
+    _random_model(replace(entry, fields=entry.fields | changes)).save_pretrained(directory)
+    return directory
 
 
 def save_in_memory_names(name: str, directory: Path) -> dict[str, Tensor]:

@@ -54,3 +54,10 @@ def test_choice_and_weights(name: str, biased: bool) -> None:
         assert dict(zip(numbers, shares, strict=True)) == pytest.approx(
             _one_token(row, config, bias.tolist()), rel=1e-5
         )
+
+
+def test_of_equal_scores_the_first_experts_are_taken() -> None:
+    experts, _ = choose_experts(torch.zeros(40, BASE.count), BASE, None)
+    assert experts.tolist() == [[0, 1, 2]] * 40
+    grouped = replace(BASE, groups=4, chosen_groups=2, chosen=4)
+    assert choose_experts(torch.zeros(3, BASE.count), grouped, None)[0].tolist() == [[0, 1, 2, 3]] * 3

@@ -38,15 +38,20 @@ def choose_experts(
         grouped = wanted.view(len(wanted), config.groups, -1)
         best = grouped.topk(1 if config.group_score == "max" else 2).values.sum(-1)
         taken = torch.zeros_like(best, dtype=torch.bool)
-        taken.scatter_(-1, best.topk(config.chosen_groups).indices, True)
+        taken.scatter_(-1, _largest(best, config.chosen_groups), True)
         wanted = grouped.masked_fill(~taken.unsqueeze(-1), -torch.inf).flatten(-2)
-    experts = wanted.topk(config.chosen).indices.sort(-1).values
+    experts = _largest(wanted, config.chosen).sort(-1).values
     weights = scores.gather(-1, experts)
     if config.scoring == "softmax_chosen":
         weights = weights.softmax(-1)
     if config.normalize:
         weights = weights / (weights.sum(-1, keepdim=True) + _TINY)
     return experts, weights * config.scale
+
+
+def _largest(values: Tensor, count: int) -> Tensor:
+    """Where the largest values of each row are; of equal ones the first ones, unlike `topk`."""
+    return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]
 
 
 class Experts:

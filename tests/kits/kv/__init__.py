@@ -1,0 +1,1 @@
+"""Groups that share KV blocks."""

@@ -1,0 +1,56 @@
+"""Groups of rank processes that share a Redis, for tests of blocks that one writes and another one reads."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from services.worker.leader.kv_tier.kv_options import KVOptions
+from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.kv_messages import KVStoreConfig
+from shared.kv_store import PREFIX_PATTERN
+from shared.messages import Done, GenerateRequest, Usage
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.worker.leader import Kit, RedisIndex, chat
+
+ALWAYS = KVOptions(fetch="always", lookup_timeout_s=2.0, fetch_timeout_s=10.0)
+PROMPT = [(7 * i) % 251 for i in range(200)]
+
+
+def add_byte_tokenizer(directory: Path) -> None:
+    """Gives a model of 256 token ids a tokenizer whose tokens are bytes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+
+def kv_engine(path: Path, url: str, tensor_parallel: int = 2, **options: Any) -> RankEngine:
+    """Rank processes with the store at that address."""
+    store = KVStoreConfig(url=url, compression=options.pop("compression", "none"))
+    defaults: dict[str, Any] = {
+        "threads": 1, "kv_cache_tokens": 4096, "step_timeout_s": 10.0, "kv_store": store
+    }  # fmt: skip
+    return RankEngine(rank_options(model=path, tensor_parallel=tensor_parallel, **(defaults | options)))
+
+
+def ask(name: str, tokens: list[int], *, temperature: float = 0.0, max_tokens: int = 24) -> GenerateRequest:
+    """A request with a prompt of tokens."""
+    sampling = {"max_tokens": max_tokens, "temperature": temperature, "seed": 5, "ignore_eos": True}
+    packed = b"".join(token.to_bytes(4, "little") for token in tokens)
+    return chat(name, prompt_token_ids=packed, sampling=sampling)
+
+
+def usage_of(frames: Any) -> Usage:
+    """The usage in the last frame."""
+    assert isinstance(frames[-1], Done)
+    return frames[-1].usage
+
+
+async def settled(kit: Kit, index: RedisIndex, blocks: int) -> None:
+    """Waits until the store has `blocks` blocks and the index lists some."""
+    async with asyncio.timeout(5):
+        while len(await index.redis.keys(PREFIX_PATTERN)) < blocks or not index.held:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
