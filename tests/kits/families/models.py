@@ -96,7 +96,11 @@ def transformers_greedy(name: str, tokens: list[int], prompt: int) -> list[int]:
 @cache
 def random_model(name: str) -> Any:
     """The entry's model in transformers."""
-    entry = ENTRIES[name]
+    return _random_model(ENTRIES[name])
+
+
+def _random_model(entry: FamilyEntry) -> Any:
+    """The same weights each time."""
     from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415 (slow to import)
 
     torch.manual_seed(7)
