@@ -8,7 +8,7 @@ import torch
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.native.unsupported import unsupported
+from services.worker.engine.native.layers.unsupported import unsupported
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute

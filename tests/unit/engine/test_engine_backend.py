@@ -22,14 +22,8 @@ from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import RankConfig
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_options import rank_config
-from tests.kits.engine.rank_threads import (
-    Blocks,
-    make_llama,
-    make_model,
-    new_sequence,
-    plan_logits,
-    run_threads,
-)
+from tests.kits.engine.rank_threads import Blocks, make_llama, new_sequence, plan_logits, run_threads
+from tests.kits.families.models import family_model
 
 TEXT = list(range(40, 90))
 WHY = "no C++ compiler was found; install g++"
@@ -257,9 +251,9 @@ def test_another_rank_without_kernels_is_refused(
         run_threads(2, lambda collectives: load(config(model, collectives.rank, 2), collectives))
 
 
-def test_the_kernels_refuse_what_they_would_compute_wrongly(tmp_path: Path, compiled: str) -> None:
-    """Such a model is computed in plain operations; where the kernels were asked for, it is refused."""
-    gemma = make_model(tmp_path / "gemma", "gemma", head_dim=16)
-    assert load(config(gemma), SingleRank()).name == "plain"
-    with pytest.raises(ModelError, match=r"there are no kernels yet .* GemmaForCausalLM"):
-        load(config(gemma, kernels="native"), SingleRank())
+def test_what_the_kernels_do_not_compute_is_computed_in_plain_operations(compiled: str) -> None:
+    """Where the kernels were asked for, such a model is refused."""
+    latent = family_model("deepseek_v3").directory
+    assert load(config(latent), SingleRank()).name == "plain"
+    with pytest.raises(ModelError, match=r"kernels=native cannot be had here: .* latent attention"):
+        load(config(latent, kernels="native"), SingleRank())

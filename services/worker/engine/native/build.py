@@ -98,7 +98,7 @@ def ensure(target: str | None = None, compiler: Compiler | None = None) -> Path:
 def candidates(target: str) -> list[Path]:
     """Where a library may be: beside the sources, or in the user's cache where that cannot be written."""
     digest = hashlib.blake2b(repr((_OPTIONS, TARGETS[target][1])).encode(), digest_size=8)
-    for source in sorted(SOURCES.iterdir()):
+    for source in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
         digest.update(source.read_bytes())
     name = f"kernels-{target}-{digest.hexdigest()}.so"
     # a container's user may have no home

@@ -1,24 +1,34 @@
 """The decoder of `plain/model.py` as a program of kernels: the same layers, one op after another.
 
 With several ranks, the embedding and the row-parallel linears write partial sums. A rank barrier makes them
-visible, and the residual op that follows adds them in the order of ranks and makes the next norm.
+visible, and the residual op that follows adds them in the order of ranks and makes the next input.
 """
+
+from collections.abc import Mapping
+from itertools import cycle
 
 from torch import Tensor
 
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.rope_config import RopeConfig
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
-from services.worker.engine.native.native_cache import HeadShape, NativeCache, NativeLayerCache
-from services.worker.engine.native.native_weights import NativeLayer, NativeWeights
+from services.worker.engine.native.layers.attention_ops import AttentionOps, RankPlace
+from services.worker.engine.native.layers.packed_layer import NativeLayer, NativeMlp
+from services.worker.engine.native.layers.packed_norm import PackedNorm
+from services.worker.engine.native.native_cache import NativeCache, heads_of
+from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.native.operands import (
     MAX_ROWS,
     Activation,
+    Addition,
+    CutRows,
     PartialSums,
-    QueryKeyInputs,
     ResidualStream,
 )
 from services.worker.engine.native.packed_weights import PackedLinear, buffer, padded
 from services.worker.engine.native.program import Program
+
+Rotations = Mapping[RopeConfig, tuple[Tensor, Tensor]]  # cosines and sines by position
 
 
 class NativeDecoder:
@@ -27,9 +37,9 @@ class NativeDecoder:
     Args:
         config: The whole model's shape.
         weights: This rank's.
-        heads: This rank's.
+        place: Which rank this is.
         cache: Where keys and values go.
-        rotation: Cosines and sines by position, [positions, head_dim / 2] each.
+        rotations: Of each kind that layers have, [positions, half of the rotated dimensions] each.
         buffers: Where the ranks' partial sums and logits are combined.
 
     Attributes:
@@ -42,35 +52,37 @@ class NativeDecoder:
         config: ModelConfig,
         weights: NativeWeights,
         *,
-        heads: HeadShape,
+        place: RankPlace,
         cache: NativeCache,
-        rotation: tuple[Tensor, Tensor],
+        rotations: Rotations,
         buffers: AllReduceBuffers,
     ) -> None:
-        self._norm_eps, self._heads, self._rotation, self._buffers = (
-            config.final_norm.eps,
-            heads,
-            rotation,
-            buffers,
-        )
+        self._buffers, heads = buffers, heads_of(config, *place)
+        self._sums, self._squares = cycle(buffers.parts), cycle(buffers.squares)
+        self._stream = ResidualStream(buffer(MAX_ROWS, padded(config.hidden_size)), config.hidden_size)
+        self._quantized = weights.quantized
         self._normed = Activation.allocate(config.hidden_size, weights.quantized)
-        self._stream = ResidualStream(
-            hidden=buffer(MAX_ROWS, padded(config.hidden_size)),
-            columns=config.hidden_size,
-            eps=config.final_norm.eps,
-            normed=self._normed,
-        )
-        self._qkv = buffer(MAX_ROWS, padded((heads.heads + 2 * heads.kv_heads) * heads.dim))
-        self._mixed = Activation.allocate(heads.heads * heads.dim, weights.quantized)
-        self._gated = Activation.allocate(weights.layers[0].gate_up.columns, weights.quantized)
+        # a parallel layer may have another norm for its MLP
+        self._mlp_normed = self._normed
+        if any(layer.parallel and layer.mlp_norm for layer in config.layers):
+            self._mlp_normed = Activation.allocate(config.hidden_size, weights.quantized)
+        self._inner: dict[int, Activation] = {}  # by the number of features
         self.program = Program()
         self.sampled_rows = self._normed.rows
-        self._add_embedding(weights)
+        self._attention = AttentionOps(config, heads, place, weights.quantized)
+        self._add_embedding(config, weights)
         # each layer ends with the norm that the next one, or the head, reads
-        norms = [layer.attention_norm for layer in weights.layers[1:]] + [weights.norm]
-        for index, layer in enumerate(weights.layers):
-            self._add_attention(layer, cache.layers[index], config.windows[index])
-            self._add_mlp(layer, norms[index], sampled=index == config.num_layers - 1)
+        followers = [*weights.layers[1:], None]
+        for index, (layer, follower) in enumerate(zip(weights.layers, followers, strict=True)):
+            self._attention.add(
+                self.program,
+                layer,
+                source=self._normed,
+                cache=cache.layers[index],
+                rotations=rotations,
+                squares=self._squares,
+            )
+            self._add_layer(layer, weights.norm if follower is None else follower.input_norm, follower)
         self.program.begin_head()
         self.program.linear(
             self._normed, weights.head, buffers.own_logits, buffers.logits.shape[1], sampled=True
@@ -78,27 +90,64 @@ class NativeDecoder:
         if buffers.barrier is not None:
             self.program.rank_barrier()
 
-    def _add_embedding(self, weights: NativeWeights) -> None:
-        sums = self._buffers.embedding
+    def _add_embedding(self, config: ModelConfig, weights: NativeWeights) -> None:
+        sums, first = self._buffers.embedding, weights.layers[0]
         self.program.embed(weights.embedding, weights.first_id, sums.own, self._stream.width)
-        self.program.rank_barrier()
-        self.program.residual(self._stream, sums, None, weights.layers[0].attention_norm, assign=True)
+        self.program.rank_barrier(sums)
+        addition = Addition(sums=sums, scale=config.embedding_scale, positions=weights.positions, assign=True)
+        self._add_to_stream(addition, first.input_norm, first)
 
-    def _add_attention(self, layer: NativeLayer, cache: NativeLayerCache, window: int) -> None:
-        inputs = QueryKeyInputs(*self._rotation, norms=layer.qk_norms, eps=self._norm_eps)
-        self.program.linear(self._normed, layer.qkv, self._qkv.data_ptr(), self._qkv.shape[1])
-        self.program.attention(
-            self._heads, cache, window=window, inputs=inputs, qkv=self._qkv, out=self._mixed
-        )
-        self._add_row_parallel(self._mixed, layer.output, self._buffers.attention)
-        self.program.residual(self._stream, self._buffers.attention, layer.output_bias, layer.mlp_norm)
+    def _add_layer(
+        self, layer: NativeLayer, next_norm: PackedNorm | None, follower: NativeLayer | None
+    ) -> None:
+        """What follows attention: the sum of both parts of a layer, one after the other or together."""
+        scale, sums = layer.config.residual_scale, next(self._sums)
+        self._add_row_parallel(self._attention.mixed, layer.attention.output, sums)
+        bias = layer.attention.output_bias
+        if layer.config.parallel:
+            source = self._normed if layer.mlp_norm is None else self._mlp_normed
+            self._add_mlp(layer, source, sums, accumulate=True)
+            if layer.mlp.down_bias is not None:
+                bias = layer.mlp.down_bias if bias is None else bias + layer.mlp.down_bias
+            norm = None
+        else:
+            self.program.rank_barrier(sums)
+            addition = Addition(sums=sums, bias=bias, norm=layer.post_attention_norm, scale=scale)
+            self.program.residual(self._stream, addition, layer.mlp_norm, self._normed)
+            sums = next(self._sums)
+            self._add_mlp(layer, self._normed, sums)
+            bias, norm = layer.mlp.down_bias, layer.post_mlp_norm
+        self.program.rank_barrier(sums)
+        self._add_to_stream(Addition(sums=sums, bias=bias, norm=norm, scale=scale), next_norm, follower)
 
-    def _add_mlp(self, layer: NativeLayer, next_norm: Tensor, *, sampled: bool) -> None:
-        self.program.linear(self._normed, layer.gate_up, self._gated.rows.data_ptr(), self._gated.width)
-        self._add_row_parallel(self._gated, layer.down, self._buffers.mlp)
-        self.program.residual(self._stream, self._buffers.mlp, layer.down_bias, next_norm, sampled=sampled)
+    def _add_to_stream(
+        self, addition: Addition, norm: PackedNorm | None, follower: NativeLayer | None
+    ) -> None:
+        """Adds, and makes the inputs of the layer that follows, or of the head if there is none."""
+        self.program.residual(self._stream, addition, norm, self._normed, sampled=follower is None)
+        if follower is not None and follower.config.parallel and follower.mlp_norm is not None:
+            self.program.residual(self._stream, None, follower.mlp_norm, self._mlp_normed)
 
-    def _add_row_parallel(self, source: Activation, weights: PackedLinear, sums: PartialSums) -> None:
+    def _add_mlp(
+        self, layer: NativeLayer, source: Activation, sums: PartialSums, *, accumulate: bool = False
+    ) -> None:
+        mlp, inner = layer.mlp, self._inner_of(layer.mlp)
+        self.program.linear(source, mlp.up, inner.rows.data_ptr(), inner.width)
+        if mlp.inner_norm is not None:
+            part = CutRows(
+                tensor=inner.rows, first=0, count=mlp.up.columns, size=layer.config.dense_mlp.inner
+            )
+            self.program.cut_norms([(part, mlp.inner_norm)], next(self._squares))
+        self._add_row_parallel(inner, mlp.down, sums, accumulate=accumulate)
+
+    def _inner_of(self, mlp: NativeMlp) -> Activation:
+        features = mlp.up.columns
+        if features not in self._inner:
+            self._inner[features] = Activation.allocate(features, self._quantized)
+        return self._inner[features]
+
+    def _add_row_parallel(
+        self, source: Activation, weights: PackedLinear, sums: PartialSums, *, accumulate: bool = False
+    ) -> None:
         self.program.tile(source)
-        self.program.linear(source, weights, sums.own, self._stream.width)
-        self.program.rank_barrier()
+        self.program.linear(source, weights, sums.own, self._stream.width, accumulate=accumulate)

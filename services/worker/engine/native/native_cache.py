@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.structs import ColdBlocks
 from services.worker.rank_protocol.plan import BLOCK_SIZE
@@ -30,6 +31,11 @@ class HeadShape:
     def width(self) -> int:
         """Floats of a cached key or value: `dim` padded to whole registers."""
         return padded(self.dim)
+
+
+def heads_of(config: ModelConfig, rank: int, world: int) -> HeadShape:
+    """The heads of one rank."""
+    return HeadShape(len(config.heads_of(rank, world)), len(config.kv_heads_of(rank, world)), config.head_dim)
 
 
 @dataclass(frozen=True, slots=True)

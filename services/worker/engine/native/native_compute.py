@@ -17,16 +17,18 @@ from torch import Tensor
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.collectives.base import CollectiveError, Collectives
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.rope_config import RopeConfig
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
 from services.worker.engine.native.block_index import BlockIndex
 from services.worker.engine.native.decoder import NativeDecoder
+from services.worker.engine.native.layers.attention_ops import RankPlace
 from services.worker.engine.native.library import ALL_HERE, NUM_TIMES, KernelLibrary
 from services.worker.engine.native.native_blocks import NativeBlocks
-from services.worker.engine.native.native_cache import HeadShape, NativeCache
+from services.worker.engine.native.native_cache import NativeCache, heads_of
 from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.native.operands import MAX_ROWS
 from services.worker.engine.native.packed_weights import padded
-from services.worker.engine.native.program import OpList
+from services.worker.engine.native.program import OpList, Segment
 from services.worker.engine.native.recent_window import RecentWindow
 from services.worker.engine.native.structs import ForwardBatch
 from services.worker.engine.plain.rope import RotaryEmbedding
@@ -48,11 +50,6 @@ class PromptRows(NamedTuple):
     state: SequenceState
     positions: range
     begin: int
-
-
-def heads_of(config: ModelConfig, rank: int, world: int) -> HeadShape:
-    """The heads of one rank."""
-    return HeadShape(len(config.heads_of(rank, world)), len(config.kv_heads_of(rank, world)), config.head_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +104,22 @@ class NativeCompute:
         self._recent_window = None if cold is None else RecentWindow(sizes.num_blocks, cold.hot_blocks)
         self.blocks: CacheBlocks = NativeBlocks(kernels, cache, config, collectives.rank, collectives.world)
         positions = min(config.context_length, sizes.num_blocks * BLOCK_SIZE)
-        cos, sin = RotaryEmbedding(config.rope, config.context_length).table(positions)
-        rotation = (cos.contiguous(), sin.contiguous())
+        rotations = {rope: _rotation(rope, config.context_length, positions) for rope in _ropes(config)}
         self._buffers = AllReduceBuffers.allocate(
             collectives, padded(config.hidden_size), weights.head.columns, options.spin
         )
         self._decoder = NativeDecoder(
-            config, weights, heads=heads, cache=cache, rotation=rotation, buffers=self._buffers
+            config,
+            weights,
+            place=RankPlace(collectives.rank, collectives.world),
+            cache=cache,
+            rotations=rotations,
+            buffers=self._buffers,
         )
         program, shared = self._decoder.program, self._buffers.barrier is not None
         if collectives.world == 1 or shared:
             self._segments, self._headless = (
-                [program.whole(barriers=shared, head=head)] for head in (True, False)
+                [Segment(program.whole(barriers=shared, head=head))] for head in (True, False)
             )
         else:
             self._segments, self._headless = program.segments(), program.segments(head=False)
@@ -196,11 +197,10 @@ class NativeCompute:
             window.fill_in(batch)
         # embeddings alone need no logits
         headless = bool(wanted) and not any(chunk[3] or chunk[0].embedding is None for chunk in chunks)
-        for index, ops in enumerate(self._headless if headless else self._segments):
-            if index:
-                assert self._buffers.own_partial is not None
-                self.collectives.all_reduce_sum(self._buffers.own_partial[:rows])
+        for ops, sums in self._headless if headless else self._segments:
             self._run_ops(ops, batch)
+            if sums is not None:
+                self.collectives.all_reduce_sum(sums[:rows])
         if not samples:
             return None
         logits = None if headless else self._gather_logits(len(samples))
@@ -241,6 +241,16 @@ class NativeCompute:
                 return None
             logits = gathered.transpose(0, 1).reshape(rows, -1)
         return logits[:, : self._vocab_size] if collectives.rank == 0 else None
+
+
+def _ropes(config: ModelConfig) -> set[RopeConfig]:
+    return {layer.attention.rope for layer in config.layers if layer.attention.rope is not None}
+
+
+def _rotation(rope: RopeConfig, context_length: int, positions: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the first positions, [positions, half of the rotated dimensions] each."""
+    cos, sin = RotaryEmbedding(rope, context_length).table(positions)
+    return cos.contiguous(), sin.contiguous()
 
 
 def _passes(slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Iterator[list[PassChunk]]:

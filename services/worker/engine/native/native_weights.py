@@ -3,35 +3,24 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from services.worker.engine.checkpoint.layer_weights import MlpWeights
 from services.worker.engine.checkpoint.rank_shares import vocabulary_width
 from services.worker.engine.checkpoint.weight_loader import (
     WeightSource,
     load_embedding,
     load_final_norm,
     load_head,
-    load_layer,
+    load_head_bias,
+    load_positions,
 )
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.native.layers.packed_layer import NativeLayer, pack_layer
+from services.worker.engine.native.layers.packed_norm import PackedNorm, pack_norm
 from services.worker.engine.native.library import KernelLibrary
-from services.worker.engine.native.packed_weights import PackedLinear, pack, padded, vector
-
-
-@dataclass(frozen=True, slots=True)
-class NativeLayer:
-    """One decoder layer; norms and biases padded to whole registers."""
-
-    attention_norm: Tensor
-    qkv: PackedLinear
-    qk_norms: tuple[Tensor, Tensor] | None
-    output: PackedLinear
-    output_bias: Tensor | None
-    mlp_norm: Tensor
-    gate_up: PackedLinear
-    down: PackedLinear
-    down_bias: Tensor | None
+from services.worker.engine.native.packed_weights import PackedLinear, buffer, pack, padded
+from services.worker.engine.native.structs import ActivationKind, OutputRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +30,7 @@ class NativeWeights:
     Attributes:
         embedding: [ids of this rank, hidden], as stored.
         first_id: The first token id of this rank.
+        positions: Learned ones, [positions, padded hidden]; or None.
         layers: In their order.
         norm: Before the head.
         head: Of the same ids, padded to the widest rank's.
@@ -50,8 +40,9 @@ class NativeWeights:
 
     embedding: Tensor
     first_id: int
+    positions: Tensor | None
     layers: list[NativeLayer]
-    norm: Tensor
+    norm: PackedNorm
     head: PackedLinear
     quantized: bool
     step_bytes: int
@@ -72,48 +63,47 @@ class NativeWeights:
             ModelError: A tensor cannot be read.
         """
         dtype = torch.float32 if quantized else None
-        layers = [_layer(source, config, index, kernels, dtype) for index in range(config.num_layers)]
+        layers = [
+            pack_layer(source, config, index, kernels, int8=quantized) for index in range(config.num_layers)
+        ]
         embedding = load_embedding(source, config, None)
         matrix = embedding if config.tied_embeddings else load_head(source, config, dtype)
         missing = vocabulary_width(config.vocab_size, source.collectives.world) - matrix.shape[0]
         if missing:
             matrix = torch.cat((matrix, matrix.new_zeros(missing, matrix.shape[1])))
-        head = pack(kernels, matrix, int8=quantized)
-        linears = [
-            linear for layer in layers for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)
-        ]
+        head = pack(kernels, matrix, _head_bias(source, config, missing), int8=quantized, rule=_rule(config))
+        norm = pack_norm(config.final_norm, load_final_norm(source, config))
+        assert norm is not None
+        linears = [linear for layer in layers for linear in layer.linears]
         return cls(
             embedding=embedding,
             first_id=source.own_token_ids(config.vocab_size).start,
+            positions=_padded_rows(load_positions(source, config)),
             layers=layers,
-            norm=vector(load_final_norm(source, config).weight),
+            norm=norm,
             head=head,
             quantized=quantized,
             step_bytes=sum(linear.num_bytes for linear in (*linears, head)),
         )
 
 
-def _layer(
-    source: WeightSource, config: ModelConfig, index: int, kernels: KernelLibrary, dtype: torch.dtype | None
-) -> NativeLayer:
-    layer, int8 = load_layer(source, config, index, dtype), dtype is not None
-    width = padded(config.hidden_size)
-    attention, mlp = layer.attention, layer.mlp
-    assert layer.input_norm is not None
-    assert layer.mlp_norm is not None
-    assert attention.qkv is not None
-    assert isinstance(mlp, MlpWeights)
-    norms = None
-    if attention.q_norm is not None and attention.k_norm is not None:
-        norms = (vector(attention.q_norm.weight), vector(attention.k_norm.weight))
-    return NativeLayer(
-        attention_norm=vector(layer.input_norm.weight),
-        qkv=pack(kernels, attention.qkv, attention.qkv_bias, int8=int8),
-        qk_norms=norms,
-        output=pack(kernels, attention.output, int8=int8),
-        output_bias=None if attention.output_bias is None else vector(attention.output_bias, width),
-        mlp_norm=vector(layer.mlp_norm.weight),
-        gate_up=pack(kernels, mlp.gate_up, mlp.gate_up_bias, int8=int8, gated=True),
-        down=pack(kernels, mlp.down, int8=int8),
-        down_bias=None if mlp.down_bias is None else vector(mlp.down_bias, width),
+def _head_bias(source: WeightSource, config: ModelConfig, missing: int) -> Tensor | None:
+    bias = load_head_bias(source, config)
+    return None if bias is None else F.pad(bias, (0, missing))
+
+
+def _rule(config: ModelConfig) -> OutputRule:
+    """What becomes of the logits."""
+    if config.logit_scale == 1.0 and not config.logit_softcap:
+        return OutputRule()
+    return OutputRule(
+        activation=ActivationKind.CAPPED, scale=config.logit_scale, softcap=config.logit_softcap
     )
+
+
+def _padded_rows(table: Tensor | None) -> Tensor | None:
+    if table is None:
+        return None
+    rows = buffer(table.shape[0], padded(table.shape[1]))
+    rows[:, : table.shape[1]] = table
+    return rows

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from services.worker.engine.cold_zone import PASS_TOKENS
 from services.worker.engine.int8 import SCALE_BLOCK
+from services.worker.engine.native.layers.packed_norm import PackedNorm
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.structs import TiledRows
 
@@ -68,41 +69,39 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class PartialSums:
-    """What the ranks add to the residual stream.
+    """What the ranks add up: parts of the residual stream, or sums of squares.
 
     Attributes:
         address: Of [count][MAX_ROWS, width], the partial sums of all ranks.
         own: Address of this rank's.
         count: How many ranks write here.
         owner: Of the memory.
+        rows: This rank's, [MAX_ROWS, width], if the collectives add them up; else None.
     """
 
     address: int
     own: int
     count: int
     owner: object = None
+    rows: Tensor | None = None
 
     @classmethod
     def local(cls, sums: Tensor) -> "PartialSums":
         """Those of one rank, in this process's own memory."""
-        return cls(sums.data_ptr(), sums.data_ptr(), 1, sums)
+        return cls(sums.data_ptr(), sums.data_ptr(), 1, sums, sums)
 
 
 @dataclass(frozen=True, slots=True)
 class ResidualStream:
-    """The residual stream, and the norm of it that the next linear reads.
+    """The residual stream.
 
     Attributes:
         hidden: [MAX_ROWS, width].
         columns: How many of a row's floats count; the others are padding.
-        eps: Of the norms.
-        normed: RMS norm of `hidden`.
     """
 
     hidden: Tensor
     columns: int
-    eps: float
-    normed: Activation
 
     @property
     def width(self) -> int:
@@ -110,21 +109,73 @@ class ResidualStream:
         return self.hidden.shape[1]
 
 
-@dataclass(frozen=True, slots=True)
-class QueryKeyInputs:
-    """What is done to queries and keys before attention.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """What is added to the residual stream.
 
     Attributes:
-        cos: Cosines by position, [positions, head_dim / 2].
-        sin: Sines, the same.
-        norms: Weights of the norms of queries and keys, [padded head_dim] each; None for models without them.
-        eps: Of the norms.
+        sums: Partial sums of the ranks.
+        bias: [width], added to the sum.
+        norm: Of the sum.
+        scale: Of the sum, or of its norm.
+        positions: [positions, width], added by position.
+        assign: The sum replaces the stream.
     """
 
-    cos: Tensor
-    sin: Tensor
-    norms: tuple[Tensor, Tensor] | None
-    eps: float
+    sums: PartialSums
+    bias: Tensor | None = None
+    norm: PackedNorm | None = None
+    scale: float = 1.0
+    positions: Tensor | None = None
+    assign: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionInputs:
+    """What is done to queries and keys before attention, and to their scores.
+
+    Attributes:
+        cos: Cosines by position, [positions, half of the rotated dimensions]; None: nothing is rotated.
+        sin: Sines, the same.
+        query_norm: Of each head.
+        key_norm: Of each head.
+        clip: Queries, keys and values are clipped to it, in both directions; 0: they are not.
+        window: How many last positions a token sees; 0: all.
+        scale: Of the scores.
+        softcap: Of the scores; 0: none.
+        slopes: ALiBi's, [heads].
+        sinks: [heads].
+    """
+
+    cos: Tensor | None = None
+    sin: Tensor | None = None
+    query_norm: PackedNorm | None = None
+    key_norm: PackedNorm | None = None
+    clip: float = 0.0
+    window: int = 0
+    scale: float
+    softcap: float = 0.0
+    slopes: Tensor | None = None
+    sinks: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRows:
+    """Some columns of rows, which are a rank's part of a larger dimension.
+
+    Attributes:
+        tensor: [MAX_ROWS, width].
+        first: The first column.
+        count: Of columns.
+        size: Of the whole dimension.
+        counts: Whether the part is in the ranks' sums; not if another rank has the same one.
+    """
+
+    tensor: Tensor
+    first: int
+    count: int
+    size: int
+    counts: bool = True
 
 
 def address_of(tensor: Tensor | None) -> int:

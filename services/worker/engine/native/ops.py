@@ -9,6 +9,7 @@ from services.worker.engine.native.structs import (
     ADDRESS,
     AttentionLayer,
     AttentionRows,
+    CutNorm,
     LinearOutput,
     Residual,
     Rotary,
@@ -27,6 +28,8 @@ class OpKind(IntEnum):
     TILE = 5
     RANK_BARRIER = 6
     COMPRESS = 7
+    SQUARE_SUM = 8
+    CUT_NORM = 9
 
 
 class OpHeader(ctypes.Structure):
@@ -61,7 +64,7 @@ class EmbedOp(Op):
 
 
 class ResidualOp(Op):
-    """Residual sum and RMS norm."""
+    """Residual sum and norm."""
 
     KIND = OpKind.RESIDUAL
     _fields_ = [("header", OpHeader), ("sampled", c_int32), ("residual", Residual)]
@@ -128,6 +131,20 @@ class TileOp(Op):
 
     KIND = OpKind.TILE
     _fields_ = [("header", OpHeader), ("rows", ADDRESS), ("width", c_int64), ("tiled", TiledRows)]
+
+
+class SquareSumOp(Op):
+    """Sums of squares of this rank's part of a norm that is cut over the ranks."""
+
+    KIND = OpKind.SQUARE_SUM
+    _fields_ = [("header", OpHeader), ("norm", CutNorm)]
+
+
+class CutNormOp(Op):
+    """That norm, when the sums of all ranks are there."""
+
+    KIND = OpKind.CUT_NORM
+    _fields_ = [("header", OpHeader), ("norm", CutNorm)]
 
 
 class RankBarrierOp(Op):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from services.worker.engine.native.library import KernelLibrary
-from services.worker.engine.native.structs import WeightType
+from services.worker.engine.native.structs import OutputRule, WeightType
 
 LANES = 16  # floats that a kernel handles at a time; vectors are padded to a multiple
 ALIGNMENT = 64  # bytes: a cache line
@@ -53,7 +53,8 @@ class PackedLinear:
         inputs: Columns of the matrix.
         panels: How many there are.
         columns: Outputs of a row; half of the matrix's if it is gated.
-        gated: Gate rows and the up rows that they gate lie side by side in each panel.
+        rule: What is done to the sums. If it is gated, gate rows and the up rows that they gate lie side by
+            side in each panel.
     """
 
     weights: Tensor
@@ -62,7 +63,7 @@ class PackedLinear:
     inputs: int
     panels: int
     columns: int
-    gated: bool
+    rule: OutputRule
 
     @property
     def num_bytes(self) -> int:
@@ -71,7 +72,12 @@ class PackedLinear:
 
 
 def pack(
-    kernels: KernelLibrary, weight: Tensor, bias: Tensor | None = None, *, int8: bool, gated: bool = False
+    kernels: KernelLibrary,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    int8: bool,
+    rule: OutputRule | None = None,
 ) -> PackedLinear:
     """Packs [outputs, inputs] of any floating type.
 
@@ -80,10 +86,11 @@ def pack(
         weight: As stored; floats keep their type, so half precision takes half the memory.
         bias: [outputs], fp32.
         int8: Store bytes, with a scale for each output and 32 inputs.
-        gated: The first half of the outputs gates the second.
+        rule: What is done to the sums; None: nothing. If it is gated, the first half of the outputs gates the
+            second.
     """
-    columns = weight.shape[0]
-    if gated:
+    columns, rule = weight.shape[0], rule or OutputRule()
+    if rule.gated:
         columns //= 2
         weight = _side_by_side(weight, columns)
         bias = None if bias is None else _side_by_side(bias, columns)
@@ -107,7 +114,7 @@ def pack(
         inputs=inputs,
         panels=panels,
         columns=columns,
-        gated=gated,
+        rule=rule,
     )
 
 

@@ -6,40 +6,56 @@ Fills in the structs of the ops. Which ops a decoder needs is in `decoder.py`, t
 
 import ctypes
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from services.worker.engine.native.layers.packed_norm import PackedNorm, norm_rule
 from services.worker.engine.native.native_cache import HeadShape, NativeLayerCache
 from services.worker.engine.native.operands import (
     MAX_ROWS,
     Activation,
+    Addition,
+    AttentionInputs,
+    CutRows,
     PartialSums,
-    QueryKeyInputs,
     ResidualStream,
     address_of,
 )
 from services.worker.engine.native.ops import (
     AttentionOp,
     CompressOp,
+    CutNormOp,
     EmbedOp,
     LinearOp,
     Op,
     RankBarrierOp,
     ResidualOp,
     RotateOp,
+    SquareSumOp,
     TileOp,
 )
 from services.worker.engine.native.packed_weights import STORED_TYPES, PackedLinear
 from services.worker.engine.native.structs import (
     AttentionLayer,
     AttentionRows,
+    CutNorm,
     LinearOutput,
     Residual,
     Rotary,
+    ScoreRule,
 )
 
 OpList = ctypes.Array[ctypes.c_void_p]
+CUT_NORMS = 2  # as SUMS in `src/rows/cut_norm.h`
+
+
+class Segment(NamedTuple):
+    """Ops without a barrier, and what the ranks add up after them: [MAX_ROWS, numbers]."""
+
+    ops: OpList
+    sums: Tensor | None = None
 
 
 class Program:
@@ -48,6 +64,7 @@ class Program:
     def __init__(self) -> None:
         self._ops: list[Op] = []
         self._head = 0  # number of ops before the head
+        self._sums: dict[int, Tensor | None] = {}  # that the collectives add up at each barrier
         self._kept_alive: list[object] = []
 
     def embed(self, table: Tensor, first_id: int, out: int, width: int) -> None:
@@ -69,50 +86,60 @@ class Program:
     def residual(
         self,
         stream: ResidualStream,
-        partials: PartialSums,
-        bias: Tensor | None,
-        norm: Tensor,
+        addition: Addition | None,
+        norm: PackedNorm | None,
+        out: Activation,
         *,
         sampled: bool = False,
-        assign: bool = False,
     ) -> None:
-        """Adds partial sums and bias to the stream, and makes its RMS norm.
+        """Adds to the stream, and makes the input of a linear from it.
 
         Args:
             stream: The residual stream.
-            partials: What the ranks add.
-            bias: [width].
-            norm: Weights of the norm, [width].
-            sampled: For the sampled rows only, which become the first ones of `stream.normed`.
-            assign: The sum replaces the stream.
+            addition: What is added; None: nothing.
+            norm: Of the stream; None: the stream itself is the input.
+            out: The input.
+            sampled: For the sampled rows only, which become the first ones of `out`.
         """
         residual = Residual(
             hidden=address_of(stream.hidden),
             columns=stream.columns,
             width=stream.width,
-            partials=partials.address,
-            partial_stride=MAX_ROWS * stream.width,
-            num_partials=partials.count,
-            bias=address_of(bias),
-            norm=address_of(norm),
-            eps=stream.eps,
-            assign=assign,
-            normed=address_of(stream.normed.rows),
-            tiled=stream.normed.tiled,
+            norm=norm_rule(norm),
+            normed=address_of(out.rows),
+            tiled=out.tiled,
         )
-        self._append(ResidualOp(sampled=sampled, residual=residual), stream, partials, bias, norm)
+        if addition is not None:
+            residual.partials = addition.sums.address
+            residual.partial_stride = MAX_ROWS * stream.width
+            residual.num_partials = addition.sums.count
+            residual.bias, residual.positions = address_of(addition.bias), address_of(addition.positions)
+            residual.sum_norm, residual.scale = norm_rule(addition.norm), addition.scale
+            residual.assign = addition.assign
+        self._append(ResidualOp(sampled=sampled, residual=residual), stream, addition, norm, out)
 
     def linear(
-        self, source: Activation, weights: PackedLinear, out: int, stride: int, *, sampled: bool = False
+        self,
+        source: Activation,
+        weights: PackedLinear,
+        out: int,
+        stride: int,
+        *,
+        sampled: bool = False,
+        accumulate: bool = False,
     ) -> None:
-        """[rows, inputs] -> `weights.columns` floats of each row, rows `stride` floats apart."""
+        """[rows, inputs] -> `weights.columns` floats of each row, rows `stride` floats apart.
+
+        With `accumulate` they are added to what is there.
+        """
         output = LinearOutput(
             y=out,
             stride=stride,
             columns=weights.columns,
             bias=address_of(weights.bias),
-            gated=weights.gated,
+            rule=weights.rule,
         )
+        output.rule.accumulate = accumulate
         self._append(
             LinearOp(
                 sampled=sampled,
@@ -132,8 +159,7 @@ class Program:
         heads: HeadShape,
         cache: NativeLayerCache,
         *,
-        window: int,
-        inputs: QueryKeyInputs,
+        inputs: AttentionInputs,
         qkv: Tensor,
         out: Activation,
     ) -> None:
@@ -148,19 +174,26 @@ class Program:
             width=heads.width,
             keys=address_of(cache.keys),
             values=address_of(cache.values),
-            window=window,
+            window=inputs.window,
             sliding=cache.sliding,
         )
-        query_norm, key_norm = inputs.norms or (None, None)
         rotary = Rotary(
             cos=address_of(inputs.cos),
             sin=address_of(inputs.sin),
-            query_norm=address_of(query_norm),
-            key_norm=address_of(key_norm),
-            eps=inputs.eps,
+            half=0 if inputs.cos is None else inputs.cos.shape[1],
+            query_norm=norm_rule(inputs.query_norm),
+            key_norm=norm_rule(inputs.key_norm),
+            norm_stride=0 if inputs.query_norm is None else inputs.query_norm.stride,
+            clip=inputs.clip,
         )
         rows = AttentionRows(
             qkv=address_of(qkv), qkv_stride=qkv.shape[1], out=address_of(out.rows), out_stride=out.width
+        )
+        rows.rules = ScoreRule(
+            scale=inputs.scale,
+            softcap=inputs.softcap,
+            slopes=address_of(inputs.slopes),
+            sinks=address_of(inputs.sinks),
         )
         half, cold = cache.keys.dtype == torch.float16, 0
         if cache.cold is not None:
@@ -180,6 +213,36 @@ class Program:
             self._append(CompressOp(half=half, layer=layer, cold=cold))
         self._append(AttentionOp(half=half, layer=layer, cold=cold, rows=rows), cache, qkv, out)
 
+    def cut_norms(self, norms: Sequence[tuple[CutRows, PackedNorm]], sums: PartialSums) -> None:
+        """RMS norms, in place, over dimensions that are cut over the ranks.
+
+        Args:
+            norms: At most `CUT_NORMS`, whose sums of squares the ranks exchange together.
+            sums: Where the ranks write these, [MAX_ROWS, CUT_NORMS] each.
+        """
+        assert len(norms) <= CUT_NORMS
+        rules = [
+            CutNorm(
+                rows=rows.tensor[:, rows.first :].data_ptr(),
+                stride=rows.tensor.shape[1],
+                count=rows.count,
+                weight=address_of(norm.weight),
+                size=rows.size,
+                eps=norm.eps,
+                counts=rows.counts,
+                own=sums.own + 4 * place,
+                sums=sums.address + 4 * place,
+                num_ranks=sums.count,
+                rank_stride=MAX_ROWS * CUT_NORMS,
+            )
+            for place, (rows, norm) in enumerate(norms)
+        ]
+        for rule in rules:
+            self._append(SquareSumOp(norm=rule), norms, sums)
+        self.rank_barrier(sums)
+        for rule in rules:
+            self._append(CutNormOp(norm=rule))
+
     def tile(self, target: Activation) -> None:
         """Copies an activation's rows into its tiles."""
         self._append(
@@ -187,23 +250,25 @@ class Program:
             target,
         )
 
-    def rank_barrier(self) -> None:
-        """Waits until all ranks have written their partial sums or logits."""
+    def rank_barrier(self, sums: PartialSums | None = None) -> None:
+        """Waits until all ranks have written their partial sums, or their logits."""
+        self._sums[len(self._ops)] = None if sums is None else sums.rows
         self._append(RankBarrierOp())
 
     def begin_head(self) -> None:
         """Marks the ops that follow as the head, which passes without logits leave out."""
         self._head = len(self._ops)
 
-    def segments(self, *, head: bool = True) -> list[OpList]:
+    def segments(self, *, head: bool = True) -> list[Segment]:
         """The ops between the barriers, for collectives that are called from Python."""
-        segments: list[list[Op]] = [[]]
-        for op in self._ops if head else self._ops[: self._head]:
+        segments, ops = list[Segment](), list[Op]()
+        for index, op in enumerate(self._ops if head else self._ops[: self._head]):
             if isinstance(op, RankBarrierOp):
-                segments.append([])
+                segments.append(Segment(_addresses(ops), self._sums[index]))
+                ops = []
             else:
-                segments[-1].append(op)
-        return [_addresses(ops) for ops in segments]
+                ops.append(op)
+        return [*segments, Segment(_addresses(ops))]
 
     def whole(self, barriers: bool, *, head: bool = True) -> OpList:
         """All ops; a rank alone needs no barriers."""

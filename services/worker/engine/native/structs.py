@@ -82,6 +82,63 @@ class TiledRows(ctypes.Structure):
     ]
 
 
+class ActivationKind(IntEnum):
+    """What a linear does to its sums; see `src/rows/activations.h`."""
+
+    NONE = 0
+    SILU = 1
+    GELU = 2
+    GELU_TANH = 3
+    RELU = 4
+    RELU2 = 5
+    CLAMPED_SWIGLU = 6
+    CAPPED = 7
+
+
+class NormKind(IntEnum):
+    """Kinds of norms; see `src/rows/norms.h`."""
+
+    NONE = 0
+    RMS = 1
+    LAYER = 2
+
+
+class NormRule(ctypes.Structure):
+    """A norm of the vector of a token; zeros: none. See `src/rows/norms.h`."""
+
+    _fields_ = [("weight", ADDRESS), ("bias", ADDRESS), ("eps", c_float), ("kind", c_int32)]
+
+
+class CutNorm(ctypes.Structure):
+    """An RMS norm over a dimension that is cut over the ranks; see `src/rows/cut_norm.h`."""
+
+    _fields_ = [
+        ("rows", ADDRESS),
+        ("stride", c_int64),
+        ("count", c_int64),
+        ("weight", ADDRESS),
+        ("size", c_int64),
+        ("eps", c_float),
+        ("counts", c_int32),
+        ("own", ADDRESS),
+        ("sums", ADDRESS),
+        ("num_ranks", c_int64),
+        ("rank_stride", c_int64),
+    ]
+
+
+class OutputRule(ctypes.Structure):
+    """What a linear does to its sums before they are stored; see `src/rows/activations.h`."""
+
+    _fields_ = [
+        ("activation", c_int32),
+        ("gated", c_int32),
+        ("accumulate", c_int32),
+        ("scale", c_float),
+        ("softcap", c_float),
+    ]
+
+
 class LinearOutput(ctypes.Structure):
     """Where a linear writes, and what it does to the sums; see `src/linear.h`."""
 
@@ -90,12 +147,12 @@ class LinearOutput(ctypes.Structure):
         ("stride", c_int64),
         ("columns", c_int64),
         ("bias", ADDRESS),
-        ("gated", c_int32),
+        ("rule", OutputRule),
     ]
 
 
 class Residual(ctypes.Structure):
-    """A residual sum and the norm of it; see `src/rows.h`."""
+    """A residual sum and the norm of it; see `src/rows/rows.h`."""
 
     _fields_ = [
         ("hidden", ADDRESS),
@@ -105,8 +162,10 @@ class Residual(ctypes.Structure):
         ("partial_stride", c_int64),
         ("num_partials", c_int64),
         ("bias", ADDRESS),
-        ("norm", ADDRESS),
-        ("eps", c_float),
+        ("positions", ADDRESS),
+        ("sum_norm", NormRule),
+        ("norm", NormRule),
+        ("scale", c_float),
         ("assign", c_int32),
         ("normed", ADDRESS),
         ("tiled", TiledRows),
@@ -114,25 +173,34 @@ class Residual(ctypes.Structure):
 
 
 class Rotary(ctypes.Structure):
-    """Rotation tables and norms of queries and keys; see `src/attention.h`."""
+    """What is done to queries and keys before attention; see `src/attention/rotate.h`."""
 
     _fields_ = [
         ("cos", ADDRESS),
         ("sin", ADDRESS),
-        ("query_norm", ADDRESS),
-        ("key_norm", ADDRESS),
-        ("eps", c_float),
+        ("half", c_int64),
+        ("query_norm", NormRule),
+        ("key_norm", NormRule),
+        ("norm_stride", c_int64),
+        ("clip", c_float),
     ]
 
 
+class ScoreRule(ctypes.Structure):
+    """What becomes of attention's scores; see `src/attention/scores.h`."""
+
+    _fields_ = [("scale", c_float), ("softcap", c_float), ("slopes", ADDRESS), ("sinks", ADDRESS)]
+
+
 class AttentionRows(ctypes.Structure):
-    """The rows that an attention op reads and writes; see `src/attention.h`."""
+    """The rows that an attention op reads and writes; see `src/attention/attention.h`."""
 
     _fields_ = [
         ("qkv", ADDRESS),
         ("qkv_stride", c_int64),
         ("out", ADDRESS),
         ("out_stride", c_int64),
+        ("rules", ScoreRule),
     ]
 
 

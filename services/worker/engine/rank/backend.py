@@ -19,10 +19,10 @@ from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native import native_cache
 from services.worker.engine.native.build import NoKernels
+from services.worker.engine.native.layers.unsupported import unsupported
 from services.worker.engine.native.library import KernelLibrary, kernels
-from services.worker.engine.native.native_compute import NativeCompute, NativeOptions, heads_of
+from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
 from services.worker.engine.native.native_weights import NativeWeights
-from services.worker.engine.native.unsupported import unsupported
 from services.worker.engine.plain import plain_cache
 from services.worker.engine.plain.cuda_graphs import CudaCapture
 from services.worker.engine.plain.device import gpu_memory, require_gpu_room, take_device
@@ -171,7 +171,7 @@ def _load_native(
     def start(sizes: PoolSizes) -> Compute:
         return NativeCompute(native, shape, weights, collectives, sizes=sizes, options=options)
 
-    heads = heads_of(shape, collectives.rank, collectives.world)
+    heads = native_cache.heads_of(shape, collectives.rank, collectives.world)
     num_windowed = sum(window > 0 for window in shape.windows)
     weights_name, kv_name = " int8" if quantized else "", str(kv_dtype).removeprefix("torch.")
     kv_format = "fp16" if kv_dtype == torch.float16 else "fp32"

@@ -43,8 +43,8 @@ def test_the_same_layout_is_taken(library: ctypes.CDLL) -> None:
     ("struct", "change", "named"),
     [
         (Rotary, lambda f: [f[1], f[0], *f[2:]], "Rotary.sin"),
-        (Rotary, lambda f: [*f[:-1], ("eps", ctypes.c_double)], "Rotary.eps"),
-        (Rotary, lambda f: f[:-1], "Rotary.eps"),
+        (Rotary, lambda f: [*f[:-1], ("clip", ctypes.c_double)], "Rotary.clip"),
+        (Rotary, lambda f: f[:-1], "Rotary.clip"),
         (Rotary, lambda f: [*f, ("scale", ctypes.c_float)], "Rotary.scale"),
         (Rotary, lambda f: [("cosines", f[0][1]), *f[1:]], "Rotary.cosines"),
         (ForwardBatch, lambda f: [("num_rows", ctypes.c_int64), *f[1:]], "ForwardBatch.num_rows"),

@@ -35,19 +35,32 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(TiledRows), FIELD(TiledRows, floats), FIELD(TiledRows, codes), FIELD(TiledRows, scales),
     FIELD(TiledRows, starts), FIELD(TiledRows, stride),
 
-    STRUCT(Rotary), FIELD(Rotary, cos), FIELD(Rotary, sin), FIELD(Rotary, query_norm), FIELD(Rotary, key_norm),
-    FIELD(Rotary, eps),
+    STRUCT(NormRule), FIELD(NormRule, weight), FIELD(NormRule, bias), FIELD(NormRule, eps), FIELD(NormRule, kind),
+
+    STRUCT(Rotary), FIELD(Rotary, cos), FIELD(Rotary, sin), FIELD(Rotary, half), FIELD(Rotary, query_norm),
+    FIELD(Rotary, key_norm), FIELD(Rotary, norm_stride), FIELD(Rotary, clip),
 
     STRUCT(Residual), FIELD(Residual, hidden), FIELD(Residual, columns), FIELD(Residual, width),
     FIELD(Residual, partials), FIELD(Residual, partial_stride), FIELD(Residual, num_partials), FIELD(Residual, bias),
-    FIELD(Residual, norm), FIELD(Residual, eps), FIELD(Residual, assign), FIELD(Residual, normed),
+    FIELD(Residual, positions), FIELD(Residual, sum_norm), FIELD(Residual, norm), FIELD(Residual, scale),
+    FIELD(Residual, assign), FIELD(Residual, normed),
     FIELD(Residual, tiled),
 
+    STRUCT(CutNorm), FIELD(CutNorm, rows), FIELD(CutNorm, stride), FIELD(CutNorm, count),
+    FIELD(CutNorm, weight), FIELD(CutNorm, size), FIELD(CutNorm, eps), FIELD(CutNorm, counts),
+    FIELD(CutNorm, own), FIELD(CutNorm, sums), FIELD(CutNorm, num_ranks), FIELD(CutNorm, rank_stride),
+
+    STRUCT(OutputRule), FIELD(OutputRule, activation), FIELD(OutputRule, gated), FIELD(OutputRule, accumulate),
+    FIELD(OutputRule, scale), FIELD(OutputRule, softcap),
+
     STRUCT(LinearOutput), FIELD(LinearOutput, y), FIELD(LinearOutput, stride), FIELD(LinearOutput, columns),
-    FIELD(LinearOutput, bias), FIELD(LinearOutput, gated),
+    FIELD(LinearOutput, bias), FIELD(LinearOutput, rule),
+
+    STRUCT(ScoreRule), FIELD(ScoreRule, scale), FIELD(ScoreRule, softcap), FIELD(ScoreRule, slopes),
+    FIELD(ScoreRule, sinks),
 
     STRUCT(AttentionRows), FIELD(AttentionRows, qkv), FIELD(AttentionRows, qkv_stride), FIELD(AttentionRows, out),
-    FIELD(AttentionRows, out_stride),
+    FIELD(AttentionRows, out_stride), FIELD(AttentionRows, rules),
 
     STRUCT(OpHeader), FIELD(OpHeader, kind),
     STRUCT(EmbedOp), FIELD(EmbedOp, header), FIELD(EmbedOp, type), FIELD(EmbedOp, table), FIELD(EmbedOp, columns),
@@ -63,6 +76,8 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(AttentionOp), FIELD(AttentionOp, header), FIELD(AttentionOp, half), FIELD(AttentionOp, layer),
     FIELD(AttentionOp, cold), FIELD(AttentionOp, rows),
     STRUCT(TileOp), FIELD(TileOp, header), FIELD(TileOp, rows), FIELD(TileOp, width), FIELD(TileOp, tiled),
+    STRUCT(SquareSumOp), FIELD(SquareSumOp, header), FIELD(SquareSumOp, norm),
+    STRUCT(CutNormOp), FIELD(CutNormOp, header), FIELD(CutNormOp, norm),
     STRUCT(RankBarrierOp), FIELD(RankBarrierOp, header),
 
     STRUCT(LayerPointers), FIELD(LayerPointers, keys), FIELD(LayerPointers, values), FIELD(LayerPointers, key_scales),

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "byte_blocks.h"
+#include "rows/activations.h"
 
 namespace ryz {
 
@@ -55,10 +56,8 @@ struct LinearOutput {
   float* y;  // [rows, stride]
   int64_t stride, columns;
   const float* bias;  // [panels * PANEL] or null
-  int32_t gated;      // SwiGLU: the first half of a panel gates the second, so half as many columns come out
+  OutputRule rule;
 };
-
-inline F silu(F x) { return x / (set1(1.0f) + exp(set1(0.0f) - x)); }
 
 inline void store_columns(float* y, F value, int64_t columns) {
   if (columns >= LANES) {
@@ -70,18 +69,39 @@ inline void store_columns(float* y, F value, int64_t columns) {
   }
 }
 
+// adds to what is there
+[[gnu::noinline]] inline void add_columns(float* y, F value, int64_t columns) {
+  alignas(64) float part[LANES] = {0};
+  if (columns <= 0) return;
+  const int64_t count = std::min<int64_t>(LANES, columns);
+  std::memcpy(part, y, count * sizeof(float));
+  store_columns(y, load(part) + value, columns);
+}
+
 inline void finish(const LinearOutput& out, int64_t panel, int64_t row, F first, F second) {
   if (out.bias) {
     first = first + load(out.bias + panel * PANEL);
     second = second + load(out.bias + panel * PANEL + LANES);
   }
-  if (out.gated) {
+  const OutputRule& rule = out.rule;
+  if (rule.gated) {
+    const F value = rule.activation == SILU ? silu(first) * second : activate_gated(rule, first, second);
     const int64_t column = panel * LANES;
-    store_columns(out.y + row * out.stride + column, silu(first) * second, out.columns - column);
+    store_columns(out.y + row * out.stride + column, value, out.columns - column);
+    return;
+  }
+  if (rule.activation) {
+    first = activate(rule, first);
+    second = activate(rule, second);
+  }
+  const int64_t column = panel * PANEL;
+  float* y = out.y + row * out.stride + column;
+  if (rule.accumulate) {
+    add_columns(y, first, out.columns - column);
+    add_columns(y + LANES, second, out.columns - column - LANES);
   } else {
-    const int64_t column = panel * PANEL;
-    store_columns(out.y + row * out.stride + column, first, out.columns - column);
-    store_columns(out.y + row * out.stride + column + LANES, second, out.columns - column - LANES);
+    store_columns(y, first, out.columns - column);
+    store_columns(y + LANES, second, out.columns - column - LANES);
   }
 }
 

@@ -4,8 +4,10 @@
 // Loops read copies of an op's fields: to the compiler a vector store may change anything in memory, so fields of the op
 // itself would be read again after each store.
 #pragma once
-#include "attention.h"
+#include "attention/attention.h"
 #include "compress.h"
+#include "rows/rows.h"
+#include "rows/cut_norm.h"
 
 namespace ryz {
 
@@ -18,6 +20,8 @@ enum OpKind {
   TILE = 5,
   RANK_BARRIER = 6,
   COMPRESS = 7,
+  SQUARE_SUM = 8,
+  CUT_NORM = 9,
 };
 
 struct OpHeader {  // the first member of every op
@@ -51,7 +55,7 @@ inline void run_tasks(const EmbedOp& op, const ForwardBatch& batch, int first, i
   }
 }
 
-// Residual sum and RMS norm of all rows, or of the sampled ones, which become the first rows of the result.
+// Residual sum and norm of all rows, or of the sampled ones, which become the first rows of the result.
 struct ResidualOp {
   OpHeader header;
   int32_t sampled;
@@ -66,7 +70,7 @@ inline void run_tasks(const ResidualOp& op, const ForwardBatch& batch, int first
   const Tiles tiles = residual.tiled.tiles(num_rows(op.sampled, batch));
   for (int i = first; i < end; i++) {
     const int64_t row = sample_rows ? sample_rows[i] : i;
-    add_partials(residual, row);
+    if (residual.num_partials) add_partials(residual, row, i, batch.positions[row]);
     norm_row(residual, tiles, row, i);
   }
 }
@@ -176,6 +180,30 @@ inline int64_t num_tasks(const TileOp&, const ForwardBatch& batch) { return batc
 inline void run_tasks(TileOp op, const ForwardBatch& batch, int first, int end) {
   const Tiles tiles = op.tiled.tiles(batch.num_rows);
   for (int row = first; row < end; row++) tile_row(op.rows + row * op.width, op.width, op.tiled, tiles, row);
+}
+
+// Sums of squares of this rank's part of a norm that is cut over the ranks.
+struct SquareSumOp {
+  OpHeader header;
+  CutNorm norm;
+};
+
+inline int64_t num_tasks(const SquareSumOp&, const ForwardBatch& batch) { return batch.num_rows; }
+
+inline void run_tasks(const SquareSumOp& op, const ForwardBatch&, int first, int end) {
+  for (int row = first; row < end; row++) sum_squares(op.norm, row);
+}
+
+// That norm, when the sums of all ranks are there.
+struct CutNormOp {
+  OpHeader header;
+  CutNorm norm;
+};
+
+inline int64_t num_tasks(const CutNormOp&, const ForwardBatch& batch) { return batch.num_rows; }
+
+inline void run_tasks(const CutNormOp& op, const ForwardBatch&, int first, int end) {
+  for (int row = first; row < end; row++) cut_norm(op.norm, row);
 }
 
 // All ranks have written their partial sums.

@@ -50,6 +50,8 @@ int run(ThreadPool& pool, RankBarrier* ranks, const OpHeader* const* ops, int co
         case COMPRESS: share((const CompressOp&)op); break;
         case ATTENTION: share((const AttentionOp&)op); break;
         case TILE: share((const TileOp&)op); break;
+        case SQUARE_SUM: share((const SquareSumOp&)op); break;
+        case CUT_NORM: share((const CutNormOp&)op); break;
         case RANK_BARRIER:
           if (thread == 0) {
             ranks->publish();

@@ -1,10 +1,11 @@
-// Operations on the vector of one token: embedding, residual sums, RMS norm, rotary positions, and copying it into the
-// tiles that linears read.
+// Operations on the vector of one token: embedding, residual sums with their norms, and copying it into the tiles that
+// linears read.
 // Vectors are padded to a multiple of sixteen floats with zeros, so loops have no remainders.
 #pragma once
 #include <cmath>
 
-#include "linear.h"
+#include "../linear.h"
+#include "norms.h"
 
 namespace ryz {
 
@@ -28,17 +29,6 @@ inline void copy_row(const uint8_t* table, int type, int64_t row, int64_t column
     store(whole, type == BF16 ? load_bf16(half) : load_f16(half));
     to[i] = whole[0];
   }
-}
-
-// y = x / sqrt(mean(x^2) + eps) * weight over `width` floats, of which `columns` count; y may be x
-inline void rms_norm(const float* x, const float* weight, float eps, int64_t columns, int64_t width, float* y) {
-  F squares = zero();
-  for (int64_t i = 0; i < width; i += LANES) {
-    const F v = load(x + i);
-    squares = fma(v, v, squares);
-  }
-  const F factor = set1(1.0f / std::sqrt(sum(squares) / (float)columns + eps));
-  for (int64_t i = 0; i < width; i += LANES) store(y + i, load(x + i) * factor * load(weight + i));
 }
 
 // Copies a row into its tile, as floats or as bytes.
@@ -65,47 +55,49 @@ inline void tile_row(const float* from, int64_t width, TiledRows out, const Tile
   }
 }
 
-// Adds what the ranks computed to the residual stream; its RMS norm is the input of the next linear.
+// Adds what the ranks computed to the residual stream; the norm of the stream is the input of the next linear.
 struct Residual {
   float* hidden;          // [rows, width]
   int64_t columns, width;
   const float* partials;  // [num_partials][rows, width], one of each rank, added in their order
-  int64_t partial_stride, num_partials;
+  int64_t partial_stride, num_partials;  // no partials: the stream stays as it is
   const float* bias;      // [width] or null
-  const float* norm;      // [width]
-  float eps;
+  const float* positions; // [positions, width] to be added by position, or null
+  NormRule sum_norm;          // of the sum, before it is added
+  NormRule norm;              // of the stream; NO_NORM: the stream itself is the input
+  float scale;            // of the sum, or of its norm
   int32_t assign;         // the sum replaces the stream (after the embedding)
   float* normed;          // [rows, width]
   TiledRows tiled;        // the same rows
 };
 
-inline void add_partials(Residual r, int64_t row) {
-  float* to = r.hidden + row * r.width;
+// row: of the stream; out_row: of `normed`
+inline void add_partials(Residual r, int64_t row, int64_t out_row, int64_t position) {
+  float *stream = r.hidden + row * r.width, *sums = r.sum_norm.kind ? r.normed + out_row * r.width : stream;
+  const float *partials = r.partials + row * r.width, *positions = r.positions ? r.positions + position * r.width : nullptr;
+  const bool replaces = r.assign || r.sum_norm.kind;
+  const F scale = set1(r.sum_norm.kind ? 1.0f : r.scale);
   for (int64_t i = 0; i < r.width; i += LANES) {
-    F total = load(r.partials + row * r.width + i);
-    for (int64_t rank = 1; rank < r.num_partials; rank++) {
-      total = total + load(r.partials + rank * r.partial_stride + row * r.width + i);
-    }
+    F total = load(partials + i);
+    for (int64_t rank = 1; rank < r.num_partials; rank++) total = total + load(partials + rank * r.partial_stride + i);
     if (r.bias) total = total + load(r.bias + i);
-    store(to + i, r.assign ? total : load(to + i) + total);
+    total = total * scale;
+    if (positions) total = total + load(positions + i);
+    store(sums + i, replaces ? total : load(stream + i) + total);
   }
+  if (!r.sum_norm.kind) return;
+  normalize(r.sum_norm, sums, r.columns, r.width, sums);
+  for (int64_t i = 0; i < r.width; i += LANES) store(stream + i, load(stream + i) + set1(r.scale) * load(sums + i));
 }
 
-// row: of the stream; out_row: of `normed`
 inline void norm_row(Residual r, const Tiles& tiles, int64_t row, int64_t out_row) {
   const float* from = r.hidden + row * r.width;
-  float* y = r.normed + out_row * r.width;
-  rms_norm(from, r.norm, r.eps, r.columns, r.width, y);
-  tile_row(y, r.width, r.tiled, tiles, out_row);
-}
-
-// Rotary position embedding in the half-split layout: dimensions i and i + half are rotated together.
-inline void rotate(float* x, const float* cos, const float* sin, int64_t half) {
-  for (int64_t i = 0; i < half; i++) {
-    const float a = x[i], b = x[i + half];
-    x[i] = a * cos[i] - b * sin[i];
-    x[i + half] = b * cos[i] + a * sin[i];
+  if (r.norm.kind) {
+    float* y = r.normed + out_row * r.width;
+    normalize(r.norm, from, r.columns, r.width, y);
+    from = y;
   }
+  tile_row(from, r.width, r.tiled, tiles, out_row);
 }
 
 }  // namespace ryz

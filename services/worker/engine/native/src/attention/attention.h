@@ -6,51 +6,13 @@
 #include <cmath>
 #include <limits>
 
-#include "cache.h"
-#include "rows.h"
+#include "rotate.h"
+#include "scores.h"
 
 namespace ryz {
 
 constexpr int CHUNK = 16;       // blocks per softmax step
 constexpr int MAX_QUERIES = 8;  // query rows of one task
-constexpr int MAX_DIM = 256;    // of a head
-
-struct Rotary {
-  const float* cos, *sin;  // [positions, dim / 2]
-  const float* query_norm, *key_norm;  // [width] or null
-  float eps;
-};
-
-// Rotates one token's queries and keys in place, and stores its key and value.
-template <class T>
-void rotate_and_store(AttentionLayer layer, Rotary r, float* qkv, int64_t position, int64_t slot) {
-  const int64_t half = layer.dim / 2;
-  const float *cos = r.cos + position * half, *sin = r.sin + position * half;
-  alignas(64) float key[MAX_DIM] = {0};  // zeros beyond dim, always
-  for (int64_t head = 0; head < layer.heads + layer.kv_heads; head++) {
-    float* x = qkv + head * layer.dim;
-    const float* norm = head < layer.heads ? r.query_norm : r.key_norm;
-    if (norm) {
-      std::memcpy(key, x, layer.dim * sizeof(float));
-      rms_norm(key, norm, r.eps, layer.dim, layer.width, key);
-      std::memcpy(x, key, layer.dim * sizeof(float));
-    }
-    rotate(x, cos, sin, half);
-  }
-  const FullPrecision<T> cache(layer);
-  const int64_t block = slot / BLOCK, offset = slot % BLOCK;
-  alignas(64) T stored[MAX_DIM];
-  for (int64_t head = 0; head < layer.kv_heads; head++) {
-    const float* k = qkv + (layer.heads + head) * layer.dim;
-    std::memcpy(key, k, layer.dim * sizeof(float));
-    for (int64_t d = 0; d < layer.width; d += LANES) store_kv(stored + d, load(key + d));
-    T* keys = cache.key(block, head) + offset;
-    for (int64_t d = 0; d < layer.dim; d++) keys[d * BLOCK] = stored[d];
-    std::memcpy(key, k + layer.kv_heads * layer.dim, layer.dim * sizeof(float));
-    T* values = cache.value(block, head) + offset * layer.width;
-    for (int64_t d = 0; d < layer.width; d += LANES) store_kv(values + d, load(key + d));
-  }
-}
 
 // One row of a task: a query and its running softmax.
 struct Query {
@@ -58,6 +20,7 @@ struct Query {
   float* out;        // [dim]
   int64_t position;  // it sees first..position
   int64_t first;
+  int64_t head;      // of its rank
 };
 
 // Blocks are short runs of memory far from each other, too short for the processor's own prefetcher: while keys are
@@ -135,17 +98,19 @@ inline void mix(const C& cache, int64_t head, const int32_t* blocks, int from, i
 }
 
 template <class View, int ROWS>
-void attend(AttentionLayer layer, int64_t head, const View& view, const Query* queries) {
+void attend(AttentionLayer layer, const ScoreRule& rules, int64_t head, const View& view, const Query* queries) {
   alignas(64) float scores[ROWS][CHUNK * BLOCK];
   alignas(64) float sums[ROWS][MAX_DIM];  // the running results, [width]
   float q[MAX_DIM][MAX_QUERIES];
-  const float scale = 1.0f / std::sqrt((float)layer.dim);
+  const float scale = rules.scale;
+  const bool changed = rules.softcap > 0 || rules.slopes;
   float peak[ROWS], total[ROWS], factor[ROWS];
   float* out[ROWS];
   int64_t first = queries[0].first, last = 0;
   for (int r = 0; r < ROWS; r++) {
-    peak[r] = -std::numeric_limits<float>::infinity();
-    total[r] = 0;
+    // a sink is like a score whose value is zeros
+    peak[r] = rules.sinks ? rules.sinks[queries[r].head] : -std::numeric_limits<float>::infinity();
+    total[r] = rules.sinks ? 1 : 0;
     out[r] = sums[r];
     std::memset(sums[r], 0, layer.width * sizeof(float));
     for (int64_t d = 0; d < layer.dim; d++) q[d][r] = queries[r].q[d] * scale;
@@ -165,6 +130,10 @@ void attend(AttentionLayer layer, int64_t head, const View& view, const Query* q
     for (int r = 0; r < ROWS; r++) {
       const int from = (int)std::max<int64_t>(0, queries[r].first - base);
       const int to = (int)std::min<int64_t>(STEP, queries[r].position + 1 - base);
+      for (int b = skip; changed && b < count; b++) {
+        float* some = scores[r] + b * BLOCK;
+        store(some, apply_rules(rules, load(some), queries[r].head, base + b * BLOCK - queries[r].position));
+      }
       F top = set1(-std::numeric_limits<float>::infinity());
       for (int b = skip; b < count; b++) {
         const F s = keep(load(scores[r] + b * BLOCK), b * BLOCK, from, to);
@@ -220,11 +189,12 @@ void attend(AttentionLayer layer, int64_t head, const View& view, const Query* q
 }
 
 template <int ROWS, class View>
-inline void attend_of(int rows, const AttentionLayer& layer, int64_t head, const View& view, const Query* queries) {
+inline void attend_of(int rows, const AttentionLayer& layer, const ScoreRule& rules, int64_t head, const View& view,
+                      const Query* queries) {
   if (rows == ROWS) {
-    attend<View, ROWS>(layer, head, view, queries);
+    attend<View, ROWS>(layer, rules, head, view, queries);
   } else if constexpr (ROWS > 1) {
-    attend_of<ROWS - 1>(rows, layer, head, view, queries);
+    attend_of<ROWS - 1>(rows, layer, rules, head, view, queries);
   }
 }
 
@@ -240,12 +210,13 @@ inline int64_t tasks_of(const AttentionLayer& layer, const Span& span) {
   return layer.kv_heads * ((span.start + span.count - 1) / tokens - span.start / tokens + 1);
 }
 
-// The rows of an attention op.
+// The rows of an attention op, and what becomes of their scores.
 struct AttentionRows {
   const float* qkv;  // [rows, qkv_stride], queries and keys rotated
   int64_t qkv_stride;
   float* out;  // [rows, out_stride]
   int64_t out_stride;
+  ScoreRule rules;
 };
 
 // Task `index` of a span. view_of: the position of a task's first token -> the view of its sequence.
@@ -264,14 +235,14 @@ void attention_task(const AttentionLayer& layer, const Span& span, int64_t index
     for (int64_t g = 0; g < group; g++) {
       const int64_t column = (head * group + g) * layer.dim;
       queries[count++] = {rows.qkv + row * rows.qkv_stride + column, rows.out + row * rows.out_stride + column, position,
-                          first};
+                          first, head * group + g};
       if (count == MAX_QUERIES) {
-        attend_of<MAX_QUERIES>(count, layer, head, view, queries);
+        attend_of<MAX_QUERIES>(count, layer, rows.rules, head, view, queries);
         count = 0;
       }
     }
   }
-  if (count) attend_of<MAX_QUERIES>(count, layer, head, view, queries);
+  if (count) attend_of<MAX_QUERIES>(count, layer, rows.rules, head, view, queries);
 }
 
 // All blocks in full precision.

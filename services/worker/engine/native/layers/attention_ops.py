@@ -1,0 +1,121 @@
+"""Adds the ops of attention to a program: from the input of a layer to the mixed values of its heads."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from services.worker.engine.config.layer_config import AttentionConfig
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.rope_config import RopeConfig
+from services.worker.engine.native.layers.packed_layer import NativeAttention, NativeLayer
+from services.worker.engine.native.native_cache import HeadShape, NativeLayerCache
+from services.worker.engine.native.operands import (
+    MAX_ROWS,
+    Activation,
+    AttentionInputs,
+    CutRows,
+    PartialSums,
+)
+from services.worker.engine.native.packed_weights import buffer, padded
+from services.worker.engine.native.program import Program
+
+
+class RankPlace(NamedTuple):
+    """Which rank of how many."""
+
+    rank: int
+    world: int
+
+
+class AttentionOps:
+    """Attention of all layers, which share their buffers.
+
+    Args:
+        config: The whole model's shape.
+        heads: This rank's.
+        place: Which rank this is.
+        quantized: Matrices are bytes.
+
+    Attributes:
+        mixed: The mixed values, not yet in tiles.
+    """
+
+    def __init__(self, config: ModelConfig, heads: HeadShape, place: RankPlace, quantized: bool) -> None:
+        self._config, self._heads = config, heads
+        self._qkv = buffer(MAX_ROWS, padded((heads.heads + 2 * heads.kv_heads) * heads.dim))
+        self.mixed = Activation.allocate(heads.heads * heads.dim, quantized)
+        # of ranks that share a KV head only the first one counts it
+        kv_heads, (rank, world) = config.num_kv_heads, place
+        shared = kv_heads < world and rank * kv_heads // world == (rank - 1) * kv_heads // world
+        self._counts_keys = not (rank and shared)
+
+    def add(
+        self,
+        program: Program,
+        layer: NativeLayer,
+        *,
+        source: Activation,
+        cache: NativeLayerCache,
+        rotations: Mapping[RopeConfig, tuple[Tensor, Tensor]],
+        squares: Iterator[PartialSums],
+    ) -> None:
+        """Adds attention of one layer.
+
+        Args:
+            program: To which.
+            layer: Its weights.
+            source: Its input.
+            cache: Where keys and values go.
+            rotations: Cosines and sines of each kind.
+            squares: Where ranks exchange sums of squares, in turns.
+        """
+        config, weights = layer.config.attention, layer.attention
+        program.linear(source, weights.qkv, self._qkv.data_ptr(), self._qkv.shape[1])
+        over_all = config.qk_norm is not None and config.qk_norm.scope == "all"
+        if over_all:
+            self._add_head_norms(program, weights, next(squares))
+        inputs = _inputs(config, weights, rotations, over_all)
+        program.attention(self._heads, cache, inputs=inputs, qkv=self._qkv, out=self.mixed)
+        if weights.output_norm is not None:
+            size = self._config.num_heads * self._heads.dim
+            part = CutRows(
+                tensor=self.mixed.rows, first=0, count=self._heads.heads * self._heads.dim, size=size
+            )
+            program.cut_norms([(part, weights.output_norm)], next(squares))
+
+    def _add_head_norms(self, program: Program, weights: NativeAttention, squares: PartialSums) -> None:
+        """Norms of queries and keys over all heads of the model."""
+        assert weights.query_norm is not None
+        assert weights.key_norm is not None
+        dim, own = self._heads.dim, self._heads.heads * self._heads.dim
+        queries = CutRows(tensor=self._qkv, first=0, count=own, size=self._config.num_heads * dim)
+        keys = CutRows(
+            tensor=self._qkv,
+            first=own,
+            count=self._heads.kv_heads * dim,
+            size=self._config.num_kv_heads * dim,
+            counts=self._counts_keys,
+        )
+        program.cut_norms([(queries, weights.query_norm), (keys, weights.key_norm)], squares)
+
+
+def _inputs(
+    config: AttentionConfig,
+    weights: NativeAttention,
+    rotations: Mapping[RopeConfig, tuple[Tensor, Tensor]],
+    over_all: bool,
+) -> AttentionInputs:
+    cos, sin = (None, None) if config.rope is None else rotations[config.rope]
+    return AttentionInputs(
+        cos=cos,
+        sin=sin,
+        query_norm=None if over_all else weights.query_norm,
+        key_norm=None if over_all else weights.key_norm,
+        clip=config.clip_qkv,
+        window=config.window,
+        scale=config.scale,
+        softcap=config.softcap,
+        slopes=weights.slopes,
+        sinks=weights.sinks,
+    )

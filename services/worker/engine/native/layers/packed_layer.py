@@ -1,0 +1,141 @@
+"""The weights of one decoder layer, packed for the kernels."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from services.worker.engine.checkpoint.layer_weights import AttentionWeights, MlpWeights
+from services.worker.engine.checkpoint.weight_loader import WeightSource, load_layer
+from services.worker.engine.config.layer_config import AttentionConfig, LayerConfig, MlpConfig
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.native.layers.packed_norm import PackedNorm, pack_norm
+from services.worker.engine.native.library import KernelLibrary
+from services.worker.engine.native.packed_weights import PackedLinear, pack, padded, vector
+from services.worker.engine.native.structs import ActivationKind, OutputRule
+from services.worker.engine.plain.layers.scores import alibi_slopes
+
+_ACTIVATIONS = {
+    "silu": ActivationKind.SILU,
+    "gelu": ActivationKind.GELU,
+    "gelu_tanh": ActivationKind.GELU_TANH,
+    "relu": ActivationKind.RELU,
+    "relu2": ActivationKind.RELU2,
+    "clamped_swiglu": ActivationKind.CLAMPED_SWIGLU,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeAttention:
+    """Attention of one layer; norms and biases padded to whole registers.
+
+    Attributes:
+        qkv: Queries, keys and values.
+        output: Without its bias, which the residual op adds.
+        output_bias: [padded hidden].
+        query_norm: Of each head by itself, or of all heads.
+        key_norm: The same.
+        sinks: [padded heads].
+        slopes: ALiBi's, [padded heads].
+        output_norm: [padded heads * head_dim].
+    """
+
+    qkv: PackedLinear
+    output: PackedLinear
+    output_bias: Tensor | None
+    query_norm: PackedNorm | None
+    key_norm: PackedNorm | None
+    sinks: Tensor | None
+    slopes: Tensor | None
+    output_norm: PackedNorm | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeMlp:
+    """A dense feed-forward layer.
+
+    Attributes:
+        up: With the gate, if there is one, and with the activation.
+        down: Without its bias.
+        down_bias: [padded hidden].
+        inner_norm: [padded inner].
+    """
+
+    up: PackedLinear
+    down: PackedLinear
+    down_bias: Tensor | None
+    inner_norm: PackedNorm | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeLayer:
+    """One decoder layer; a norm that it does not have is None."""
+
+    config: LayerConfig
+    input_norm: PackedNorm | None
+    attention: NativeAttention
+    post_attention_norm: PackedNorm | None
+    mlp_norm: PackedNorm | None
+    mlp: NativeMlp
+    post_mlp_norm: PackedNorm | None
+
+    @property
+    def linears(self) -> tuple[PackedLinear, ...]:
+        """All matrices."""
+        return self.attention.qkv, self.attention.output, self.mlp.up, self.mlp.down
+
+
+def pack_layer(
+    source: WeightSource, config: ModelConfig, index: int, kernels: KernelLibrary, *, int8: bool
+) -> NativeLayer:
+    """Reads and packs this rank's share of a layer."""
+    layer = config.layers[index]
+    weights = load_layer(source, config, index, torch.float32 if int8 else None)
+    assert isinstance(weights.mlp, MlpWeights)
+    own = config.heads_of(source.collectives.rank, source.collectives.world)
+    slopes = alibi_slopes(config.num_heads)[own.start : own.stop] if layer.attention.alibi else None
+    return NativeLayer(
+        config=layer,
+        input_norm=pack_norm(layer.input_norm, weights.input_norm),
+        attention=_pack_attention(kernels, layer.attention, weights.attention, slopes, int8=int8),
+        post_attention_norm=pack_norm(layer.post_attention_norm, weights.post_attention_norm),
+        mlp_norm=pack_norm(layer.mlp_norm, weights.mlp_norm),
+        mlp=_pack_mlp(kernels, layer.dense_mlp, weights.mlp, int8=int8),
+        post_mlp_norm=pack_norm(layer.post_mlp_norm, weights.post_mlp_norm),
+    )
+
+
+def _pack_attention(
+    kernels: KernelLibrary,
+    config: AttentionConfig,
+    weights: AttentionWeights,
+    slopes: Tensor | None,
+    *,
+    int8: bool,
+) -> NativeAttention:
+    assert weights.qkv is not None
+    head_norm = None if config.qk_norm is None else config.qk_norm.norm
+    return NativeAttention(
+        qkv=pack(kernels, weights.qkv, weights.qkv_bias, int8=int8),
+        output=pack(kernels, weights.output, int8=int8),
+        output_bias=_row_bias(weights.output_bias),
+        query_norm=pack_norm(head_norm, weights.q_norm),
+        key_norm=pack_norm(head_norm, weights.k_norm),
+        sinks=None if weights.sinks is None else vector(weights.sinks),
+        slopes=None if slopes is None else vector(config.alibi_scale * slopes),
+        output_norm=pack_norm(config.output_norm, weights.output_norm),
+    )
+
+
+def _pack_mlp(kernels: KernelLibrary, config: MlpConfig, weights: MlpWeights, *, int8: bool) -> NativeMlp:
+    rule = OutputRule(activation=_ACTIVATIONS[config.activation], gated=config.gated)
+    return NativeMlp(
+        up=pack(kernels, weights.gate_up, weights.gate_up_bias, int8=int8, rule=rule),
+        down=pack(kernels, weights.down, int8=int8),
+        down_bias=_row_bias(weights.down_bias),
+        inner_norm=pack_norm(config.inner_norm, weights.inner_norm),
+    )
+
+
+def _row_bias(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else vector(bias, padded(len(bias)))
