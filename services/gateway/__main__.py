@@ -13,7 +13,7 @@ from services.gateway.bodies.body_reader import BodyReader
 from services.gateway.http.auth import Keyring, parse_keys
 from services.gateway.http.gateway_gate import gateway_gate
 from services.gateway.http.quota import Quota
-from services.gateway.http.rate_limits import RateLimiter
+from services.gateway.http.rate_limits import RateLimiter, tokens_per_minute
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.http.slow_readers import ReaderLimits, watch_readers
 from services.gateway.info_routes import ServiceInfo
@@ -70,6 +70,7 @@ async def start(
         client=client,
         keyring=keyring,
         rates=RateLimiter(rate=settings.rate_limit_rps, burst=settings.rate_limit_burst),
+        tokens=tokens_per_minute(settings.rate_limit_tpm),
         places=places,
         held=held,
         bodies=BodyReader(settings, held, settings.tenant_share if keyring.is_open else share),

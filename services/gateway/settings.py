@@ -113,12 +113,18 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits):
     """How long after the last sign of life of a gateway others take over its background responses."""
     response_sockets_max: UpToMillion = 1024
     """Open WebSockets of the Responses API."""
+    response_events_bytes: From1MiB = 64 * 2**20
+    """Bytes of events of background responses that are kept for readers; beyond it those of ended ones go
+    first."""
     response_socket_idle_s: UpToDay = 600.0
     """How long a WebSocket may be open without a request."""
     rate_limit_rps: PerSecond = 0.0
     """Requests per second of one tenant, in the long run; 0: no limit."""
     rate_limit_burst: UpToMillion = 20
     """Requests that one tenant may send at once."""
+    rate_limit_tpm: Annotated[int, Interval(ge=0, le=10**12)] = 0
+    """Tokens per minute of one tenant, of prompts and answers; 0: no limit. A request counts for a quarter of
+    its bytes at first, and for its tokens at its end."""
     strict_fields: bool = False
     """Refuse a body with an unknown field, also inside messages, tools and options; else it is logged as a
     warning, once for each name."""

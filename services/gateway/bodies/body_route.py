@@ -1,5 +1,6 @@
 """The base of the serving routes that take a JSON body: checks, limits, and the turn to read the body."""
 
+import time
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from services.gateway.bodies.unknown_fields import UnknownFields
 from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute, body_party
 from shared.web.limited_protocol import CONNECTION
 
+BYTES_PER_TOKEN = 4  # of a body, for the estimate of a prompt
 B = TypeVar("B", bound=BaseModel)
 
 
@@ -25,7 +27,7 @@ class BodyRoute(ServingRoute):
         """Admits the request and reads its body; from then on the request holds one place.
 
         Raises:
-            RyzError: The request is refused: by `admit`, by the tenant's places, or as too large.
+            RyzError: The request is refused: by `admit`, by the tenant's places or tokens, or as too large.
             HttpRefusal: Its key is not known, or the body is no JSON by its headers.
         """
         context = self.context
@@ -42,6 +44,12 @@ class BodyRoute(ServingRoute):
         exchange.held += len(raw)
         exchange.body_read = True
         context.metrics.request_bytes.inc(len(raw))
+        now_s = time.monotonic()
+        try:
+            estimate = len(raw) // BYTES_PER_TOKEN
+            exchange.estimate = context.tokens.take_estimate(exchange.tenant, now_s, estimate)
+        finally:
+            exchange.reply.headers += context.tokens.headers(exchange.tenant, now_s)
         self.take_places(exchange, 1)
         return raw
 

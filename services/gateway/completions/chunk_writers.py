@@ -51,6 +51,10 @@ class _ChunkWriter:
         """See `EventWriter`; no `[DONE]` follows."""
         return error_event(answer)
 
+    def ping(self) -> bytes:
+        """See `EventWriter`; OpenAI's streams have none."""
+        return b""
+
     def closing(
         self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
     ) -> bytes:

@@ -4,6 +4,8 @@ The rules for bodies are in `request_translation.py`, those for headers in `requ
 `session_conditions.py`.
 """
 
+from collections.abc import Iterator
+
 from services.gateway.completions.completion_schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -24,7 +26,8 @@ from services.gateway.http.request_headers import STREAM_GRACE, given_session
 from shared.errors import InvalidRequest
 from shared.messages import GenerateRequest
 
-PROMPT_LOGPROBS = b"prompt_logprobs"  # in a call's data: the answer has that field
+# words in a call's data: the answer has that field
+PROMPT_LOGPROBS, SERVICE_TIER = b"prompt_logprobs", b"service_tier"
 
 
 def chat_call(body: ChatCompletionRequest, origin: CallOrigin) -> GenerationCall:
@@ -61,6 +64,13 @@ def completion_call(body: CompletionRequest, origin: CallOrigin, *, max_prompts:
     return _call(body, origin, requests, unknown)
 
 
+def _told(body: SamplingBody) -> Iterator[bytes]:
+    if body.prompt_logprobs is not None:
+        yield PROMPT_LOGPROBS
+    if body.service_tier is not None:
+        yield SERVICE_TIER
+
+
 def _call(
     body: SamplingBody, origin: CallOrigin, requests: list[GenerateRequest], unknown: list[str]
 ) -> GenerationCall:
@@ -79,6 +89,6 @@ def _call(
         event_ids=STREAM_GRACE in origin.headers if ids is None else ids,
         timeout_s=body.timeout,
         unknown_fields=[*unknown, *body.unknown_inside],
-        door_data=b"" if body.prompt_logprobs is None else PROMPT_LOGPROBS,
+        door_data=b" ".join(_told(body)),
         field_names=field_names_of(body),
     )

@@ -1,10 +1,16 @@
 """The doors of OpenAI's two completion routes; see `generation/door.py`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
-from services.gateway.completions.completion_call import PROMPT_LOGPROBS, chat_call, completion_call
+from services.gateway.completions.completion_call import (
+    PROMPT_LOGPROBS,
+    SERVICE_TIER,
+    chat_call,
+    completion_call,
+)
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.completions.whole_responses import (
     PromptShown,
@@ -36,6 +42,7 @@ class ChatDoor(BodyDoor[ChatCompletionRequest]):
         """See `Door`."""
         sampling, usage = requests[0].sampling, token.include_usage
         logprobs = sampling.logprobs >= 0
+        envelope = with_tier(envelope, token)
         return ChatChunkWriter(envelope, n=sampling.n, usage=usage, logprobs=logprobs, ids=ids)
 
     async def encode_whole(
@@ -47,7 +54,7 @@ class ChatDoor(BodyDoor[ChatCompletionRequest]):
     ) -> bytes:
         """See `Door`."""
         encode = partial(chat_body, shown=shown_of(token, requests[0]))
-        return await encode_in_time(encode, envelope, parts, requests[0].sampling.logprobs)
+        return await encode_in_time(encode, with_tier(envelope, token), parts, requests[0].sampling.logprobs)
 
     def needs_start(self, request: GenerateRequest) -> bool:
         """See `Door`."""
@@ -92,4 +99,10 @@ class CompletionDoor(BodyDoor[CompletionRequest]):
 
 def shown_of(token: ResumeToken, request: GenerateRequest) -> PromptShown:
     """What the answer to a request tells of its prompt."""
-    return PromptShown(request.echo, token.door_data == PROMPT_LOGPROBS)
+    return PromptShown(request.echo, PROMPT_LOGPROBS in token.door_data.split())
+
+
+def with_tier(envelope: Envelope, token: ResumeToken) -> Envelope:
+    """The envelope of a chat completion; there is one tier, and callers that asked for any are told it."""
+    asked = SERVICE_TIER in token.door_data.split()
+    return replace(envelope, service_tier="default") if asked else envelope

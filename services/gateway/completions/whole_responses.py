@@ -29,13 +29,16 @@ _MANY_ENTRIES = 5_000  # tokens and log probabilities; each takes 1 to 5 us
 
 def head_of(envelope: Envelope, kind: str) -> dict[str, Any]:
     """The first fields of an answer of that kind."""
-    return {
+    head: dict[str, Any] = {
         "id": envelope.answer_id,
         "object": kind,
         "created": envelope.created_s,
         "model": envelope.model,
         "system_fingerprint": envelope.fingerprint or None,
     }
+    if envelope.service_tier:
+        head["service_tier"] = envelope.service_tier
+    return head
 
 
 def usage_of(usages: Sequence[Usage]) -> dict[str, Any]:

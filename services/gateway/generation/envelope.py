@@ -16,6 +16,7 @@ class Envelope:
         model: The name that the caller asked for.
         session_id: Empty if there is no session.
         fingerprint: Of the model's weights, as `/v1/models` shows it; empty: not known.
+        service_tier: Under which the request was served, for callers that asked for one; empty: not told.
     """
 
     answer_id: str
@@ -23,6 +24,7 @@ class Envelope:
     model: str
     session_id: str = ""
     fingerprint: str = ""
+    service_tier: str = ""
 
 
 def envelope_of(token: ResumeToken, request: GenerateRequest, request_id: str = "") -> Envelope:

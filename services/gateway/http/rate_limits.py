@@ -1,28 +1,33 @@
-"""Limits the rate of a tenant's requests. Pure: the time is an argument.
+"""Limits the rates of a tenant's requests and tokens. Pure: the time is an argument.
 
 Refusals say when a retry may succeed. How much may be under way at once is decided in `quota.py`.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from shared.errors import InvalidRequest, RateLimited
 
 
 @dataclass(slots=True)
 class _Bucket:
-    tokens: float
+    units: float
     at_s: float
 
 
 class RateLimiter:
-    """A token bucket for each tenant: `rate` requests a second in the long run, `burst` at once.
+    """A token bucket for each tenant. There are only as many buckets as configured tenants.
 
-    A rate of 0 means no limit. There are only as many buckets as configured tenants.
+    Args:
+        rate: Units a second in the long run; 0: no limit.
+        burst: Units at once.
+        what: The units in words; headers are called so.
     """
 
-    def __init__(self, *, rate: float, burst: int) -> None:
+    def __init__(self, *, rate: float, burst: int, what: Literal["requests", "tokens"] = "requests") -> None:
         self._rate = rate
         self._burst = float(burst)
+        self._what = what
         self._buckets: dict[str, _Bucket] = {}
 
     def headers(self, tenant: str, now_s: float) -> list[tuple[bytes, bytes]]:
@@ -37,20 +42,21 @@ class RateLimiter:
         bucket = self._buckets.get(tenant)
         left = self._burst
         if bucket is not None:
-            left = min(self._burst, bucket.tokens + max(0.0, now_s - bucket.at_s) * self._rate)
+            left = min(self._burst, bucket.units + max(0.0, now_s - bucket.at_s) * self._rate)
+        what = self._what.encode()
         return [
-            (b"x-ratelimit-limit-requests", b"%d" % self._burst),
-            (b"x-ratelimit-remaining-requests", b"%d" % left),
-            (b"x-ratelimit-reset-requests", b"%.3fs" % ((self._burst - left) / self._rate)),
+            (b"x-ratelimit-limit-" + what, b"%d" % self._burst),
+            (b"x-ratelimit-remaining-" + what, b"%d" % max(0.0, left)),
+            (b"x-ratelimit-reset-" + what, b"%.3fs" % ((self._burst - left) / self._rate)),
         ]
 
-    def take_tokens(self, tenant: str, now_s: float, cost: int = 1) -> None:
-        """Takes tokens from the tenant's bucket.
+    def take_units(self, tenant: str, now_s: float, cost: int = 1) -> None:
+        """Takes units from the tenant's bucket.
 
         Args:
             tenant: Whose bucket.
             now_s: Seconds on a clock that only grows.
-            cost: Tokens to take.
+            cost: Units to take.
 
         Raises:
             RateLimited: There are too few; carries the seconds until there are enough. None is taken.
@@ -62,18 +68,46 @@ class RateLimiter:
         if bucket is None:
             bucket = self._buckets[tenant] = _Bucket(self._burst, now_s)
         elapsed_s = max(0.0, now_s - bucket.at_s)
-        bucket.tokens = min(self._burst, bucket.tokens + elapsed_s * self._rate)
+        bucket.units = min(self._burst, bucket.units + elapsed_s * self._rate)
         bucket.at_s = max(now_s, bucket.at_s)
         if cost > self._burst:
             raise InvalidRequest(
                 f"the request counts as {cost}, but tenant {tenant!r} may send {self._burst:.0f} at once"
             )
-        if bucket.tokens < cost:
-            wait_s = (cost - bucket.tokens) / self._rate
+        if bucket.units < cost:
+            wait_s = (cost - bucket.units) / self._rate
+            limit = f"{self._rate:g} requests a second"
+            if self._what == "tokens":
+                limit = f"{60 * self._rate:.0f} tokens a minute"
             raise RateLimited(
-                f"tenant {tenant!r} is over its limit of {self._rate:g} requests a second; "
-                f"retry in {wait_s:.2f} s",
-                reason="tenant_rate",
+                f"tenant {tenant!r} is over its limit of {limit}; retry in {wait_s:.2f} s",
+                reason="tenant_rate" if self._what == "requests" else "tenant_tokens",
                 retry_after_s=wait_s,
             )
-        bucket.tokens -= cost
+        bucket.units -= cost
+
+    def take_estimate(self, tenant: str, now_s: float, units: int) -> int:
+        """Takes units that are an estimate: no more of them than the bucket ever holds.
+
+        Returns:
+            The units that were taken, for `charge` at the end.
+
+        Raises:
+            RateLimited: See `take_units`.
+        """
+        if self._rate <= 0:
+            return 0
+        estimate = min(units, int(self._burst))
+        self.take_units(tenant, now_s, estimate)
+        return estimate
+
+    def charge(self, tenant: str, units: int) -> None:
+        """Takes units that were used, whatever is left of them; a negative number gives units back."""
+        bucket = self._buckets.get(tenant)
+        if bucket is not None:
+            bucket.units = min(self._burst, bucket.units - units)
+
+
+def tokens_per_minute(limit: int) -> RateLimiter:
+    """A limit of tokens; 0: none."""
+    return RateLimiter(rate=limit / 60, burst=limit, what="tokens")

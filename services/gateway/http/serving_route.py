@@ -20,7 +20,7 @@ from services.gateway.http.disconnects import ClientDisconnected, StreamLeft
 from services.gateway.http.error_shapes import error_body, is_anthropic
 from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, error_event
 from services.gateway.http.quota import Quota
-from services.gateway.http.rate_limits import RateLimiter
+from services.gateway.http.rate_limits import RateLimiter, tokens_per_minute
 from services.gateway.http.reply import CallOutcome, Reply
 from services.gateway.http.request_headers import RawHeaders, request_ids
 from services.gateway.http.running_request import RunningRequest
@@ -48,6 +48,7 @@ class GatewayContext:
         accepting: Whether requests are welcome.
         large: Turns of large bodies.
         running: Answers that may be ended early.
+        tokens: Limits the tokens of tenants.
     """
 
     settings: GatewaySettings
@@ -61,6 +62,7 @@ class GatewayContext:
     accepting: Callable[[], bool]
     large: LargeBodies = field(default_factory=LargeBodies)
     running: set[OpenAnswer] = field(default_factory=set)
+    tokens: RateLimiter = field(default_factory=lambda: tokens_per_minute(0))
 
     def check_accepting(self) -> None:
         """Raises `Unavailable` while no requests are welcome."""
@@ -81,6 +83,7 @@ class HttpExchange:
         request_id: The id of the request as it travels.
         places: Places that the request holds.
         held: Bytes that the request holds.
+        estimate: Tokens that it was charged for at its beginning.
         body_read: Its body has been read to the end.
         created_s: When it came, in seconds since 1970.
         write_failure: Makes the event of a failure in the middle of a stream.
@@ -94,6 +97,7 @@ class HttpExchange:
     request_id: str
     places: int = 0
     held: int = 0
+    estimate: int = 0
     body_read: bool = False
     tenant: str = ""
     model: str = ""
@@ -148,6 +152,7 @@ class ServingRoute(ABC):
         finally:
             self.context.places.free_units(exchange.tenant, exchange.places)
             self.context.held.free_units(exchange.tenant, exchange.held)
+            self._charge_tokens(exchange)
         self._record(exchange, started_s)
 
     def admit(self, exchange: HttpExchange) -> None:
@@ -164,7 +169,7 @@ class ServingRoute(ABC):
         context.check_accepting()
         exchange.tenant = context.keyring.tenant_of(exchange.headers, self.path)
         try:
-            context.rates.take_tokens(exchange.tenant, now_s)
+            context.rates.take_units(exchange.tenant, now_s)
         finally:
             exchange.reply.headers += context.rates.headers(exchange.tenant, now_s)
 
@@ -182,6 +187,18 @@ class ServingRoute(ABC):
             exchange.tenant,
             exchange.reply,
         )
+
+    def _charge_tokens(self, exchange: HttpExchange) -> None:
+        """Charges the tenant for what was used, in place of the estimate.
+
+        An answer that was cut off keeps the estimate: what it used is not known here.
+        """
+        outcome, used = exchange.outcome, 0
+        if outcome.usages:
+            used = sum(usage.prompt_tokens + usage.completion_tokens for usage in outcome.usages)
+        elif exchange.reply.streamed or exchange.reply.status == 499:
+            used = exchange.estimate
+        self.context.tokens.charge(exchange.tenant, used - exchange.estimate)
 
     async def _fail(self, exchange: HttpExchange, error: Exception) -> None:
         """Sends the error: as a status if none was sent yet, else as an event of the stream."""

@@ -12,6 +12,8 @@ from services.gateway.messages.content_blocks import ContentBlocks, Event
 from services.gateway.streams.event_ids import UNNUMBERED, numbered
 from shared.messages import Accepted, Delta, SessionOutcome, Usage
 
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
 
 class MessageEventWriter:
     """The events of one streamed message; see `EventWriter`.
@@ -58,6 +60,10 @@ class MessageEventWriter:
     def failure(self, answer: ErrorAnswer) -> bytes:
         """See `EventWriter`."""
         return b"event: error\ndata: " + anthropic_body(answer, self._shown_id) + b"\n\n"
+
+    def ping(self) -> bytes:
+        """See `EventWriter`."""
+        return _PING
 
     def _join(self, events: Sequence[Event], seq: int) -> bytes:
         encoded = [

@@ -15,6 +15,7 @@ import structlog
 
 from services.gateway.http.quota import Quota
 from services.gateway.http.serving_route import GatewayContext
+from services.gateway.responses.kept_events import EventRoom
 from services.gateway.responses.response_run import KeptRun, ResponseEnd
 from services.gateway.responses.response_translation import ResponseCall
 from shared import subjects
@@ -49,6 +50,7 @@ class BackgroundRuns:
         self._tasks: dict[asyncio.Task[None], tuple[KeptRun, GenerationStream]] = {}
         self._kept: deque[tuple[tuple[str, str], KeptRun]] = deque()  # that have ended, the oldest first
         self._stopping = False
+        self._room = EventRoom(context.settings.response_events_bytes)
 
     def find(self, tenant: str, response_id: str) -> KeptRun | None:
         """Returns the run of a response, also for a while after its end."""
@@ -70,7 +72,7 @@ class BackgroundRuns:
             self._spaces.free_units(call.request.tenant)
             raise
         stream = self._context.client.submit(call.request, timeout_s=timeout_s, headers=headers)
-        return self._start(KeptRun(call), stream)
+        return self._start(KeptRun(call, self._room), stream)
 
     async def take_over(self, record: ResponseRecord) -> KeptRun:
         """Goes on with a response whose lease this gateway has.
@@ -88,7 +90,7 @@ class BackgroundRuns:
         except BaseException:
             self._spaces.free_units(record.tenant)
             raise
-        return self._start(KeptRun(call, exact=exact), stream)
+        return self._start(KeptRun(call, self._room, exact=exact), stream)
 
     async def cancel(self, record: ResponseRecord) -> ResponseRecord:
         """Ends a response that has not ended, wherever it runs; returns its record."""
@@ -169,6 +171,9 @@ class BackgroundRuns:
             await stream.open()
             until = run.call.fields["created_at"] + self._context.settings.max_timeout_s
             await run.read(stream, ResponseEnd(self._store, run.call, is_new=False, tried_until=until))
+            usage = stream.usage
+            tokens = usage.prompt_tokens + usage.completion_tokens
+            self._context.tokens.charge(run.call.request.tenant, tokens)
         except asyncio.CancelledError:  # handed over: the lease ends, and the generation goes on
             with suppress(RyzError):
                 await self._store.lease(run.call.request.tenant, run.call.response_id, gives_back=True)
@@ -188,6 +193,7 @@ class BackgroundRuns:
         if not run.over or run.left:
             self._forget(place, run)
             return
+        run.kept.end()
         self._kept.append((place, run))
         if len(self._kept) > MAX_KEPT:
             self._forget(*self._kept.popleft())
@@ -196,6 +202,7 @@ class BackgroundRuns:
     def _forget(self, place: tuple[str, str], run: KeptRun) -> None:
         if self._runs.get(place) is run:
             del self._runs[place]
+        run.kept.forget()
         if self._kept and self._kept[0][1] is run:
             self._kept.popleft()
 

@@ -5,6 +5,7 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -16,6 +17,7 @@ from services.gateway.http.request_headers import time_limit_s
 from services.gateway.http.running_request import RunningRequest
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.responses.background_runs import BackgroundRuns
+from services.gateway.responses.kept_events import EventsGone
 from services.gateway.responses.response_events import DONE, ResponseEvent, ResponseEvents
 from services.gateway.responses.response_run import FRAMES_AT_ONCE, KeptRun, ResponseEnd, event_batches
 from services.gateway.responses.response_schema import ResponseRequest
@@ -115,6 +117,8 @@ class ResponseRoute(BodyRoute):
     async def _begin(
         self, exchange: HttpExchange, call: ResponseCall, timeout_s: float, running: RunningRequest
     ) -> None:
+        self.context.tokens.charge(exchange.tenant, -exchange.estimate)  # it is charged at its end
+        exchange.estimate = 0
         run = await running.finish_work(
             self._background.begin(call, timeout_s, trace_headers(exchange.headers))
         )
@@ -181,9 +185,12 @@ async def send_batches(
 async def follow_run(run: KeptRun, exchange: HttpExchange, *, after: int) -> None:
     """Sends the events of a response that runs in this gateway, from the one after `after` on."""
     await exchange.reply.start_stream(EVENT_HEADERS)
-    async for batch in run.follow(after):
-        await exchange.reply.send_part(b"".join(event.as_sse(ids=True) for event in batch))
-    if run.events.ended:
+    whole = False
+    with suppress(EventsGone):
+        async for batch in run.follow(after):
+            await exchange.reply.send_part(b"".join(event.as_sse(ids=True) for event in batch))
+        whole = run.events.ended
+    if whole:
         await exchange.reply.send_part(DONE, more=False)
     else:
         await exchange.reply.finish()  # no last event: the client resumes the stream, at any gateway

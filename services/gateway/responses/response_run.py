@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from services.gateway.responses.kept_events import EventRoom, KeptEvents
 from services.gateway.responses.response_events import ResponseEvent, ResponseEvents
 from services.gateway.responses.response_translation import ResponseCall, with_our_names
 from shared.client import GenerationStream
@@ -102,14 +103,16 @@ class KeptRun:
     Attributes:
         exact: The events are those of the response as it began: it was not computed again since.
         left: Another gateway has it now.
+        kept: The events that readers can have.
     """
 
-    def __init__(self, call: ResponseCall, *, exact: bool = True) -> None:
+    def __init__(self, call: ResponseCall, room: EventRoom, *, exact: bool = True) -> None:
         self.call = call
         self.exact = exact
         self.left = False
         self.events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
-        self._made: list[ResponseEvent] = self.events.opening()
+        self.kept = KeptEvents(room)
+        self.kept.append(self.events.opening())
         self._changed = asyncio.Event()
 
     @property
@@ -121,7 +124,7 @@ class KeptRun:
         """Reads the generation to its end."""
         try:
             async for batch in event_batches(stream, self.events, end):
-                self._made += batch
+                self.kept.append(batch)
                 self._wake()
         except RunLeft as left:
             log.info("a response is left", response_id=self.call.response_id, reason=str(left.__cause__))
@@ -137,12 +140,14 @@ class KeptRun:
         return self.call.record(body, ended=ended)
 
     async def follow(self, after: int) -> AsyncIterator[list[ResponseEvent]]:
-        """Yields the events whose numbers are above `after`, as they come; ends when nothing more comes."""
-        at = after + 1
+        """Yields the events whose numbers are above `after`, as they come; ends when nothing more comes.
+
+        Raises:
+            EventsGone: The reader is so slow that events are gone before it took them.
+        """
         while True:
-            if at < len(self._made):
-                batch = self._made[at:]
-                at += len(batch)
+            if batch := self.kept.above(after):
+                after += len(batch)
                 yield batch
             elif self.over:
                 return

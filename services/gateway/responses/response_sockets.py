@@ -13,6 +13,7 @@ import structlog
 from starlette.types import Message, Receive, Scope, Send
 
 from services.gateway.bodies.body_parser import parse_body
+from services.gateway.bodies.body_route import BYTES_PER_TOKEN
 from services.gateway.generation.generation_route import trace_headers
 from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for
 from services.gateway.http.quota import Quota
@@ -142,20 +143,26 @@ class ResponseSocket:
     async def _answer(self, raw: bytes) -> None:
         context = self._route.context
         context.check_accepting()
-        context.rates.take_tokens(self._tenant, time.monotonic())
-        context.places.take_units(self._tenant)
+        now_s, used = time.monotonic(), 0
+        context.rates.take_units(self._tenant, now_s)
+        estimate = context.tokens.take_estimate(self._tenant, now_s, len(raw) // BYTES_PER_TOKEN)
         try:
-            context.held.take_units(self._tenant, len(raw))
+            context.places.take_units(self._tenant)
             try:
-                await self._respond(raw)
-            except RyzError as error:
-                raise with_our_names(error) from error.__cause__
+                context.held.take_units(self._tenant, len(raw))
+                try:
+                    used = await self._respond(raw)
+                except RyzError as error:
+                    raise with_our_names(error) from error.__cause__
+                finally:
+                    context.held.free_units(self._tenant, len(raw))
             finally:
-                context.held.free_units(self._tenant, len(raw))
+                context.places.free_units(self._tenant)
         finally:
-            context.places.free_units(self._tenant)
+            context.tokens.charge(self._tenant, used - estimate)
 
-    async def _respond(self, raw: bytes) -> None:
+    async def _respond(self, raw: bytes) -> int:
+        """Answers one message; returns the tokens that it used."""
         context, settings = self._route.context, self._route.context.settings
         context.metrics.request_bytes.inc(len(raw))
         body = parse_body(raw, SocketRequest, settings.max_body_values)
@@ -182,6 +189,7 @@ class ResponseSocket:
         if not call.stored and events.status in {"completed", "incomplete"}:
             record = call.record(events.whole(), ended=True)
             self._last = self._within_limit([*history, record])
+        return stream.usage.prompt_tokens + stream.usage.completion_tokens
 
     async def _history_of(self, body: ResponseRequest) -> list[ResponseRecord]:
         if self._last and self._last[-1].response_id == body.previous_response_id:

@@ -99,6 +99,17 @@ class StoredResponses(ServingRoute):
             run = self._background.find(record.tenant, record.response_id)
             if run is None:  # it has ended at this moment
                 record = (await self._store.get(record.tenant, record.response_id)).record
+        if run is not None and not run.kept.has(after):
+            if not run.over:
+                raise HttpRefusal(
+                    410,
+                    "stream_gone",
+                    "the events after that one are kept no longer, since the events of responses would take "
+                    "more than RYZ_RESPONSE_EVENTS_BYTES: read the response without `stream`, or its last "
+                    "event when it has ended",
+                )
+            run = None
+            record = (await self._store.get(record.tenant, record.response_id)).record
         if run is None:
             await exchange.reply.start_stream(EVENT_HEADERS)
             events = replayed(record, after)

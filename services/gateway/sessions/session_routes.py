@@ -226,7 +226,7 @@ class SessionRoutes:
         context = self._context
         context.check_accepting()
         tenant = context.keyring.tenant_of(dict(request.headers.raw), request.url.path)
-        context.rates.take_tokens(tenant, time.monotonic())
+        context.rates.take_units(tenant, time.monotonic())
         return tenant
 
     async def _body(self, request: Request, kind: type[B]) -> B:

@@ -19,6 +19,7 @@ from services.gateway.streams.frame_sources import FrameSource, PromptFrames, fr
 from shared.client import GenerationStream
 from shared.errors import Cancelled, Overloaded, Unavailable
 
+PING_S = 10.0  # between two pings while no text comes
 STREAM_HEADER = b"x-stream-id"
 _HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -143,5 +144,17 @@ async def _send(
         if data and not source.ended:
             await reply.send_part(data)
             data = b""
-        item = await source.next_frames()
+        item = await _next_frames(source, writer, reply)
     return data
+
+
+async def _next_frames(source: FrameSource, writer: EventWriter, reply: Reply) -> PromptFrames | None:
+    """The next frames; while none come, pings are sent if the format has them."""
+    ping = writer.ping()
+    while ping:
+        try:
+            async with asyncio.timeout(PING_S):
+                return await source.next_frames()
+        except TimeoutError:
+            await reply.send_part(ping)
+    return await source.next_frames()

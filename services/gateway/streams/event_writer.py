@@ -40,6 +40,10 @@ class EventWriter(Protocol):
         """The last event of a stream that fails."""
         ...
 
+    def ping(self) -> bytes:
+        """An event that only shows that the stream goes on, without an id; empty: the format has none."""
+        ...
+
 
 class StreamFormats(Protocol):
     """The formats of streams, by the tokens that travel with their requests."""
@@ -78,3 +82,7 @@ class ResumedWriter:
     def failure(self, answer: ErrorAnswer) -> bytes:
         """See `EventWriter`."""
         return self._writer.failure(answer)
+
+    def ping(self) -> bytes:
+        """See `EventWriter`."""
+        return self._writer.ping()

@@ -1,5 +1,7 @@
 """Headers and methods that clients of OpenAI's API rely on, and fields that are not known."""
 
+import json
+
 import httpx
 import pytest
 
@@ -44,6 +46,17 @@ async def test_answers_tell_their_time_and_what_is_left_of_a_limit(stream: bool)
         assert left == [(200, "2"), (200, "1"), (200, "0"), (429, "0")]
 
 
+@pytest.mark.parametrize("asked", [None, "auto", "priority"])
+async def test_the_service_tier_is_told_to_callers_that_asked_for_one(asked: str | None) -> None:
+    body = GOOD if asked is None else GOOD | {"service_tier": asked}
+    async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+        whole = (await http.post(CHAT, json=body)).json()
+        streamed = (await http.post(CHAT, json=body | {"stream": True})).text
+        chunks = [json.loads(line[6:]) for line in streamed.split("\n\n") if line.startswith("data: {")]
+        for part in (whole, *chunks):
+            assert part.get("service_tier") == (None if asked is None else "default")
+
+
 async def test_every_route_under_the_limit_tells_what_is_left_of_it() -> None:
     async with (
         running_gateway(rate_limit_rps=0.01, rate_limit_burst=9) as gateway,
@@ -65,6 +78,31 @@ async def test_every_route_under_the_limit_tells_what_is_left_of_it() -> None:
             left.append(answer.headers["x-ratelimit-remaining-requests"])
         left.append((await http.get("/v1/responses/a-b")).headers["x-ratelimit-remaining-requests"])
         assert left == list("876543210")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_limit_of_tokens_counts_what_was_used(stream: bool) -> None:
+    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    body = json.dumps(GOOD | options)
+    headers = {"content-type": "application/json"}
+    async with (
+        running_gateway(rate_limit_tpm=120) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        first = await http.post(CHAT, content=body, headers=headers)
+        lines = [line for line in first.text.split("\n\n") if '"usage":{' in line]
+        usage = json.loads(lines[0].removeprefix("data: "))["usage"]
+        estimate, used = len(body) // 4, usage["total_tokens"]
+        assert first.headers["x-ratelimit-limit-tokens"] == "120"
+        assert int(first.headers["x-ratelimit-remaining-tokens"]) == 120 - estimate
+        again = await http.post(CHAT, content=body, headers=headers)
+        left = int(again.headers["x-ratelimit-remaining-tokens"])
+        assert 0 <= left - (120 - used - estimate) <= 30, "some seconds bring two tokens each"
+        refused = await http.post("/tokenize", content=b" " * 460 + b"{}", headers=headers)
+        assert (refused.status_code, refused.headers["x-ryz-reason"]) == (429, "tenant_tokens")
+        assert 0 < float(refused.headers["x-ratelimit-reset-tokens"].removesuffix("s")) <= 60
+        wrong = await http.post(CHAT, content=b"{}", headers=headers)
+        assert (wrong.status_code, wrong.headers["x-ratelimit-limit-tokens"]) == (400, "120")
 
 
 async def test_an_unknown_field_is_an_error_if_the_operator_says_so() -> None:

@@ -221,6 +221,24 @@ async def test_health(http: httpx.AsyncClient) -> None:
     assert (head.status_code, head.content) == (200, b"")
 
 
+async def test_pings_come_while_no_text_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.streams.event_stream.PING_S", 0.02)
+    body = {**KEPT, "model": "stuck", "stream": True}
+    async with (
+        running_gateway(header_wait_ms=10) as stuck,
+        httpx.AsyncClient(base_url=stuck.url) as http,
+        http.stream("POST", "/v1/messages", json=body) as answer,
+    ):
+        text = ""
+        async for piece in answer.aiter_text():
+            text += piece
+            if text.count("event: ping") == 4:
+                break
+    first, *pings = text.strip().split("\n\n")
+    assert first.startswith("event: message_start")
+    assert pings == ['event: ping\ndata: {"type":"ping"}'] * 4
+
+
 async def test_an_error_in_the_middle_of_a_stream_is_an_event(http: httpx.AsyncClient) -> None:
     body = {**KEPT, "stream": True, "max_tokens": 1500}  # takes three seconds
     answer = await http.post("/v1/messages", json=body, headers={"x-request-timeout": "0.3"})

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from services.gateway.responses.kept_events import EventRoom
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
 
 KEYS = "key-of-one:one,key-of-two:two"
@@ -178,6 +179,26 @@ async def test_a_caller_that_leaves_ends_its_response(gateway: Gateway, http: ht
         await answer.aiter_raw().__anext__()
     await gateway.wait_cancelled()
     await eventually(lambda: not gateway.running)
+
+
+async def test_events_that_are_kept_no_longer_are_a_410_until_the_end_and_then_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.gateway.responses.background_runs.EventRoom", lambda _: EventRoom(4000))
+    async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=10) as http:
+        path = f"/v1/responses/{(await made(http, 'slow', background=True)).json()['id']}"
+        for _ in range(200):
+            async with http.stream("GET", f"{path}?stream=true&starting_after=0") as answer:
+                if answer.status_code == 410:
+                    error = json.loads(await answer.aread())["error"]
+                    break
+            await asyncio.sleep(0.02)
+        assert error["code"] == "stream_gone"
+        assert "RYZ_RESPONSE_EVENTS_BYTES" in error["message"]
+        assert (await http.post(f"{path}/cancel")).json()["status"] == "cancelled"
+        events = events_of((await http.get(f"{path}?stream=true")).text)
+        assert events[0]["type"] == "response.created"
+        assert events[-1]["response"]["status"] == "cancelled"
 
 
 async def test_background_responses_have_a_limit() -> None:

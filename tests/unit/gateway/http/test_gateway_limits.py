@@ -15,7 +15,7 @@ from services.gateway.http.auth import Keyring, parse_keys
 from services.gateway.http.disconnects import ClientDisconnected
 from services.gateway.http.errors import HttpRefusal, answer_for
 from services.gateway.http.quota import Quota
-from services.gateway.http.rate_limits import RateLimiter
+from services.gateway.http.rate_limits import RateLimiter, tokens_per_minute
 from services.gateway.settings import GatewaySettings
 from shared.errors import FAMILY, InvalidRequest, Overloaded, RateLimited, RequestTooLarge, from_code
 
@@ -37,21 +37,21 @@ def feed(parts: Iterable[bytes], *, then_gone: bool = False) -> Receive:
 
 def test_a_bucket_refuses_above_its_burst_and_says_when_to_come_back() -> None:
     limiter = RateLimiter(rate=2.0, burst=2)
-    limiter.take_tokens("a", 0.0)
-    limiter.take_tokens("a", 0.0)
+    limiter.take_units("a", 0.0)
+    limiter.take_units("a", 0.0)
     with pytest.raises(RateLimited) as caught:
-        limiter.take_tokens("a", 0.1)
+        limiter.take_units("a", 0.1)
     assert caught.value.retry_after_s == pytest.approx(0.4)
-    limiter.take_tokens("b", 0.1)
-    limiter.take_tokens("a", 0.5)
+    limiter.take_units("b", 0.1)
+    limiter.take_units("a", 0.5)
     with pytest.raises(InvalidRequest):
-        limiter.take_tokens("a", 100.0, cost=3)
+        limiter.take_units("a", 100.0, cost=3)
 
 
 def test_a_rate_of_zero_is_no_limit() -> None:
     limiter = RateLimiter(rate=0.0, burst=1)
     for _ in range(100):
-        limiter.take_tokens("a", 0.0)
+        limiter.take_units("a", 0.0)
 
 
 @given(st.lists(st.floats(0, 0.5), min_size=1, max_size=200), st.floats(0.5, 50), st.integers(1, 10))
@@ -63,7 +63,7 @@ def test_a_tenant_never_gets_more_than_burst_plus_rate_times_time(
     for gap in gaps:
         now += gap
         try:
-            limiter.take_tokens("a", now)
+            limiter.take_units("a", now)
             granted += 1
         except RateLimited as error:
             waits_s.append(error.retry_after_s or 0.0)
@@ -179,6 +179,31 @@ async def test_a_body_slower_than_the_least_rate_is_refused(monkeypatch: pytest.
 def test_a_length_that_is_no_number_counts_as_unknown() -> None:
     assert content_length({b"content-length": b"x"}) is None
     assert content_length({}) is None
+
+
+def test_tokens_are_estimated_first_and_charged_at_the_end() -> None:
+    limit = tokens_per_minute(600)
+    assert limit.take_estimate("t", 0.0, 100) == 100
+    limit.charge("t", 450)  # it used 550
+    assert dict(limit.headers("t", 0.0))[b"x-ratelimit-remaining-tokens"] == b"50"
+    with pytest.raises(RateLimited, match="600 tokens a minute") as caught:
+        limit.take_estimate("t", 0.0, 60)
+    assert caught.value.data["reason"] == "tenant_tokens"
+    assert caught.value.data["retry_after_s"] == pytest.approx(1.0)
+    assert limit.take_estimate("t", 1.0, 60) == 60
+    limit.charge("t", 600)  # far more than estimated: the tenant waits until it is paid back
+    assert dict(limit.headers("t", 1.0))[b"x-ratelimit-remaining-tokens"] == b"0"
+    with pytest.raises(RateLimited):
+        limit.take_estimate("t", 60.0, 1)
+    assert limit.take_estimate("t", 61.1, 1) == 1
+    limit.charge("t", -1)
+    assert limit.take_estimate("other", 61.1, 10**6) == 600, "more than there ever is waits for a full bucket"
+    limit.charge("other", -600)
+    assert dict(limit.headers("other", 61.1))[b"x-ratelimit-remaining-tokens"] == b"600"
+    free = tokens_per_minute(0)
+    assert free.take_estimate("t", 0.0, 10**9) == 0
+    free.charge("t", 10**9)
+    assert free.headers("t", 0.0) == []
 
 
 def test_keys_map_to_tenants_and_wrong_ones_are_401() -> None:
