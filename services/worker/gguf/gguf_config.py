@@ -10,12 +10,13 @@ from services.worker.gguf.architectures.base import GgufArchitecture, decoder_fi
 from services.worker.gguf.architectures.gated import GATED
 from services.worker.gguf.architectures.layer_norms import LAYER_NORMS
 from services.worker.gguf.architectures.mixtures import MIXTURES
+from services.worker.gguf.architectures.older import OLDER
 from services.worker.gguf.gguf_file import GgufFile
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.gguf.metadata_fields import MetadataFields
 from services.worker.json_files import shown
 
-ARCHITECTURES: dict[str, GgufArchitecture] = GATED | LAYER_NORMS | MIXTURES
+ARCHITECTURES: dict[str, GgufArchitecture] = GATED | LAYER_NORMS | OLDER | MIXTURES
 
 
 def architecture_of(file: GgufFile) -> GgufArchitecture:
@@ -41,7 +42,13 @@ def hf_config(file: GgufFile) -> dict[str, Any]:
     """
     architecture = architecture_of(file)
     fields = MetadataFields(file)
-    config = decoder_fields(fields) | architecture.variant(fields)
+    common = decoder_fields(fields)
+    if "head_dim" in architecture.without:
+        fields.require("attention.key_length", (common["hidden_size"] // common["num_attention_heads"],))
+    if "num_key_value_heads" in architecture.without and "attention.head_count_kv" not in fields.read:
+        fields.require("attention.head_count_kv", (common["num_attention_heads"],))
+    common = {name: value for name, value in common.items() if name not in architecture.without}
+    config = common | architecture.variant(fields)
     if not any(name.endswith(("eps", "epsilon")) for name in config):
         fields.number("attention.layer_norm_rms_epsilon")  # it is missing, and no default is right
     for key, neutral in _NEUTRAL.items():

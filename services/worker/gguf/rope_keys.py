@@ -15,6 +15,7 @@ from services.worker.gguf.header_bytes import BadGguf, damaged
 from services.worker.gguf.metadata_fields import MetadataFields
 
 FREQUENCY_DIVISORS = "rope_freqs.weight"
+FACTORS = ("rope_factors_short.weight", "rope_factors_long.weight")
 _LARGEST_HEAD = 4096
 _TOLERANCE = 1e-5  # relative, of a divisor: they are stored in fp32
 # as every Llama 3.1 to 3.3 was trained; only the ratio of the three counts, so a fit may keep the first
@@ -24,8 +25,12 @@ _BETAS = {"fast": 32.0, "slow": 1.0}
 Doubles = NDArray[np.float64]
 
 
-def rope_config(fields: MetadataFields, head_dim: int, context_length: int) -> dict[str, Any]:
+def rope_config(
+    fields: MetadataFields, head_dim: int, context_length: int, *, lists: bool = False
+) -> dict[str, Any]:
     """The fields `rope_theta`, `rope_scaling` and `partial_rotary_factor` of a config.
+
+    Lists of factors are for the caller to read, if `lists` says so; else they are refused.
 
     Raises:
         BadGguf: A kind that is not known, or wrong parameters.
@@ -35,6 +40,13 @@ def rope_config(fields: MetadataFields, head_dim: int, context_length: int) -> d
     rotated = fields.integer("rope.dimension_count", head_dim)
     if rotated != head_dim:
         config["partial_rotary_factor"] = rotated / head_dim
+    if lists and FACTORS[0] in fields.file.tensors:
+        for key in ("type", "factor", "original_context_length", "attn_factor"):
+            fields.has(f"rope.scaling.{key}")
+        return config
+    for name in FACTORS:
+        if name in fields.file.tensors:
+            raise BadGguf(f"{fields.file.path}: {name} is not supported in models of this architecture")
     scaling = _scaling(fields, context_length)
     divisors = fields.file.tensors.get(FREQUENCY_DIVISORS)
     if divisors is not None:
@@ -124,9 +136,19 @@ def _fit(frequencies: Doubles, divisors: Doubles, factor: float) -> tuple[float,
     return float(-offset * width), float((1.0 - offset) * width)
 
 
+def read_factors(tensor: GgufTensor, rotated: int) -> list[float]:
+    """The factors of a longer context, one for each frequency.
+
+    Raises:
+        BadGguf: The tensor has another shape or type, or absurd numbers.
+    """
+    return [float(str(np.float32(factor))) for factor in _read_divisors(tensor, rotated)]
+
+
 def _read_divisors(tensor: GgufTensor, rotated: int) -> Doubles:
+    name = tensor.name
     if tensor.type.name != "F32" or tensor.shape != (rotated // 2,) or rotated > _LARGEST_HEAD:
-        raise damaged(tensor.path, f"{FREQUENCY_DIVISORS} is {tensor.type.name} {list(tensor.shape)}")
+        raise damaged(tensor.path, f"{name} is {tensor.type.name} {list(tensor.shape)}")
     try:
         with tensor.path.open("rb") as file:
             file.seek(tensor.begin)
@@ -134,8 +156,8 @@ def _read_divisors(tensor: GgufTensor, rotated: int) -> Doubles:
     except OSError as error:
         raise BadGguf(f"{tensor.path} cannot be read: {error.strerror}; check the model's path") from error
     if len(data) != tensor.end - tensor.begin:
-        raise damaged(tensor.path, f"it ends within {FREQUENCY_DIVISORS}")
+        raise damaged(tensor.path, f"it ends within {name}")
     divisors = np.frombuffer(data, "<f4").astype(np.float64)
     if not (np.isfinite(divisors) & (divisors >= 1.0 - _TOLERANCE) & (divisors < 1e6)).all():
-        raise damaged(tensor.path, f"{FREQUENCY_DIVISORS} has divisors below 1 or beyond all bounds")
+        raise damaged(tensor.path, f"{name} has divisors below 1 or beyond all bounds")
     return divisors

@@ -65,6 +65,12 @@ def family_model(name: str) -> FamilyModel:
     return FamilyModel(entry, directory, read_config(directory), logits)
 
 
+def save_model(entry: FamilyEntry, directory: Path) -> Path:
+    """Writes the random model of an entry; returns the directory."""
+    _random_model(entry).save_pretrained(directory)
+    return directory
+
+
 @cache
 def text(key: str) -> list[int]:
     """The tokens of a text."""

@@ -24,12 +24,18 @@ class GgufArchitecture:
             ranks have the first halves of all pairs before the second ones.
         fused_gate: The gate's rows stand before those of `ffn_up`, in one tensor.
         mlp_norm: The tensor with the norm before the MLP.
+        input_norm: The tensor with the norm before attention, where there is one of that name; else it is
+            `attn_norm`.
+        without: Fields of all decoders that a config of this family does not have; their values are those
+            that follow from its other fields.
     """
 
     variant: Callable[[MetadataFields], Config]
     interleaved_heads: bool = False
     fused_gate: bool = False
     mlp_norm: str = "ffn_norm"
+    input_norm: str = "attn_norm"
+    without: tuple[str, ...] = ()
 
 
 def decoder_fields(fields: MetadataFields) -> Config:
@@ -55,10 +61,13 @@ def decoder_fields(fields: MetadataFields) -> Config:
     return config
 
 
-def with_rope(fields: MetadataFields) -> Config:
-    """The fields of the rotary embedding, of models whose values are as wide as their keys."""
+def with_rope(fields: MetadataFields, *, lists: bool = False) -> Config:
+    """The fields of the rotary embedding, of models whose values are as wide as their keys.
+
+    With `lists` the architecture reads lists of factors itself.
+    """
     fields.require("attention.value_length", (head_dim(fields),))
-    return rope_config(fields, head_dim(fields), fields.integer("context_length"))
+    return rope_config(fields, head_dim(fields), fields.integer("context_length"), lists=lists)
 
 
 def head_dim(fields: MetadataFields) -> int:

@@ -5,6 +5,7 @@ from services.worker.gguf.architectures.base import (
     GgufArchitecture,
     every,
     has_tensor,
+    head_dim,
     layer_norm_eps,
     shortest,
     with_rope,
@@ -82,18 +83,21 @@ def _nemotron(fields: MetadataFields) -> Config:
 
 def _gpt_neox(fields: MetadataFields) -> Config:
     rope = with_rope(fields)
+    part, theta = rope.pop("partial_rotary_factor", 1.0), rope.pop("rope_theta")
     return rope | {
         "architectures": ["GPTNeoXForCausalLM"],
         "model_type": "gpt_neox",
         "layer_norm_eps": layer_norm_eps(fields),
         "hidden_act": "gelu",
-        "rotary_pct": rope.get("partial_rotary_factor", 1.0),
+        "rotary_pct": part,
+        "rotary_emb_base": theta,
         "use_parallel_residual": fields.flag("use_parallel_residual", True),
         "attention_bias": has_tensor(fields, "attn_qkv.bias"),
     }
 
 
 def _gpt2(fields: MetadataFields) -> Config:
+    fields.require("attention.value_length", (head_dim(fields),))
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -107,13 +111,25 @@ def _gpt2(fields: MetadataFields) -> Config:
     }
 
 
+# its config has names of its own for most of them
+_NOT_IN_GPT2 = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+    "hidden_act",
+    "head_dim",
+)
+
 LAYER_NORMS = {
     "command-r": GgufArchitecture(_cohere, interleaved_heads=True),
     "cohere2": GgufArchitecture(_cohere2, interleaved_heads=True),
-    "stablelm": GgufArchitecture(_stablelm),
+    "stablelm": GgufArchitecture(_stablelm, without=("head_dim",)),
     "starcoder2": GgufArchitecture(_starcoder2),
     "phi2": GgufArchitecture(_phi2),
     "nemotron": GgufArchitecture(_nemotron),
-    "gptneox": GgufArchitecture(_gpt_neox),
-    "gpt2": GgufArchitecture(_gpt2),
+    "gptneox": GgufArchitecture(_gpt_neox, without=("head_dim", "num_key_value_heads")),
+    "gpt2": GgufArchitecture(_gpt2, without=_NOT_IN_GPT2),
 }

@@ -77,8 +77,13 @@ def _granite_moe(fields: MetadataFields) -> Config:
 
 
 def _gpt_oss(fields: MetadataFields) -> Config:
+    rope = with_rope(fields)
+    scaling = rope.pop("rope_scaling", {"rope_type": "default"})
+    if scaling["rope_type"] == "yarn":
+        scaling["truncate"] = False  # as the model was trained; there is no key for it
+    rope["rope_parameters"] = scaling | {"rope_theta": rope.pop("rope_theta")}
     return (
-        with_rope(fields)
+        rope
         | _experts(fields, "num_local_experts")
         | {
             "architectures": ["GptOssForCausalLM"],

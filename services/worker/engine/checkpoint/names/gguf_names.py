@@ -49,6 +49,9 @@ def gguf_names(architecture: GgufArchitecture) -> FileNames:
     modules |= {name: (Place(stored, stacked=True),) for name, stored in _STACKED.items()}
     modules |= {name: (Place(stored), Place("attn_qkv", _QKV)) for name, stored in _SEPARATE.items()}
     modules["mlp_norm"] = (Place(architecture.mlp_norm),)
+    modules["input_norm"] = tuple(
+        Place(name) for name in dict.fromkeys((architecture.input_norm, "attn_norm"))
+    )
     if architecture.fused_gate:
         modules |= {name: (Place("ffn_up", _GATE_UP),) for name in _GATE_UP}
     return FileNames(
