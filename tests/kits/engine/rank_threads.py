@@ -209,20 +209,38 @@ def plain_compute(
     return PlainCompute(model, KVCache(config, num_blocks, collectives.rank, collectives.world))
 
 
-def native_compute(
-    checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
-) -> Compute:
-    """A rank's `Compute` in compiled fp32 kernels; skips the test if they cannot be built."""
-    try:
-        compiled = kernels()
-    except NoKernels as error:
-        pytest.skip(f"no compiled kernels here: {error}")
-    weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, False)
-    return NativeCompute(
-        compiled, config, weights, collectives, sizes=PoolSizes(num_blocks), options=NativeOptions(spin=False)
-    )
+def native_ranks(
+    target: str | None = None,
+    threads: int = 1,
+    int8: bool = False,
+    kv_dtype: torch.dtype = torch.float32,
+) -> ComputeFactory:
+    """Makes a rank's `Compute` in compiled kernels; skips the test if they cannot be built.
+
+    Args:
+        target: The instruction set; None: the best of this machine.
+        threads: Of each rank.
+        int8: Matrices are bytes.
+        kv_dtype: Of the KV cache.
+    """
+
+    def make(
+        checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
+    ) -> Compute:
+        try:
+            compiled = kernels(target)
+        except NoKernels as error:
+            pytest.skip(f"no compiled kernels here: {error}")
+        weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, int8)
+        options = NativeOptions(threads, kv_dtype, spin=False)
+        return NativeCompute(
+            compiled, config, weights, collectives, sizes=PoolSizes(num_blocks), options=options
+        )
+
+    return make
 
 
+native_compute = native_ranks()
 COMPUTES = {"plain": plain_compute, "native": native_compute}
 
 

@@ -5,6 +5,7 @@ visible, and the residual op that follows adds them in the order of ranks and ma
 """
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import cycle
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.rope_config import RopeConfig
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
+from services.worker.engine.native.experts.expert_ops import ExpertOps
 from services.worker.engine.native.layers.attention_ops import AttentionOps, RankPlace
 from services.worker.engine.native.layers.packed_layer import NativeLayer, NativeMlp
 from services.worker.engine.native.layers.packed_norm import PackedNorm
@@ -70,6 +72,7 @@ class NativeDecoder:
         self.program = Program()
         self.sampled_rows = self._normed.rows
         self._attention = AttentionOps(config, heads, place, weights.quantized)
+        self._experts = ExpertOps(config.hidden_size, weights.quantized)
         self._add_embedding(config, weights)
         # each layer ends with the norm that the next one, or the head, reads
         followers = [*weights.layers[1:], None]
@@ -106,17 +109,17 @@ class NativeDecoder:
         bias = layer.attention.output_bias
         if layer.config.parallel:
             source = self._normed if layer.mlp_norm is None else self._mlp_normed
-            self._add_mlp(layer, source, sums, accumulate=True)
-            if layer.mlp.down_bias is not None:
-                bias = layer.mlp.down_bias if bias is None else bias + layer.mlp.down_bias
+            self._add_second_part(layer, source, sums, accumulate=True)
+            if layer.down_bias is not None:
+                bias = layer.down_bias if bias is None else bias + layer.down_bias
             norm = None
         else:
             self.program.rank_barrier(sums)
             addition = Addition(sums=sums, bias=bias, norm=layer.post_attention_norm, scale=scale)
             self.program.residual(self._stream, addition, layer.mlp_norm, self._normed)
             sums = next(self._sums)
-            self._add_mlp(layer, self._normed, sums)
-            bias, norm = layer.mlp.down_bias, layer.post_mlp_norm
+            self._add_second_part(layer, self._normed, sums)
+            bias, norm = layer.down_bias, layer.post_mlp_norm
         self.program.rank_barrier(sums)
         self._add_to_stream(Addition(sums=sums, bias=bias, norm=norm, scale=scale), next_norm, follower)
 
@@ -128,15 +131,30 @@ class NativeDecoder:
         if follower is not None and follower.config.parallel and follower.mlp_norm is not None:
             self.program.residual(self._stream, None, follower.mlp_norm, self._mlp_normed)
 
-    def _add_mlp(
+    def _add_second_part(
         self, layer: NativeLayer, source: Activation, sums: PartialSums, *, accumulate: bool = False
     ) -> None:
-        mlp, inner = layer.mlp, self._inner_of(layer.mlp)
+        """The MLP, or the experts with the MLP that every token takes."""
+        mlp = layer.mlp
+        if layer.experts is not None:
+            self._experts.add(
+                self.program,
+                layer.experts,
+                source=source,
+                sums=sums,
+                accumulate=accumulate,
+                add_shared=None if mlp is None else partial(self._add_mlp, mlp, source),
+            )
+        elif mlp is not None:
+            self._add_mlp(mlp, source, sums, accumulate=accumulate)
+
+    def _add_mlp(
+        self, mlp: NativeMlp, source: Activation, sums: PartialSums, *, accumulate: bool = False
+    ) -> None:
+        inner = self._inner_of(mlp)
         self.program.linear(source, mlp.up, inner.rows.data_ptr(), inner.width)
         if mlp.inner_norm is not None:
-            part = CutRows(
-                tensor=inner.rows, first=0, count=mlp.up.columns, size=layer.config.dense_mlp.inner
-            )
+            part = CutRows(tensor=inner.rows, first=0, count=mlp.up.columns, size=mlp.inner)
             self.program.cut_norms([(part, mlp.inner_norm)], next(self._squares))
         self._add_row_parallel(inner, mlp.down, sums, accumulate=accumulate)
 

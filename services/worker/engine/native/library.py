@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from services.worker.engine.native.build import NoKernels, ensure
+from services.worker.engine.native.experts.expert_structs import ExpertSlots, RouterRule
 from services.worker.engine.native.ops import Op, OpHeader
 from services.worker.engine.native.structs import (
     AttentionLayer,
@@ -44,6 +45,8 @@ SHARED_STRUCTS: tuple[type[ctypes.Structure], ...] = (
     Rotary,
     ScoreRule,
     AttentionRows,
+    RouterRule,
+    ExpertSlots,
     OpHeader,
     *Op.__subclasses__(),
     LayerPointers,

@@ -35,7 +35,7 @@ class NativeWeights:
         norm: Before the head.
         head: Of the same ids, padded to the widest rank's.
         quantized: Matrices are bytes.
-        step_bytes: Weights that a decode step reads, without the few rows of the embedding.
+        step_bytes: Weights that a decode step of one row reads, without the few rows of the embedding.
     """
 
     embedding: Tensor
@@ -74,7 +74,6 @@ class NativeWeights:
         head = pack(kernels, matrix, _head_bias(source, config, missing), int8=quantized, rule=_rule(config))
         norm = pack_norm(config.final_norm, load_final_norm(source, config))
         assert norm is not None
-        linears = [linear for layer in layers for linear in layer.linears]
         return cls(
             embedding=embedding,
             first_id=source.own_token_ids(config.vocab_size).start,
@@ -83,7 +82,7 @@ class NativeWeights:
             norm=norm,
             head=head,
             quantized=quantized,
-            step_bytes=sum(linear.num_bytes for linear in (*linears, head)),
+            step_bytes=sum(layer.row_bytes for layer in layers) + head.num_bytes,
         )
 
 

@@ -36,18 +36,18 @@ class Activation:
     starts: Tensor | None = None
 
     @classmethod
-    def allocate(cls, features: int, quantized: bool) -> "Activation":
-        """Buffers for that many features."""
+    def allocate(cls, features: int, quantized: bool, count: int = MAX_ROWS) -> "Activation":
+        """Buffers for that many features of `count` rows."""
         width = padded(features)
-        rows = buffer(MAX_ROWS, width)
+        rows = buffer(count, width)
         if not quantized:
-            return cls(rows, floats=buffer(MAX_ROWS, width))
+            return cls(rows, floats=buffer(count, width))
         blocks = padded(features, SCALE_BLOCK) // SCALE_BLOCK
         return cls(
             rows,
-            codes=buffer(MAX_ROWS, blocks * SCALE_BLOCK, dtype=torch.int8),
-            scales=buffer(MAX_ROWS, blocks),
-            starts=buffer(MAX_ROWS, blocks, dtype=torch.int32),
+            codes=buffer(count, blocks * SCALE_BLOCK, dtype=torch.int8),
+            scales=buffer(count, blocks),
+            starts=buffer(count, blocks, dtype=torch.int32),
         )
 
     @property

@@ -30,6 +30,11 @@ class OpKind(IntEnum):
     COMPRESS = 7
     SQUARE_SUM = 8
     CUT_NORM = 9
+    ROUTE = 10
+    SORT_ROWS = 11
+    TILE_EXPERTS = 12
+    EXPERT_LINEAR = 13
+    MIX_EXPERTS = 14
 
 
 class OpHeader(ctypes.Structure):

@@ -70,7 +70,7 @@ class Program:
     def embed(self, table: Tensor, first_id: int, out: int, width: int) -> None:
         """Rows of [ids, columns] by token id into [rows, width]; zeros for the ids of other ranks."""
         num_ids, columns = table.shape
-        self._append(
+        self.append(
             EmbedOp(
                 type=STORED_TYPES[table.dtype],
                 table=address_of(table),
@@ -116,7 +116,7 @@ class Program:
             residual.bias, residual.positions = address_of(addition.bias), address_of(addition.positions)
             residual.sum_norm, residual.scale = norm_rule(addition.norm), addition.scale
             residual.assign = addition.assign
-        self._append(ResidualOp(sampled=sampled, residual=residual), stream, addition, norm, out)
+        self.append(ResidualOp(sampled=sampled, residual=residual), stream, addition, norm, out)
 
     def linear(
         self,
@@ -140,7 +140,7 @@ class Program:
             rule=weights.rule,
         )
         output.rule.accumulate = accumulate
-        self._append(
+        self.append(
             LinearOp(
                 sampled=sampled,
                 type=weights.type,
@@ -198,7 +198,7 @@ class Program:
         half, cold = cache.keys.dtype == torch.float16, 0
         if cache.cold is not None:
             cold = ctypes.addressof(cache.cold.pointers)
-        self._append(
+        self.append(
             RotateOp(
                 half=half,
                 recent_window=cold != 0,
@@ -210,8 +210,8 @@ class Program:
             inputs,
         )
         if cold:
-            self._append(CompressOp(half=half, layer=layer, cold=cold))
-        self._append(AttentionOp(half=half, layer=layer, cold=cold, rows=rows), cache, qkv, out)
+            self.append(CompressOp(half=half, layer=layer, cold=cold))
+        self.append(AttentionOp(half=half, layer=layer, cold=cold, rows=rows), cache, qkv, out)
 
     def cut_norms(self, norms: Sequence[tuple[CutRows, PackedNorm]], sums: PartialSums) -> None:
         """RMS norms, in place, over dimensions that are cut over the ranks.
@@ -238,14 +238,14 @@ class Program:
             for place, (rows, norm) in enumerate(norms)
         ]
         for rule in rules:
-            self._append(SquareSumOp(norm=rule), norms, sums)
+            self.append(SquareSumOp(norm=rule), norms, sums)
         self.rank_barrier(sums)
         for rule in rules:
-            self._append(CutNormOp(norm=rule))
+            self.append(CutNormOp(norm=rule))
 
     def tile(self, target: Activation) -> None:
         """Copies an activation's rows into its tiles."""
-        self._append(
+        self.append(
             TileOp(rows=address_of(target.rows), width=target.width, tiled=target.tiled),
             target,
         )
@@ -253,7 +253,7 @@ class Program:
     def rank_barrier(self, sums: PartialSums | None = None) -> None:
         """Waits until all ranks have written their partial sums, or their logits."""
         self._sums[len(self._ops)] = None if sums is None else sums.rows
-        self._append(RankBarrierOp())
+        self.append(RankBarrierOp())
 
     def begin_head(self) -> None:
         """Marks the ops that follow as the head, which passes without logits leave out."""
@@ -275,7 +275,8 @@ class Program:
         ops = self._ops if head else self._ops[: self._head]
         return _addresses([op for op in ops if barriers or not isinstance(op, RankBarrierOp)])
 
-    def _append(self, op: Op, *keep_alive: object) -> None:
+    def append(self, op: Op, *keep_alive: object) -> None:
+        """Adds an op, and keeps what it points to."""
         self._ops.append(op)
         self._kept_alive += keep_alive
 

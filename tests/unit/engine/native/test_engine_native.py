@@ -14,28 +14,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
-from services.worker.engine.checkpoint.weight_loader import open_source
-from services.worker.engine.collectives.base import CollectiveError, Collectives, SingleRank
+from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.collectives.base import CollectiveError, SingleRank
 from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
-from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
-from services.worker.engine.native.library import kernels
-from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
-from services.worker.engine.native.native_weights import NativeWeights
+from services.worker.engine.native.native_compute import NativeCompute
 from services.worker.engine.native.operands import MAX_ROWS
-from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import shared_bytes
-from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_threads import (
     UNEVEN,
     Blocks,
     ComputeFactory,
     make_llama,
     make_model,
+    native_ranks,
     new_sequence,
     plan_logits,
 )
@@ -50,27 +45,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 24, "intermediate_size": 100}),  # not a multiple of the vector width
 }
 pytestmark = pytest.mark.skipif(not TARGETS, reason="the kernels are for x86-64 with AVX2")
-
-
-def native(
-    target: str | None = None,
-    threads: int = 1,
-    int8: bool = False,
-    kv_dtype: torch.dtype = torch.float32,
-) -> ComputeFactory:
-    """A factory of the compiled backend."""
-
-    def make(
-        checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
-    ) -> Compute:
-        source = open_source(checkpoint, config, collectives)
-        weights = NativeWeights.load(source, config, kernels(target), int8)
-        options = NativeOptions(threads, kv_dtype, spin=False)
-        return NativeCompute(
-            kernels(target), config, weights, collectives, sizes=PoolSizes(num_blocks), options=options
-        )
-
-    return make
 
 
 def some_tokens(count: int, seed: int) -> list[int]:
@@ -118,7 +92,7 @@ def test_all_instruction_sets_agree(models: dict[str, Path], name: str) -> None:
     wanted = plan_logits(models[name], 1, mixed_plans())
     for target in TARGETS:
         for found, plain in zip(
-            plan_logits(models[name], 1, mixed_plans(), compute=native(target)), wanted, strict=True
+            plan_logits(models[name], 1, mixed_plans(), compute=native_ranks(target)), wanted, strict=True
         ):
             torch.testing.assert_close(found, plain, atol=1e-4, rtol=0)
 
@@ -156,11 +130,11 @@ def test_same_bits_in_any_batch(
         ]
 
     for target in TARGETS:
-        reference = last_logits(models[name], whole, native(target, 1, int8, kv_dtype))
+        reference = last_logits(models[name], whole, native_ranks(target, 1, int8, kv_dtype))
         assert torch.isfinite(reference).all()
         for plans in (in_pieces, beside_others):
             for threads in (1, 2, 3):
-                found = last_logits(models[name], plans, native(target, threads, int8, kv_dtype))
+                found = last_logits(models[name], plans, native_ranks(target, threads, int8, kv_dtype))
                 assert torch.equal(found, reference)
 
 
@@ -177,8 +151,8 @@ def test_a_batch_beyond_one_pass_gives_the_same_bits(tmp_path: Path) -> None:
         StepPlan(step_id=i, admit=[new_sequence(i, text)], slices=[apart.slice(i, 0, text)])
         for i, text in enumerate(texts)
     ]
-    found = plan_logits(model, 1, [together], num_blocks=128, compute=native())[0]
-    wanted = torch.cat(plan_logits(model, 1, one_by_one, num_blocks=128, compute=native()))
+    found = plan_logits(model, 1, [together], num_blocks=128, compute=native_ranks())[0]
+    wanted = torch.cat(plan_logits(model, 1, one_by_one, num_blocks=128, compute=native_ranks()))
     assert found.shape == (3, 203)
     assert torch.equal(found, wanted)
 
@@ -189,7 +163,9 @@ def test_half_precision_weights_are_computed_exactly(tmp_path: Path, dtype: torc
     plans = mixed_plans()
     wanted = plan_logits(half, 1, plans)
     for target in TARGETS:
-        for found, plain in zip(plan_logits(half, 1, plans, compute=native(target)), wanted, strict=True):
+        for found, plain in zip(
+            plan_logits(half, 1, plans, compute=native_ranks(target)), wanted, strict=True
+        ):
             torch.testing.assert_close(found, plain, atol=1e-4, rtol=0)
 
 
@@ -198,7 +174,9 @@ def test_int8_is_near(models: dict[str, Path], name: str) -> None:
     plans = mixed_plans()
     wanted = plan_logits(models[name], 1, plans)
     results = [
-        plan_logits(models[name], world, plans, compute=native(target, int8=True, kv_dtype=torch.float16))
+        plan_logits(
+            models[name], world, plans, compute=native_ranks(target, int8=True, kv_dtype=torch.float16)
+        )
         for target in TARGETS
         for world in ((1, 2, 3) if name in UNEVEN else (1, 2))
     ]
@@ -215,10 +193,10 @@ def test_int8_does_not_depend_on_uneven_shares(models: dict[str, Path]) -> None:
     would be 0.022 and more.
     """
     model, plans = models["nine heads on three"], mixed_plans()
-    wanted = plan_logits(model, 1, plans, compute=native(int8=True))
+    wanted = plan_logits(model, 1, plans, compute=native_ranks(int8=True))
     for world in (2, 3):
         for found, one in zip(
-            plan_logits(model, world, plans, compute=native(int8=True)), wanted, strict=True
+            plan_logits(model, world, plans, compute=native_ranks(int8=True)), wanted, strict=True
         ):
             error = (found - one).square().mean().sqrt() / one.square().mean().sqrt()
             assert error < 0.015
@@ -227,7 +205,7 @@ def test_int8_does_not_depend_on_uneven_shares(models: dict[str, Path]) -> None:
 
 def test_variants_of_the_instruction_set_agree_on_int8(models: dict[str, Path]) -> None:
     plans = mixed_plans()
-    results = [plan_logits(models["plain"], 1, plans, compute=native(t, int8=True)) for t in TARGETS]
+    results = [plan_logits(models["plain"], 1, plans, compute=native_ranks(t, int8=True)) for t in TARGETS]
     for result in results[1:]:
         for found, wanted in zip(result, results[0], strict=True):
             torch.testing.assert_close(found, wanted, atol=1e-3, rtol=0)
@@ -247,7 +225,7 @@ def test_damage_shows_in_its_own_row_only(tmp_path: Path, int8: bool) -> None:
         admit=[new_sequence(1, [1, 2, 3]), new_sequence(2, [4, 7, 5])],
         slices=[blocks.slice(1, 0, [1, 2, 3]), blocks.slice(2, 0, [4, 7, 5])],
     )
-    logits = plan_logits(model, 1, [plan], compute=native(int8=int8))[0]
+    logits = plan_logits(model, 1, [plan], compute=native_ranks(int8=int8))[0]
     assert torch.isfinite(logits[0]).all()
     assert torch.isnan(logits[1]).all()
 
@@ -266,12 +244,12 @@ def shared() -> Iterator[int]:
 def test_ranks_meet_in_shared_memory(models: dict[str, Path], shared: int, name: str, world: int) -> None:
     """Ranks run as threads; their kernels exchange data over the same shared file as processes do."""
     model, plans = models[name], mixed_plans()
-    wanted = plan_logits(model, world, plans, compute=native())
+    wanted = plan_logits(model, world, plans, compute=native_ranks())
 
     def one(rank: int) -> list[Tensor]:
         collectives = SharedMemoryCollectives(shared, rank, world, timeout_s=20)
         with open_checkpoint(model) as checkpoint:
-            compute = native(threads=rank + 1)(checkpoint, read_config(model), collectives, 64)
+            compute = native_ranks(threads=rank + 1)(checkpoint, read_config(model), collectives, 64)
         runner, rows = Runner(compute), []
         for plan in plans:
             logits = runner.compute_logits(plan)[1]
@@ -295,7 +273,7 @@ def test_a_missing_rank_is_named(models: dict[str, Path], shared: int) -> None:
     def one(rank: int) -> None:
         collectives = SharedMemoryCollectives(shared, rank, 2, timeout_s=20)
         with open_checkpoint(model) as checkpoint:
-            compute = native()(checkpoint, read_config(model), collectives, 64)
+            compute = native_ranks()(checkpoint, read_config(model), collectives, 64)
         loaded.wait(20)
         if rank == 0:
             collectives.timeout_s = 0.2
@@ -322,7 +300,7 @@ def test_threads_end_with_the_computing(models: dict[str, Path]) -> None:
     before = helpers()
     model = models["plain"]
     with open_checkpoint(model) as checkpoint:
-        compute = native(threads=3)(checkpoint, read_config(model), SingleRank(), 64)
+        compute = native_ranks(threads=3)(checkpoint, read_config(model), SingleRank(), 64)
     assert isinstance(compute, NativeCompute)
     wait_for(before + 2)
     compute.close()

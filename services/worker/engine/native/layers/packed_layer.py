@@ -5,10 +5,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.layer_weights import AttentionWeights, MlpWeights
+from services.worker.engine.checkpoint.layer_weights import AttentionWeights, ExpertsWeights, MlpWeights
 from services.worker.engine.checkpoint.weight_loader import WeightSource, load_layer
-from services.worker.engine.config.layer_config import AttentionConfig, LayerConfig, MlpConfig
+from services.worker.engine.config.layer_config import (
+    AttentionConfig,
+    ExpertsConfig,
+    LayerConfig,
+    MlpConfig,
+)
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.native.experts.packed_experts import PackedExperts, pack_experts
 from services.worker.engine.native.layers.packed_norm import PackedNorm, pack_norm
 from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.packed_weights import PackedLinear, pack, padded, vector
@@ -59,30 +65,46 @@ class NativeMlp:
         down: Without its bias.
         down_bias: [padded hidden].
         inner_norm: [padded inner].
+        inner: Inner features of all ranks.
     """
 
     up: PackedLinear
     down: PackedLinear
     down_bias: Tensor | None
     inner_norm: PackedNorm | None
+    inner: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeLayer:
-    """One decoder layer; a norm that it does not have is None."""
+    """One decoder layer; a norm that it does not have is None.
+
+    Attributes:
+        mlp: The MLP; of a layer with experts the one that every token takes, or None.
+        experts: None: the layer is dense.
+    """
 
     config: LayerConfig
     input_norm: PackedNorm | None
     attention: NativeAttention
     post_attention_norm: PackedNorm | None
     mlp_norm: PackedNorm | None
-    mlp: NativeMlp
+    mlp: NativeMlp | None
+    experts: PackedExperts | None
     post_mlp_norm: PackedNorm | None
 
     @property
-    def linears(self) -> tuple[PackedLinear, ...]:
-        """All matrices."""
-        return self.attention.qkv, self.attention.output, self.mlp.up, self.mlp.down
+    def down_bias(self) -> Tensor | None:
+        """What is added once to the sum of the ranks' parts of the MLP."""
+        return None if self.mlp is None else self.mlp.down_bias
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of weights that a pass with a single row reads."""
+        linears = [self.attention.qkv, self.attention.output]
+        if self.mlp is not None:
+            linears += [self.mlp.up, self.mlp.down]
+        return sum(linear.num_bytes for linear in linears) + (self.experts.row_bytes if self.experts else 0)
 
 
 def pack_layer(
@@ -91,7 +113,6 @@ def pack_layer(
     """Reads and packs this rank's share of a layer."""
     layer = config.layers[index]
     weights = load_layer(source, config, index, torch.float32 if int8 else None)
-    assert isinstance(weights.mlp, MlpWeights)
     own = config.heads_of(source.collectives.rank, source.collectives.world)
     slopes = alibi_slopes(config.num_heads)[own.start : own.stop] if layer.attention.alibi else None
     return NativeLayer(
@@ -100,7 +121,8 @@ def pack_layer(
         attention=_pack_attention(kernels, layer.attention, weights.attention, slopes, int8=int8),
         post_attention_norm=pack_norm(layer.post_attention_norm, weights.post_attention_norm),
         mlp_norm=pack_norm(layer.mlp_norm, weights.mlp_norm),
-        mlp=_pack_mlp(kernels, layer.dense_mlp, weights.mlp, int8=int8),
+        mlp=_pack_shared(kernels, layer.mlp, weights.mlp, int8=int8),
+        experts=_pack_experts(kernels, layer.mlp, weights.mlp, source.collectives.rank, int8=int8),
         post_mlp_norm=pack_norm(layer.post_mlp_norm, weights.post_mlp_norm),
     )
 
@@ -127,13 +149,50 @@ def _pack_attention(
     )
 
 
+def _rule(config: MlpConfig) -> OutputRule:
+    return OutputRule(activation=_ACTIVATIONS[config.activation], gated=config.gated)
+
+
+def _pack_shared(
+    kernels: KernelLibrary,
+    config: MlpConfig | ExpertsConfig,
+    weights: MlpWeights | ExpertsWeights,
+    *,
+    int8: bool,
+) -> NativeMlp | None:
+    """The MLP that every token takes."""
+    if isinstance(config, ExpertsConfig):
+        assert isinstance(weights, ExpertsWeights)
+        if config.shared is None or weights.shared is None:
+            return None
+        return _pack_mlp(kernels, config.shared, weights.shared, int8=int8)
+    assert isinstance(weights, MlpWeights)
+    return _pack_mlp(kernels, config, weights, int8=int8)
+
+
+def _pack_experts(
+    kernels: KernelLibrary,
+    config: MlpConfig | ExpertsConfig,
+    weights: MlpWeights | ExpertsWeights,
+    rank: int,
+    *,
+    int8: bool,
+) -> PackedExperts | None:
+    if not isinstance(config, ExpertsConfig):
+        return None
+    assert isinstance(weights, ExpertsWeights)
+    rule = _rule(config.expert)
+    return pack_experts(kernels, config, weights, rule, int8=int8, first_rank=rank == 0)
+
+
 def _pack_mlp(kernels: KernelLibrary, config: MlpConfig, weights: MlpWeights, *, int8: bool) -> NativeMlp:
-    rule = OutputRule(activation=_ACTIVATIONS[config.activation], gated=config.gated)
+    rule = _rule(config)
     return NativeMlp(
         up=pack(kernels, weights.gate_up, weights.gate_up_bias, int8=int8, rule=rule),
         down=pack(kernels, weights.down, int8=int8),
         down_bias=_row_bias(weights.down_bias),
         inner_norm=pack_norm(config.inner_norm, weights.inner_norm),
+        inner=config.inner,
     )
 
 

@@ -7,6 +7,7 @@ from services.worker.engine.config.layer_config import (
     NormConfig,
 )
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.native.experts.packed_experts import unsupported_experts
 from services.worker.engine.native.library import MAX_HEAD_DIM
 
 
@@ -20,11 +21,15 @@ def unsupported(config: ModelConfig) -> str | None:
 
 
 def _unsupported_layer(layer: LayerConfig) -> str | None:
-    if isinstance(layer.mlp, ExpertsConfig):
-        return "the kernels do not compute experts"
     if layer.parallel and (layer.post_attention_norm or layer.post_mlp_norm):
         return "the kernels compute no norms after the two parts of a parallel layer"
-    cut = (*_cut_norms(layer.attention), layer.mlp.inner_norm)
+    if isinstance(layer.mlp, ExpertsConfig):
+        mlp_norm, reason = None, unsupported_experts(layer.mlp)
+        if reason is not None:
+            return reason
+    else:
+        mlp_norm = layer.mlp.inner_norm
+    cut = (*_cut_norms(layer.attention), mlp_norm)
     if any(norm is not None and (norm.kind != "rms" or norm.bias) for norm in cut):
         return "the kernels compute no layer norm over what several ranks have"
     return None

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "blocks.h"
-#include "ops.h"
+#include "experts/expert_ops.h"
 #include "rank_barrier.h"
 
 namespace ryz {
@@ -79,6 +79,24 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(SquareSumOp), FIELD(SquareSumOp, header), FIELD(SquareSumOp, norm),
     STRUCT(CutNormOp), FIELD(CutNormOp, header), FIELD(CutNormOp, norm),
     STRUCT(RankBarrierOp), FIELD(RankBarrierOp, header),
+
+    STRUCT(RouterRule), FIELD(RouterRule, scoring), FIELD(RouterRule, normalize), FIELD(RouterRule, groups),
+    FIELD(RouterRule, chosen_groups), FIELD(RouterRule, group_best), FIELD(RouterRule, scale),
+    FIELD(RouterRule, selection_bias),
+    STRUCT(ExpertSlots), FIELD(ExpertSlots, experts), FIELD(ExpertSlots, chosen), FIELD(ExpertSlots, choices),
+    FIELD(ExpertSlots, shares), FIELD(ExpertSlots, slots), FIELD(ExpertSlots, begins), FIELD(ExpertSlots, active),
+    FIELD(ExpertSlots, rows), FIELD(ExpertSlots, owners),
+    STRUCT(RouteOp), FIELD(RouteOp, header), FIELD(RouteOp, rule), FIELD(RouteOp, slots), FIELD(RouteOp, logits),
+    FIELD(RouteOp, stride),
+    STRUCT(SortRowsOp), FIELD(SortRowsOp, header), FIELD(SortRowsOp, slots),
+    STRUCT(TileExpertsOp), FIELD(TileExpertsOp, header), FIELD(TileExpertsOp, by_slot), FIELD(TileExpertsOp, slots),
+    FIELD(TileExpertsOp, rows), FIELD(TileExpertsOp, width), FIELD(TileExpertsOp, tiled),
+    STRUCT(ExpertLinearOp), FIELD(ExpertLinearOp, header), FIELD(ExpertLinearOp, type), FIELD(ExpertLinearOp, slots),
+    FIELD(ExpertLinearOp, input), FIELD(ExpertLinearOp, weights), FIELD(ExpertLinearOp, inputs),
+    FIELD(ExpertLinearOp, panels), FIELD(ExpertLinearOp, output),
+    STRUCT(MixExpertsOp), FIELD(MixExpertsOp, header), FIELD(MixExpertsOp, accumulate), FIELD(MixExpertsOp, slots),
+    FIELD(MixExpertsOp, parts), FIELD(MixExpertsOp, shared), FIELD(MixExpertsOp, gate),
+    FIELD(MixExpertsOp, gate_stride), FIELD(MixExpertsOp, out), FIELD(MixExpertsOp, width),
 
     STRUCT(LayerPointers), FIELD(LayerPointers, keys), FIELD(LayerPointers, values), FIELD(LayerPointers, key_scales),
     FIELD(LayerPointers, value_scales), FIELD(LayerPointers, item_bytes), FIELD(LayerPointers, sliding),

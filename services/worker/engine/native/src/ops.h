@@ -22,6 +22,11 @@ enum OpKind {
   COMPRESS = 7,
   SQUARE_SUM = 8,
   CUT_NORM = 9,
+  ROUTE = 10,  // this one and those that follow: experts/expert_ops.h
+  SORT_ROWS = 11,
+  TILE_EXPERTS = 12,
+  EXPERT_LINEAR = 13,
+  MIX_EXPERTS = 14,
 };
 
 struct OpHeader {  // the first member of every op

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "experts/expert_ops.h"
 #include "layout.h"
 #include "ops.h"
 #include "pack.h"
@@ -16,7 +17,8 @@ enum TimeOf { T_LINEARS = 0, T_ATTENTION = 1, T_RANK_BARRIERS = 2, T_ROWS = 3 };
 
 TimeOf time_of(int kind) {
   switch (kind) {
-    case LINEAR: return T_LINEARS;
+    case LINEAR:
+    case EXPERT_LINEAR: return T_LINEARS;
     case ROTATE:
     case COMPRESS:
     case ATTENTION: return T_ATTENTION;
@@ -52,6 +54,11 @@ int run(ThreadPool& pool, RankBarrier* ranks, const OpHeader* const* ops, int co
         case TILE: share((const TileOp&)op); break;
         case SQUARE_SUM: share((const SquareSumOp&)op); break;
         case CUT_NORM: share((const CutNormOp&)op); break;
+        case ROUTE: share((const RouteOp&)op); break;
+        case SORT_ROWS: share((const SortRowsOp&)op); break;
+        case TILE_EXPERTS: share((const TileExpertsOp&)op); break;
+        case EXPERT_LINEAR: share((const ExpertLinearOp&)op); break;
+        case MIX_EXPERTS: share((const MixExpertsOp&)op); break;
         case RANK_BARRIER:
           if (thread == 0) {
             ranks->publish();
