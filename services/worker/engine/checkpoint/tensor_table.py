@@ -126,7 +126,11 @@ def file_names(model: Path, config: ModelConfig) -> FileNames:
         model: A directory in Hugging Face format, or a GGUF file.
         config: Its shape.
     """
-    return names_in_file(model) if is_gguf(model) else family_of(config.architecture).names
+    if is_gguf(model):
+        return names_in_file(model)
+    family = family_of(config.architecture)
+    assert family is not None  # read_config has accepted it
+    return family.names
 
 
 def stored_tensors(model: Path) -> dict[str, StoredTensor]:

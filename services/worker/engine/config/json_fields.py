@@ -63,6 +63,12 @@ class JsonFields:
         """Says that these fields have no effect in the state that the others describe."""
         self.known.update(self.named(name) for name in names)
 
+    def not_null(self, *names: str) -> None:
+        """Refuses null in fields where it is another value than the default."""
+        for name in names:
+            if self.named(name) in self.raw and self.raw[self.named(name)] is None:
+                raise self.error(name, "absent or a value, because null has a meaning of its own")
+
     def unread(self) -> Iterator[tuple["JsonFields", str]]:
         """Fields that nothing has read, here and in objects that were read; null is no field."""
         for name, value in self.raw.items():

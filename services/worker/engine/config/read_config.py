@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.engine.config.families.neutral_fields import NEUTRAL, WITHOUT_EFFECT
-from services.worker.engine.config.families.registry import FAMILIES
+from services.worker.engine.config.families.registry import FAMILIES, family_of
 from services.worker.engine.config.json_fields import JsonFields, ModelError, read_json
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.whole_norms import with_whole_norms
@@ -33,7 +33,7 @@ def read_config(model: Path) -> ModelConfig:
     known = ", ".join(FAMILIES)
     if not isinstance(architectures, list) or len(architectures) != 1:
         raise ModelError(f"{path}: `architectures` must name one of {known}, got {shown(architectures)}")
-    family = FAMILIES.get(architectures[0]) if isinstance(architectures[0], str) else None
+    family = family_of(architectures[0]) if isinstance(architectures[0], str) else None
     if family is None:
         raise ModelError(f"{path}: architecture {shown(architectures[0])} is not supported; known: {known}")
     fields = JsonFields(path, raw)

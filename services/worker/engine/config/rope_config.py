@@ -108,7 +108,7 @@ def read_rope(
     # the first one present, in the order of transformers
     name = next((n for n in ("rope_scaling", "rope_parameters") if config.get(n)), "rope_parameters")
     fields = config.table(name) if config.get(name) else config.with_defaults(**{name: {}}).table(name)
-    if not fields.raw:
+    if config.get(name) is None:
         fields = fields.with_defaults(**defaults.fields)
     nested = any(isinstance(value, dict) for value in fields.raw.values())
     if nested and not layer_kind and not defaults.by_kind:

@@ -106,6 +106,7 @@ def _v3(fields: JsonFields) -> ModelConfig:
     experts = replace(experts, scale=fields.number("routed_scaling_factor", 2.5))
     fields.require("scoring_func", "sigmoid")
     fields.require("topk_method", "noaux_tc")
+    fields.not_null("rope_interleave")
     fields.require("rope_interleave", True)
     return decoder(fields, shape, dense_first(fields, shape, layer, experts, 3), final_norm=norm)
 

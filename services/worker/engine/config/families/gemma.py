@@ -57,8 +57,9 @@ def _gemma2(fields: JsonFields) -> ModelConfig:
     rope = read_rope(fields, shape.head_dim, shape.positions)
     layer = _soft_layer(fields, norm, rope, optional_number(fields, "attn_logit_softcapping", 50.0))
     kinds = layer_kinds(fields, shape, every(2, shape))
-    layers = windowed(layer, kinds, window_of(fields, kinds, 4096))
-    return _soft_decoder(fields, shape, layers, norm, softcap=30.0)
+    window = window_of(fields, kinds, 4096)
+    fields.require("sliding_window_size", window)  # in some files on the hub, and read by no implementation
+    return _soft_decoder(fields, shape, windowed(layer, kinds, window), norm, softcap=30.0)
 
 
 def _gemma3(fields: JsonFields) -> ModelConfig:

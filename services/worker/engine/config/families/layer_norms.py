@@ -37,6 +37,12 @@ def _stablelm(fields: JsonFields) -> ModelConfig:
 def _starcoder2(fields: JsonFields) -> ModelConfig:
     shape, norm = read_shape(fields, positions=4096, kv_heads=2), layer_norm(fields, "norm_epsilon")
     bias = fields.flag("use_bias", True)
+    # in files on the hub, and not read by transformers
+    fields.ignore("activation_function", "layer_norm_epsilon")
+    for name, value in (("mlp_type", "default"), ("norm_type", "layer_norm"), ("scale_attn_weights", True)):
+        fields.require(name, value)
+    for name in ("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"):
+        fields.ignore(name)
     layer = llama_layer(
         fields.with_defaults(hidden_act="gelu_pytorch_tanh"),
         shape,

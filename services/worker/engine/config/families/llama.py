@@ -117,6 +117,7 @@ def _smollm3(fields: JsonFields) -> ModelConfig:
         fields, shape, norm, qkv_bias=bias, output_bias=bias, mlp_bias=fields.flag("mlp_bias"), rope=rope
     )
     rotated = _rotated_layers(fields, shape)
+    fields.ignore("max_window_layers")  # in files on the hub, and not read by transformers
     used = fields.flag("use_sliding_window") and not fields.missing("sliding_window")
     default = tuple(SLIDING if used and not each else FULL for each in rotated)
     kinds = layer_kinds(fields, shape, default)
@@ -143,6 +144,7 @@ def _rotated_layers(fields: JsonFields, shape: Shape) -> list[bool]:
 def granite_layer(fields: JsonFields, shape: Shape, norm: NormConfig, mlp_bias: bool) -> LayerConfig:
     """A layer with multipliers of its scores and of what it adds."""
     bias = fields.flag("attention_bias")
+    fields.not_null("attention_multiplier", "residual_multiplier", "embedding_multiplier", "logits_scaling")
     layer = llama_layer(fields, shape, norm, qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias)
     attention = replace(layer.attention, scale=fields.number("attention_multiplier", 1.0))
     return replace(layer, attention=attention, residual_scale=fields.number("residual_multiplier", 1.0))

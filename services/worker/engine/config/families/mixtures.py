@@ -155,6 +155,7 @@ def _granitemoe(fields: JsonFields) -> ModelConfig:
 
 def grouped_experts(fields: JsonFields, experts: ExpertsConfig, groups: int, chosen: int) -> ExpertsConfig:
     """Experts that are scored one by one and chosen from the best groups (DeepSeek-V3)."""
+    fields.not_null("norm_topk_prob")
     count = fields.integer("n_group", groups, most=experts.count)
     taken = fields.integer("topk_group", chosen, most=count)
     if experts.count % count or experts.count // count < 2:

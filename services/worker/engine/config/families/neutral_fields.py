@@ -10,6 +10,7 @@ WITHOUT_EFFECT = frozenset(
     gradient_checkpointing low_cpu_mem_usage chunk_size_feed_forward init_device unsloth_fixed unsloth_version
     bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id cls_token_id mask_token_id
     decoder_start_token_id image_token_id image_token_index boi_token_index eoi_token_index eoi_token_id
+    model_max_length
     tokenizer_class tokenizer_name prefix task_specific_params finetuning_task problem_type id2label label2id
     num_labels max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty
     temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size

@@ -123,6 +123,7 @@ def _mpt(fields: JsonFields) -> ModelConfig:
         num_attention_heads="n_heads",
         max_position_embeddings="max_seq_len",
     )
+    fields.ignore("init_config")
     _require(fields, _MPT)
     attention_fields = fields.table("attn_config")
     _require(attention_fields, _MPT_ATTENTION)

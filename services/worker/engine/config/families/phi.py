@@ -41,6 +41,8 @@ def _phi(fields: JsonFields) -> ModelConfig:
 
 def _phi3(fields: JsonFields) -> ModelConfig:
     shape, norm = read_shape(fields, positions=4096), rms_norm(fields, 1e-5)
+    for name, value in (("full_attn_mod", 1), ("interpolate_factor", 1), ("lm_head_bias", False)):
+        fields.require(name, value)  # in files on the hub, and not read by transformers
     layer = llama_layer(fields, shape, norm, rope=RopeDefaults(part=1.0, original=4096))
     if not fields.missing("sliding_window"):
         layer = replace(layer, attention=replace(layer.attention, window=fields.integer("sliding_window")))

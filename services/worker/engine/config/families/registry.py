@@ -24,6 +24,10 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def family_of(architecture: str) -> Family:
-    """The family of an architecture that `read_config` has accepted."""
-    return FAMILIES[architecture]
+# names of the same architecture in files that came with code of their own
+OTHER_NAMES = {"MPTForCausalLM": "MptForCausalLM"}
+
+
+def family_of(architecture: str) -> Family | None:
+    """The family of an architecture; None if it is not known."""
+    return FAMILIES.get(OTHER_NAMES.get(architecture, architecture))
