@@ -7,8 +7,10 @@ PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13 python3.1
 	$$name -c '$(RECENT)' 2>/dev/null && command -v $$name && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+COVERAGE := .coverage.json
 COVERAGE_FLOOR ?= 92
-JOBS ?= 3
+# two processes for two cores would often wait for services; see tests/kits/side_by_side.py
+JOBS ?= 4
 # tests without a marker that needs a machine or a time of its own
 ORDINARY := not compose and not gpu and not models
 WHEEL_PLATFORM ?= $(subst -,_,$(shell uname -s | tr A-Z a-z)-$(shell uname -m))
@@ -16,6 +18,7 @@ INPUTS := pyproject.toml constraints.txt
 # where torch comes from on a machine without an NVIDIA driver; empty: from pip's own index, with CUDA
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 NATIVE := services/worker/engine/native
+MEASURED := $(BIN)/python -W "ignore:Unable to activate pytest branch coverage:RuntimeWarning" -m slipcover
 
 # An environment that forbids bytecode would have hundreds of test processes compile the whole tree again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -37,11 +40,8 @@ test: dev ## the tests that need neither Docker nor a GPU, with coverage (ARGS="
 ifdef ARGS
 	$(BIN)/python -m pytest -m "$(ORDINARY)" $(ARGS)
 else
-	@$(BIN)/python -m pytest -m "$(ORDINARY)" -n $(JOBS) --dist loadfile --no-loadscope-reorder \
-		--cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) || { \
-	echo "==> what failed, once more and alone: some tests measure time, and others ran beside them"; \
-	$(BIN)/python -m pytest -m "$(ORDINARY)" --last-failed --last-failed-no-failures none && \
-	$(BIN)/coverage report --format=total --fail-under=$(COVERAGE_FLOOR); }
+	@$(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	@$(MEASURED) --merge $(COVERAGE) --out $(COVERAGE) --skip-covered --fail-under $(COVERAGE_FLOOR)
 endif
 
 chaos: dev ## the same faults as in `make test`, for as long as it takes to trust them: an hour or two (FIGURES: a file for the counts)
@@ -93,7 +93,7 @@ sbom: dev ## write what .venv has from PyPI into build/sbom.json (CycloneDX)
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o build/sbom.json $(BIN)/python
 
 clean: ## remove .venv, caches and the state of stacks
-	rm -rf $(VENV) .ryz .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* build *.egg-info $(NATIVE)/build
+	rm -rf $(VENV) .ryz .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage.* build *.egg-info $(NATIVE)/build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -5,7 +5,7 @@ tests of a run: use names of your own.
 """
 
 import os
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import structlog
@@ -13,17 +13,7 @@ import structlog
 from shared.bus.memory import MemoryBus
 from shared.bus.nats import NatsBus
 from tests.kits.servers import GuardedRedis, NatsServer, RedisServer
-from tests.kits.side_by_side import StackScheduling, sort_for_many_processes
-
-# the processes of these tests are not measured; what runs in the test process is
-UNMEASURED = (
-    "tests/e2e/",
-    "tests/chaos/",
-    "tests/integration/bus/",
-    "tests/integration/gateway/",
-    "tests/integration/security/",
-    "tests/integration/worker/test_turns_",
-)
+from tests.kits.side_by_side import StackScheduling, give_way, sort_for_many_processes
 
 
 @pytest.fixture(scope="session")
@@ -81,23 +71,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put long files first where several processes share the work."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         sort_for_many_processes(items)
+        give_way(os.environ["PYTEST_XDIST_WORKER"])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> StackScheduling:
     """Keep files together that share a stack."""
     return StackScheduling(config, log)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Start processes without coverage in `UNMEASURED`: a service then starts in two thirds of the CPU time.
-
-    Other tests run the same code in the test process.
-    """
-    config = os.environ.pop("COVERAGE_PROCESS_CONFIG", None) if item.nodeid.startswith(UNMEASURED) else None
-    try:
-        return (yield)
-    finally:
-        if config is not None:
-            os.environ["COVERAGE_PROCESS_CONFIG"] = config

@@ -1,40 +1,84 @@
 """Distributes tests over parallel processes and orders them.
 
 All tests of a file run in one process, so that module fixtures are made once. Files that use the same package
-stack run in one process, too. Files with whole stacks run first because they take longest.
+stack run in one process, too. Half of the processes begin with files that start services and wait for them, the
+other half with files that compute. Long files begin before short ones, which fill the gaps at the end.
 """
+
+import os
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
-FOLDERS = ("e2e", "chaos", "integration", "contract", "unit")
+from tests.kits.file_times import SECONDS
+
+STACK_FOLDERS = ("e2e", "chaos", "integration")
+# A stack is stopped when its process goes on to another folder.
 SHARED_STACKS = {
-    "tests/e2e/conftest.py": ("conversation", "cutoffs", "garbage", "sessions", "story"),
+    "tests/e2e/conftest.py": (
+        "bus_users", "clients/test_bad_demands", "conversation", "cutoffs", "garbage", "sessions", "story",
+    ),
     "tests/chaos/conftest.py::pair": ("broker", "failover", "failover_http", "rolling_restart"),
     "tests/chaos/conftest.py::chaos": ("kv_tier", "redis_and_group"),
-}
+}  # fmt: skip
+# Processes that compute give way to services under test, some of which have time limits.
+COMPUTING_NICENESS = 5
 _STACK_OF = {
-    f"{stack.partition('/conftest.py')[0]}/test_{name}.py": stack
+    f"{stack.partition('/conftest.py')[0]}/{name if '/' in name else f'test_{name}'}.py": stack
     for stack, names in SHARED_STACKS.items()
     for name in names
 }
+_SECONDS = {_STACK_OF.get(file, file): 0 for file in SECONDS}
+for _file, _seconds in SECONDS.items():
+    _SECONDS[_STACK_OF.get(_file, _file)] += _seconds
+
+
+def scope_of(nodeid: str) -> str:
+    """Returns the file of a test, or the stack that several files share."""
+    file = nodeid.partition("::")[0]
+    return _STACK_OF.get(file, file)
+
+
+def starts_services(scope: str) -> bool:
+    """Returns whether tests of the scope start services, rather than compute in the test process."""
+    return scope.split("/")[1] in STACK_FOLDERS
+
+
+def takes_stacks(worker: str) -> bool:
+    """Returns whether a process of xdist (`gw0`, `gw1`, ...) begins with files that start services."""
+    return int(worker.removeprefix("gw")) % 2 == 0
 
 
 def sort_for_many_processes(items: list[pytest.Item]) -> None:
-    """Sort tests by the order of `FOLDERS`; files that share a stack come first."""
+    """Sort tests by the time of their scope, longest first; then those that start services."""
 
-    def rank(item: pytest.Item) -> tuple[int, str]:
-        file = item.nodeid.partition("::")[0]
-        folder = file.split("/")[1]
-        place = FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
-        return (place if file not in _STACK_OF else -1), _STACK_OF.get(file, "")
+    def rank(item: pytest.Item) -> tuple[int, bool, str]:
+        scope = scope_of(item.nodeid)
+        return -_SECONDS.get(scope, 0), not starts_services(scope), scope
 
     items.sort(key=rank)
 
 
+def give_way(worker: str) -> None:
+    """Lower the priority of this process if it computes while others wait for services."""
+    if not takes_stacks(worker):
+        os.nice(COMPUTING_NICENESS)
+
+
 class StackScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives each process one file after another, or all files that share a stack."""
+    """Gives each process one scope after another, of its kind for as long as there are some."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return _STACK_OF.get(file, file)
+        return scope_of(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        stacks, had = takes_stacks(node.gateway.id), list(self.assigned_work.get(node, ()))
+        left = had[-1].rpartition("/")[0] if had and had[-1] in SHARED_STACKS else None
+
+        def rank(scope: str) -> tuple[bool, bool]:
+            """Put last what is of the other kind, or else keeps a shared stack running."""
+            return starts_services(scope) != stacks, left is not None and scope.startswith(left)
+
+        self.workqueue.move_to_end(min(self.workqueue, key=rank), last=False)
+        super()._assign_work_unit(node)
