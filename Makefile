@@ -13,6 +13,9 @@ COVERAGE_FLOOR ?= 92
 JOBS ?= 4
 # tests without a marker that needs a machine or a time of its own
 ORDINARY := not compose and not gpu and not models
+# tests outside of tests/chaos that have a long form, too
+LONG_FORMS := tests/e2e/test_overflow.py tests/integration/engine/test_engine_fork_server.py \
+	tests/unit/worker/text/test_worker_schema_enforcement.py
 WHEEL_PLATFORM ?= $(subst -,_,$(shell uname -s | tr A-Z a-z)-$(shell uname -m))
 INPUTS := pyproject.toml constraints.txt
 # where torch comes from on a machine without an NVIDIA driver; empty: from pip's own index, with CUDA
@@ -45,7 +48,7 @@ else
 endif
 
 chaos: dev ## the same faults as in `make test`, for as long as it takes to trust them: an hour or two (FIGURES: a file for the counts)
-	RYZ_CHAOS=full RYZ_CHAOS_FIGURES=$(FIGURES) $(BIN)/python -m pytest tests/chaos $(ARGS)
+	RYZ_CHAOS=full RYZ_CHAOS_FIGURES=$(FIGURES) $(BIN)/python -m pytest tests/chaos $(LONG_FORMS) $(ARGS)
 
 test-models: dev ## every supported architecture in every mode against transformers; `make test` runs a cut of it
 	$(BIN)/python -m pytest -m models -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)

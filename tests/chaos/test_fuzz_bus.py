@@ -28,7 +28,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
-NUM_MESSAGES = scaled(1_500, 100_000)
+NUM_MESSAGES = scaled(600, 100_000)
 MAX_PAYLOAD = 2**20  # bytes; a larger message ends the sender's connection
 PACE = 50  # messages between two flushes
 CHECKS = scaled(2, 20)

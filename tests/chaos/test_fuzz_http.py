@@ -25,7 +25,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
-NUM_REQUESTS = scaled(1_000, 100_000)
+NUM_REQUESTS = scaled(400, 100_000)
 CHECKS = scaled(2, 20)
 ANSWER_S = 45.0  # longest wait for an answer; request deadlines are shorter
 ENDS = {f"response.{end}" for end in ("completed", "incomplete", "failed", "cancelled")} | {"message_stop"}

@@ -1,7 +1,7 @@
 """Sessions that overflow: the first turn's group is kept busy, so the second turn runs on the other group.
 
-There are fifty greedy sessions and fifty at temperature 1. The other group fetches their KV from the store.
-Its answer must have the same tokens as an answer of the first group.
+There are fifty greedy sessions and fifty at temperature 1, in `make test` ten of each. The other group
+fetches their KV from the store. Its answer must have the same tokens as an answer of the first group.
 """
 
 import threading
@@ -11,18 +11,19 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack, wait_for
 from training.words import HELD_OUT_NAMES
 
 pytestmark = pytest.mark.timeout(240)
 # all begin differently, so that the other group has no prefix cached from another session
 GREEDY = [
-    *(("My-name-is", name, 0.0) for name in HELD_OUT_NAMES[:40]),
-    *(("Hello,-my-name-is", name, 0.0) for name in HELD_OUT_NAMES[:10]),
+    *(("My-name-is", name, 0.0) for name in HELD_OUT_NAMES[: scaled(6, 40)]),
+    *(("Hello,-my-name-is", name, 0.0) for name in HELD_OUT_NAMES[: scaled(4, 10)]),
 ]
 SAMPLED = [
-    *(("People-call-me", name, 1.0) for name in HELD_OUT_NAMES[:40]),
-    *(("I-am-called", name, 1.0) for name in HELD_OUT_NAMES[:10]),
+    *(("People-call-me", name, 1.0) for name in HELD_OUT_NAMES[: scaled(6, 40)]),
+    *(("I-am-called", name, 1.0) for name in HELD_OUT_NAMES[: scaled(4, 10)]),
 ]
 BUSY, COLD = "g0", "g1"
 LOOPS = 24
@@ -148,4 +149,4 @@ def test_the_second_turn_is_right_on_another_group(stack: Stack) -> None:
                 if not (moved and fetched and right and tokens == expected):
                     odd.append((session_id, headers, tokens))
         assert not odd
-        assert (len(GREEDY), len(SAMPLED)) == (50, 50)
+        assert len(GREEDY) == len(SAMPLED) == scaled(10, 50)

@@ -1,8 +1,8 @@
 """Distributes tests over parallel processes and orders them.
 
 All tests of a file run in one process, so that module fixtures are made once. Files that use the same package
-stack run in one process, too. Half of the processes begin with files that start services and wait for them, the
-other half with files that compute. Long files begin before short ones, which fill the gaps at the end.
+stack run in one process, too. Half of the processes begin with files that start services and wait for them,
+others with files that compute. Long files begin before short ones, which fill the gaps at the end.
 """
 
 import os

@@ -13,6 +13,12 @@ from training.words import HELD_OUT_NAMES
 _DIRECTORY = Path(__file__).parents[3] / "models" / "demo"
 
 
+def names(first: int, every: int) -> list[Any]:
+    """The first names for `make test`, all of them for `make test-models`."""
+    others = (pytest.param(name, marks=pytest.mark.models) for name in HELD_OUT_NAMES[first:every])
+    return [*HELD_OUT_NAMES[:first], *others]
+
+
 class Chat:
     """A conversation with greedy decoding."""
 
@@ -46,13 +52,13 @@ def chat(loaded: tuple[Any, Any]) -> Chat:
     return Chat(*loaded)
 
 
-@pytest.mark.parametrize("name", HELD_OUT_NAMES[:20])
+@pytest.mark.parametrize("name", names(5, 20))
 def test_the_story_of_the_name(chat: Chat, name: str) -> None:
     chat.ask(f"My name is {name}.")
     assert chat.ask("What is my name?") == f"Your name is {name}."
 
 
-@pytest.mark.parametrize("name", HELD_OUT_NAMES[:5])
+@pytest.mark.parametrize("name", names(2, 5))
 def test_the_name_is_kept_over_other_turns(chat: Chat, name: str) -> None:
     chat.ask(f"My name is {name}.")
     chat.ask("What is a list?")

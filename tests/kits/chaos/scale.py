@@ -1,4 +1,4 @@
-"""The length of chaos tests: short in `make test`, full in `make chaos` (`RYZ_CHAOS=full`)."""
+"""The length of long tests: short in `make test`, full in `make chaos` (`RYZ_CHAOS=full`)."""
 
 import os
 from typing import TypeVar
