@@ -27,9 +27,18 @@ FewFields = Annotated[_T, BeforeValidator(_few_fields)]
 
 
 class LenientBody(BaseModel):
-    """A body, or a part of one, whose unknown fields are kept in `model_extra`."""
+    """A body, or a part of one, whose unknown fields are kept in `model_extra`.
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+    Texts below fields are their descriptions in the OpenAPI document.
+    """
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="allow",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
+    )
 
 
 class RequestBody(LenientBody):

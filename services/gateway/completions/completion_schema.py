@@ -1,168 +1,31 @@
 """The bodies of the completion routes, as OpenAI's clients send them.
 
-Checks names, types and ranges of every known field. `request_translation.py` decides what the fields mean for
-a generation; unknown fields stay in `model_extra`, so that they can be counted.
+Names, types, ranges and meanings of every known field; `docs/chat-completions.md` is made from them.
+`request_translation.py` decides what the fields do to a generation; unknown fields stay in `model_extra`.
 """
 
 from typing import Annotated, Any, Literal
 
-import msgspec
-from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import ConfigDict, Field
 
-from services.gateway.bodies.body_types import FewFields, LenientBody, RequestBody, wrong
+from services.gateway.bodies.body_types import FewFields, LenientBody, RequestBody
 from services.gateway.bodies.inner_fields import ACCEPTED
+from services.gateway.completions.field_types import (
+    NAME,
+    Biases,
+    Definition,
+    Form,
+    Prompts,
+    Stops,
+    StopTokens,
+    ToolChoice,
+    Tools,
+)
 from services.gateway.completions.message_schema import Messages
-from shared.messages.base import NOT_IN_NAMES
-from shared.messages.generate import MAX_BIASES, MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_TOKENS, MAX_STOPS
+from shared.messages.generate import MAX_CHOICES, MAX_LOGPROBS
 
-_MAX_PROMPTS = 999  # of one call, whatever RYZ_MAX_PROMPTS says
-NAME = rf"^[^{NOT_IN_NAMES}]+$"  # of a model or a session, for a field that bounds its length
-_U32_MAX = 2**32 - 1
 _I32_MAX = 2**31 - 1
 _I64 = 2**63
-_TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=_U32_MAX)]], msgspec.Meta(min_length=1)]
-
-
-def _stops_of(stop: Any) -> list[str]:
-    stops = [stop] if isinstance(stop, str) else stop
-    if stops is None:
-        return []
-    if not isinstance(stops, list):
-        raise wrong("must be a string or a list of strings")
-    if len(stops) > MAX_STOPS:
-        raise wrong(f"must have at most {MAX_STOPS} strings, got {len(stops)}")
-    if not all(isinstance(item, str) for item in stops):
-        raise wrong("must be a string or a list of strings")
-    if not all(1 <= len(item) <= 256 for item in stops):
-        raise wrong("must have strings of 1 to 256 characters")
-    return stops
-
-
-def _biases_of(biases: Any) -> dict[int, float]:
-    if biases is None:
-        return {}
-    if not isinstance(biases, dict):
-        raise wrong("must be an object that maps token ids to numbers")
-    if len(biases) > MAX_BIASES:
-        raise wrong(f"must have at most {MAX_BIASES} tokens, got {len(biases)}")
-    result: dict[int, float] = {}
-    for key, bias in biases.items():
-        if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= _U32_MAX):
-            raise wrong(f"keys must be token ids, got {key[:64]!r}")
-        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
-            raise wrong(f"the bias of token {key} must be a number from -100 to 100")
-        result[int(key)] = float(bias)
-    return result
-
-
-def _is_token_ids(value: Any) -> bool:
-    if not isinstance(value, list):
-        return False
-    try:
-        msgspec.convert(value, _TokenIds)  # six times as fast as a loop
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
-def _prompts_of(prompt: Any) -> list[str | list[int]]:
-    """One entry for each prompt: its text or its token ids."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if _is_token_ids(prompt):
-        return [prompt]
-    if isinstance(prompt, list) and len(prompt) > _MAX_PROMPTS:
-        raise wrong(f"must be a list of token ids, or have at most {_MAX_PROMPTS} prompts, got {len(prompt)}")
-    if (
-        isinstance(prompt, list)
-        and prompt
-        and all(isinstance(item, str) or _is_token_ids(item) for item in prompt)
-    ):
-        return prompt
-    raise wrong("must be a string, a list of token ids, or a non-empty list of those")
-
-
-_BOUNDED_STRING = {"type": "string", "minLength": 1, "maxLength": 256}
-_TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-
-Stops = Annotated[
-    list[str],
-    PlainValidator(_stops_of),
-    WithJsonSchema(
-        {"anyOf": [_BOUNDED_STRING, {"type": "array", "items": _BOUNDED_STRING, "maxItems": MAX_STOPS}]}
-    ),
-]
-Biases = Annotated[
-    dict[int, float],
-    PlainValidator(_biases_of),
-    WithJsonSchema(
-        {"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}
-    ),
-]
-Prompts = Annotated[
-    list[str | list[int]],
-    PlainValidator(_prompts_of),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                _TOKEN_IDS,
-                {"type": "array", "items": {"anyOf": [{"type": "string"}, _TOKEN_IDS]}, "minItems": 1},
-            ]
-        }
-    ),
-]
-
-
-StopTokens = Annotated[
-    list[Annotated[int, Field(ge=0, le=_U32_MAX)]], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)
-]
-# checked in `answer_forms.py`
-Form = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "null"}]})]
-Definition = Annotated[
-    Any, WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}, {"type": "null"}]})
-]
-# checked in `chat_tools.py`
-_FUNCTION = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "description": {"type": "string"},
-        "parameters": {"type": "object", "description": "A JSON Schema."},
-        "strict": {"type": "boolean"},
-    },
-    "required": ["name"],
-}
-_TOOL = {
-    "type": "object",
-    "properties": {"type": {"const": "function"}, "function": _FUNCTION},
-    "required": ["type", "function"],
-    ACCEPTED: ["cache_control"],
-}
-_NAMED = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "function"},
-        "function": {"type": "object", "properties": {"name": {"type": "string"}}},
-    },
-}
-_ALLOWED = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "allowed_tools"},
-        "allowed_tools": {
-            "type": "object",
-            "properties": {
-                "mode": {"enum": ["auto", "required"]},
-                "tools": {"type": "array", "items": _NAMED},
-            },
-        },
-    },
-}
-Tools = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "array", "items": _TOOL}, {"type": "null"}]})]
-ToolChoice = Annotated[
-    Any, WithJsonSchema({"anyOf": [{"type": "string"}, _NAMED, _ALLOWED, {"type": "null"}]})
-]
 
 
 class StreamOptions(LenientBody):
@@ -171,82 +34,123 @@ class StreamOptions(LenientBody):
     model_config = ConfigDict(json_schema_extra={ACCEPTED: ["include_obfuscation"]})
 
     include_usage: bool | None = None
-    include_event_ids: Annotated[
-        bool | None,
-        Field(
-            description="Events have ids (`id:` lines), by which the stream can be resumed. "
-            "Absent: they do if the request has the header `X-Stream-Grace`."
-        ),
-    ] = None
+    """The last chunk before `[DONE]` has the tokens of the call. Absent: false."""
+    include_event_ids: bool | None = None
+    """Events have ids (`id:` lines), by which the stream can be resumed. Absent: they do if the request has
+    the header `X-Stream-Grace`."""
 
 
 class SamplingBody(RequestBody):
     """Fields of both routes. A field that is null counts as absent, as OpenAI's clients expect."""
 
     model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
+    """The name of a model, as `/v1/models` lists it."""
     stream: bool | None = None
+    """The answer comes as server-sent events while it is made. Absent: false."""
     stream_options: FewFields[StreamOptions | None] = None
+    """See below; needs `stream`. Absent: nothing more is sent."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """Spread of the choice among tokens; 0 takes the likeliest. Absent: 1."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=_I32_MAX, description="0 or -1: no limit.")] | None = None
+    """Only the likeliest tokens that together have this probability. Absent: 1, all of them."""
+    top_k: Annotated[int, Field(ge=-1, le=_I32_MAX)] | None = None
+    """Only so many likeliest tokens; 0 or -1: no limit. Absent: 0."""
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Only tokens with at least this share of the likeliest token's probability. Absent: 0, all of them."""
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    """Makes tokens that the prompt or the answer has less likely, above 1. Absent: 1, no change."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    """Taken from the logit of each token that the answer has already. Absent: 0."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    """Taken from the logit of a token for each time that the answer has it. Absent: 0."""
     logit_bias: Biases = Field(default_factory=dict)
-    seed: Annotated[int, Field(ge=-_I64, lt=_I64, description="Absent: drawn at random.")] | None = None
+    """Added to the logits of up to 1024 tokens, by their ids: -100 to 100. Absent: nothing is added."""
+    seed: Annotated[int, Field(ge=-_I64, lt=_I64)] | None = None
+    """The same request with the same seed and weights gets the same answer. Absent: drawn at random."""
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    """The number of answers. Absent: 1."""
     stop: Stops = Field(default_factory=list)
+    """Up to 16 texts of 1 to 256 characters that end the answer and are not part of it. Absent: none."""
     max_tokens: Annotated[int, Field(ge=1, le=_I32_MAX)] | None = None
+    """Tokens of an answer at most. Absent: as many as the model's context has room for."""
     stop_token_ids: StopTokens | None = None
+    """Up to 64 tokens that end the answer and are not part of its text. Absent: only the model's own."""
     min_tokens: Annotated[int, Field(ge=0, le=_I32_MAX)] | None = None
-    prompt_logprobs: Annotated[
-        int | None, Field(ge=0, le=MAX_LOGPROBS, description="As vLLM has it; not streamed.")
-    ] = None
-    truncate_prompt_tokens: Annotated[
-        int | None, Field(ge=1, le=_I32_MAX, description="Keeps so many last tokens of the prompt.")
-    ] = None
+    """Tokens before which no token ends the answer. Absent: 0."""
+    prompt_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
+    """Log probabilities of the prompt's tokens with so many alternatives, as vLLM has it; not streamed.
+    Absent: none."""
+    truncate_prompt_tokens: Annotated[int | None, Field(ge=1, le=_I32_MAX)] = None
+    """Keeps so many last tokens of the prompt. Absent: a prompt that does not fit is refused."""
     ignore_eos: bool | None = None
+    """The model's own tokens for the end do not end the answer. Absent: false."""
     response_format: Form = None
+    """`text`, `json_object` or `json_schema`: the answer has that form. Absent: any text."""
     structured_outputs: Form = None
+    """vLLM's field for it, with `json`, `regex`, `choice` or `grammar`. Absent: any text."""
     guided_json: Definition = None
+    """vLLM's older name for a JSON Schema. Absent: any text."""
     guided_regex: str | None = None
+    """vLLM's older name for a regular expression. Absent: any text."""
     guided_choice: list[str] | None = None
+    """vLLM's older name for a choice of texts. Absent: any text."""
     guided_grammar: str | None = None
+    """vLLM's older name for a grammar (Lark or EBNF). Absent: any text."""
     json_schema: Definition = None
+    """llama.cpp's name for a JSON Schema. Absent: any text."""
     grammar: str | None = None
+    """llama.cpp's name for a grammar. Absent: any text."""
     user: str | None = None
+    """Accepted; it changes nothing. Absent: nothing changes."""
     metadata: dict[str, Any] | None = None
-    store: Annotated[bool, Field(description="Accepted; completions are not stored.")] | None = None
+    """Accepted; it changes nothing. Absent: nothing changes."""
+    store: bool | None = None
+    """Accepted; completions are not stored for later retrieval. Absent: nothing changes."""
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
-    timeout: Annotated[float, Field(gt=0, description="Seconds.")] | None = None
+    """There is one tier: a chat completion that asks for any says `default`. Absent: none is named."""
+    timeout: Annotated[float, Field(gt=0)] | None = None
+    """Seconds for the whole answer, at most `RYZ_MAX_TIMEOUT_S`; the header `X-Request-Timeout` comes first.
+    Absent: `RYZ_DEFAULT_TIMEOUT_S`."""
     session_id: str | None = None
+    """The session of the turn ([sessions.md](sessions.md)); the header `X-Session-Id` comes first.
+    Absent: a chat completion begins a new session."""
     session_must_exist: bool | None = None
+    """Refuse the turn with a 404 if there is no such session. Absent: false."""
 
 
 class ChatCompletionRequest(SamplingBody):
     """The body of `POST /v1/chat/completions`."""
 
     messages: Annotated[Messages, Field(min_length=1)]
+    """The conversation, or what comes after a session's history; see below."""
     tools: Tools = None
+    """Functions that the model may call; see [tools.md](tools.md). Absent: none."""
     tool_choice: ToolChoice = None
+    """`auto`, `none`, `required`, one function, or `allowed_tools`. Absent: `auto` if there are tools."""
     parallel_tool_calls: bool | None = None
+    """The answer may have more than one call. Absent: true."""
     reasoning_effort: Annotated[str, Field(min_length=1, max_length=64)] | None = None
-    chat_template_kwargs: Annotated[
-        dict[str, Any] | None, Field(description="Variables for the model's chat template.")
-    ] = None
+    """A variable of the model's chat template. Absent: the template's own choice."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Variables for the model's chat template. Absent: none."""
     max_completion_tokens: Annotated[int, Field(ge=1, le=_I32_MAX)] | None = None
+    """The newer name of `max_tokens`, which it goes before. Absent: `max_tokens`."""
     logprobs: bool | None = None
+    """The answer has the log probabilities of its tokens. Absent: false."""
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    """Likeliest tokens at each place that come with them; needs `logprobs`. Absent: 0."""
 
 
 class CompletionRequest(SamplingBody):
     """The body of `POST /v1/completions`."""
 
     prompt: Prompts
+    """A text, its token ids, or a list of those, each with an answer of its own."""
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    """Log probabilities of the answer's tokens, with so many alternatives. Absent: none."""
     best_of: int | None = None
-    max_tokens: Annotated[
-        int | None, Field(ge=0, le=_I32_MAX, description="0: no answer, for the prompt's `echo`.")
-    ] = None
-    echo: Annotated[bool | None, Field(description="The text begins with the prompt.")] = None
+    """Must be equal to `n`. Absent: nothing changes."""
+    max_tokens: Annotated[int | None, Field(ge=0, le=_I32_MAX)] = None
+    """Tokens of an answer at most; 0: no answer, for the prompt's `echo`. Absent: 16."""
+    echo: bool | None = None
+    """The text begins with the prompt. Absent: false."""

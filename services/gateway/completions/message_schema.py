@@ -71,7 +71,9 @@ class CalledFunction(LenientBody):
     """The function of a call, and its arguments as JSON text."""
 
     name: Annotated[str, Field(min_length=1, max_length=128)]
+    """The function's name."""
     arguments: str
+    """Its arguments, as JSON text."""
 
 
 class ToolCallBody(LenientBody):
@@ -80,8 +82,11 @@ class ToolCallBody(LenientBody):
     model_config = ConfigDict(json_schema_extra={ACCEPTED: ["index"]})  # of the stream that brought it
 
     id: Annotated[str, Field(min_length=1, max_length=256)]
+    """By which the result names the call."""
     type: Literal["function"] = "function"
+    """The kind of call. Absent: `function`."""
     function: FewFields[CalledFunction]
+    """What was called."""
 
 
 ToolCalls = Annotated[list[FewFields[ToolCallBody]], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)]
@@ -94,15 +99,21 @@ class ChatMessageBody(LenientBody):
     model_config = ConfigDict(json_schema_extra={ACCEPTED: ["annotations", "audio", "function_call"]})
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[
-        Content, Field(description="May be null beside `tool_calls` or `refusal` of the assistant.")
-    ] = None
+    """Whose message it is."""
+    content: Content = None
+    """A text, or text parts, which are joined. Absent: only beside an assistant's calls or `refusal`."""
     name: Annotated[str, Field(max_length=256)] | None = None
+    """Given to the chat template. Absent: none."""
     tool_calls: ToolCalls | None = None
+    """Calls that the assistant made. Absent: none."""
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
+    """The call whose result a tool's message has. Absent: the template gets none."""
     refusal: str | None = None
+    """The assistant's text where there is no `content`. Absent: none."""
     reasoning: str | None = None
-    reasoning_content: Annotated[str, Field(description="Another word for `reasoning`.")] | None = None
+    """What the assistant thought; given to the chat template. Absent: none."""
+    reasoning_content: str | None = None
+    """Another word for `reasoning`. Absent: none."""
 
     @model_validator(mode="after")
     def _check_role(self) -> Self:

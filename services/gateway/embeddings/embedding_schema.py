@@ -10,7 +10,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from services.gateway.bodies.body_types import RequestBody
-from services.gateway.completions.completion_schema import NAME
+from services.gateway.completions.field_types import NAME
 
 Input = str | list[int]
 _I32_MAX = 2**31 - 1

@@ -10,7 +10,7 @@ from pydantic import Field, WithJsonSchema
 
 from services.gateway.bodies.body_types import LenientBody, RequestBody
 from services.gateway.bodies.inner_fields import ACCEPTED
-from services.gateway.completions.completion_schema import NAME
+from services.gateway.completions.field_types import NAME
 from services.gateway.completions.message_schema import MAX_MESSAGES
 from shared.messages.conversation import MAX_TOOLS
 from shared.messages.generate import MAX_STOPS

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from services.gateway.bodies.body_types import FewFields, LenientBody, RequestBody
 from services.gateway.bodies.inner_fields import ACCEPTED
-from services.gateway.completions.completion_schema import NAME
+from services.gateway.completions.field_types import NAME
 from shared.messages.conversation import MAX_TOOLS
 from shared.messages.generate import MAX_LOGPROBS
 

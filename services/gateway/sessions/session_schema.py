@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.gateway.completions.completion_schema import NAME
+from services.gateway.completions.field_types import NAME
 from services.gateway.completions.message_schema import Messages
 from shared.client.calls.session_admin import SessionView
 from shared.messages import ChatMessage, SessionSummary, Warmed

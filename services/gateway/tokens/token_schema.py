@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from services.gateway.bodies.body_types import RequestBody
-from services.gateway.completions.completion_schema import NAME, Tools
+from services.gateway.completions.field_types import NAME, Tools
 from services.gateway.completions.message_schema import Messages
 
 MAX_IDS = 262_144  # of one call; as many fill a message of the bus
