@@ -27,6 +27,8 @@ def model_keys(directory: Path, config: ModelConfig) -> dict[str, Any]:
     """
     name = ARCHITECTURES[config.architecture]
     path = directory / "config.json"
+    if config.layers[0].dense_mlp.activation != "silu":
+        raise BadGguf(f"{path}: GGUF files of {name} have no other activation than silu")
     keys: dict[str, Any] = {
         "context_length": int(read_json(path).get("max_position_embeddings") or config.context_length),
         "embedding_length": config.hidden_size,

@@ -169,5 +169,10 @@ DENSE: dict[str, FamilyEntry] = {
         model_type="exaone4",
         fields=COMMON | {"sliding_window": WINDOW, "layer_types": SLIDING},
     ),
+    "arcee": FamilyEntry(
+        architecture="ArceeForCausalLM",
+        model_type="arcee",
+        fields=GROUPED | {"attention_bias": True, "mlp_bias": True},
+    ),
     "bitnet": FamilyEntry(architecture="BitNetForCausalLM", model_type="bitnet", fields=COMMON),
 }

@@ -1,7 +1,7 @@
 """Loads this rank's shard of the weights, layer by layer; the functions return plain tensors.
 
-`layers/` says which slices a rank has, `weight_source.py` reads them. All
-ranks call the same functions in the same order.
+`layers/` says which slices a rank has, `weight_source.py` reads them. All ranks call the same functions in
+the same order.
 """
 
 import torch

@@ -1,6 +1,7 @@
 """All families by the names of their architectures."""
 
 from services.worker.engine.config.families import (
+    arcee,
     deepseek,
     gemma,
     layer_norms,
@@ -21,6 +22,7 @@ FAMILIES: dict[str, Family] = {
     **older.FAMILIES,
     **mixtures.FAMILIES,
     **deepseek.FAMILIES,
+    **arcee.FAMILIES,
 }
 
 
