@@ -75,7 +75,7 @@ class AnswerForms:
     @property
     def reasoning(self) -> ReasoningMarks | None:
         """The marks of the reasoning that answers may have."""
-        return self._reasoning
+        return self._tools.reasoning or self._reasoning
 
     def tool_format(self, request: GenerateRequest) -> ToolFormat:
         """Returns the form in which the answer to a request calls tools.

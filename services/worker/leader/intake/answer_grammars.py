@@ -6,6 +6,7 @@ the text has a form (`structured`), an answer is calls or such a text. Reasoning
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -16,14 +17,14 @@ from services.worker.leader.intake.grammar_compiler import Work, digest_of
 from services.worker.leader.intake.tool_checks import offered_tools, requires_call
 from services.worker.model import Model
 from services.worker.text.answers.marker_detokenizer import marker_tokens
-from services.worker.text.answers.tool_format import ReasoningMarks
+from services.worker.text.answers.tool_format import ReasoningMarks, ToolFormat
 from services.worker.text.grammars.after_reasoning import ReasonedGrammar, ReasoningTokens
 from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_calls, compile_calls_or_text
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.structured_grammar import compile_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.errors import InvalidRequest
-from shared.messages import GenerateRequest, StructuredOutput
+from shared.messages import GenerateRequest, StructuredOutput, ToolDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class AnswerGrammars:
         text = None if calls is not None and calls.required else request.structured
         if calls is None and text is None:
             return None
+        if calls is None and request.messages is not None and self._forms.tool_format(request).channels:
+            calls = self._enforced(request, self._forms.tool_format(request), [])
         required = text is not None or (calls is not None and calls.required)
         optional = not required and calls is not None and not any(tool.strict for tool in calls.tools)
         marks = self._forms.reasoning if request.messages is not None else None
@@ -98,13 +101,22 @@ class AnswerGrammars:
                     param="tools",
                 )
             return None
+        return self._enforced(request, form, tools)
+
+    def _enforced(
+        self, request: GenerateRequest, form: ToolFormat, tools: Sequence[ToolDefinition]
+    ) -> EnforcedCalls:
+        use, syntax = request.tools, form.calls[0]
+        named = use.name if use is not None and use.choice == "named" else ""
         return EnforcedCalls(
             syntax=syntax,
             tools=tools,
-            control=self._control(syntax.texts()),
-            many=use.parallel and use.choice != "named",
-            required=required,
-            only=use.name if use.choice == "named" else "",
+            control=self._control((*syntax.texts(), form.text_before, form.again)),
+            many=use is not None and use.parallel and not named and not form.channels,
+            required=requires_call(request),
+            only=named,
+            again=form.again,
+            text_before=form.text_before,
         )
 
     def _after_reasoning(

@@ -34,6 +34,17 @@ TOOL_FORMATS = (
         models="gpt-oss",
         signs=(("<|channel|>", "<|message|>", "functions."),),
         channels=True,
+        calls=(
+            CallSyntax(
+                body="named",
+                opens=("<|channel|>commentary to=functions.",),
+                name_ends=(" <|constrain|>json<|message|>",),
+                enforced="named",
+            ),
+        ),
+        reasoning=ReasoningMarks("<|channel|>analysis<|message|>", "<|end|>"),
+        text_before="<|channel|>final<|message|>",
+        again="<|start|>assistant",
     ),
     ToolFormat(
         name="deepseek_v3",

@@ -63,6 +63,14 @@ class CallSyntax:
         return tuple(text for text in fixed if text)
 
 
+@dataclass(frozen=True, slots=True)
+class ReasoningMarks:
+    """The texts around a model's reasoning."""
+
+    opens: str
+    closes: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
     """A form in which a model calls tools.
@@ -72,7 +80,10 @@ class ToolFormat:
         models: Families that write so.
         signs: Texts of a chat template that show it: all of one of these tuples.
         calls: Its syntaxes; the first one is enforced where a call is required.
-        channels: The answer consists of messages with channels (Harmony).
+        channels: The answer consists of messages with channels (Harmony), with at most one call.
+        reasoning: Marks of the reasoning in such an answer.
+        text_before: Text before the text in such an answer.
+        again: Text before a further message.
     """
 
     name: str
@@ -80,14 +91,9 @@ class ToolFormat:
     signs: tuple[tuple[str, ...], ...] = ()
     calls: tuple[CallSyntax, ...] = ()
     channels: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningMarks:
-    """The texts around a model's reasoning."""
-
-    opens: str
-    closes: str
+    reasoning: ReasoningMarks | None = None
+    text_before: str = ""
+    again: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,8 @@ class EnforcedCalls:
         many: More than one call may come.
         required: The answer is calls and nothing else; otherwise its text is free up to the first call.
         only: The name of the only function that may be called; empty: any.
+        again: Text that may stand before the calls, or before the text in their place.
+        text_before: Text that stands before the text in place of calls.
     """
 
     syntax: CallSyntax
@@ -38,6 +40,8 @@ class EnforcedCalls:
     many: bool
     required: bool
     only: str = ""
+    again: str = ""
+    text_before: str = ""
 
 
 def compile_calls(
@@ -52,11 +56,7 @@ def compile_calls(
     grammar = _twice(functools.partial(_compiled, calls, vocabulary, limits))
     if calls.required:
         return grammar
-    opens = calls.syntax.opens[0]
-    last = next((token_id for token, token_id in calls.control.items() if opens.endswith(token)), None)
-    marker = Trigger(grammar, marker=opens.encode())
-    trigger = marker if last is None else Trigger(grammar, token_id=last)  # control tokens have no bytes
-    return functools.partial(TriggeredConstraint, vocabulary, (trigger,), repeats=calls.many)
+    return functools.partial(TriggeredConstraint, vocabulary, (_trigger(calls, grammar),), repeats=calls.many)
 
 
 def compile_calls_or_text(
@@ -66,13 +66,25 @@ def compile_calls_or_text(
     wholly = replace(calls, required=True)
 
     def compiled(*, proven: bool) -> CompiledGrammar:
-        rules = _lark(wholly, limits, proven=proven, other="@answer")
+        before = _literal(calls.control, calls.text_before)
+        rules = _lark(wholly, limits, proven=proven, other=f"{before} @answer")
         is_json = text.text.startswith("{")  # or else it is Lark
         first, *rest = json.loads(text.text)["grammars"] if is_json else [{"lark_grammar": text.text}]
         grammars = [{"lark_grammar": rules}, {**first, "name": "answer"}, *rest]
-        return CompiledGrammar(vocabulary, json.dumps({"grammars": grammars}))
+        return CompiledGrammar(vocabulary, json.dumps({"grammars": grammars}), text.items)
 
     return _twice(compiled)
+
+
+def _trigger(calls: EnforcedCalls, grammar: CompiledGrammar) -> Trigger:
+    """Returns what begins a call: the text behind the last control token of its opening, or that token."""
+    opens, end, token_id = calls.syntax.opens[0], 0, -1
+    for token, number in calls.control.items():
+        at = opens.rfind(token)
+        if at >= 0 and at + len(token) > end:
+            end, token_id = at + len(token), number
+    behind = opens[end:]
+    return Trigger(grammar, marker=behind.encode()) if behind else Trigger(grammar, token_id=token_id)
 
 
 def _twice(compiled: Callable[..., CompiledGrammar]) -> CompiledGrammar:
@@ -103,7 +115,10 @@ def _lark(calls: EnforcedCalls, limits: GrammarLimits, *, proven: bool, other: s
         if not calls.only or tool.name == calls.only
     ]
     rules = [rule for one in made for rule in one.rules]
-    start = f"start: calls{f' | {other}' if other else ''}"
+    again = f"({text(calls.again)})?" if calls.again and calls.required else ""
+    start = f"start: {again} ({' | '.join(filter(None, ('calls' if made else '', other)))})"
+    if not made:
+        return start
     call = f"call: {' | '.join(one.term for one in made)}"
     return "\n".join([start, f"calls: {_block(calls, text)}", call, *rules])
 

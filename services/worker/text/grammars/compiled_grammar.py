@@ -1,5 +1,6 @@
 """A grammar that is ready: it makes the constraints of choices."""
 
+from services.worker.text.grammars.grammar_limits import MOST_ITEMS
 from services.worker.text.grammars.matcher_constraint import MatcherConstraint
 from services.worker.text.grammars.matcher_source import MatcherSource
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
@@ -18,17 +19,18 @@ class CompiledGrammar:
     Args:
         vocabulary: Of the model.
         text: The grammar in llguidance's own form, as `LLMatcher.grammar_from_lark` returns it.
+        items: That a row of the parser may have, `parser_limits`.
 
     Attributes:
-        text: As given.
+        text: As given; so is `items`.
 
     Raises:
         GrammarRefused: It is wrong, too large, or no text satisfies it.
     """
 
-    def __init__(self, vocabulary: TokenVocabulary, text: str) -> None:
-        self.text = text
-        self._vocabulary, self._source = vocabulary, MatcherSource(vocabulary, text)
+    def __init__(self, vocabulary: TokenVocabulary, text: str, items: int = MOST_ITEMS) -> None:
+        self.text, self.items = text, items
+        self._vocabulary, self._source = vocabulary, MatcherSource(vocabulary, text, items)
         if self._source.error:
             raise GrammarRefused(self._source.error)
         trial = self._source.new_matcher().matcher

@@ -45,11 +45,21 @@ class GrammarLimits:
     multiple: int = 2000
 
 
-def parser_limits() -> LLParserLimits:
-    """Returns llguidance's limits on the work of one grammar."""
+MOST_ITEMS = 5000  # in a row of the parser; an object of 1000 optional properties has 4000
+# A caller's grammar may be ambiguous, and the time of a mask grows with the square of the items then: 11 ms of
+# CPU at the first number, 94 ms at the second, which is for grammars that begin with more than the first.
+CALLERS_ITEMS = (500, 1000)
+
+
+def parser_limits(items: int = MOST_ITEMS) -> LLParserLimits:
+    """Returns llguidance's limits on the work of one grammar.
+
+    Args:
+        items: That a row of the parser may have.
+    """
     return LLParserLimits(
-        max_items_in_row=5000,  # an object of 1000 optional properties has 4000
-        step_max_items=20_000,
+        max_items_in_row=items,
+        step_max_items=min(6 * items, 20_000),
         max_lexer_states=250_000,  # a string with `maxLength` needs 9 for each of its characters
         verbose_errors=False,  # texts of grammars belong into no log
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from llguidance import LLMatcher
 
-from services.worker.text.grammars.grammar_limits import parser_limits
+from services.worker.text.grammars.grammar_limits import MOST_ITEMS, parser_limits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 
 SLOW_S = 0.02  # a grammar that takes longer is not compiled while the event loop waits
@@ -33,10 +33,11 @@ class MatcherSource:
     Args:
         vocabulary: Of the model.
         text: The grammar in llguidance's own form.
+        items: That a row of the parser may have.
     """
 
-    def __init__(self, vocabulary: TokenVocabulary, text: str) -> None:
-        self._vocabulary, self._text = vocabulary, text
+    def __init__(self, vocabulary: TokenVocabulary, text: str, items: int = MOST_ITEMS) -> None:
+        self._vocabulary, self._text, self._limits = vocabulary, text, parser_limits(items)
         began = time.perf_counter()
         self._base = self._compile()
         self._is_slow = time.perf_counter() - began > SLOW_S
@@ -82,4 +83,4 @@ class MatcherSource:
         self._spare = self._compile()
 
     def _compile(self) -> LLMatcher:
-        return LLMatcher(self._vocabulary.library, self._text, log_level=0, limits=parser_limits())
+        return LLMatcher(self._vocabulary.library, self._text, log_level=0, limits=self._limits)

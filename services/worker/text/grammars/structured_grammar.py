@@ -5,7 +5,7 @@ import json
 from llguidance import LLMatcher
 
 from services.worker.text.grammars.compiled_grammar import CompiledGrammar, GrammarRefused
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.grammar_limits import CALLERS_ITEMS, GrammarLimits
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 from services.worker.text.grammars.json_schema.schema_grammar import SchemaGrammar
 from services.worker.text.grammars.lark_grammar import caller_grammar
@@ -62,7 +62,7 @@ def compile_structured(
             schema = SchemaGrammar(definition if kind == "json_schema" else _ANY_OBJECT, limits)
             return schema.compile(vocabulary)
         if kind == "grammar":
-            return CompiledGrammar(vocabulary, caller_grammar(definition, limits))
+            return _callers_own(vocabulary, caller_grammar(definition, limits))
         if kind == "choice":
             return CompiledGrammar(vocabulary, LLMatcher.grammar_from_lark(_alternatives(structured.choices)))
         check_repetitions(definition, limits)
@@ -71,6 +71,15 @@ def compile_structured(
         raise schema_refused(fault) from fault
     except (GrammarRefused, ValueError) as error:
         raise refused(f"is not served: {' '.join(str(error).split())[:240]}", kind) from error
+
+
+def _callers_own(vocabulary: TokenVocabulary, text: str) -> CompiledGrammar:
+    """Compiles a caller's grammar, with the tightest limit that its beginning needs."""
+    least, most = CALLERS_ITEMS
+    try:
+        return CompiledGrammar(vocabulary, text, least)
+    except GrammarRefused:
+        return CompiledGrammar(vocabulary, text, most)
 
 
 def refused(reason: str, kind: str, param: str = "structured") -> InvalidRequest:

@@ -42,7 +42,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_answers_one_after_another_all_go_on(compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        matcher_source, "parser_limits", lambda: LLParserLimits(max_lexer_states=5000, verbose_errors=False)
+        matcher_source, "parser_limits", lambda _: LLParserLimits(max_lexer_states=5000, verbose_errors=False)
     )
     grammar = long_grammar()
     for name in NAMES * 2:

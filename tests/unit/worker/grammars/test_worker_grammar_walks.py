@@ -2,12 +2,14 @@
 
 import json
 import re
+import time
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from services.worker.domain.generation.token_constraint import (
     ConstraintFactory,
+    ConstraintFailed,
     TokenRefused,
 )
 from tests.kits.grammars.walks import (
@@ -150,3 +152,21 @@ def test_a_string_with_a_length_limit_may_be_long() -> None:
     for _ in range(400):
         constraint.accept([*b"the quick brown fox jumps"])
         assert ord('"') in allowed(constraint.mask())
+
+
+def test_an_ambiguous_grammar_ends_before_its_masks_are_slow() -> None:
+    constraint, times = (
+        compiled("grammar", 'start: a\na: "x" | a a | a a a | "y" a', on="null")(),
+        list[float](),
+    )
+
+    def go_on() -> None:
+        for _ in range(1000):
+            began = time.thread_time()
+            constraint.accept([ord("x")])
+            constraint.mask()
+            times.append(time.thread_time() - began)
+
+    with pytest.raises(ConstraintFailed):
+        go_on()
+    assert max(times) < 0.5

@@ -157,3 +157,31 @@ def test_a_required_call_comes_behind_the_reasoning_and_none_is_begun_in_it() ->
     assert running.mask() is not None
     with pytest.raises(TokenRefused):
         running.accept(list(b"x"))
+
+
+HARMONY = "{{ tools }}<|channel|><|message|>functions.{% for m in messages %}{{ m.content }}{% endfor %}"
+WORDS = "<|channel|>analysis<|message|>so it is<|end|><|start|>assistant"
+CHANNEL_CALL = f"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{TEXT}"
+FINAL = f"<|channel|>final<|message|>{TEXT}"
+
+
+def test_in_channels_calls_and_texts_stand_in_their_own() -> None:
+    required = Answering(HARMONY, choice="required")
+    assert required.takes(CHANNEL_CALL)
+    assert required.takes(WORDS + CHANNEL_CALL)
+    assert not required.takes(FINAL)
+    assert not required.takes(CHANNEL_CALL.replace("5", '"x"'))
+    words, call = required.parts(WORDS + CHANNEL_CALL)
+    assert words == ReasoningPart(text="so it is")
+    assert isinstance(call, ToolCallPart)
+    assert (call.name, call.arguments) == ("f", TEXT)
+    for choice in ("", "auto"):
+        shaped = Answering(HARMONY, choice=choice, structured=STRUCTURED)
+        assert shaped.takes(FINAL)
+        assert shaped.takes(WORDS + FINAL)
+        assert not shaped.takes(TEXT)
+        assert shaped.takes(CHANNEL_CALL) == (choice == "auto")
+        assert shaped.parts(WORDS + FINAL) == [ReasoningPart(text="so it is"), TextPart(text=TEXT)]
+    free = Answering(HARMONY, choice="auto").constraint()
+    free.accept(list(f"{WORDS}<|channel|>commentary to=functions.".encode()))
+    assert [chr(token) for token in allowed(free.mask())] == ["f"]
