@@ -46,8 +46,8 @@ class GrammarLimits:
 
 
 MOST_ITEMS = 5000  # in a row of the parser; an object of 1000 optional properties has 4000
-# A caller's grammar may be ambiguous, and the time of a mask grows with the square of the items then: 11 ms of
-# CPU at the first number, 94 ms at the second, which is for grammars that begin with more than the first.
+# A caller's grammar may be ambiguous; a mask's time grows with the square of the items then: 11 ms of CPU
+# at the first number, 94 ms at the second, which is for grammars that begin with more than the first.
 CALLERS_ITEMS = (500, 1000)
 
 
