@@ -138,7 +138,10 @@ def test_logits_equal_transformers(models: dict[str, Path], name: str, world: in
 
 
 @pytest.mark.parametrize("name", ["plain", "dynamic", "mistral", "qwen2, windows", "qwen3, layer types"])
-@pytest.mark.parametrize(("world", "seed"), [(1, 1), (2, 1), (2, 2), (4, 2)])
+@pytest.mark.parametrize(
+    ("world", "seed"),
+    [(1, 1), (2, 2), *(pytest.param(*one, marks=pytest.mark.models) for one in ((2, 1), (4, 2)))],
+)
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_random_batches_equal_transformers(
     models: dict[str, Path], name: str, world: int, seed: int, compute: str
