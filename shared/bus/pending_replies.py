@@ -42,7 +42,7 @@ class PendingReplies:
         if message is _NOTHING:
             raise RequestTimedOut(f"no answer on {subject} within {timeout_s:g} s", reason="timeout")
         if message.no_responders:
-            raise NoResponders(f"nobody listens on {subject}", reason="no_responders")
+            raise NoResponders(f"no service listens on {subject}", reason="no_responders")
         return message
 
     def forget(self, reply: str) -> None:

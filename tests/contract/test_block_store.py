@@ -123,7 +123,7 @@ async def test_what_was_registered_is_found_up_to_the_first_gap(kit: Kit) -> Non
     assert await kit.store.find_blocks(names, 0) == FoundBlocks(1, BLOCK_BYTES)
 
 
-async def test_blocks_that_are_whole_are_found_before_anybody_told_of_them(kit: Kit) -> None:
+async def test_blocks_that_are_whole_are_found_before_they_are_registered(kit: Kit) -> None:
     names = chain(4)
     await kit.register("s", [])
     await kit.write(names[:1])
@@ -322,7 +322,7 @@ async def test_one_sweeps_at_a_time(kit: Kit) -> None:
     assert await kit.store.become_sweeper("b", 100)
 
 
-async def test_bytes_that_nobody_knows_of_expire(redis_url: str) -> None:
+async def test_bytes_that_were_never_registered_expire(redis_url: str) -> None:
     url = own_database(redis_url)
     link = RedisLink(url, timeout_s=5.0, max_connections=2, name="KV store", reason="kv_store")
     store, client = RedisBlockStore(link, data_ttl_s=3600.0), aioredis.Redis.from_url(url)

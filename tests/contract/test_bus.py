@@ -369,7 +369,7 @@ async def test_close_waits_for_handlers_and_their_last_words(connect: Connect) -
             await call
 
 
-async def test_cancelling_a_flush_harms_nobody(bus: Bus) -> None:
+async def test_cancelling_a_flush_harms_no_other_caller(bus: Bus) -> None:
     subject, got = bus.new_inbox(), Collector()
     await bus.subscribe(subject, got)
     task = asyncio.create_task(bus.flush())

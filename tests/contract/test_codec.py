@@ -121,7 +121,7 @@ def test_deep_nesting_is_an_invalid_request(levels: int, opening: bytes) -> None
         encode(decode(inside, Failed))
 
 
-def test_a_field_that_nobody_knows_is_not_looked_at() -> None:
+def test_an_unknown_field_is_not_looked_at() -> None:
     message = encode(Cancel(request_id="r1"))
     for unknown in (b"\xa1\xff\x01", b"\xa1x\xd4\x05\x01", b"\xa1x\xa1\xff"):
         more = bytes([message[0] + 1]) + message[1:] + unknown

@@ -116,9 +116,9 @@ def test_status_shows_services_groups_and_ranks(torch_stack: Stack) -> None:
 
 
 def test_status_says_when_nothing_answers(nats_url: str, null_stack: Stack) -> None:
-    nobody = ryz("status", "--nats-url", nats_url, cwd=null_stack.folder)
-    assert (nobody.returncode, nobody.stdout) == (1, "")
-    assert "no service answers" in nobody.stderr
+    alone = ryz("status", "--nats-url", nats_url, cwd=null_stack.folder)
+    assert (alone.returncode, alone.stdout) == (1, "")
+    assert "no service answers" in alone.stderr
     no_broker = ryz("status", "--json", "--nats-url", "nats://127.0.0.1:9", cwd=null_stack.folder)
     assert no_broker.returncode == 1
     assert json.loads(no_broker.stdout)["services"] == []

@@ -98,7 +98,7 @@ def snapshot(stack: Stack) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "streams", "tokens"), [("slow_stack", 200, 40), ("torch_stack", 64, 24)])
-async def test_cut_streams_leave_nothing_and_touch_nobody(
+async def test_cut_streams_leave_nothing_and_touch_no_other_stream(
     request: pytest.FixtureRequest, name: str, streams: int, tokens: int
 ) -> None:
     stack: Stack = request.getfixturevalue(name)

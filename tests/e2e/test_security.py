@@ -133,7 +133,7 @@ def test_an_open_network_has_to_be_meant(tmp_path: Path, how: list[str]) -> None
     assert not (tmp_path / ".ryz").exists(), "nothing was started"
 
 
-async def test_nobody_comes_in_without_a_password(guarded: Stack) -> None:
+async def test_no_client_comes_in_without_a_password(guarded: Stack) -> None:
     with pytest.raises(InvalidRequest, match="without a user"):
         await NatsBus.connect(f"nats://{guarded.state.nats_url.rpartition('@')[2]}", name="test")
     refused = ryz("status", "--nats-url", "nats://cli:guess@" + guarded.state.nats_url.rpartition("@")[2],

@@ -18,7 +18,7 @@ from tests.integration.engine.test_engine_collectives import (  # noqa: F401 (th
     test_bf16_is_summed_in_fp32_and_rounded_once,
     test_broadcast_takes_what_rank_0_says,
     test_gathers,
-    test_nobody_leaves_a_barrier_before_all_came,
+    test_no_rank_leaves_a_barrier_before_all_came,
     test_sums_are_in_rank_order_and_the_same_bits_everywhere,
 )
 from tests.kits.engine.collectives import ranks_outcomes

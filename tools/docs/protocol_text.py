@@ -60,9 +60,9 @@ SUBJECTS = [
     SubjectRow(
         f"`{subjects.BROKER_DISCONNECT}`", "JSON of the broker: a client is gone", "the broker", "all routers"
     ),
-    SubjectRow(f"`{subjects.MODELS}`", "ListModels, answered by ModelList", "anybody", ROUTERS),
+    SubjectRow(f"`{subjects.MODELS}`", "ListModels, answered by ModelList", "any user", ROUTERS),
     SubjectRow(
-        f"`{subjects.STATUS}`", "StatusQuery, answered by ServiceStatus of each", "anybody", "every service"
+        f"`{subjects.STATUS}`", "StatusQuery, answered by ServiceStatus of each", "any user", "every service"
     ),
     SubjectRow(
         f"`{subjects.SESSION_GET}`",
@@ -111,13 +111,13 @@ SUBJECTS = [
     SubjectRow(f"`{subjects.SESSION_PINNED}`", "Pinned", "kvstate", "all routers"),
     SubjectRow(f"`{subjects.SESSION_GONE}`", "SessionGone", "kvstate", "all leaders and routers"),
     SubjectRow(
-        f"`{subjects.SESSION_ROUTE}`", "SessionRouteQuery, answered by SessionRoute", "anybody", ROUTERS
+        f"`{subjects.SESSION_ROUTE}`", "SessionRouteQuery, answered by SessionRoute", "any user", ROUTERS
     ),
     SubjectRow(
-        f"`{subjects.KV_HOLDERS}`", "HoldersQuery, answered by Holding of each", "anybody", "all leaders"
+        f"`{subjects.KV_HOLDERS}`", "HoldersQuery, answered by Holding of each", "any user", "all leaders"
     ),
     SubjectRow(_each(subjects.peer("_"), "group"), "SessionGet, answered by SessionFound", "leaders", LEADER),
-    SubjectRow(_each(subjects.warm("_"), "group"), "WarmSession, answered by Warmed", "anybody", LEADER),
+    SubjectRow(_each(subjects.warm("_"), "group"), "WarmSession, answered by Warmed", "any user", LEADER),
 ]
 
 INTRODUCTION = f"""
@@ -182,7 +182,7 @@ as they come.
 3. Frames of a request are numbered by `seq` from 0 without a gap. Number 0 is `Accepted`; the last one is
    `Done` or `Failed`, exactly once. A router that refuses a request sends `Failed` with number 0.
 4. Nothing came within 200 ms: publish the same bytes again, waiting twice as long each time, five times in
-   all; then nobody will take it. A leader that has the request sends what it has instead of starting it
+   all; then no leader will take it. A leader that has the request sends what it has instead of starting it
    twice.
 5. A number is missing: put what came after it aside, and send `Resend` as a NATS request to the group named
    in `Accepted` (or in the batch). An answer with a field `error` is an `ErrorReply`; `ResendReply` has the
@@ -200,10 +200,10 @@ as they come.
    frames of a second group; tell that one with `Cancel`, which names the attempt that is to end. A group with
    another `instance_id` is a second group, whatever its name: `Resend` and `Cancel` name the instance that is
    meant, and others ignore them.
-9. To go on with a request that somebody else has published, publish `Attach` as a NATS request: its leader
+9. To go on with a request that another caller has published, publish `Attach` as a NATS request: its leader
    answers with `Attached`, sends all that follows to you, and has what came before for `Resend`.
 10. No longer interested: `Cancel` to the group, or to all leaders while no group is known. A cancelled
-    request ends with `Failed`, code `cancelled`; nobody needs to wait for it.
+    request ends with `Failed`, code `cancelled`; no caller needs to wait for it.
 
 Text in `Delta` is complete UTF-8. Token ids are unsigned 32-bit little-endian integers, packed. Calls that
 are answered on the NATS reply subject are answered with an `ErrorReply` in place of the expected message if

@@ -94,7 +94,7 @@ def test_a_session_keeps_its_context(stack: ComposeStack) -> None:
     assert "Ada" in text(stack.chat("What is my name?", session))
 
 
-def test_the_broker_serves_its_users_and_nobody_else(stack: ComposeStack) -> None:
+def test_the_broker_serves_its_users_and_no_other(stack: ComposeStack) -> None:
     probe = (
         "import asyncio, os, sys\n"
         "from shared.bus.nats import NatsBus\n"

@@ -175,7 +175,7 @@ async def test_reading(broker: GuardedNats, user: str) -> None:
 
 
 @pytest.mark.parametrize("user", list(ACCOUNTS))
-async def test_nobody_reads_what_is_not_its_own_by_a_wildcard(broker: GuardedNats, user: str) -> None:
+async def test_no_user_reads_what_is_not_its_own_by_a_wildcard(broker: GuardedNats, user: str) -> None:
     permitted = {subject.partition(" ")[0] for subject in ACCOUNTS[user].read}
     async with tried(broker, user) as mine:
         for pattern in WILDCARDS:

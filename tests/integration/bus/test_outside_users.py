@@ -254,7 +254,7 @@ async def test_a_copy_of_a_request_brings_one_frame(both: World) -> None:
     assert len(both.a.of("copied")) - before <= 5
 
 
-async def test_a_later_attempt_goes_before_nobody(both: World) -> None:
+async def test_a_later_attempt_goes_before_no_other_request(both: World) -> None:
     """Attempts of services resume beyond the queue's limit; an outside user must not bypass it this way."""
     await both.a.send(both.a.ask("r", attempt=7, sampling={"max_tokens": 200}))
     await until(lambda: bool(both.a.of("r")))

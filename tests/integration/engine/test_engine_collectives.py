@@ -76,7 +76,7 @@ def test_broadcast_takes_what_rank_0_says(outcomes: list[dict[str, Any]]) -> Non
     assert all("1024" in outcome["_too_large"] for outcome in outcomes)
 
 
-def test_nobody_leaves_a_barrier_before_all_came(outcomes: list[dict[str, Any]]) -> None:
+def test_no_rank_leaves_a_barrier_before_all_came(outcomes: list[dict[str, Any]]) -> None:
     last = max(outcome["_barrier"][0] for outcome in outcomes)
     assert all(outcome["_barrier"][1] >= last for outcome in outcomes)
 

@@ -139,7 +139,7 @@ async def test_a_rank_that_was_stopped_between_steps_is_found_by_the_next_one(mo
         await generate(engine, [PROMPT], 3, [GREEDY])
         os.kill(info.ranks[1].pid, signal.SIGSTOP)
         await asyncio.sleep(3 * STALL_S)
-        assert {row["state"] for row in engine.status()} == {"ready"}, "nobody waits for it"
+        assert {row["state"] for row in engine.status()} == {"ready"}, "no request waits for it"
         generation = asyncio.create_task(generate(engine, [PROMPT], 3, [GREEDY], first_id=9))
         failure = await end_of(generation)
         assert (failure.kind, failure.rank) == ("rank_hung", 1)
@@ -155,7 +155,7 @@ async def test_a_short_pause_is_no_failure_and_changes_no_token(model: Path) -> 
         assert await asyncio.wait_for(generation, 30) == expected
 
 
-async def test_a_leader_that_stood_still_itself_blames_nobody(model: Path) -> None:
+async def test_a_leader_that_stood_still_itself_blames_no_rank(model: Path) -> None:
     async with running(model, 2) as (engine, _):
         generation = await amid_a_generation(engine)
         time.sleep(4 * STALL_S)  # noqa: ASYNC251 (the leader itself stops)

@@ -119,7 +119,7 @@ def test_one_that_stalls_is_given_up_after_three_exchanges(redis: RedisServer) -
             seconds.append(time.monotonic() - began)
             assert f"did not answer within {TIMEOUT_S:g} s" in fetched.error
         assert sum(seconds[:3]) >= 3 * TIMEOUT_S
-        assert sum(seconds[3:]) < TIMEOUT_S, "then nobody waits for it"
+        assert sum(seconds[3:]) < TIMEOUT_S, "then no sequence waits for it"
         assert _drops(one)
         _works_again(one)
 

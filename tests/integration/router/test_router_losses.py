@@ -260,7 +260,7 @@ async def test_a_leader_that_lost_one_connection_is_lost_for_a_moment(world: Wor
                 assert (service.registry.get_sample_value("ryz_router_events_total", ignored) or 0) > 1
 
 
-async def test_a_broker_that_restarts_makes_nobody_lost(world: World) -> None:
+async def test_a_broker_that_restarts_makes_no_group_lost(world: World) -> None:
     async with router(world.server):
         instances = [(await world.leader(f"g{number}"))[1] for number in range(2)]
         world.server.stop()

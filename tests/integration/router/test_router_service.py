@@ -261,7 +261,7 @@ async def test_state_server_asks_where_the_session_was(
         assert await caller.group_of("s") == leaders[0].group  # no answer: the router's own record
 
 
-async def test_a_router_leaves_and_returns_in_mid_traffic_and_nobody_notices(
+async def test_a_router_leaves_and_returns_in_mid_traffic_and_no_caller_notices(
     nats_url: str, caller: Caller, leaders: list[Leader]
 ) -> None:
     done: list[AnyFrame] = []

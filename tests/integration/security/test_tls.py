@@ -64,7 +64,7 @@ async def test_a_broker_with_tls(authority: Authority, tmp_path: Path, scheme: s
         broker.stop()
 
 
-async def test_a_broker_with_a_certificate_of_somebody_else(
+async def test_a_broker_with_a_certificate_of_another_authority(
     authority: Authority, stranger: Authority, tmp_path: Path
 ) -> None:
     own = stranger.issue()
@@ -172,7 +172,7 @@ async def test_the_kv_state_service_and_ranks_speak_tls_with_redis(
     assert await asyncio.to_thread(read) == b"x" * 100_000
 
 
-async def test_a_redis_that_nobody_vouches_for(tls_redis: str, stranger: Authority) -> None:
+async def test_a_redis_without_a_trusted_certificate(tls_redis: str, stranger: Authority) -> None:
     address = with_files(tls_redis, stranger.ca, "", "")
     store = RedisLink(address, timeout_s=10, max_connections=2, name="store", reason="test")
     with pytest.raises(StoreAway):

@@ -91,7 +91,7 @@ async def test_a_killed_rank_costs_the_running_requests_only(
         assert [tokens_of(frames)] == expected
 
 
-async def test_a_rank_that_dies_while_nothing_runs_is_replaced_before_anybody_asks(
+async def test_a_rank_that_dies_while_nothing_runs_is_replaced_before_a_request_comes(
     memory_bus: MemoryBus, path: Path, model: Model
 ) -> None:
     async with Kit(memory_bus, engine(path), model=model, back_off=RestartPauses(first_s=0.05)) as kit:

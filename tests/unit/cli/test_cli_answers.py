@@ -130,7 +130,7 @@ def test_what_cannot_be_resumed_is_said(cuts: tuple[int, ...], named: bool, word
         list(api_of(Gateway(*cuts, named=named)).stream({"messages": []}, "s-1"))
 
 
-def test_it_gives_up_when_nobody_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_gives_up_when_no_gateway_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "GRACE_S", 0.05)
     gateway = Gateway(100)
     pauses: list[float] = []

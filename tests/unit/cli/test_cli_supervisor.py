@@ -148,7 +148,7 @@ async def test_the_broker_of_a_stack_has_users_of_its_own(tmp_path: Path) -> Non
     assert next(spec for spec in first.specs if spec.name == "router").env["RYZ_NATS_CA"] == ""
     services = [spec for spec in first.specs if spec.name not in SERVERS]
     assert {spec.env["RYZ_NATS_LOCAL"] for spec in services} == {"true"}, (
-        "nobody else's broker gets a password"
+        "no other user's broker gets a password"
     )
 
 
@@ -243,7 +243,7 @@ def test_a_name_on_the_hub_is_told_apart() -> None:
     assert "train-demo" not in str(caught.value)
 
 
-def test_a_server_that_nobody_runs_is_named_with_the_reason() -> None:
+def test_a_server_that_does_not_run_is_named_with_the_reason() -> None:
     (port,) = pick_ports(1)
     with pytest.raises(CommandError, match=rf"No Redis answers at 127\.0\.0\.1:{port} \(.*refused"):
         require_reachable("Redis", f"redis://:secret@127.0.0.1:{port}/0", "--redis-url", wait_s=0.1)

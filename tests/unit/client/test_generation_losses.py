@@ -87,7 +87,7 @@ def test_news_of_another_group_or_instance_changes_nothing() -> None:
     assert state.attempts.number == 0
 
 
-def test_a_request_that_nobody_has_taken_is_offered_anew_when_a_group_is_lost() -> None:
+def test_a_request_that_no_group_has_taken_is_offered_anew_when_a_group_is_lost() -> None:
     """The lost group may have received the request. A leader that already has it does not start it twice."""
     stats = GenerationStats()
     state = make(stats=stats)

@@ -129,7 +129,7 @@ async def test_it_asks_more_than_once_under_one_name(bus: MemoryBus, client: Inf
     await found.stream.cancel()
 
 
-async def test_nobody_has_it(bus: MemoryBus, client: InferenceClient) -> None:
+async def test_no_leader_has_it(bus: MemoryBus, client: InferenceClient) -> None:
     assert await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=0.15, timeout_s=5) is None
     leader = await Leader(bus, "g0", 1, silent=100).start()
     assert await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=0.15, timeout_s=5) is None

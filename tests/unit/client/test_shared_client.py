@@ -233,7 +233,7 @@ async def test_no_router_is_told_at_once(client: InferenceClient) -> None:
     assert asyncio.get_running_loop().time() - started < 0.03
 
 
-async def test_nobody_takes_it(client: InferenceClient, leader: ScriptedLeader) -> None:
+async def test_no_leader_takes_it(client: InferenceClient, leader: ScriptedLeader) -> None:
     leader.silent = True
     with pytest.raises(Unavailable, match="published 3 times") as caught:
         await client.complete(make_request(), timeout_s=5)
@@ -410,7 +410,7 @@ async def test_a_cancel_that_is_itself_cancelled_leaves_nothing_behind(
     assert client.num_open == 0
 
 
-async def test_a_group_that_accepts_what_nobody_waits_for_is_told_to_stop(
+async def test_a_group_that_accepts_what_no_caller_waits_for_is_told_to_stop(
     client: InferenceClient, leader: ScriptedLeader
 ) -> None:
     leader.silent = True
@@ -503,7 +503,7 @@ async def test_a_prompt_that_no_message_can_hold(client: InferenceClient, leader
     assert client.num_open == 0
 
 
-async def test_garbage_on_the_inbox_harms_nobody(client: InferenceClient, leader: ScriptedLeader) -> None:
+async def test_garbage_on_the_inbox_harms_no_request(client: InferenceClient, leader: ScriptedLeader) -> None:
     leader.silent = True
     task = asyncio.create_task(client.complete(make_request(), timeout_s=2))
     await until(lambda: len(leader.requests) == 1)

@@ -54,7 +54,7 @@ async def test_each_call_sends_its_message_and_returns_its_answer(memory_bus: Me
 
 async def test_errors_come_as_what_they_are(memory_bus: MemoryBus) -> None:
     client = SessionsClient(memory_bus)
-    with pytest.raises(Unavailable, match="nobody listens"):
+    with pytest.raises(Unavailable, match="no service listens"):
         await client.get("acme", "s1")
     error = ErrorReply(error="session_not_found", message="no session s1")
     await answer(memory_bus, subjects.SESSION_GET, SessionGet, error)

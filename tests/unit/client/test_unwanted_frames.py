@@ -49,7 +49,7 @@ def tokens(seq: int) -> AnyFrame:
     return Tokens(request_id="r", seq=seq, attempt=4, deltas=[Delta(text="x")])
 
 
-async def test_a_leader_that_computes_for_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_leader_that_computes_for_no_caller_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader missed a cancel. The new one names attempt and instance, so it cannot stop a later owner."""
     monkeypatch.setattr(unwanted_frames, "PATIENCE_S", 0.02)
     bus = MemoryBus()
@@ -75,7 +75,7 @@ async def test_a_leader_that_computes_for_nobody_is_told(monkeypatch: pytest.Mon
         await bus.close()
 
 
-async def test_what_was_left_runs_on_and_what_is_accepted_for_nobody_ends() -> None:
+async def test_what_was_left_runs_on_and_what_is_accepted_for_no_caller_ends() -> None:
     bus = MemoryBus()
     client = InferenceClient(bus)
     await client.start()

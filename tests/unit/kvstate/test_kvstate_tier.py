@@ -249,7 +249,7 @@ async def test_one_replica_sweeps_and_the_other_looks_on() -> None:
     assert kit.gone == {"lost": 1}
 
 
-async def test_metrics_name_few_tenants_and_lose_nobodys_bytes() -> None:
+async def test_metrics_name_few_tenants_and_lose_no_tenants_bytes() -> None:
     kit = Kit()
     for number in range(MAX_TENANT_LABELS + 5):
         await kit.commit((f"t{number}", "s", kit.chain(1)))

@@ -61,7 +61,7 @@ def test_what_no_leader_could_use_is_refused_by_field(fields: dict[str, object],
     assert param in caught.value.message
 
 
-def test_a_request_that_nobody_waits_for_is_refused() -> None:
+def test_a_request_that_no_caller_waits_for_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="reply_to"):
         read(message(encode(request()), reply=""), 0.0)
 

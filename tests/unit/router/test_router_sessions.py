@@ -61,7 +61,7 @@ def test_a_request_that_repeats_its_conversation_brings_only_the_rest_as_new() -
     assert (completed.last_group, completed.session_tokens, completed.prompt_tokens) == ("", 200, 0)
 
 
-def test_what_somebody_else_found_out_stands() -> None:
+def test_what_a_request_says_of_its_session_stands() -> None:
     sessions = new_sessions()
     sessions.note_turn("t", "s-1", "s-1", KnownSession("g0", 300), 0.0)
     completed, _ = sessions.complete_facts(facts(last="g7"), Asker("t", "s-1", whole=False), 1.0)

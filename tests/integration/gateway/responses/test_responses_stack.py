@@ -159,7 +159,7 @@ async def test_a_stream_goes_on_at_the_next_gateway_when_its_own_dies(fleet: Tur
 @pytest.mark.parametrize(
     ("how", "with_group"), [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGTERM, False)]
 )
-async def test_a_response_ends_without_its_gateway_and_nobody_asking(
+async def test_a_response_ends_without_its_gateway_and_without_readers(
     fleet: TurnsFleet, how: int, with_group: bool
 ) -> None:
     async with fleet.http(1) as there:

@@ -109,7 +109,7 @@ async def test_leaving_ends_all_prompts_of_a_call() -> None:
         await gateway.wait_idle()
 
 
-async def test_one_callers_end_touches_nobody_else() -> None:
+async def test_one_callers_end_touches_no_other_caller() -> None:
     rng = random.Random(5)
     async with running_gateway() as gateway:
 

@@ -85,7 +85,7 @@ def growth(before: Stock, after: Stock) -> list[str]:
     if set(after.named_segments) - set(before.named_segments):
         grown.append(f"in {SHM}: {before.named_segments} before, {after.named_segments} after")
     if after.zombies > before.zombies:
-        grown.append(f"{after.zombies} processes that nobody collected, {before.zombies} before")
+        grown.append(f"{after.zombies} processes that no parent collected, {before.zombies} before")
     return grown
 
 

@@ -127,7 +127,7 @@ def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert host.available_bytes() > 2**20
 
 
-def test_where_nobody_says_what_is_free_all_memory_counts(
+def test_where_the_system_does_not_say_what_is_free_all_memory_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "_MEMINFO", tmp_path / "none")

@@ -54,7 +54,7 @@ async def test_one_that_is_refused_rests_too_and_gives_its_turn_on() -> None:
         assert loop.time() - began_s >= 0.9 * REST * 0.02
 
 
-async def test_who_goes_while_it_waits_holds_up_nobody() -> None:
+async def test_a_tenant_that_goes_while_it_waits_holds_up_no_other() -> None:
     large = LargeBodies(Clock())
     async with large.turn("a"):
         waiting = asyncio.create_task(large.turn("b").__aenter__())

@@ -116,7 +116,7 @@ def test_of_silence_a_router_that_hears_the_group_judges_for_itself() -> None:
     assert fleet.observe(beat(2), 0.11) == "returned"
 
 
-def test_while_groups_come_back_to_the_broker_nobody_is_given_up_for_not_listening() -> None:
+def test_while_groups_come_back_to_the_broker_no_group_is_given_up_for_not_listening() -> None:
     fleet = new_fleet()
     fleet.unsettle(1.5)
     for seq in range(2, 20):
@@ -196,7 +196,7 @@ def lost_after(fleet: Fleet, since: float) -> float:
     raise AssertionError("never lost")
 
 
-def test_while_nobody_is_heard_nobody_is_silent() -> None:
+def test_while_no_group_is_heard_no_group_is_silent() -> None:
     fleet = new_fleet()
     for seq in range(2, 41):
         fleet.observe(beat(seq), seq * 0.025)
@@ -256,7 +256,7 @@ def test_the_broker_names_leaders_by_both_of_their_connections() -> None:
 def test_who_only_calls_itself_a_leader_is_not_believed() -> None:
     assert read_disconnect(news("worker/i", user="outside")) is None
     assert read_disconnect(news("worker/i", user="")) is None
-    other = news("worker/i", user="somebody").replace(b'"RYZ"', b'"$G"')  # a broker without our accounts
+    other = news("worker/i", user="stranger").replace(b'"RYZ"', b'"$G"')  # a broker without our accounts
     assert read_disconnect(other) == "i"
 
 

@@ -167,7 +167,7 @@ async def test_news_that_waits_unread_is_not_silence() -> None:
     assert not world.broker.told
 
 
-async def test_a_machine_that_stood_still_is_nobodys_silence() -> None:
+async def test_a_machine_that_stood_still_is_no_groups_silence() -> None:
     """Router and group were held up together: no message is queued, and the group needs time to beat."""
     world = await started()
     world.beating = False
@@ -217,7 +217,7 @@ async def test_a_connection_that_was_away_between_two_ticks_counts_as_well() -> 
     assert world.ready
 
 
-async def test_a_router_that_cannot_hear_itself_loses_nobody_and_says_so() -> None:
+async def test_a_router_that_cannot_hear_itself_loses_no_group_and_says_so() -> None:
     world = await started()
     for _ in range(200):
         await world.go(TICK_S, reads=False)

@@ -56,7 +56,7 @@ def full(item: bytes) -> bytes:
 
 BOMBS: dict[str, Callable[[], bytes]] = {
     "empty maps in a field": lambda: field("messages", full(b"\x80")),
-    "empty arrays in a field that nobody knows": lambda: field("x", full(b"\x90")),
+    "empty arrays in an unknown field": lambda: field("x", full(b"\x90")),
     "empty maps where messages are": lambda: field("messages", array(4096) + b"\x80" * 4096),
     "one array of everything": lambda: field("messages", array(PAYLOAD - 20) + b"\x80" * (PAYLOAD - 20)),
     "arrays in arrays": lambda: b"\x91" * PAYLOAD,

@@ -25,7 +25,7 @@ async def test_an_end_belongs_to_who_accepted_it(host: str, family: int, listens
         socket.create_connection((host, server.getsockname()[1])) as client,
     ):
         peer, own = client.getpeername()[:2], client.getsockname()[:2]
-        assert accepted_by(peer, own) is None, "nobody has accepted it yet"
+        assert accepted_by(peer, own) is None, "no process has accepted it yet"
         assert "has no process" in await distrust(peer, own)
         with server.accept()[0]:
             assert accepted_by(peer, own) == os.geteuid()

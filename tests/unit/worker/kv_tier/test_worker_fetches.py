@@ -205,7 +205,7 @@ def test_a_sequence_that_gave_way_comes_back_without_prefill() -> None:
     assert engine.num_computed - before <= BLOCK_SIZE + 4
 
 
-def test_gets_blocks_for_nobody() -> None:
+def test_gets_blocks_without_a_sequence() -> None:
     prompt = [8] * 64
     run, engine = make(32)
     names = NAMES.of(sequence("x", prompt, 1))

@@ -29,7 +29,7 @@ def write(behind: WriteBehind, names: list[bytes]) -> None:
     behind.done([copy.name for copy in behind.take(blocks)], [])
 
 
-def test_what_is_in_doubt_stays_so_whoever_finds_it_until_it_is_written(behind: WriteBehind) -> None:
+def test_what_is_in_doubt_stays_so_for_every_finder_until_it_is_written(behind: WriteBehind) -> None:
     write(behind, NAMES[:3])
     behind.distrust(NAMES[1:2])
     behind.found(NAMES[:3])

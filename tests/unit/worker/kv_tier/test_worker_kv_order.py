@@ -140,7 +140,7 @@ def test_what_a_plan_copies_for_the_store_is_copied_before_a_fetch_writes_there(
     assert ranks.outputs["a"] == alone(prompt, 3, 0)
 
 
-def test_a_fetch_for_nobody_waits_for_the_steps_as_well() -> None:
+def test_a_fetch_without_a_sequence_waits_for_the_steps_as_well() -> None:
     prompt = [4] * 64 + [1]
     ranks = Ranks(5)
     ranks.engine.store = filled(prompt)
@@ -197,8 +197,8 @@ def test_fetches_and_steps_in_any_order_change_no_token(seed: int) -> None:
 
 
 def test_a_rank_does_not_begin_with_a_fetch_before_its_step() -> None:
-    nobody = KVStoreConfig(url="redis://127.0.0.1:1/0")
-    with rank(nobody, FakeBlocks(range(1))) as one:
+    no_server = KVStoreConfig(url="redis://127.0.0.1:1/0")
+    with rank(no_server, FakeBlocks(range(1))) as one:
         for fetch_id, step in ((1, 2), (2, 3), (3, 0)):
             order = FetchBlocks(fetch_id=fetch_id, blocks=[1], names=names(1)[0], after_step=step)
             one.mover.fetch(order)

@@ -68,7 +68,7 @@ async def test_a_fetch_has_what_all_ranks_have(ranks: Ranks) -> None:
     await ranks.say(0, FetchResult(fetch_id=7, count=1))  # of a fetch that has ended
 
 
-async def test_a_fetch_that_nobody_waits_for_ends_all_the_same(ranks: Ranks) -> None:
+async def test_a_fetch_that_no_sequence_waits_for_ends_all_the_same(ranks: Ranks) -> None:
     future = ranks.blocks.fetch_blocks(FetchBlocks(fetch_id=1, blocks=[1], names=A))
     future.cancel()
     for rank in (0, 1):
@@ -106,7 +106,7 @@ async def test_what_is_under_way_ends_with_the_engine(ranks: Ranks) -> None:
     assert ranks.stored == []
 
 
-async def test_nobody_has_to_listen(ranks: Ranks) -> None:
+async def test_no_listener_is_needed(ranks: Ranks) -> None:
     ranks.blocks.watch_store(None)
     ranks.blocks.expect_copies([StoreBlock(1, A)])
     for rank in (0, 1):

@@ -171,7 +171,7 @@ async def test_damaged_blocks_are_computed_written_anew_and_not_fetched_before(
         again = await kit.run(ask("b"))
         assert usage_of(again).fetched_tokens == 5 * 16
         assert kit.index.finds == 1
-        assert kit.metric("kv_corrupt_blocks_total") == 1, "nobody asked for it"
+        assert kit.metric("kv_corrupt_blocks_total") == 1, "no sequence asked for it"
         kit.ranks.corrupt = set()
         await kit.until(lambda: scheduler.write_behind.is_known(names[5]))
         scheduler.blocks.drop(names)

@@ -118,7 +118,7 @@ class Caller:
             self.answers.append(codec.decode(message.data, Attached))
 
 
-async def test_nobody_takes_a_request_to_where_no_frame_can_go() -> None:
+async def test_no_caller_takes_a_request_to_where_no_frame_can_go() -> None:
     bus = MemoryBus()
     async with Kit(bus, null_engine(delay_s=0.01)) as kit:
         await kit.ask(chat("r", note=NOTE, sampling={"max_tokens": 20}))

@@ -139,7 +139,7 @@ async def test_a_sequence_without_a_token_fails_alone(memory_bus: MemoryBus, del
         assert kit.metric("engine_failures_total") == 0
 
 
-async def test_both_steps_are_lost_with_the_engine_and_nobody_complains_later(
+async def test_both_steps_are_lost_with_the_engine_and_no_task_complains_later(
     memory_bus: MemoryBus,
 ) -> None:
     complaints: list[Any] = []

@@ -88,7 +88,7 @@ def test_of_equals_the_one_that_is_stopped_is_to_blame() -> None:
     assert (failure.rank, failure.reason.rpartition("it is ")[2]) == (2, "stopped by a signal")
 
 
-def test_as_long_as_anybody_makes_progress_nobody_hangs() -> None:
+def test_as_long_as_one_rank_makes_progress_no_rank_hangs() -> None:
     world = World()
     for _ in range(30):
         world.count(1, beats=1)
@@ -114,7 +114,7 @@ def test_ranks_that_are_through_are_not_to_blame_for_an_answer_that_is_on_its_wa
     assert failure.rank == 1
 
 
-def test_a_leader_that_did_not_look_blames_nobody() -> None:
+def test_a_leader_that_did_not_look_blames_no_rank() -> None:
     world = World()
     assert world.wait(0.3) is None
     for _ in range(3):

@@ -84,7 +84,7 @@ def test_ranks_of_one_host_meet_in_a_file_without_a_name_and_open_no_port(device
 
 
 @pytest.mark.parametrize("options", [{"stall_timeout_s": 0.0}, {"tensor_parallel": 3, "remote_ranks": 1}])
-def test_no_page_where_nobody_would_look_or_could_tell(options: dict[str, Any]) -> None:
+def test_no_progress_page_where_it_is_not_read_or_not_shared(options: dict[str, Any]) -> None:
     one = allocator(**options)
     config, _ = one.acquire()
     assert (config.progress_fd, one.progress) == (-1, None)

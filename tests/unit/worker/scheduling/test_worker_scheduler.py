@@ -181,7 +181,7 @@ def test_a_preempted_sequence_keeps_the_token_that_was_in_flight() -> None:
     scheduler.check_invariants()
 
 
-def test_one_sequence_s_failure_is_its_own_and_nobody_finds_its_blocks() -> None:
+def test_one_sequence_s_failure_is_its_own_and_no_other_finds_its_blocks() -> None:
     scheduler = build(names=NAMES, budget=128)
     first, second = make("a", 40, 9), make("b", 10, 9, arrival=1)
     scheduler.add(first)
@@ -244,7 +244,7 @@ def test_a_higher_priority_takes_a_place_or_blocks_and_lower_ones_come_back() ->
         assert (low[0].num_preemptions, low[1].num_preemptions) == (0, 1)
 
 
-def test_nobody_gives_way_to_one_that_waits_for_its_beginning() -> None:
+def test_no_sequence_gives_way_to_one_that_waits_for_its_beginning() -> None:
     scheduler = build(names=NAMES, budget=16, running=2)
     scheduler.add(make("low", 4, 99))
     scheduler.add(make("high0", 64, 9, arrival=1, priority=1))
@@ -258,7 +258,7 @@ def test_nobody_gives_way_to_one_that_waits_for_its_beginning() -> None:
     assert preempted == [0, 0, 0, 1]  # only once the three shared blocks are computed
 
 
-def test_nobody_gives_way_in_vain_or_to_its_own_priority() -> None:
+def test_no_sequence_gives_way_in_vain_or_to_its_own_priority() -> None:
     scheduler = build(blocks=8, budget=64)
     holder, low = make("holder", 60, 9, priority=5), make("low", 20, 9, arrival=1)
     for sequence in (holder, low):
@@ -271,7 +271,7 @@ def test_nobody_gives_way_in_vain_or_to_its_own_priority() -> None:
     assert [s.request_id for s in scheduler.waiting] == ["large", "equal"]
 
 
-def test_nobody_gives_way_for_blocks_that_the_other_shares_anyway() -> None:
+def test_no_sequence_gives_way_for_blocks_that_the_other_shares_anyway() -> None:
     scheduler = build(blocks=10, budget=256, names=NAMES)
     holder, low = make("holder", 40, 8, priority=5), make("low", 104, 8, arrival=1)
     holder.tokens = holder.tokens[::-1]  # another prefix

@@ -83,9 +83,9 @@ async def test_what_cannot_be_answered(client: InferenceClient) -> None:
         await client.tokenize(TokenizeQuery(model="demo", prompt="x" * 40_000), timeout_s=5)
     with pytest.raises(InvalidRequest, match="vocabulary ends at 256"):
         await client.detokenize(DetokenizeQuery(model="demo", token_ids=pack_tokens([257])), timeout_s=5)
-    with pytest.raises(Unavailable) as nobody:
+    with pytest.raises(Unavailable) as refused:
         await client.tokenize(TokenizeQuery(model="other", prompt="x"), timeout_s=5)
-    assert nobody.value.data["reason"] == "no_router"
+    assert refused.value.data["reason"] == "no_router"
 
 
 @pytest.mark.parametrize("delivery", ["stream", "whole"])

@@ -64,7 +64,7 @@ async def test_a_turn_that_the_store_does_not_have_yet_is_had_from_its_leader() 
     assert store.records["t", "s"] == record(2)
 
 
-async def test_what_the_store_has_counts_when_nobody_has_more() -> None:
+async def test_what_the_store_has_counts_when_no_leader_has_more() -> None:
     store = DictStore()
     store.records["t", "s"] = record(4, "g1")
     for known in (None, record(3, "g1"), record(9, "g1", created_ms=7)):
@@ -80,7 +80,7 @@ async def test_a_lost_session_lives_on_with_the_leader_of_its_last_turn() -> Non
     assert await sessions.lookup("t", "s", "g1") is None
 
 
-async def test_an_old_copy_is_no_answer_while_nobody_can_tell_the_last_turn() -> None:
+async def test_an_old_copy_is_no_answer_while_the_last_turn_is_not_known() -> None:
     store = DictStore()
     store.away = True
     sessions, metrics = sessions_of(store, None, record(1))
