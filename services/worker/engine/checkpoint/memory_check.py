@@ -16,6 +16,7 @@ from services.worker.engine.config.model_config import ModelConfig
 from services.worker.host import available_bytes, total_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import EngineRunConfig
+from services.worker.rank_protocol.sliding_pool import least_blocks, sliding_blocks
 
 
 class MemoryShort(ModelError):
@@ -73,10 +74,12 @@ def cache_bytes(
     *,
     cold: ColdZone | None = None,
     max_running: int = 0,
+    num_sliding: int = 0,
 ) -> int:
     """Bytes of the keys and values of so many tokens in all ranks together.
 
-    With a cold zone blocks are compressed, except the last ones of `max_running` sequences.
+    With a cold zone blocks are compressed, except the last ones of `max_running` sequences. Layers with a
+    window may have `num_sliding` blocks of their own.
     """
     heads, values = shape.held_kv_heads(world, world), shape.cached_values // shape.num_layers
     blocks = -(-tokens // BLOCK_SIZE)
@@ -84,7 +87,8 @@ def cache_bytes(
     # bytes of a block, layer and head: in full precision, and compressed
     full, compressed = each * values * BLOCK_SIZE, values * BLOCK_SIZE + 2 * SCALE_BYTES
     if cold is None:
-        return heads * shape.num_layers * full * blocks
+        sliding = sum(window > 0 for window in shape.windows) if num_sliding else 0
+        return heads * full * ((shape.num_layers - sliding) * blocks + sliding * num_sliding)
     window_slots = min(blocks, cold.window_slots(max_running))
     exact = heads * (shape.num_layers - cold.num_layers) * full * blocks
     return exact + heads * cold.num_layers * (compressed * blocks + full * window_slots)
@@ -111,6 +115,10 @@ def require_room(
     half = run.kv_dtype == "fp16" or (run.kv_dtype == "auto" and run.quantize != "none")
     tokens = run.kv_cache_tokens or BLOCK_SIZE
     cold = cold_zone(run, shape.num_layers)
+    sliding = 0
+    if native and any(shape.windows):
+        least = least_blocks(max(shape.windows), run.token_budget, run.max_running)
+        sliding = sliding_blocks(-(-tokens // BLOCK_SIZE), least)
     cache = cache_bytes(
         shape,
         run.tensor_parallel,
@@ -118,6 +126,7 @@ def require_room(
         "fp16" if half else "fp32",
         cold=cold,
         max_running=run.max_running,
+        num_sliding=sliding,
     )
     here, world = run.local_ranks, run.tensor_parallel
     weights = ceil(weights * weight_share(shape, range(here), world))
