@@ -4,6 +4,7 @@ import random
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
@@ -49,7 +50,16 @@ def recorded_compute(
     return PlainCompute(model, cache, EagerCapture())
 
 
-WAYS: dict[str, ComputeFactory] = {**COMPUTES, "recorded": recorded_compute}
+def tiled_compute(
+    checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
+) -> Compute:
+    """As torch serves on CPUs."""
+    model = Decoder(checkpoint, config, collectives)
+    cache = KVCache(config, num_blocks, collectives.rank, collectives.world)
+    return PlainCompute(model, cache, tiled=True)
+
+
+WAYS: dict[str, ComputeFactory] = {**COMPUTES, "recorded": recorded_compute, "tiled": tiled_compute}
 
 
 def computes_of(model: FamilyModel) -> list[str]:
@@ -69,6 +79,20 @@ def check_random(model: FamilyModel, world: int, compute: str, seed: int) -> Non
     assert sum(map(len, rows)) > 20
     assert any(plan.release for plan in plans)
     _check(model, world, compute, plans, rows)
+
+
+def check_same_bits(model: FamilyModel, world: int, compute: str) -> None:
+    """A token's logits have the same bits in any plan."""
+    seen: dict[tuple[str, int], Tensor] = {}
+    repeated = 0
+    for seed in (1, 2):
+        plans, rows = random_plans({key: text(key) for key in TEXTS}, random.Random(seed))
+        computed = plan_logits(model.directory, world, plans, NUM_BLOCKS, WAYS[compute])
+        for found, wanted in zip(computed, rows, strict=True):
+            for row, place in zip(found, wanted, strict=True):
+                repeated += place in seen
+                assert torch.equal(seen.setdefault(place, row), row), place
+    assert repeated > 10
 
 
 def check_greedy(model: FamilyModel, name: str, world: int, compute: str) -> None:

@@ -191,12 +191,13 @@ def _decodes(positions: Ints, states: list[SequenceState], window: int) -> list[
             end == len(states)
             or _keys(positions[end], window) > 2 * _keys(positions[begin], window) + PADDING
         ):
-            parts.append(_decode(begin, positions[begin:end], states[begin:end], window))
+            parts.append(decode_group(begin, positions[begin:end], states[begin:end], window))
             begin = end
     return parts
 
 
-def _decode(begin: int, positions: Ints, states: list[SequenceState], window: int) -> DecodeGroup:
+def decode_group(begin: int, positions: Ints, states: list[SequenceState], window: int) -> DecodeGroup:
+    """Tokens at those positions of sequences, attended together as rows from `begin` on."""
     first = np.array([_first_block(position, window) for position in positions.tolist()])
     length = int((positions + 1 - first * BLOCK_SIZE).max())
     blocks = np.zeros((len(states), -(-length // BLOCK_SIZE)), np.int64)

@@ -1,6 +1,6 @@
 """Computes a step in torch operators, on a CPU or a GPU."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from services.worker.engine.plain.cuda_graphs import DecodeGraphs, GraphCapture
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU
 from services.worker.engine.plain.plain_cache import KVCache
+from services.worker.engine.plain.tiles import in_tiles, make_tiles
 from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
@@ -29,9 +30,13 @@ class PlainCompute:
         model: This rank's share.
         cache: On the same device as the model.
         capture: Records decode steps for replay; None to run every step op by op.
+        tiled: A token's result does not depend on what else is in the step (`tiles.py`), at the price of time
+            where there are many tokens; for CPUs.
     """
 
-    def __init__(self, model: Decoder, cache: KVCache, capture: GraphCapture | None = None) -> None:
+    def __init__(
+        self, model: Decoder, cache: KVCache, capture: GraphCapture | None = None, *, tiled: bool = False
+    ) -> None:
         self.sizes = PoolSizes(cache.num_blocks)
         self.collectives = model.head.collectives
         rank, world = self.collectives.rank, self.collectives.world
@@ -40,6 +45,7 @@ class PlainCompute:
         self.prompts = PromptOutputs()
         self._model = model
         self._cache = cache
+        self._tiled = tiled
         self._windows = frozenset(model.config.windows)
         # which experts are computed depends on the tokens, so steps with experts cannot be recorded
         routed = any(isinstance(layer.mlp, ExpertsConfig) for layer in model.config.layers)
@@ -63,31 +69,49 @@ class PlainCompute:
             if self._graphs is not None and not plain and self._graphs.can_replay(slices):
                 logits = self._graphs.forward(slices, states)
             else:
-                batch = make_batch(slices, states, self._windows)
-                if self._model.placement != CPU:
-                    batch = batch.to(self._model.placement)
-                hidden = self._model.hidden_states(batch, self._cache)
-                if batch.prompt_rows is not None:
-                    self._take_prompts(self._model.norm(hidden[batch.prompt_rows]), slices, states)
-                rows = batch.sample_rows
-                logits = self._model.head(self._model.norm(hidden[rows])) if len(rows) else None
+                hidden, samples, prompts = self._run(slices, states)
+                if len(prompts):
+                    self._take_prompts(hidden[prompts], slices, states)
+                logits = self._by_rows(self._logits, hidden[samples]) if len(samples) else None
             # the sampler computes on the CPU: one copy per step
             return None if logits is None else logits.to(torch.float32).cpu()
+
+    def _run(
+        self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The stream after the last layer, and which of its rows are sampled and wanted by prompts."""
+        if self._tiled:
+            step = make_tiles(slices, states, self._windows, self._cache.num_blocks)
+            hidden = [self._model.hidden_states(tile, self._cache) for tile in step.tiles]
+            return torch.cat(hidden), step.sample_rows, step.prompt_rows
+        batch = make_batch(slices, states, self._windows)
+        if self._model.placement != CPU:
+            batch = batch.to(self._model.placement)
+        prompts = batch.sample_rows[:0] if batch.prompt_rows is None else batch.prompt_rows
+        return self._model.hidden_states(batch, self._cache), batch.sample_rows, prompts
+
+    def _by_rows(self, compute: Callable[[Tensor], Tensor | None], rows: Tensor) -> Tensor | None:
+        return in_tiles(compute, rows) if self._tiled else compute(rows)
+
+    def _logits(self, hidden: Tensor) -> Tensor | None:
+        return self._model.head(self._model.norm(hidden))
 
     def _take_prompts(
         self, rows: Tensor, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]
     ) -> None:
-        """Gives rows [rows, hidden] to `prompts` on rank 0, with logits of a few at a time."""
+        """Gives rows [rows, hidden], before the last norm, to `prompts` on rank 0; logits in parts."""
         begin = 0
         for part, state in zip(slices, states, strict=True):
             positions = state.prompt_rows(part.start, part.num_tokens) if state.wants_rows else range(0)
             while positions:
                 now, positions = positions[:_LOGITS], positions[_LOGITS:]
-                hidden = rows[begin : begin + len(now)]
+                own = rows[begin : begin + len(now)]
                 begin += len(now)
                 logits = None
                 if state.embedding is None:  # all ranks gather
-                    logits = self._model.head(hidden)
+                    logits = self._by_rows(self._logits, own)
                     logits = None if logits is None else logits.to(torch.float32).cpu()
                 if self.collectives.rank == 0:
+                    hidden = self._by_rows(self._model.norm, own)
+                    assert hidden is not None
                     self.prompts.take_rows(state, now.start, hidden.to(torch.float32).cpu(), logits)

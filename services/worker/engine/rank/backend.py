@@ -102,7 +102,7 @@ def load_backend(
         return ComputeBackend(
             "plain",
             plain_cache.block_bytes(shape, rank, world),
-            lambda sizes: PlainCompute(model, KVCache(shape, sizes.num_blocks, rank, world)),
+            lambda sizes: PlainCompute(model, KVCache(shape, sizes.num_blocks, rank, world), tiled=True),
             plain_cache.kv_format(shape),
         )
     return _load_native(native, config, shape, checkpoint, collectives)

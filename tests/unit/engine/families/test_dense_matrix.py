@@ -2,7 +2,14 @@
 
 import pytest
 
-from tests.kits.families.comparisons import check_greedy, check_mixed, check_random, computes_of, matrix
+from tests.kits.families.comparisons import (
+    check_greedy,
+    check_mixed,
+    check_random,
+    check_same_bits,
+    computes_of,
+    matrix,
+)
 from tests.kits.families.dense_entries import DENSE
 from tests.kits.families.models import family_model, served
 
@@ -21,3 +28,10 @@ def test_everything_equals_transformers(name: str, world: int) -> None:
 @pytest.mark.parametrize("name", served(DENSE))
 def test_recorded_decodes_equal_transformers(name: str) -> None:
     check_random(family_model(name), 1, "recorded", seed=5)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", served(DENSE))
+def test_a_token_has_the_same_bits_in_any_plan(name: str) -> None:
+    for world in (1, 2):
+        check_same_bits(family_model(name), world, "tiled")

@@ -3,7 +3,7 @@
 import pytest
 
 from services.worker.engine.config.families.registry import FAMILIES
-from tests.kits.families.comparisons import check_mixed, computes_of
+from tests.kits.families.comparisons import check_mixed, check_same_bits, computes_of
 from tests.kits.families.models import ENTRIES, each_once, family_model, served
 
 ONCE = each_once(served(ENTRIES))
@@ -18,3 +18,9 @@ def test_logits_equal_transformers(number: int, name: str) -> None:
     model = family_model(name)
     for compute in computes_of(model):
         check_mixed(model, 1 + number % 2, compute)
+
+
+@pytest.mark.parametrize(("name", "world"), [("deepseek_v3", 2), ("gemma2", 1), ("gpt_oss", 2)])
+def test_torch_gives_a_token_the_same_bits_in_any_plan_on_cpus(name: str, world: int) -> None:
+    check_mixed(family_model(name), world, "tiled")
+    check_same_bits(family_model(name), world, "tiled")

@@ -11,6 +11,7 @@ from torch import Tensor
 from services.worker.engine.checkpoint.layer_weights import ExpertsWeights
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.layer_config import ExpertsConfig
+from services.worker.engine.plain.layers.linears import TILE_ROWS
 from services.worker.engine.plain.layers.mlp import Mlp, activate
 
 _TINY = 1e-20  # so that weights that are all 0 stay finite
@@ -75,7 +76,9 @@ class Experts:
         total = torch.zeros_like(hidden)
         for number in sorted(set(experts.flatten().tolist())):
             rows, places = (experts == number).nonzero(as_tuple=True)
-            output = self._expert(number, hidden[rows])
+            # in whole tiles, so that a row's result does not depend on how many chose the expert
+            padded = F.pad(hidden[rows], (0, 0, 0, -len(rows) % TILE_ROWS))
+            output = self._expert(number, padded)[: len(rows)]
             total.index_add_(0, rows, output * shares[rows, places, None].to(output.dtype))
         if self.shared is not None:
             output = F.linear(self.shared.inner(hidden), self.shared.down.weight)

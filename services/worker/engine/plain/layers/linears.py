@@ -13,6 +13,8 @@ from services.worker.engine.checkpoint.rank_shares import vocabulary_width
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.model_config import ModelConfig
 
+TILE_ROWS = 16  # on CPUs rows are computed so many at a time (`plain/tiles.py`)
+
 
 class ColumnParallelLinear:
     """x @ W^T + b for this rank's rows of one or more matrices, fused into one: [tokens, sum of parts].

@@ -1,0 +1,106 @@
+"""A step cut into tiles of rows, so that a token's result does not depend on what else is in the step.
+
+The order in which an operator adds up depends on the shapes of its operands. Here every operator but
+attention has the same number of rows in any step, and attention is computed token by token, in shapes that
+follow from the token's position. Tiles are computed one after the other: a token finds its predecessors in
+the cache.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from services.worker.engine.plain.batch import AttentionMetadata, DecodeGroup, PlainBatch, decode_group
+from services.worker.engine.plain.layers.linears import TILE_ROWS
+from services.worker.engine.rank.sequences import SequenceState
+from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
+
+
+@dataclass(frozen=True, slots=True)
+class TiledStep:
+    """A step.
+
+    Attributes:
+        tiles: To be computed in this order; the rows of all are counted through below.
+        sample_rows: Rows whose logits are computed, in the order of the plan's sampling chunks.
+        prompt_rows: Rows that prompts want, in the order of the chunks.
+    """
+
+    tiles: list[PlainBatch]
+    sample_rows: Tensor
+    prompt_rows: Tensor
+
+
+def make_tiles(
+    slices: Sequence[ScheduledChunk],
+    states: Sequence[SequenceState],
+    windows: Collection[int],
+    spare_block: int,
+) -> TiledStep:
+    """Cuts a step, whose states include its chunks already. Rows that pad a tile use the spare block."""
+    rows: list[tuple[SequenceState, int]] = []
+    samples: list[int] = []
+    prompts: list[int] = []
+    for part, state in zip(slices, states, strict=True):
+        shift = len(rows) - part.start
+        rows += [(state, part.start + index) for index in range(part.num_tokens)]
+        if state.samples(part):
+            samples.append(len(rows) - 1)
+        if state.wants_rows:
+            prompts += [shift + at for at in state.prompt_rows(part.start, part.num_tokens)]
+    return TiledStep(
+        tiles=[
+            _tile(rows[begin : begin + TILE_ROWS], windows, spare_block)
+            for begin in range(0, len(rows), TILE_ROWS)
+        ],
+        sample_rows=torch.tensor(samples, dtype=torch.int64),
+        prompt_rows=torch.tensor(prompts, dtype=torch.int64),
+    )
+
+
+def in_tiles(compute: Callable[[Tensor], Tensor | None], rows: Tensor) -> Tensor | None:
+    """What a function of each row makes of rows [rows, ...], a tile at a time; None if it makes nothing."""
+    padded = F.pad(rows, (0, 0, 0, -len(rows) % TILE_ROWS))
+    parts = [compute(padded[begin : begin + TILE_ROWS]) for begin in range(0, len(padded), TILE_ROWS)]
+    made = [part for part in parts if part is not None]
+    return torch.cat(made)[: len(rows)] if made else None
+
+
+def _tile(
+    rows: Sequence[tuple[SequenceState, int]], windows: Collection[int], spare_block: int
+) -> PlainBatch:
+    token_ids, positions = np.zeros((2, TILE_ROWS), np.int64)
+    slots = np.full(TILE_ROWS, spare_block * BLOCK_SIZE, np.int64)
+    for row, (state, at) in enumerate(rows):
+        token_ids[row], positions[row] = state.tokens.view[at], at
+        slots[row] = state.table.view[at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE
+    return PlainBatch(
+        token_ids=torch.from_numpy(token_ids),
+        positions=torch.from_numpy(positions),
+        slots=torch.from_numpy(slots),
+        sample_rows=torch.zeros(0, dtype=torch.int64),
+        attention_metadata={
+            window: AttentionMetadata(
+                [
+                    decode_group(row, positions[row : row + 1], [state], window)
+                    for row, (state, _) in enumerate(rows)
+                ]
+                + _padding(len(rows), spare_block),
+                [],
+            )
+            for window in windows
+        },
+    )
+
+
+def _padding(begin: int, spare_block: int) -> list[DecodeGroup]:
+    """Rows that are computed and not used, each with one key."""
+    count = TILE_ROWS - begin
+    if not count:
+        return []
+    blocks, newest = torch.full((count,), spare_block), torch.zeros(count, dtype=torch.int64)
+    return [DecodeGroup(begin, TILE_ROWS, 1, blocks, None, newest)]
