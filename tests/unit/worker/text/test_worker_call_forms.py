@@ -186,6 +186,9 @@ def test_a_call_in_the_form_of_the_model_passes_and_is_read(form: str, vocabular
 def test_what_a_form_cannot_express_is_refused_by_name_if_it_is_strict(
     form: str, vocabulary: TokenVocabulary
 ) -> None:
+    never = {"type": "object", "properties": {"a": {"type": "string", "format": "date", "minLength": 11}}}
+    with pytest.raises(InvalidRequest):
+        compile_calls(enforced(form, never), vocabulary, LIMITS)
     schema = {"type": "object", "properties": {"a": {"oneOf": [{"minimum": 1}, {"maximum": 3}]}}}
     with pytest.raises(InvalidRequest) as refused:
         compile_calls(enforced(form, schema), vocabulary, LIMITS)

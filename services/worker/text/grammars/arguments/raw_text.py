@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from llguidance import LLMatcher
+
 from services.worker.text.grammars.arguments.value_style import Write
 
 _MOST_CHARS = 2000  # where a length is counted; the automaton grows with it
@@ -41,6 +43,8 @@ class RawText:
         least, most = schema.get("minLength", 0), min(schema.get("maxLength", _MOST_CHARS), _MOST_CHARS)
         if least > most:
             raise KeyError("minLength")
+        if "pattern" in schema and len(schema.keys() & {"minLength", "maxLength"}) and _is_empty(schema):
+            raise KeyError("pattern")
         token = mark in self._control
         end = before + ("" if token else mark)
         empty = not end and not least and "pattern" not in schema
@@ -63,6 +67,12 @@ class RawText:
 def escaped(text: str) -> str:
     """Returns a regular expression for a text."""
     return "".join(char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
+
+
+def _is_empty(schema: Mapping[str, Any]) -> bool:
+    """Returns whether no string satisfies a schema, which llguidance sees in JSON and not in rules."""
+    wrong = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema({**schema, "type": "string"}))
+    return bool(wrong) and not wrong.startswith("WARNING")
 
 
 def _whole(pattern: str) -> str:
