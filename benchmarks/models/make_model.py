@@ -1,7 +1,7 @@
 """Makes a model directory of a given shape: random weights, a tokenizer of that vocabulary, a chat template.
 
-The result is a Hugging Face Llama directory that the engine and its peers load like any other. Its text makes
-no sense; it is for measuring only.
+The result is a Hugging Face directory of Llama, or of Mixtral if it has experts, that engine and peers
+load like any other. Its text makes no sense; it is for measuring only.
 """
 
 import json
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -18,6 +19,14 @@ from training import bpe
 
 MAX_FILE_BYTES = 2 << 30
 _TORCH_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "rope_scaling": None,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+_MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "sliding_window": None}
 _WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
 
 
@@ -94,9 +103,8 @@ def make_tokenizer(vocab: int, seed: int) -> Tokenizer:
 def _write_texts(directory: Path, shape: ModelShape, dtype: str, tokenizer: Tokenizer) -> None:
     ids = bpe.special_ids(tokenizer)
     bos, end = ids[bpe.BOS], ids[bpe.END]
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+    config: dict[str, Any] = {
+        **(_MIXTRAL if shape.experts else _LLAMA),
         "vocab_size": shape.vocab,
         "hidden_size": shape.dim,
         "intermediate_size": shape.ffn,
@@ -106,17 +114,16 @@ def _write_texts(directory: Path, shape: ModelShape, dtype: str, tokenizer: Toke
         "head_dim": shape.head_dim,
         "max_position_embeddings": shape.context,
         "rope_theta": 10000.0,
-        "rope_scaling": None,
         "rms_norm_eps": 1e-05,
         "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
         "tie_word_embeddings": shape.tied,
         "bos_token_id": bos,
         "eos_token_id": end,
         "pad_token_id": end,
         "torch_dtype": _TORCH_NAMES[dtype],
     }
+    if shape.experts:
+        config |= {"num_local_experts": shape.experts, "num_experts_per_tok": shape.chosen}
     generation = {"bos_token_id": bos, "eos_token_id": end, "pad_token_id": end, "do_sample": False}
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

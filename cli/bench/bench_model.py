@@ -21,7 +21,7 @@ class MakeModelOptions:
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to write.")]
     shape: Annotated[
         str,
-        Option(help="Sizes to start from: tiny, 15m, 110m or 1.1b; the options below change them."),
+        Option(help="Sizes to start from: tiny, 15m, 110m, 110m-moe or 1.1b; the options below change them."),
         Word(tuple(SHAPES)),
     ] = "110m"
     dim: Annotated[int | None, Option(help="Width of the model.")] = None
@@ -31,6 +31,10 @@ class MakeModelOptions:
     ffn: Annotated[int | None, Option(help="Width between the MLP's linears.")] = None
     vocab: Annotated[int | None, Option(help="Tokens of the vocabulary, at least 261.")] = None
     context: Annotated[int | None, Option(help="Positions that the model has.")] = None
+    experts: Annotated[int | None, Option(help="Experts of a layer, each of the width --ffn; 0: none.")] = (
+        None
+    )
+    chosen: Annotated[int | None, Option(help="Experts that a token takes.")] = None
     tied: Annotated[
         bool | None, Option("--tied/--untied", help="Share the embedding with the output layer, or not.")
     ] = None
@@ -46,7 +50,7 @@ class MakeModelOptions:
 
 @with_options
 def make_model(options: MakeModelOptions) -> None:
-    """Write a Llama model of a given shape with random weights, for measuring.
+    """Write a Llama or Mixtral model of a given shape with random weights, for measuring.
 
     The directory has Hugging Face's format, with a tokenizer of the vocabulary's size and a chat template.
     """

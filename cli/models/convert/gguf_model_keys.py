@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.engine.config.json_fields import read_json
+from services.worker.engine.config.layer_config import MlpConfig
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.gguf.header_bytes import BadGguf
 
@@ -16,6 +17,8 @@ ARCHITECTURES = {
     "MistralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "MixtralForCausalLM": "llama",
+    "Qwen3MoeForCausalLM": "qwen3moe",
 }
 
 
@@ -27,13 +30,10 @@ def model_keys(directory: Path, config: ModelConfig) -> dict[str, Any]:
     """
     name = ARCHITECTURES[config.architecture]
     path = directory / "config.json"
-    if config.layers[0].dense_mlp.activation != "silu":
-        raise BadGguf(f"{path}: GGUF files of {name} have no other activation than silu")
     keys: dict[str, Any] = {
         "context_length": int(read_json(path).get("max_position_embeddings") or config.context_length),
         "embedding_length": config.hidden_size,
         "block_count": config.num_layers,
-        "feed_forward_length": config.layers[0].dense_mlp.inner,
         "attention.head_count": config.num_heads,
         "attention.head_count_kv": config.num_kv_heads,
         "attention.key_length": config.head_dim,
@@ -43,6 +43,7 @@ def model_keys(directory: Path, config: ModelConfig) -> dict[str, Any]:
         "rope.freq_base": config.rope.theta,
         "vocab_size": config.vocab_size,
     }
+    keys |= _mlp_keys(path, config)
     if any(config.windows):
         if config.architecture != "MistralForCausalLM" or len(set(config.windows)) > 1:
             raise BadGguf(f"{path}: its sliding window is not converted")
@@ -65,6 +66,28 @@ def frequency_divisors(config: ModelConfig) -> NDArray[np.float32] | None:
     keep = np.clip((turns - rope.low_freq_factor) / width, 0.0, 1.0)
     divisors: NDArray[np.float32] = (1.0 / ((1.0 - keep) / rope.factor + keep)).astype(np.float32)
     return divisors
+
+
+def _mlp_keys(path: Path, config: ModelConfig) -> dict[str, Any]:
+    mlp = config.layers[0].mlp
+    if any(layer.mlp != mlp for layer in config.layers):
+        raise BadGguf(f"{path}: layers with experts beside dense ones are not converted")
+    inner = mlp if isinstance(mlp, MlpConfig) else mlp.expert
+    if inner.activation != "silu":
+        name = ARCHITECTURES[config.architecture]
+        raise BadGguf(f"{path}: GGUF files of {name} have no other activation than silu")
+    if isinstance(mlp, MlpConfig):
+        return {"feed_forward_length": mlp.inner}
+    if not mlp.normalize:
+        raise BadGguf(f"{path}: experts whose weights are not divided by their sum are not converted")
+    keys = {
+        "expert_count": mlp.count,
+        "expert_used_count": mlp.chosen,
+        "feed_forward_length": mlp.expert.inner,
+    }
+    if config.architecture == "Qwen3MoeForCausalLM":
+        keys["expert_feed_forward_length"] = mlp.expert.inner
+    return keys
 
 
 def _rope_keys(path: Path, config: ModelConfig) -> dict[str, Any]:

@@ -17,14 +17,13 @@ from gguf import (
 
 from cli.models.convert.gguf_model_keys import ARCHITECTURES, frequency_divisors, model_keys
 from cli.models.convert.gguf_tokenizer_keys import tokenizer_keys
+from cli.models.convert.stacked_experts import StackedTensor, stack_experts
 from cli.models.convert.tensor_stream import (
     SourceTensor,
     fits,
     num_bytes,
     order_rows,
-    progress,
     to_kind,
-    total_bytes,
 )
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.config.read_config import read_config
@@ -35,6 +34,7 @@ from services.worker.json_files import BadFile, read_object
 F32, F16 = GGMLQuantizationType.F32, GGMLQuantizationType.F16
 _FLOATS = {"F32", "F16", "BF16"}
 _COMPUTED = ("rotary_emb.inv_freq",)  # tensors that old files have and that follow from the config
+_ROUTERS = ("block_sparse_moe.gate.weight", "mlp.gate.weight")  # F32, as in all files of llama.cpp
 _PAIRED = ("self_attn.q_proj", "self_attn.k_proj")
 
 
@@ -68,7 +68,7 @@ class HfToGguf:
     @property
     def total(self) -> int:
         """Return the bytes that are read."""
-        return total_bytes(self._tensors)
+        return sum(tensor.num_bytes for tensor in self._tensors)
 
     @property
     def needed(self) -> int:
@@ -102,17 +102,19 @@ class HfToGguf:
             writer.write_ti_data_to_file()
             if self._divisors is not None:
                 writer.write_tensor_data(self._divisors)
-            for tensor, done in progress(self._tensors):
+            done = 0
+            for tensor in self._tensors:
                 rows = tensor.read()
-                if self._pairs and tensor.name.rpartition(".")[0].endswith(_PAIRED):
+                if isinstance(tensor, SourceTensor) and self._pairs and _is_paired(tensor):
                     rows = order_rows(tensor, rows, self._config.head_dim, paired=True)
                 writer.write_tensor_data(to_kind(rows, tensor.kind, self._kind_of(tensor)))
+                done += tensor.num_bytes
                 reach(done)
             writer.flush()
         finally:
             writer.close()
 
-    def _sources(self) -> list[SourceTensor]:
+    def _sources(self) -> list[SourceTensor | StackedTensor]:
         found = list[SourceTensor]()
         for name, stored in stored_tensors(self._source).items():
             if name.endswith(_COMPUTED) or (name == "lm_head.weight" and self._config.tied_embeddings):
@@ -123,7 +125,7 @@ class HfToGguf:
                 )
             kind = GGMLQuantizationType[stored.kind]
             found.append(SourceTensor(name, kind, stored.shape, stored.path, stored.begin, stored.end))
-        return found
+        return stack_experts(found)
 
     def _stored_names(self) -> dict[str, str]:
         kind = next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == self._architecture)
@@ -133,25 +135,29 @@ class HfToGguf:
             name = table.get_name(tensor.name, try_suffixes=(".weight", ".bias"))
             if name is None:
                 raise BadGguf(
-                    f"{tensor.path}: tensor {tensor.name} has no name in GGUF files of {self._architecture}"
+                    f"{self._source}: tensor {tensor.name} has no name in GGUF files of {self._architecture}"
                 )
             names[tensor.name] = name
         return names
 
-    def _kind_of(self, tensor: SourceTensor) -> GGMLQuantizationType:
-        if len(tensor.shape) != 2:
+    def _kind_of(self, tensor: SourceTensor | StackedTensor) -> GGMLQuantizationType:
+        if len(tensor.shape) < 2 or tensor.name.endswith(_ROUTERS):
             return F32
         kind = self._kind or tensor.kind
         return kind if fits(tensor.shape, kind) else F16
 
     def _add_keys(self, writer: GGUFWriter) -> None:
         writer.add_name(self._source.resolve().name)
-        kinds = [self._kind_of(tensor) for tensor in self._tensors if len(tensor.shape) == 2]
+        kinds = [self._kind_of(tensor) for tensor in self._tensors if len(tensor.shape) >= 2]
         common = max(set(kinds), key=kinds.count)
         writer.add_file_type(_file_type(common))
         writer.add_quantization_version(GGML_QUANT_VERSION)
         for key, value in self._keys.items():
             _add(writer, key, value)
+
+
+def _is_paired(tensor: SourceTensor) -> bool:
+    return tensor.name.rpartition(".")[0].endswith(_PAIRED)
 
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:

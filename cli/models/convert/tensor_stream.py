@@ -40,6 +40,11 @@ class SourceTensor:
     begin: int
     end: int
 
+    @property
+    def num_bytes(self) -> int:
+        """Return its bytes where it lies."""
+        return self.end - self.begin
+
     def read(self) -> Array:
         """Return the bytes, in rows: [rows, bytes].
 
@@ -70,7 +75,7 @@ def can_quantize(kind: GGMLQuantizationType) -> bool:
 
 def fits(shape: tuple[int, ...], kind: GGMLQuantizationType) -> bool:
     """Return whether a tensor can have that type: quantized ones are matrices of whole blocks."""
-    return kind in FLOATS or (len(shape) == 2 and shape[-1] % GGML_QUANT_SIZES[kind][0] == 0)
+    return kind in FLOATS or (len(shape) >= 2 and shape[-1] % GGML_QUANT_SIZES[kind][0] == 0)
 
 
 def num_bytes(shape: tuple[int, ...], kind: GGMLQuantizationType) -> int:

@@ -32,6 +32,7 @@ from cli.bench.engine.bench_engine import remarks
 from cli.bench.own_stack import own_stack
 from cli.console import CommandError
 from cli.stack.model_dir import demo_model
+from services.worker.engine.config.layer_config import ExpertsConfig, MlpConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.rank_engine import RankEngine
@@ -132,6 +133,11 @@ def test_the_roofline_counts_weights_and_contexts(tiny: Path) -> None:
     weights = 2 * layer + 512 * 64
     assert roofline.weight_bytes(config, "fp32") == 4 * weights
     assert roofline.weight_bytes(config, "int8") == weights * 34 // 32  # two bytes for the scale of 32
+    expert = MlpConfig(inner=160)
+    mixed = replace(config.layers[0], mlp=ExpertsConfig(count=4, chosen=1, expert=expert))
+    # of 4 experts of which two rows take one each 1.75 are taken on average
+    mixture = roofline.weight_bytes(replace(config, layers=(mixed, config.layers[1])), "fp32", 2)
+    assert mixture == 4 * (weights + 0.75 * 3 * 64 * 160)
     assert roofline.kv_bytes(config, batch=3, context=100, kv_format="fp32") == 3 * 100 * 2 * 2 * 32 * 4
     first, second = config.layers
     windowed = replace(

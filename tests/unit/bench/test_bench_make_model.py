@@ -1,6 +1,7 @@
 """`ryz bench make-model`: other libraries can read its models, and bad arguments are refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ from benchmarks.models.make_model import make_model, make_tokenizer, parameters
 from benchmarks.models.shapes import SHAPES, ModelShape
 from cli.bench.bench_commands import app
 from cli.console import CommandError
+from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.checkpoint.weight_loader import open_source
+from services.worker.engine.collectives.base import SingleRank
+from services.worker.engine.config.layer_config import ExpertsConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.load_model import load_model
 
@@ -28,7 +33,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_presets_have_the_sizes_of_their_names() -> None:
     assert {name: round(parameters(SHAPES[name]) / 1e6) for name in SHAPES} == {
-        "tiny": 0, "15m": 15, "110m": 110, "1.1b": 1100,
+        "tiny": 0, "15m": 15, "110m": 110, "110m-moe": 506, "1.1b": 1100,
     }  # fmt: skip
     for shape in SHAPES.values():
         shape.check()
@@ -44,6 +49,20 @@ def test_transformers_and_the_engine_read_it(tiny: Path) -> None:
     assert 0.3 < float(logits.std()) < 5  # logits differ between tokens, and none dominates
     config = read_config(tiny)
     assert (config.num_kv_heads, config.vocab_size, config.tied_embeddings) == (2, 512, True)
+
+
+def test_a_mixture_is_read_as_mixtral(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 (slow to import)
+
+    shape = replace(TINY, layers=1, experts=4, chosen=2)
+    make_model(tmp_path, shape)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert sum(p.numel() for p in model.parameters()) == parameters(shape)
+    mlp = read_config(tmp_path).layers[0].mlp
+    assert isinstance(mlp, ExpertsConfig)
+    assert (mlp.count, mlp.chosen, mlp.expert.inner) == (4, 2, TINY.ffn)
+    with open_checkpoint(tmp_path) as checkpoint:  # checks that the tensors are those of the config
+        assert open_source(checkpoint, read_config(tmp_path), SingleRank()).tensors
 
 
 def test_the_tokenizer_has_the_vocabulary_and_a_chat_template(tiny: Path) -> None:
@@ -117,6 +136,8 @@ def test_the_command_writes_a_changed_shape_once(tmp_path: Path) -> None:
         (["--dim", "100", "--heads", "12"], "--dim 100 over --heads 12"),
         (["--heads", "12", "--kv-heads", "5"], "--kv-heads 5 does not divide --heads 12"),
         (["--vocab", "100"], "--vocab 100 is too small"),
+        (["--experts", "4", "--chosen", "5"], "--chosen 5 of --experts 4"),
+        (["--experts", "4"], "--chosen 0 of --experts 4"),
         (["--layers", "0"], "--layers must be a positive number"),
     ],
 )
