@@ -15,6 +15,7 @@ from shared.codec import decode, pack_tokens
 from shared.errors import Conflict, InvalidRequest, RateLimited, SessionNotFound, Unavailable
 from shared.messages import HoldersQuery, SessionRecord, WarmSession
 from tests.kits.gateway.session_services import SessionServices
+from tests.kits.waiting import PATIENCE_S, until
 
 RECORD = SessionRecord(
     session_id="s1", tenant="acme", model="demo", version=1, token_ids=pack_tokens(range(32))
@@ -100,13 +101,14 @@ async def test_a_tenant_asks_leaders_about_two_sessions_at_a_time(memory_bus: Me
 
     await memory_bus.subscribe(subject, silent)
     flood = calls("acme", 48)
+    await until(lambda: len(asked) >= 2)
     await asyncio.sleep(0.1)
     assert asked == ["acme"] * 2
     beside = calls("other", 1)
-    await asyncio.sleep(0.1)
+    await until(lambda: len(asked) > 2)
     assert asked == ["acme"] * 2 + ["other"]
     more = calls("acme", session_fleet.MAX_WAITING)
-    done, _ = await asyncio.wait(more, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait(more, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
     refusal = done.pop().exception()
     assert isinstance(refusal, RateLimited)
     assert refusal.data["reason"] == "session_calls"

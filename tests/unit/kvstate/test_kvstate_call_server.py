@@ -27,6 +27,7 @@ from shared.messages import (
     SessionPage,
     SessionRecord,
 )
+from tests.kits.waiting import PATIENCE_S
 
 
 class Store:
@@ -95,7 +96,7 @@ async def test_a_tenant_with_many_calls_holds_up_no_other_and_no_turn(
     for _ in range(MAX_WAITING // 2):
         calls += [asyncio.ensure_future(admin.page("many")), asyncio.ensure_future(admin.record("many", "s"))]
     await asyncio.sleep(0.01)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await admin.page("few")).sessions == []
         assert await admin.record("few", "s") == record("few")
         # calls for turns of the same tenant are not held up either
