@@ -25,6 +25,8 @@ from tests.kits.families.step_plans import NUM_BLOCKS
 LENGTH = 48  # tokens; more than the windows and original context lengths of the table
 TOLERANCE = 1e-4
 REMOVED = "(removed)"
+# with it transformers 5.23 computes Falcon's attention in another way, without a mask
+_NOT_COMPARED = "output_attentions"
 # values of fields that are null or absent
 _VALUES: tuple[Any, ...] = (True, False, 1, 2, 0.5, "gelu", [0, 1, 0], {"factor": 2.0})
 _WORDS = ("gelu", "relu", "gelu_pytorch_tanh", "full_attention", "softmax", "sigmoid", "greedy", "linear")
@@ -36,7 +38,7 @@ def all_changes(name: str) -> tuple[tuple[tuple[str, ...], Any], ...]:
     raw = json.loads((family_model(name).directory / "config.json").read_text())
     found = list(_changes(raw, ()))
     found += [((field,), value) for field in _other_fields() if field not in raw for value in _VALUES]
-    return tuple(found)
+    return tuple((path, value) for path, value in found if path[0] != _NOT_COMPARED)
 
 
 def check_change(name: str, path: tuple[str, ...], value: Any) -> str:

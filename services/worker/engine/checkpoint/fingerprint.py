@@ -38,6 +38,8 @@ def fingerprint(model: Path, config: ModelConfig, quantize: str = "none") -> str
             if stored.path not in files:
                 files[stored.path] = stack.enter_context(stored.path.open("rb"))
             digest.update(name.encode() + b"\0" + _digest(files[stored.path], stored))
+            if stored.scales is not None:
+                digest.update(stored.scales.samples())
     return digest.hexdigest()
 
 

@@ -14,6 +14,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.worker.engine.checkpoint.four_bit_floats import GROUP, GROUP_BYTES, decoded
 from services.worker.engine.checkpoint.names.tensor_view import RowPairs
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.engine.config.json_fields import ModelError
@@ -71,7 +72,9 @@ class SliceReader:
         Raises:
             ModelError: The file cannot be read, or has become shorter.
         """
-        if tensor.stored.blocks is None:
+        if tensor.stored.scales is not None:
+            self._read_four_bits(tensor, tensor.stored.scales, out, rows, columns)
+        elif tensor.stored.blocks is None:
             self._read_plain(tensor, out, rows, columns)
         else:
             self._read_blocks(tensor, tensor.stored.blocks, out, rows, columns)
@@ -107,6 +110,24 @@ class SliceReader:
             self._fill_lines(tensor, data.reshape(len(part), line_bytes), offset, row_bytes)
             values = torch.from_numpy(dequantize(data, kind)).view(len(part), -1)
             part.copy_(values[:, within])
+
+    def _read_four_bits(
+        self, tensor: OpenTensor, scales: StoredTensor, out: Tensor, rows: range, columns: range
+    ) -> None:
+        groups = tensor.width // GROUP
+        first, last = columns.start // GROUP, -(-columns.stop // GROUP)  # the groups that cover the columns
+        within = slice(columns.start - first * GROUP, columns.stop - first * GROUP)
+        step = max(1, BUFFER_BYTES // ((last - first) * GROUP * 4))
+        with scales.path.open("rb") as file:  # which may be another one
+            sources = ((tensor, GROUP_BYTES), (OpenTensor(tensor.name, scales, file.fileno()), 1))
+            for begin in range(0, len(rows), step):
+                part, found = out[begin : begin + step], []
+                for source, size in sources:
+                    data: NDArray[np.uint8] = np.empty((len(part), (last - first) * size), dtype=np.uint8)
+                    offset = (rows[begin] * groups + first) * size
+                    self._fill_lines(source, data, offset, groups * size)
+                    found.append(data)
+                part.copy_(torch.from_numpy(decoded(*found))[:, within])
 
     def _fill_lines(self, tensor: OpenTensor, lines: NDArray[np.uint8], offset: int, stride: int) -> None:
         """Fills [lines, bytes] from a place in the tensor; lines are `stride` bytes apart in the file."""

@@ -22,6 +22,7 @@ class StoredTensor:
         begin: Its first byte in the file; rows follow each other.
         end: The byte after its last.
         blocks: Of a GGUF file, if its numbers are stored in blocks with a scale.
+        scales: Of a tensor of four-bit floats: the exponents of its blocks, a byte for each 32 values.
     """
 
     path: Path
@@ -30,6 +31,7 @@ class StoredTensor:
     begin: int
     end: int
     blocks: GGMLQuantizationType | None = None
+    scales: "StoredTensor | None" = None
 
     @property
     def item_bytes(self) -> int:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.worker.engine.checkpoint.four_bit_floats import joined
 from services.worker.engine.checkpoint.gguf_tensors import gguf_tensors, names_in_file
 from services.worker.engine.checkpoint.names.file_names import FileNames
 from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor
@@ -107,9 +108,10 @@ class TensorTable:
         return copies
 
     def _check_kind(self, name: str, stored: StoredTensor) -> None:
-        if stored.kind not in ITEM_BYTES and (stored.blocks is None or len(stored.shape) != 2):
+        coded = stored.blocks is not None or stored.scales is not None
+        if stored.kind not in ITEM_BYTES and not (coded and len(stored.shape) == 2):
             supported = ", ".join(sorted(ITEM_BYTES))
-            if stored.blocks is not None:
+            if coded:
                 supported += ", because it is no matrix"
             raise ModelError(f"{stored.path}: tensor {name} has type {stored.kind}, supported: {supported}")
 
@@ -150,4 +152,4 @@ def stored_tensors(model: Path) -> dict[str, StoredTensor]:
             if name in tensors:
                 raise ModelError(f"{path}: tensor {name} is in {tensors[name].path.name} as well; remove one")
             tensors[name] = tensor
-    return tensors
+    return joined(tensors)

@@ -47,7 +47,7 @@ def test_models_of_the_hub(tmp_path: Path, name: str) -> None:
     [
         ("google/gemma-3-270m", "use_bidirectional_attention", True),
         ("google/gemma-3-270m", "quantization_config", {"quant_method": "gptq"}),
-        ("openai/gpt-oss-20b, as floats", "quantization_config", {"quant_method": "mxfp4"}),
+        ("openai/gpt-oss-20b, as floats", "quantization_config", {"quant_method": "gptq"}),
         ("openai/gpt-oss-20b, as floats", "swiglu_limit", 5.0),
         ("deepseek-ai/DeepSeek-V2-Lite", "norm_topk_prob", True),
         ("deepseek-ai/DeepSeek-V2-Lite", "attention_bias", True),
@@ -59,7 +59,7 @@ def test_models_of_the_hub(tmp_path: Path, name: str) -> None:
 )
 def test_what_would_change_results_is_refused(tmp_path: Path, name: str, field: str, value: Any) -> None:
     raw, _ = ALL[name]
-    with pytest.raises(ModelError, match=f"`{field}`"):
+    with pytest.raises(ModelError, match=f"`{field}`|`{field}\\."):
         _read(tmp_path, raw | {field: value})
 
 

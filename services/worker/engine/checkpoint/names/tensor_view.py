@@ -70,7 +70,8 @@ class TensorView:
             return stored
         size = (stored.end - stored.begin) // stored.shape[0]
         begin = stored.begin + self.index * size
-        return replace(stored, shape=stored.shape[1:], begin=begin, end=begin + size)
+        scales = self.part_of(stored.scales) if stored.scales else None
+        return replace(stored, shape=stored.shape[1:], begin=begin, end=begin + size, scales=scales)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.layer_config import Activation, LayerConfig, NormConfig
+from services.worker.engine.config.layer_config import Activation, ExpertsConfig, LayerConfig, NormConfig
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.rope_config import LAYER_KINDS
 
@@ -18,6 +18,7 @@ MAX_INTERMEDIATE = 2**24
 MAX_VOCABULARY = 2**24
 MAX_POSITIONS = 2**30
 MAX_EXPERTS = 2**16
+MAX_EXPERTS_IN_ALL = 2**17  # in all layers together; DeepSeek-V3 has 14,848
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -170,6 +171,9 @@ def decoder(
     ropes = {layer.attention.rope for layer in layers} - {None}
     lengths = [rope.context_length(shape.positions) for rope in ropes if rope is not None]
     context_length = context_length or min(lengths, default=shape.positions)
+    experts = sum(layer.mlp.count for layer in layers if isinstance(layer.mlp, ExpertsConfig))
+    if experts > MAX_EXPERTS_IN_ALL:
+        raise fields.error("num_hidden_layers", f"fewer: {experts} experts in all layers are too many")
     if context_length > MAX_POSITIONS:
         raise fields.error("max_position_embeddings", f"at most {MAX_POSITIONS} with its rope scaling")
     return ModelConfig(

@@ -1,4 +1,4 @@
-"""Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GraniteMoE, GLM-4-MoE and gpt-oss: mixtures of experts."""
+"""Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, GraniteMoE and GLM-4-MoE: mixtures of experts."""
 
 from dataclasses import replace
 
@@ -9,12 +9,10 @@ from services.worker.engine.config.families.decoder import (
     Shape,
     activation,
     decoder,
-    every,
     inner_size,
     layer_kinds,
     read_shape,
     rms_norm,
-    window_of,
 )
 from services.worker.engine.config.families.family import Family
 from services.worker.engine.config.families.llama import (
@@ -26,7 +24,6 @@ from services.worker.engine.config.families.llama import (
     windowed,
 )
 from services.worker.engine.config.families.names import (
-    EXPERT_GATE_UP,
     EXPERTS,
     LLAMA,
     SHARED_EXPERTS,
@@ -65,13 +62,13 @@ def read_experts(
 def _mixtral(fields: JsonFields) -> ModelConfig:
     shape, norm = read_shape(fields, positions=131072, kv_heads=8), rms_norm(fields, 1e-5)
     layer = llama_layer(fields, shape, norm, rope=RopeDefaults(theta=1e6))
-    count = _count_name(fields, "num_local_experts", "num_experts")
+    count = count_name(fields, "num_local_experts", "num_experts")
     experts = read_experts(fields, count, "intermediate_size", default=(8, 2, None))
     layer = replace(layer, mlp=replace(experts, normalize=True))
     return decoder(fields, shape, _one_window(fields, shape, layer), final_norm=norm)
 
 
-def _count_name(fields: JsonFields, *names: str) -> str:
+def count_name(fields: JsonFields, *names: str) -> str:
     """The one of these names that the file has; transformers 5 writes another one than files of before."""
     found = [name for name in names if not fields.missing(name)]
     return found[0] if found else names[0]
@@ -126,7 +123,7 @@ def _qwen3_moe(fields: JsonFields) -> ModelConfig:
     layers = _one_window(fields.with_defaults(sliding_window=4096), shape, layer) if used else ()
     if not used:
         fields.ignore("sliding_window")
-    count = _count_name(fields, "num_experts", "num_local_experts")
+    count = count_name(fields, "num_experts", "num_local_experts")
     experts = read_experts(fields, count, "moe_intermediate_size", default=(128, 8, 768))
     experts = replace(experts, normalize=fields.flag("norm_topk_prob"))
     dense = layers or (layer,) * shape.layers
@@ -194,7 +191,7 @@ def _glm4_moe(fields: JsonFields) -> ModelConfig:
     layer = llama_layer(fields, shape, norm, qkv_bias=bias, rope=RopeDefaults(part=0.5))
     if fields.flag("use_qk_norm"):
         layer = replace(layer, attention=replace(layer.attention, qk_norm=QueryKeyNorm(norm=norm)))
-    count = _count_name(fields, "n_routed_experts", "num_local_experts")
+    count = count_name(fields, "n_routed_experts", "num_local_experts")
     experts = read_experts(fields, count, "moe_intermediate_size", default=(128, 8, 1408))
     experts = grouped_experts(fields, with_shared(fields, experts, 1), 1, 1)
     experts = replace(experts, scale=fields.number("routed_scaling_factor", 1.0))
@@ -202,34 +199,6 @@ def _glm4_moe(fields: JsonFields) -> ModelConfig:
     return decoder(fields, shape, dense_first(fields, shape, layer, experts, 1), final_norm=norm)
 
 
-def _gpt_oss(fields: JsonFields) -> ModelConfig:
-    shape, norm = read_shape(fields, positions=131072, kv_heads=8, head_dim=64), rms_norm(fields, 1e-5)
-    bias = fields.flag("attention_bias", True)
-    rope = RopeDefaults(theta=150000.0, fields=_GPT_OSS_YARN)
-    layer = llama_layer(fields, shape, norm, qkv_bias=bias, output_bias=bias, rope=rope)
-    layer = replace(layer, attention=replace(layer.attention, sinks=True))
-    kinds = layer_kinds(fields, shape, every(2, shape))
-    count = _count_name(fields, "num_local_experts", "num_experts")
-    experts = read_experts(fields, count, "intermediate_size", default=(128, 4, None))
-    fields.require("hidden_act", "silu")
-    fields.require("swiglu_alpha", 1.702)
-    fields.require("swiglu_limit", 7)
-    fields.require("experts_per_token", experts.chosen)
-    fields.ignore("initial_context_length")  # repeats the rotary embedding's original length
-    expert = replace(experts.expert, activation="clamped_swiglu", bias=True, down_bias=True)
-    experts = replace(experts, expert=expert, scoring="softmax_chosen", router_bias=True)
-    layers = windowed(replace(layer, mlp=experts), kinds, window_of(fields, kinds, 128))
-    return decoder(fields, shape, layers, final_norm=norm, context_length=shape.positions)
-
-
-_GPT_OSS_YARN = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 4096,
-}
 _MIXTRAL_NAMES = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 FAMILIES = {
@@ -281,16 +250,4 @@ FAMILIES = {
         ),
     ),
     "Glm4MoeForCausalLM": Family(_glm4_moe, replace(SHARED_EXPERTS, later_layers=True)),
-    "GptOssForCausalLM": Family(
-        _gpt_oss,
-        LLAMA.with_places(
-            {
-                "mlp.router": "mlp.router",
-                **{
-                    name: replace(place, transposed=True, alternating=name in EXPERT_GATE_UP)
-                    for name, place in stacked_experts("mlp.experts", "gate_up_proj", "down_proj").items()
-                },
-            }
-        ),
-    ),
 }

@@ -4,6 +4,7 @@ from services.worker.engine.config.families import (
     arcee,
     deepseek,
     gemma,
+    gpt_oss,
     layer_norms,
     llama,
     mixtures,
@@ -21,6 +22,7 @@ FAMILIES: dict[str, Family] = {
     **layer_norms.FAMILIES,
     **older.FAMILIES,
     **mixtures.FAMILIES,
+    **gpt_oss.FAMILIES,
     **deepseek.FAMILIES,
     **arcee.FAMILIES,
 }
