@@ -11,7 +11,8 @@ from services.worker.leader.intake.tool_checks import offered_tools, requires_ca
 from services.worker.model import Model
 from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
 from services.worker.text.answers.call_ids import call_ids
-from services.worker.text.answers.known_formats import BY_NAME, GENERIC, format_of, reasoning_of
+from services.worker.text.answers.known_formats import BY_NAME, GENERIC, format_of
+from services.worker.text.answers.known_reasoning import reasoning_of
 from services.worker.text.answers.marker_detokenizer import MarkerDetokenizer, marker_tokens
 from services.worker.text.answers.tool_format import AnswerFormat, ReasoningMarks, ToolFormat
 from services.worker.text.tool_prompt import parameters_of

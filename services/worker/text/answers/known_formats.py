@@ -1,4 +1,4 @@
-"""The known forms of tool calls and reasoning, and which of them a chat template shows.
+"""The known forms of tool calls, and which of them a chat template shows.
 
 Written after the chat templates and model cards of the families; docs/tools.md has the table.
 """
@@ -283,16 +283,6 @@ TOOL_FORMATS = (
     ToolFormat(name="xlam", models="xLAM 2", signs=(("<xlam",),), calls=(_BARE_LIST,)),
 )
 
-REASONING = (
-    ReasoningMarks("<think>", "</think>"),
-    ReasoningMarks("<seed:think>", "</seed:think>"),
-    ReasoningMarks("[THINK]", "[/THINK]"),
-    ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>"),
-    ReasoningMarks("◁think▷", "◁/think▷"),
-    ReasoningMarks("<thinking>", "</thinking>"),
-    ReasoningMarks("<reasoning>", "</reasoning>"),
-)
-
 BY_NAME = {known.name: known for known in TOOL_FORMATS}
 GENERIC = BY_NAME["hermes"]
 
@@ -305,8 +295,3 @@ def format_of(template: str) -> ToolFormat | None:
         if any(all(sign in template for sign in signs) for signs in known.signs):
             return known
     return None
-
-
-def reasoning_of(template: str) -> ReasoningMarks | None:
-    """Returns the marks of the reasoning that a chat template names; None if it has none."""
-    return next((marks for marks in REASONING if marks.closes in template or marks.opens in template), None)
