@@ -78,6 +78,7 @@ inline void store_columns(float* y, F value, int64_t columns) {
   store_columns(y, load(part) + value, columns);
 }
 
+template <bool USUAL>
 inline void finish(const LinearOutput& out, int64_t panel, int64_t row, F first, F second) {
   if (out.bias) {
     first = first + load(out.bias + panel * PANEL);
@@ -85,24 +86,29 @@ inline void finish(const LinearOutput& out, int64_t panel, int64_t row, F first,
   }
   const OutputRule& rule = out.rule;
   if (rule.gated) {
-    const F value = rule.activation == SILU ? silu(first) * second : activate_gated(rule, first, second);
+    const F value = USUAL ? silu(first) * second : activate_gated(rule, first, second);
     const int64_t column = panel * LANES;
     store_columns(out.y + row * out.stride + column, value, out.columns - column);
     return;
   }
-  if (rule.activation) {
+  const int64_t column = panel * PANEL;
+  float* y = out.y + row * out.stride + column;
+  if (!USUAL) {
     first = activate(rule, first);
     second = activate(rule, second);
   }
-  const int64_t column = panel * PANEL;
-  float* y = out.y + row * out.stride + column;
-  if (rule.accumulate) {
+  if (!USUAL && rule.accumulate) {
     add_columns(y, first, out.columns - column);
     add_columns(y + LANES, second, out.columns - column - LANES);
   } else {
     store_columns(y, first, out.columns - column);
     store_columns(y + LANES, second, out.columns - column - LANES);
   }
+}
+
+// Not inlined: see `activate`.
+[[gnu::noinline]] inline void finish_unusual(const LinearOutput& out, int64_t panel, int64_t row, F first, F second) {
+  finish<false>(out, panel, row, first, second);
 }
 
 template <int TYPE, int ROWS>
@@ -128,8 +134,13 @@ inline void tile(const TiledRows& in, const uint8_t* w, int64_t k, const LinearO
       }
     }
   }
+  if (out.rule.usual()) {
 #pragma GCC unroll 12
-  for (int r = 0; r < ROWS; r++) finish(out, panel, row + r, first[r], second[r]);
+    for (int r = 0; r < ROWS; r++) finish<true>(out, panel, row + r, first[r], second[r]);
+  } else {
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; r++) finish_unusual(out, panel, row + r, first[r], second[r]);
+  }
 }
 
 template <int TYPE, int ROWS>

@@ -49,6 +49,9 @@ struct OutputRule {
   int32_t gated;         // the first half of a panel gates the second, so half as many columns come out
   int32_t accumulate;    // adds to what is there
   float scale, softcap;  // CAPPED: of logits; softcap 0: none
+
+  // what most linears do: nothing, or SwiGLU
+  bool usual() const { return !accumulate && activation == (gated ? SILU : NO_ACTIVATION); }
 };
 
 // Not inlined: there are many copies of the loops that end here, and other work is far longer.
