@@ -11,8 +11,7 @@ import msgspec
 
 from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.orchestrator.rank_link import RankLink
-from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
-from services.worker.rank_protocol.plan import StoreBlock
+from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreBlock, StoreResult
 from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
 from shared import kv_hash
 

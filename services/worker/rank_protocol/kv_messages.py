@@ -29,6 +29,20 @@ class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     compression: Compression = "none"
 
 
+class StoreBlock(msgspec.Struct, frozen=True, array_like=True):
+    """A full and computed block to copy for the store, under a name.
+
+    Attributes:
+        block: Of the layers that have no pool of sliding blocks.
+        name: Of the block.
+        sliding: Of the other layers; -1 if there is no such pool.
+    """
+
+    block: int
+    name: bytes
+    sliding: int = -1
+
+
 class FetchBlocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Leader: read blocks of a sequence from the store; no step uses the target blocks until `FetchResult`.
 

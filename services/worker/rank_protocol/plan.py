@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from services.worker.rank_protocol.failures import Failure, FailureKind
-from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
+from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreBlock, StoreResult
 from services.worker.rank_protocol.prompt_parts import PromptPart
 from services.worker.rank_protocol.step_masks import StepMasks
 from shared.messages import EmbeddingOptions, Sampling
@@ -77,20 +77,6 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def num_tokens(self) -> int:
         """Number of tokens that the chunk computes."""
         return 1 if self.follow else len(self.token_ids)
-
-
-class StoreBlock(msgspec.Struct, frozen=True, array_like=True):
-    """A full and computed block to copy for the store, under a name.
-
-    Attributes:
-        block: Of the layers that have no pool of sliding blocks.
-        name: Of the block.
-        sliding: Of the other layers; -1 if there is no such pool.
-    """
-
-    block: int
-    name: bytes
-    sliding: int = -1
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

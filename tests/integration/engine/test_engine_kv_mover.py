@@ -15,9 +15,9 @@ from services.worker.rank_protocol.kv_messages import (
     FetchBlocks,
     FetchResult,
     KVStoreConfig,
+    StoreBlock,
     StoreResult,
 )
-from services.worker.rank_protocol.plan import StoreBlock
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame
 from shared.kv_store import data_key, head_field
 from tests.kits.engine.kv_moves import HEAD_BYTES, FakeBlocks, client, eventually, names, rank, said

@@ -13,8 +13,13 @@ import redis
 from numpy.typing import NDArray
 
 from services.worker.engine.kv_transfer.kv_mover import KVMover
-from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, KVStoreConfig, StoreResult
-from services.worker.rank_protocol.plan import StoreBlock
+from services.worker.rank_protocol.kv_messages import (
+    FetchBlocks,
+    FetchResult,
+    KVStoreConfig,
+    StoreBlock,
+    StoreResult,
+)
 from services.worker.rank_protocol.rank_messages import FrameKind
 
 HEAD_BYTES = 4096

@@ -11,8 +11,7 @@ from services.worker.engine.kv_transfer.kv_reader import KVReader
 from services.worker.engine.kv_transfer.kv_writer import KVWriter
 from services.worker.engine.kv_transfer.store_thread import Report
 from services.worker.engine.rank.compute import CacheBlocks
-from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
-from services.worker.rank_protocol.plan import StoreBlock
+from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig, StoreBlock
 
 
 class KVMover:

@@ -18,8 +18,7 @@ from services.worker.engine.kv_transfer.kv_link import Command, ConnectionLost, 
 from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES, BlockEncoder
 from services.worker.engine.kv_transfer.store_thread import Report, StoreThread
 from services.worker.engine.rank.compute import CacheBlocks
-from services.worker.rank_protocol.kv_messages import KVStoreConfig, StoreResult
-from services.worker.rank_protocol.plan import StoreBlock
+from services.worker.rank_protocol.kv_messages import KVStoreConfig, StoreBlock, StoreResult
 from services.worker.rank_protocol.rank_messages import FrameKind
 from shared.kv_store import data_key, head_field
 
