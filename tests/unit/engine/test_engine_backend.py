@@ -23,6 +23,7 @@ from services.worker.rank_protocol.rank_messages import RankConfig
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_options import rank_config
 from tests.kits.engine.rank_threads import Blocks, make_llama, new_sequence, plan_logits, run_threads
+from tests.kits.families.comparisons import WAYS
 from tests.kits.families.models import family_model
 
 TEXT = list(range(40, 90))
@@ -84,6 +85,11 @@ def logits_of(loaded: ComputeBackend) -> Tensor:
     return result
 
 
+def plain_logits(model: Path, world: int) -> Tensor:
+    """Logits of `plan()` by the plain path as it serves on CPUs."""
+    return plan_logits(model, world, [plan()], 64, WAYS["tiled"])[0]
+
+
 @pytest.mark.parametrize(
     ("changes", "name", "near"),
     [
@@ -105,7 +111,7 @@ def test_every_choice_computes_what_it_says(
     assert loaded.name == name.format(compiled)
     assert loaded.kv_format.partition("+")[0] == ("fp16" if "float16" in name else "fp32")
     assert ("+fp8" in loaded.kv_format) == ("fp8" in name)
-    wanted = plan_logits(model, 1, [plan()])[0]
+    wanted = plain_logits(model, 1)
     found = logits_of(loaded)
     torch.testing.assert_close(found, wanted, atol=near, rtol=0)
     if name != "plain":
@@ -194,7 +200,7 @@ def test_auto_serves_without_and_says_so_once(model: Path) -> None:
     with capture_logs() as logs:
         (name, found), (other, _) = run_threads(2, one)
     assert name == other == "plain"
-    assert torch.equal(found, plan_logits(model, 2, [plan()])[0])
+    assert torch.equal(found, plain_logits(model, 2))
     (warning,) = [entry for entry in logs if entry["log_level"] == "warning"]
     assert warning["event"] == "computing without compiled kernels, which is several times slower"
     assert warning["why"] == WHY
@@ -218,7 +224,7 @@ def test_heads_too_wide_for_the_kernels(tmp_path: Path, kernels_wanted: str) -> 
     else:
         loaded = load(config(wide), SingleRank())
         assert loaded.name == "plain"
-        assert torch.equal(logits_of(loaded), plan_logits(wide, 1, [plan()])[0])
+        assert torch.equal(logits_of(loaded), plain_logits(wide, 1))
 
 
 def without_kernels_on(rank_without: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +246,7 @@ def test_rank_0_without_kernels_makes_all_plain(
 
     (name, found), (other, _) = run_threads(2, one)
     assert name == other == "plain"
-    assert torch.equal(found, plan_logits(model, 2, [plan()])[0])
+    assert torch.equal(found, plain_logits(model, 2))
 
 
 def test_another_rank_without_kernels_is_refused(
