@@ -15,7 +15,7 @@ JOBS ?= 4
 ORDINARY := not compose and not gpu and not models
 # tests outside of tests/chaos that have a long form, too
 LONG_FORMS := tests/e2e/test_overflow.py tests/integration/engine/test_engine_fork_server.py \
-	tests/unit/worker/text/test_worker_schema_enforcement.py
+	tests/unit/worker/grammars/test_worker_schema_enforcement.py
 WHEEL_PLATFORM ?= $(subst -,_,$(shell uname -s | tr A-Z a-z)-$(shell uname -m))
 INPUTS := pyproject.toml constraints.txt
 # where torch comes from on a machine without an NVIDIA driver; empty: from pip's own index, with CUDA

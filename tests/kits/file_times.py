@@ -47,5 +47,5 @@ SECONDS = {
     "tests/unit/engine/test_engine_model.py": 20,
     "tests/unit/engine/test_engine_prompts.py": 9,
     "tests/unit/worker/grammars/test_worker_grammar_walks.py": 10,
-    "tests/unit/worker/text/test_worker_schema_enforcement.py": 7,
+    "tests/unit/worker/grammars/test_worker_schema_enforcement.py": 7,
 }
