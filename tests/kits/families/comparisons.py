@@ -105,8 +105,22 @@ def check_greedy(model: FamilyModel, name: str, world: int, compute: str) -> Non
 
 @cache
 def greedy_text(name: str) -> list[int]:
-    """The beginning of text a with 64 greedy tokens of one rank, which are also those of transformers."""
-    model, tokens = family_model(name), text("a")[:GREEDY_PROMPT]
+    """The beginning of a text with 64 greedy tokens of one rank, which are also those of transformers.
+
+    The first text is taken in which no two tokens are as likely as each other but for rounding.
+    """
+    for key in TEXTS:
+        tokens = _continued(name, text(key)[:GREEDY_PROMPT])
+        likeliest, closest = transformers_greedy(name, tokens, GREEDY_PROMPT)
+        if closest > TOLERANCE:
+            break
+    assert likeliest == tokens[GREEDY_PROMPT:]
+    return tokens
+
+
+def _continued(name: str, tokens: list[int]) -> list[int]:
+    """The tokens and what one rank continues them with, `LENGTH` together."""
+    model = family_model(name)
     with open_checkpoint(model.directory) as checkpoint:
         runner = Runner(plain_compute(checkpoint, model.config, SingleRank(), NUM_BLOCKS))
     blocks, begin, admit = Blocks(NUM_BLOCKS), 0, [new_sequence(1, tokens)]
@@ -115,7 +129,6 @@ def greedy_text(name: str) -> list[int]:
         begin = len(tokens)
         result = runner.run_step(StepPlan(step_id=begin, admit=admit, slices=[part]))
         tokens, admit = [*tokens, result.sampled[0].token_id], []
-    assert transformers_greedy(name, tokens, GREEDY_PROMPT) == tokens[GREEDY_PROMPT:]
     return tokens
 
 

@@ -92,11 +92,15 @@ def save_in_memory_names(name: str, directory: Path) -> dict[str, Tensor]:
     return load_file(directory / "model.safetensors")
 
 
-def transformers_greedy(name: str, tokens: list[int], prompt: int) -> list[int]:
-    """The tokens that transformers finds likeliest after each of the tokens from the prompt's last one on."""
+def transformers_greedy(name: str, tokens: list[int], prompt: int) -> tuple[list[int], float]:
+    """The tokens that transformers finds likeliest after each of the tokens from the prompt's last one on.
+
+    Returns:
+        The tokens, and by how much the closest decision was made.
+    """
     rows = _whole_logits(random_model(name), [tokens])[0]
-    likeliest: list[int] = rows[prompt - 1 : -1].argmax(-1).tolist()
-    return likeliest
+    best = rows[prompt - 1 : -1].topk(2)
+    return best.indices[:, 0].tolist(), float((best.values[:, 0] - best.values[:, 1]).min())
 
 
 @cache
