@@ -14,7 +14,7 @@ JOBS ?= 4
 # tests without a marker that needs a machine or a time of its own
 ORDINARY := not compose and not gpu and not models
 # tests outside of tests/chaos that have a long form, too
-LONG_FORMS := tests/e2e/test_overflow.py tests/integration/engine/test_engine_fork_server.py \
+LONG_FORMS := tests/e2e/test_overflow.py tests/e2e/clients/test_bad_demands.py tests/integration/engine/test_engine_fork_server.py \
 	tests/unit/worker/grammars/test_worker_schema_enforcement.py
 WHEEL_PLATFORM ?= $(subst -,_,$(shell uname -s | tr A-Z a-z)-$(shell uname -m))
 INPUTS := pyproject.toml constraints.txt
@@ -43,7 +43,9 @@ test: dev ## the tests that need neither Docker nor a GPU, with coverage (ARGS="
 ifdef ARGS
 	$(BIN)/python -m pytest -m "$(ORDINARY)" $(ARGS)
 else
-	@$(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	@$(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)" -n $(JOBS) --dist loadfile --no-loadscope-reorder || { \
+	echo "==> what failed, once more and alone: some tests have time limits, and others ran beside them"; \
+	$(BIN)/python -m pytest -m "$(ORDINARY)" --last-failed --last-failed-no-failures none; }
 	@$(MEASURED) --merge $(COVERAGE) --out $(COVERAGE) --skip-covered --fail-under $(COVERAGE_FLOOR)
 endif
 
