@@ -1,38 +1,37 @@
 """Starts a gateway: settings, broker, client, HTTP server; drains it at the end."""
 
 import asyncio
-import sys
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, NoReturn
+from typing import Any
 
 import structlog
 
 from services.gateway.app import create_app
 from services.gateway.bodies.body_reader import BodyReader
-from services.gateway.http.auth import Keyring, parse_keys
+from services.gateway.checked_settings import checked_keys, made_root_key
+from services.gateway.http.auth import Keyring
 from services.gateway.http.gateway_gate import gateway_gate
 from services.gateway.http.quota import Quota
 from services.gateway.http.rate_limits import RateLimiter, tokens_per_minute
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.http.slow_readers import ReaderLimits, watch_readers
 from services.gateway.info_routes import ServiceInfo
+from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.readiness import ROUTER_WAIT_S, ReadinessCheck
 from services.gateway.responses.background_runs import BackgroundRuns
-from services.gateway.responses.response_door import ResponseParts
+from services.gateway.responses.response_door import response_parts
 from services.gateway.responses.response_routes import PATH as RESPONSES
 from services.gateway.sessions.file_thread import FileThread
-from services.gateway.sessions.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.settings import GatewaySettings
 from services.gateway.streams.detached_streams import DetachedStreams
 from shared.bus import Bus
 from shared.client import ClientSettings, InferenceClient, list_models
-from shared.client.calls.responses_client import ResponsesClient
 from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import Unavailable
-from shared.host.open_network import open_network
 from shared.lifecycle import Service, run_service
 from shared.messages import ModelCard
 from shared.settings import load
@@ -46,6 +45,19 @@ log = structlog.get_logger(__name__)
 _DRAIN_POLL_S = 0.02
 
 
+@dataclass(frozen=True, slots=True)
+class OpenDoors:
+    """Where a started gateway is reached.
+
+    Attributes:
+        http_port: The port of HTTP.
+        inner: Calls its routes from inside the process.
+    """
+
+    http_port: int
+    inner: InnerCalls
+
+
 async def start(
     service: Service,
     stack: AsyncExitStack,
@@ -54,8 +66,8 @@ async def start(
     bus: Bus,
     *,
     client_settings: ClientSettings,
-) -> int:
-    """Builds and connects the parts, and serves until the stack closes; returns the port."""
+) -> OpenDoors:
+    """Builds and connects the parts, and serves until the stack closes."""
     client = InferenceClient(bus, client_settings, stats=ClientCollector(service.registry).stats)
     await client.start()
     stack.push_async_callback(client.close)
@@ -84,12 +96,12 @@ async def start(
     async def ask_models() -> list[ModelCard]:
         return await list_models(bus, timeout_s=min(settings.models_timeout_s, ROUTER_WAIT_S))
 
-    secret = _root_key(settings)
+    secret = made_root_key(settings)
     files = FileThread()
     stack.callback(files.close)
     admin = SessionAdmin(bus, timeout_s=settings.sessions_timeout_s, gather_s=settings.holders_wait_s)
     sessions = SessionRoutes(context, admin, models, files, secret)
-    responses = _response_parts(context, bus, share)
+    responses = response_parts(context, bus, share)
     stack.push_async_callback(responses.background.hand_over)
     claiming = asyncio.create_task(responses.background.watch())
     stack.callback(claiming.cancel)
@@ -113,7 +125,7 @@ async def start(
     check_server_files("HTTP", settings.http_cert, settings.http_key)
     port = await stack.enter_async_context(
         http_server(
-            app,
+            app.http,
             settings.http_host,
             settings.http_port,
             gateway_gate(settings, service.registry),
@@ -126,35 +138,7 @@ async def start(
     )
     stack.callback(_abort_running, context)
     log.info("serving", host=settings.http_host, port=port, keys=len(keys), tls=bool(settings.http_cert))
-    return port
-
-
-def _root_key(settings: GatewaySettings) -> bytes:
-    secret = root_key(settings.session_key.get_secret_value(), settings.nats_url)
-    if not secret:
-        log.warning(
-            "session ids are made without a secret: an id lets its holder test guesses of the first message",
-            remedy="set RYZ_SESSION_KEY, the same for all gateways",
-        )
-    return secret
-
-
-def _response_parts(context: GatewayContext, bus: Bus, share: float) -> ResponseParts:
-    settings = context.settings
-    store = ResponsesClient(
-        bus,
-        owner=settings.instance_id,
-        timeout_s=settings.sessions_timeout_s,
-        lease_ms=round(settings.response_lease_s * 1000),
-    )
-    spaces = Quota(
-        settings.response_background_max,
-        share=share,
-        what="responses in the background",
-        reason="background_responses",
-    )
-    sockets = Quota(settings.response_sockets_max, share=share, what="WebSockets", reason="response_sockets")
-    return ResponseParts(store, BackgroundRuns(context, store, spaces), sockets)
+    return OpenDoors(port, app.inner)
 
 
 def _watch_service(
@@ -187,33 +171,10 @@ def _abort_running(context: GatewayContext) -> None:
         )
 
 
-def _refuse_setting(problem: str) -> NoReturn:
-    print(f"wrong setting: {problem}", file=sys.stderr)
-    raise SystemExit(2)
-
-
-def _checked_keys(settings: GatewaySettings) -> dict[str, str]:
-    """The API keys; ends the process if settings contradict each other."""
-    try:
-        keys = parse_keys(settings.api_keys.get_secret_value())
-    except ValueError as error:
-        _refuse_setting(f"RYZ_API_KEYS: {error}")
-    if 0 < len(settings.session_key.get_secret_value()) < MIN_KEY_CHARS:
-        _refuse_setting(f"RYZ_SESSION_KEY needs {MIN_KEY_CHARS} characters or more, or none")
-    variable = "RYZ_HTTP_PUBLISHED" if settings.http_published else "RYZ_HTTP_HOST"
-    reached_at = settings.http_published or settings.http_host
-    if not settings.open_to_network and open_network(reached_at, bool(keys)):
-        _refuse_setting(
-            f"{variable}={reached_at} without API keys would serve every machine "
-            "that reaches this one: set RYZ_API_KEYS, or RYZ_OPEN_TO_NETWORK=true if that is meant"
-        )
-    return keys
-
-
 def main() -> None:
     """The entry point of the process."""
     settings, client_settings = load(GatewaySettings), load(ClientSettings)
-    keys = _checked_keys(settings)
+    keys = checked_keys(settings)
 
     async def setup(service: Service, stack: AsyncExitStack) -> None:
         bus = await service.connect_bus(stack)

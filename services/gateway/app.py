@@ -5,6 +5,7 @@ everything else is ordinary FastAPI.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import FastAPI, Header, Query
@@ -30,6 +31,7 @@ from services.gateway.http.response_pieces import PieceSender
 from services.gateway.http.serving_route import GatewayContext, ServingRoute
 from services.gateway.http.slow_readers import OpenAnswer
 from services.gateway.info_routes import ListModels, ServiceInfo, info_router
+from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.messages.message_door import BODIES as MESSAGE_BODIES
 from services.gateway.messages.message_door import MessageDoor, add_messages
 from services.gateway.path_methods import HeadAnswers
@@ -44,6 +46,19 @@ from services.gateway.streams.stream_routes import PREFIX as STREAMS
 from services.gateway.streams.stream_routes import StreamRoute
 from services.gateway.tokens.token_routes import DetokenizeRoute, TokenizeRoute
 from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayApp:
+    """What serves the gateway's doors.
+
+    Attributes:
+        http: The application for the HTTP server.
+        inner: Calls its routes for doors that are not HTTP.
+    """
+
+    http: ASGIApp
+    inner: InnerCalls
 
 
 class Front:
@@ -87,7 +102,7 @@ def create_app(
     responses: ResponseParts,
     list_models: ListModels,
     info: ServiceInfo,
-) -> ASGIApp:
+) -> GatewayApp:
     """Makes the application.
 
     Args:
@@ -139,7 +154,7 @@ def create_app(
         context.running,
         {RESPONSES: sockets},
     )
-    return BrowserGuard(front, context.settings, context.metrics)
+    return GatewayApp(BrowserGuard(front, context.settings, context.metrics), InnerCalls(front))
 
 
 def _add_completions(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from starlette.types import Message, Send
 
 from services.gateway.http.errors import Headers, header_value
-from services.gateway.http.response_pieces import send_pieces
+from services.gateway.http.response_pieces import PIECE, send_pieces
 from shared.messages import Accepted, SessionOutcome, Usage
 
 _ID_HEADERS = (b"x-request-id", b"request-id")  # the second is Anthropic's
@@ -75,6 +75,7 @@ class Reply:
         status: The status that was sent; 0 before that.
         streamed: The response comes in parts.
         bytes_sent: Bytes of the body so far.
+        torn: The body ends in the middle of a part, so nothing can follow.
         unsent: Bytes of the part that is being sent.
         waits_since: When the reader took the last piece of that part, on the loop's clock; 0 if no part is
             being sent.
@@ -88,6 +89,7 @@ class Reply:
         "headers",
         "status",
         "streamed",
+        "torn",
         "unsent",
         "waits_since",
     )
@@ -101,6 +103,7 @@ class Reply:
         self.headers: Headers = []
         self.status = 0
         self.streamed = False
+        self.torn = False
         self.bytes_sent = 0
 
     @property
@@ -155,9 +158,11 @@ class Reply:
         """Sends the next part in pieces; waits while the caller does not read, and after several pieces."""
         self.bytes_sent += len(data)
         self.waits_since = self._time()
+        self.torn = len(data) > PIECE
         try:
             self.unsent = len(data)
             await send_pieces(self._send_piece, data, more=more)
+            self.torn = False
         finally:
             self.unsent, self.waits_since = 0, 0.0
 

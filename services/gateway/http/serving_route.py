@@ -31,7 +31,7 @@ from shared.client import InferenceClient
 from shared.errors import Cancelled, RequestTooLarge, RyzError, Unavailable
 from shared.identity import new_request_id
 from shared.telemetry.traces import trace_id
-from shared.web.limited_protocol import CONNECTION
+from shared.web.limited_protocol import CONNECTION, INNER_TENANT
 
 DEADLINE_MARGIN_S = 2.0  # past the deadline of the generations, which is to come first
 
@@ -167,7 +167,8 @@ class ServingRoute(ABC):
         """
         context, now_s = self.context, time.monotonic()
         context.check_accepting()
-        exchange.tenant = context.keyring.tenant_of(exchange.headers, self.path)
+        named = exchange.scope.get(INNER_TENANT, "")
+        exchange.tenant = named or context.keyring.tenant_of(exchange.headers, self.path)
         try:
             context.rates.take_units(exchange.tenant, now_s)
         finally:
@@ -209,8 +210,8 @@ class ServingRoute(ABC):
             log.error("request failed", request_id=exchange.request_id, route=self.path, exc_info=error)
         if reply.started:
             self.context.metrics.count_failed_stream(answer.code)
-            if not reply.streamed:
-                return  # in the middle of a whole answer: the server closes the connection
+            if reply.torn or not reply.streamed:
+                return  # in the middle of an event or of a whole answer: the server closes the connection
             with suppress(TimeoutError):  # a caller that does not read: the connection is closed on it
                 async with asyncio.timeout(LINGER_S):
                     await reply.send_part(exchange.write_failure(answer), more=False)

@@ -14,6 +14,7 @@ from services.gateway.responses.response_routes import PATH, ResponseRoute
 from services.gateway.responses.response_schema import ResponseRequest
 from services.gateway.responses.response_sockets import ResponseSockets
 from services.gateway.responses.stored_responses import MAX_PAGE, StoredResponses
+from shared.bus import Bus
 from shared.client.calls.responses_client import ResponsesClient
 
 _ERRORS = ERRORS | {
@@ -35,6 +36,25 @@ class ResponseParts:
     store: ResponsesClient
     background: BackgroundRuns
     sockets: Quota
+
+
+def response_parts(context: GatewayContext, bus: Bus, share: float) -> ResponseParts:
+    """Makes the parts; one tenant may have `share` of the places."""
+    settings = context.settings
+    store = ResponsesClient(
+        bus,
+        owner=settings.instance_id,
+        timeout_s=settings.sessions_timeout_s,
+        lease_ms=round(settings.response_lease_s * 1000),
+    )
+    spaces = Quota(
+        settings.response_background_max,
+        share=share,
+        what="responses in the background",
+        reason="background_responses",
+    )
+    sockets = Quota(settings.response_sockets_max, share=share, what="WebSockets", reason="response_sockets")
+    return ResponseParts(store, BackgroundRuns(context, store, spaces), sockets)
 
 
 def add_responses(

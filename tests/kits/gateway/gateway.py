@@ -11,6 +11,7 @@ from typing import Any
 
 from services.gateway.__main__ import start
 from services.gateway.http.auth import parse_keys
+from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.settings import GatewaySettings
 from shared import subjects
 from shared.bus import Message
@@ -207,6 +208,7 @@ class Gateway:
     """A running gateway with its bus and fleet."""
 
     port: int
+    inner: InnerCalls
     service: Service
     fleet: Fleet
     broker: MemoryBroker
@@ -261,9 +263,9 @@ async def running_gateway(
     service.add_check("broker", lambda: bus.connected)
     async with AsyncExitStack() as stack:
         keys = parse_keys(chosen.api_keys.get_secret_value())
-        port = await start(service, stack, chosen, keys, bus, client_settings=ClientSettings())
+        doors = await start(service, stack, chosen, keys, bus, client_settings=ClientSettings())
         service.ready()
-        yield Gateway(port, service, fleet, broker, bus, stack)
+        yield Gateway(doors.http_port, doors.inner, service, fleet, broker, bus, stack)
         await service.drain()
         with suppress(TimeoutError):
             await fleet.stop()

@@ -1,0 +1,47 @@
+"""Checks of settings that need more than one of them, at the start of the process."""
+
+import sys
+from typing import NoReturn
+
+import structlog
+
+from services.gateway.http.auth import parse_keys
+from services.gateway.sessions.root_key import MIN_KEY_CHARS, root_key
+from services.gateway.settings import GatewaySettings
+from shared.host.open_network import open_network
+
+log = structlog.get_logger(__name__)
+
+
+def checked_keys(settings: GatewaySettings) -> dict[str, str]:
+    """The API keys; ends the process if settings contradict each other."""
+    try:
+        keys = parse_keys(settings.api_keys.get_secret_value())
+    except ValueError as error:
+        _refuse_setting(f"RYZ_API_KEYS: {error}")
+    if 0 < len(settings.session_key.get_secret_value()) < MIN_KEY_CHARS:
+        _refuse_setting(f"RYZ_SESSION_KEY needs {MIN_KEY_CHARS} characters or more, or none")
+    variable = "RYZ_HTTP_PUBLISHED" if settings.http_published else "RYZ_HTTP_HOST"
+    reached_at = settings.http_published or settings.http_host
+    if not settings.open_to_network and open_network(reached_at, bool(keys)):
+        _refuse_setting(
+            f"{variable}={reached_at} without API keys would serve every machine "
+            "that reaches this one: set RYZ_API_KEYS, or RYZ_OPEN_TO_NETWORK=true if that is meant"
+        )
+    return keys
+
+
+def made_root_key(settings: GatewaySettings) -> bytes:
+    """The secret behind new session ids; without one, a warning."""
+    secret = root_key(settings.session_key.get_secret_value(), settings.nats_url)
+    if not secret:
+        log.warning(
+            "session ids are made without a secret: an id lets its holder test guesses of the first message",
+            remedy="set RYZ_SESSION_KEY, the same for all gateways",
+        )
+    return secret
+
+
+def _refuse_setting(problem: str) -> NoReturn:
+    print(f"wrong setting: {problem}", file=sys.stderr)
+    raise SystemExit(2)

@@ -1,0 +1,1 @@
+"""Calls of the gateway's own routes from its other doors, such as WebSockets, gRPC and batches."""
