@@ -13,6 +13,7 @@ from cli.bus_users.commands import app as bus_users
 from cli.chat.chat_command import chat
 from cli.console import INTERRUPTED, CommandError, err, out
 from cli.groups.group_commands import app as groups
+from cli.logs.log_command import logs
 from cli.models.model_commands import app as models
 from cli.sessions.session_commands import app as sessions
 from cli.stack.up import down, up
@@ -42,7 +43,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, down, chat, status, train_demo):
+for command in (up, down, chat, status, logs, train_demo):
     app.command(name=command.__name__.replace("_", "-"))(command)
 app.add_typer(sessions, name="sessions")
 app.add_typer(groups, name="groups")

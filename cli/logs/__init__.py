@@ -1,0 +1,1 @@
+"""`ryz logs`: the lines of all services of a stack, merged by time."""

@@ -1,0 +1,105 @@
+"""`ryz logs`: shows the lines of all services by time; `log_files.py` reads them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cli.command_options import with_options
+from cli.stack.state import DEFAULT_DIR
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from cli.logs.log_lines import LogLine
+
+LOOK_S = 0.2  # between two looks for new lines
+_STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red", "debug": "dim"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Which lines are shown, and how."""
+
+    request: Annotated[
+        str, typer.Option(help="Lines of this request only; also the id of a trace, session or response.")
+    ] = ""
+    service: Annotated[
+        list[str] | None, typer.Option(help="Lines of this service only, such as gateway-0; repeatable.")
+    ] = None
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option(help="Lines of this level or above.")
+    ] = "debug"
+    since: Annotated[
+        str, typer.Option(help="Lines from then on: 90s, 10m, 2h, 1d, or a time such as 2026-03-01T12:00.")
+    ] = ""
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False
+    before: Annotated[bool, typer.Option("--before", help="Lines of the stack before this one as well.")] = (
+        False
+    )
+    as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they were written.")] = False
+    state_dir: Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")] = DEFAULT_DIR
+
+
+@with_options
+def logs(options: LogOptions) -> None:
+    """Show the logs of all services of the stack, merged by time. Exit code 1 when there are none.
+
+    Examples:
+        ryz logs --level warning --since 10m
+        ryz logs --request chatcmpl-4f1c --follow
+    """
+    import time  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from itertools import chain  # noqa: PLC0415
+
+    from cli.console import fail, out  # noqa: PLC0415
+    from cli.logs.log_files import LogFiles  # noqa: PLC0415
+    from cli.logs.log_times import parse_since  # noqa: PLC0415
+    from cli.stack.state import StateDir  # noqa: PLC0415
+
+    from_s = parse_since(options.since, time.time())
+    place = StateDir(options.state_dir)
+    with LogFiles(place.logs, older=options.before) as files:
+        if not files.services:
+            fail(f"There are no logs in {place.logs}: no stack was started there; see `--state-dir`.")
+        for name in set(options.service or ()) - set(files.services):
+            if not options.follow:
+                fail(f"There is no service {name!r}; there are {', '.join(files.services)}.", exit_code=2)
+        lines = files.past()
+        if options.follow:
+            lines = chain(lines, files.follow(lambda: time.sleep(LOOK_S)))
+        for line in lines:
+            if not _wanted(line, options, from_s):
+                continue
+            if options.as_json:
+                print(line.raw, flush=options.follow)
+            else:
+                out.print(_shown(line), soft_wrap=True)
+
+
+def _wanted(line: "LogLine", options: LogOptions, from_s: float) -> bool:
+    return (
+        line.time_s >= from_s
+        and (not options.service or line.service in options.service)
+        and line.reaches(options.level)
+        and (not options.request or line.has_id(options.request))
+    )
+
+
+def _shown(line: "LogLine") -> "Text":
+    """One line for people: its time of day here, level, service, event, and its fields."""
+    import json  # noqa: PLC0415
+    from datetime import datetime  # noqa: PLC0415
+
+    from rich.text import Text  # noqa: PLC0415
+
+    at = datetime.fromtimestamp(line.time_s).strftime("%H:%M:%S.%f")[:-3]
+    text = Text(f"{at} {line.level:<7} ", style=_STYLES.get(line.level, ""))
+    text.append(f"{line.service:<10} ", style="cyan")
+    text.append(line.event)
+    for name, value in line.fields.items():
+        if name not in {"service", "instance"}:
+            told = value if isinstance(value, str) else json.dumps(value)
+            text.append(f" {name}=", style="dim").append(told)
+    return text

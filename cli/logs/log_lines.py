@@ -1,0 +1,101 @@
+"""One line of a log: its time, its level, and whether it is asked for. Pure.
+
+Services write JSON, nats-server and Redis formats of their own. A line without a time, such as those of a
+fatal signal, has the time of the line before it.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+_IDS = ("request_id", "shown_id", "trace_id", "session_id", "response_id")
+_NATS = re.compile(r"\[\d+\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d+) \[(\w{3})\] (.*)")
+_REDIS = re.compile(r"\d+:\w (\d\d \w{3} \d{4} \d\d:\d\d:\d\d\.\d+) ([.\-*#]) (.*)")
+_NATS_LEVELS = {
+    "DBG": "debug",
+    "TRC": "debug",
+    "INF": "info",
+    "WRN": "warning",
+    "ERR": "error",
+    "FTL": "error",
+}
+_REDIS_LEVELS = {".": "debug", "-": "info", "*": "info", "#": "warning"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line.
+
+    Attributes:
+        time_s: Seconds since 1970.
+        service: The name of the file that it stands in, without its ending.
+        level: One of `LEVELS`.
+        event: What happened.
+        fields: The other fields.
+        raw: The line as it was written.
+    """
+
+    time_s: float
+    service: str
+    level: str
+    event: str
+    raw: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def has_id(self, wanted: str) -> bool:
+        """Returns whether one of its ids is this one, or begins with it as those of requests do."""
+        if any(str(self.fields.get(name, "")).startswith(wanted) for name in _IDS):
+            return True
+        return wanted in self.raw and not self.fields  # of another program: ids stand in the text
+
+    def reaches(self, level: str) -> bool:
+        """Returns whether it is of this level or a higher one."""
+        return LEVELS.index(self.level) >= LEVELS.index(level)
+
+
+def parse_line(raw: str, service: str, before_s: float) -> LogLine:
+    """Reads one line.
+
+    Args:
+        raw: The line without its end.
+        service: The service that wrote it.
+        before_s: The time of the line before it; lines of one file do not go back in time.
+    """
+    if raw.startswith("{"):
+        try:
+            found = json.loads(raw)
+        except ValueError:
+            found = None
+        if isinstance(found, dict):
+            return _ours(found, raw, service, before_s)
+    for pattern, form, levels in (
+        (_NATS, "%Y/%m/%d %H:%M:%S.%f", _NATS_LEVELS),
+        (_REDIS, "%d %b %Y %H:%M:%S.%f", _REDIS_LEVELS),
+    ):
+        match = pattern.fullmatch(raw)
+        if match is not None:
+            time_s = _local(match[1], form, before_s)
+            return LogLine(max(time_s, before_s), service, levels.get(match[2], "info"), match[3], raw)
+    return LogLine(before_s, service, "info", raw, raw)
+
+
+def _ours(found: dict[str, Any], raw: str, service: str, before_s: float) -> LogLine:
+    level = str(found.pop("level", "info"))
+    event = str(found.pop("event", ""))
+    try:
+        time_s = datetime.fromisoformat(str(found.pop("timestamp", ""))).timestamp()
+    except ValueError:
+        time_s = before_s
+    return LogLine(
+        max(time_s, before_s), service, level if level in LEVELS else "info", event, raw, fields=found
+    )
+
+
+def _local(text: str, form: str, before_s: float) -> float:
+    try:
+        return datetime.strptime(text, form).timestamp()  # both write the machine's local time
+    except ValueError:
+        return before_s

@@ -1,0 +1,144 @@
+"""`ryz logs`: lines of all services by time, of every format that stands in a stack's logs."""
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.__main__ import app
+from cli.console import CommandError
+from cli.logs.log_files import LogFiles
+from cli.logs.log_lines import parse_line
+from cli.logs.log_times import parse_since
+from cli.stack.state import StateDir
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
+
+
+def ours(second: float, event: str, **fields: object) -> str:
+    at = datetime.fromtimestamp(NOON + second, UTC).isoformat().replace("+00:00", "Z")
+    return json.dumps({"timestamp": at, "level": "info", "event": event, "service": "x"} | fields) + "\n"
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    place = StateDir(tmp_path / "state")
+    place.make()
+    local = datetime.fromtimestamp(NOON + 2.5)
+    place.log("gateway-0").write_text(ours(1, "one", request_id="ada-1") + ours(4, "four"))
+    place.log("worker-g0").write_text(ours(2, "two", request_id="ada-12", level="warning") + ours(3, "three"))
+    place.log("nats").write_text(
+        local.strftime("[7] %Y/%m/%d %H:%M:%S.%f [WRN] slow consumer\n") + "panic: no time here\n"
+    )
+    place.log("redis").write_text(local.strftime("9:M %d %b %Y %H:%M:%S.900 * Ready to accept\n"))
+    place.log("worker-g0").with_suffix(".log.1").write_text(ours(-50, "before"))
+    return place.path
+
+
+def run(state_dir: Path, *options: str) -> list[str]:
+    result = CliRunner().invoke(
+        app, ["logs", "--state-dir", str(state_dir), *options], env={"COLUMNS": "200"}
+    )
+    assert result.exit_code == 0, result.output
+    return result.output.splitlines()
+
+
+def events(lines: list[str]) -> list[str]:
+    known = (
+        "one",
+        "two",
+        "three",
+        "four",
+        "slow consumer",
+        "panic: no time here",
+        "Ready to accept",
+        "before",
+    )
+    return [next(event for event in known if event in line) for line in lines]
+
+
+def test_lines_of_all_services_stand_by_their_time(state_dir: Path) -> None:
+    lines = run(state_dir)
+    merged = ["one", "two", "slow consumer", "panic: no time here", "Ready to accept", "three", "four"]
+    assert events(lines) == merged
+    assert "request_id=ada-1" in lines[0]
+    assert "gateway-0" in lines[0]
+    assert events(run(state_dir, "--before")) == ["before", *merged]
+
+
+def test_lines_are_chosen(state_dir: Path) -> None:
+    assert events(run(state_dir, "--request", "ada-1")) == ["one", "two"]  # ids begin with the caller's
+    assert events(run(state_dir, "--request", "ada-12")) == ["two"]
+    assert events(run(state_dir, "--level", "warning")) == ["two", "slow consumer"]
+    assert events(run(state_dir, "--service", "nats", "--service", "redis")) == [
+        "slow consumer",
+        "panic: no time here",
+        "Ready to accept",
+    ]
+    since = datetime.fromtimestamp(NOON + 3).isoformat()
+    assert events(run(state_dir, "--since", since)) == ["three", "four"]
+    assert run(state_dir, "--since", "1s") == []
+
+
+def test_json_lines_are_those_that_were_written(state_dir: Path) -> None:
+    written = (state_dir / "logs" / "gateway-0.log").read_text().splitlines()
+    assert run(state_dir, "--json", "--service", "gateway-0") == written
+
+
+@pytest.mark.parametrize(
+    ("options", "told", "code"),
+    [
+        (["--since", "yesterday"], "`--since` is a span such as 90s", 2),
+        (["--service", "none"], "There is no service 'none'; there are gateway-0, nats", 2),
+    ],
+)
+def test_wrong_options_are_named(state_dir: Path, options: list[str], told: str, code: int) -> None:
+    result = CliRunner().invoke(app, ["logs", "--state-dir", str(state_dir), *options])
+    assert isinstance(result.exception, CommandError)
+    assert told in str(result.exception)
+    assert result.exception.exit_code == code
+
+
+def test_without_logs_the_remedy_is_told(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["logs", "--state-dir", str(tmp_path / "none")])
+    assert "no stack was started there" in str(result.exception)
+
+
+def test_new_lines_files_and_starts_are_followed(state_dir: Path) -> None:
+    logs = state_dir / "logs"
+    gateway, half = logs / "gateway-0.log", ours(7, "seven")
+
+    def write() -> None:
+        if not (logs / "router-0.log").exists():
+            with gateway.open("a") as file:
+                file.write(ours(6, "six") + half[:20])
+            (logs / "router-0.log").write_text(ours(5, "five"))
+            return
+        with gateway.open("a") as file:
+            file.write(half[20:])
+        os.replace(logs / "worker-g0.log", logs / "worker-g0.log.1")
+        (logs / "worker-g0.log").write_text(ours(8, "eight"))
+
+    with LogFiles(logs, older=False) as files:
+        assert len(list(files.past())) == 7
+        following = files.follow(write)
+        assert [next(following).event for _ in range(4)] == ["five", "six", "seven", "eight"]
+
+
+def test_a_time_never_goes_back_within_a_file() -> None:
+    line = parse_line('{"timestamp": "2020-01-01T00:00:00Z", "event": "late"}', "x", NOON)
+    assert (line.time_s, line.event, line.level) == (NOON, "late", "info")
+    assert parse_line('{"broken', "x", NOON).event == '{"broken'
+    assert parse_line('{"timestamp": 7, "level": "loud"}', "x", NOON).level == "info"
+
+
+def test_spans() -> None:
+    assert [parse_since(text, 100_000) for text in ("90s", "1.5m", "2h", "1d")] == [
+        99_910,
+        99_910,
+        92_800,
+        13_600,
+    ]
