@@ -1,8 +1,8 @@
 """The closed family of errors that services report to each other and to callers.
 
 Each has a code (on the wire and in HTTP bodies), a message for people that says what happened and what to do,
-and data for programs. One table maps codes to the HTTP status and to OpenAI's error type. Any other exception
-is a bug: it is logged with its trace and reported as `internal`, without its text.
+and data for programs. One table maps codes to the statuses of HTTP and gRPC and to OpenAI's error type. Any
+other exception is a bug: it is logged with its trace and reported as `internal`, without its text.
 """
 
 from dataclasses import dataclass
@@ -120,10 +120,17 @@ class Internal(RyzError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorMapping:
-    """The HTTP status of a code, and the `type` of OpenAI's error object."""
+    """What a code is in each API.
+
+    Attributes:
+        http_status: The status of HTTP.
+        openai_type: The `type` of OpenAI's error object.
+        grpc_status: The status code of gRPC (https://grpc.io/docs/guides/status-codes/).
+    """
 
     http_status: int
     openai_type: str
+    grpc_status: int
 
 
 FAMILY: dict[str, type[RyzError]] = {
@@ -148,22 +155,22 @@ FAMILY: dict[str, type[RyzError]] = {
 }
 
 TABLE: dict[str, ErrorMapping] = {
-    "invalid_request": ErrorMapping(400, "invalid_request_error"),
-    "context_length_exceeded": ErrorMapping(400, "invalid_request_error"),
-    "model_not_found": ErrorMapping(404, "invalid_request_error"),
-    "session_not_found": ErrorMapping(404, "invalid_request_error"),
-    "response_not_found": ErrorMapping(404, "invalid_request_error"),
-    "conflict": ErrorMapping(409, "invalid_request_error"),
-    "request_too_large": ErrorMapping(413, "invalid_request_error"),
+    "invalid_request": ErrorMapping(400, "invalid_request_error", 3),
+    "context_length_exceeded": ErrorMapping(400, "invalid_request_error", 3),
+    "model_not_found": ErrorMapping(404, "invalid_request_error", 5),
+    "session_not_found": ErrorMapping(404, "invalid_request_error", 5),
+    "response_not_found": ErrorMapping(404, "invalid_request_error", 5),
+    "conflict": ErrorMapping(409, "invalid_request_error", 10),
+    "request_too_large": ErrorMapping(413, "invalid_request_error", 8),
     # clients and proxies would send it again after a 5xx, and two more engines would die
-    "poison": ErrorMapping(422, "server_error"),
-    "rate_limited": ErrorMapping(429, "rate_limit_error"),
-    "cancelled": ErrorMapping(499, "request_cancelled"),
-    "internal": ErrorMapping(500, "server_error"),
-    "overloaded": ErrorMapping(503, "server_error"),
-    "unavailable": ErrorMapping(503, "server_error"),
-    "group_lost": ErrorMapping(503, "server_error"),
-    "deadline_exceeded": ErrorMapping(504, "server_error"),
+    "poison": ErrorMapping(422, "server_error", 9),
+    "rate_limited": ErrorMapping(429, "rate_limit_error", 8),
+    "cancelled": ErrorMapping(499, "request_cancelled", 1),
+    "internal": ErrorMapping(500, "server_error", 13),
+    "overloaded": ErrorMapping(503, "server_error", 14),
+    "unavailable": ErrorMapping(503, "server_error", 14),
+    "group_lost": ErrorMapping(503, "server_error", 14),
+    "deadline_exceeded": ErrorMapping(504, "server_error", 4),
 }
 
 

@@ -11,6 +11,7 @@ import structlog
 from services.gateway.app import create_app
 from services.gateway.bodies.body_reader import BodyReader
 from services.gateway.checked_settings import checked_keys, made_root_key
+from services.gateway.grpc.assembly import open_grpc
 from services.gateway.http.auth import Keyring
 from services.gateway.http.gateway_gate import gateway_gate
 from services.gateway.http.quota import Quota
@@ -52,10 +53,12 @@ class OpenDoors:
     Attributes:
         http_port: The port of HTTP.
         inner: Calls its routes from inside the process.
+        grpc_port: The port of gRPC; 0: it is not served.
     """
 
     http_port: int
     inner: InnerCalls
+    grpc_port: int = 0
 
 
 async def start(
@@ -121,8 +124,9 @@ async def start(
     )
     watching = asyncio.create_task(watch_readers(context.running, limits, metrics.slow_readers.inc))
     stack.callback(watching.cancel)
-    _watch_service(service, context, detached, responses.background)
     check_server_files("HTTP", settings.http_cert, settings.http_key)
+    grpc_port = await open_grpc(stack, service, context, app.inner)
+    _watch_service(service, context, detached, responses.background)
     port = await stack.enter_async_context(
         http_server(
             app.http,
@@ -138,7 +142,7 @@ async def start(
     )
     stack.callback(_abort_running, context)
     log.info("serving", host=settings.http_host, port=port, keys=len(keys), tls=bool(settings.http_cert))
-    return OpenDoors(port, app.inner)
+    return OpenDoors(port, app.inner, grpc_port)
 
 
 def _watch_service(

@@ -35,6 +35,15 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits):
     """PEM file of the API's certificate; with it the API is served by HTTPS only."""
     http_key: str = ""
     """Its private key; empty: it is in the certificate's file."""
+    grpc_port: Port = 0
+    """Port of gRPC ([grpc.md](grpc.md)); 0: no gRPC. It has the certificate of HTTP."""
+    grpc_host: str = ""
+    """Address of gRPC; empty: `RYZ_HTTP_HOST`."""
+    grpc_max_connections: UpToMillion = 1024
+    """Open gRPC connections."""
+    grpc_max_requests: UpToMillion = 256
+    """Calls that one gRPC connection may have open, and requests that one gRPC stream may have running; more
+    wait."""
     http_allowed_hosts: str = ""
     """Allowed names in `Host`, separated by commas, without ports; `*.example.com`: all below it, `*`: any.
     Empty: addresses and loopback names; on an address that other machines reach also any with `RYZ_API_KEYS`,

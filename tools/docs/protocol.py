@@ -203,11 +203,12 @@ def as_json(message: Wire) -> str:
 
 
 def errors_table() -> str:
-    """Codes, HTTP statuses, meaning."""
-    rows = [protocol_text.ERRORS, "| code | HTTP | OpenAI type | meaning |", "|---|---|---|---|"]
+    """Codes, statuses of HTTP and gRPC, meaning."""
+    rows = [protocol_text.ERRORS, "| code | HTTP | gRPC | OpenAI type | meaning |"]
+    rows.append("|---|---|---|---|---|")
     for code, row in errors.TABLE.items():
         meaning = first_paragraph(errors.FAMILY[code].__doc__)
-        rows.append(f"| `{code}` | {row.http_status} | `{row.openai_type}` | {meaning} |")
+        rows.append(f"| `{code}` | {row.http_status} | {row.grpc_status} | `{row.openai_type}` | {meaning} |")
     return "\n".join(rows)
 
 

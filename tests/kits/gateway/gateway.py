@@ -77,6 +77,7 @@ class Fleet:
     - `breaks` fails after one word.
     - `parts` thinks, writes, calls two functions.
     - `cut` ends after one word for its length.
+    - `fails-CODE` is refused with that code; any other is not known.
     """
 
     bus: MemoryBus
@@ -158,7 +159,8 @@ class Fleet:
             "parts",
             "cut",
         }:
-            yield [failed("model_not_found", f"no group serves {request.model!r}", param="model")]
+            code = request.model[6:] if request.model.startswith("fails-") else "model_not_found"
+            yield [failed(code, f"no group serves {request.model!r}", param="model", retry_after_s=3.0)]
             return
         yield [accepted]
         if request.model == "late-refusal":
@@ -214,6 +216,7 @@ class Gateway:
     broker: MemoryBroker
     bus: MemoryBus
     stack: AsyncExitStack
+    grpc_port: int = 0
 
     @property
     def url(self) -> str:
@@ -265,7 +268,7 @@ async def running_gateway(
         keys = parse_keys(chosen.api_keys.get_secret_value())
         doors = await start(service, stack, chosen, keys, bus, client_settings=ClientSettings())
         service.ready()
-        yield Gateway(doors.http_port, doors.inner, service, fleet, broker, bus, stack)
+        yield Gateway(doors.http_port, doors.inner, service, fleet, broker, bus, stack, doors.grpc_port)
         await service.drain()
         with suppress(TimeoutError):
             await fleet.stop()

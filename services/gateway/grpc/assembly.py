@@ -1,0 +1,40 @@
+"""Opens the gRPC door, if there is to be one; `grpcio` is imported only then."""
+
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+
+import structlog
+
+from services.gateway.http.serving_route import GatewayContext
+from services.gateway.inner.inner_calls import InnerCalls
+from shared.lifecycle import Service
+
+log = structlog.get_logger(__name__)
+
+
+async def open_grpc(
+    stack: AsyncExitStack, service: Service, context: GatewayContext, inner: InnerCalls
+) -> int:
+    """Serves gRPC until the stack closes; returns the port, or 0 without `RYZ_GRPC_PORT`.
+
+    Streams without a running request end when the service drains.
+
+    Raises:
+        Unavailable: The server cannot listen on the address.
+    """
+    settings = context.settings
+    if not settings.grpc_port:
+        return 0
+    from services.gateway.grpc.serving.door_parts import DoorParts  # noqa: PLC0415 (20 MB that few need)
+    from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics  # noqa: PLC0415
+    from services.gateway.grpc.serving.grpc_server import grpc_server  # noqa: PLC0415
+
+    parts = DoorParts(inner, settings, GrpcMetrics(service.registry), version("ryzanstein"))
+
+    async def drain() -> None:
+        parts.draining.set()
+
+    service.on_drain(drain)
+    port = await stack.enter_async_context(grpc_server(parts, context.keyring))
+    log.info("serving gRPC", host=settings.grpc_host or settings.http_host, port=port)
+    return port

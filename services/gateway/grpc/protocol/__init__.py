@@ -1,0 +1,1 @@
+"""The messages of the Open Inference Protocol; `inference_pb2` is made from `inference.proto`."""

@@ -1,0 +1,1 @@
+"""Serves the calls of the gRPC door; needs `grpcio`."""

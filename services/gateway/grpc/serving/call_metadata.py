@@ -1,0 +1,70 @@
+"""Translates what gRPC says beside a message (metadata, deadline, peer) into headers of HTTP routes. Pure."""
+
+import math
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+from services.gateway.grpc.translation.inference_request import InferenceCall
+from services.gateway.http.request_headers import SESSION_HEADERS
+
+Headers = dict[bytes, bytes]
+Metadata = Iterable[tuple[str, str | bytes]]
+_OF_CALLS = frozenset(
+    {
+        "authorization",
+        "traceparent",
+        "tracestate",
+        "x-session-mode",
+        "x-session-must-exist",
+        *(name.decode() for name in SESSION_HEADERS),
+    }
+)
+_OF_SINGLE_REQUESTS = frozenset(
+    {"idempotency-key", "if-match", "if-none-match", "x-request-id", "x-request-timeout"}
+)
+# headers of answers that become trailing metadata
+SHOWN = (b"x-request-id", b"x-session-id", b"x-ryz-group", b"x-ryz-session", b"idempotent-replayed")
+_LONGEST_ID = 64
+
+
+def headers_of(metadata: Metadata, *, single: bool) -> Headers:
+    """The headers of the HTTP route that metadata stands for; of two with one name the last counts.
+
+    Args:
+        metadata: Of the call.
+        single: The call has one request. Ids of requests mean nothing for a call that has many.
+    """
+    wanted = _OF_CALLS | _OF_SINGLE_REQUESTS if single else _OF_CALLS
+    return {
+        name.encode(): value if isinstance(value, bytes) else value.encode()
+        for name, value in metadata
+        if name in wanted
+    }
+
+
+def add_request_headers(headers: Headers, call: InferenceCall, remaining_s: float | None) -> None:
+    """Adds what one request says: its id, its place in a sequence, and its time limit.
+
+    Args:
+        headers: Of the call; changed.
+        call: The request.
+        remaining_s: Seconds to the deadline of the call; None: it has none.
+    """
+    limits_s = [limit_s for limit_s in (call.timeout_s, remaining_s) if limit_s and math.isfinite(limit_s)]
+    given = headers.get(b"x-request-timeout")
+    if limits_s and given is None:
+        headers[b"x-request-timeout"] = b"%.6f" % max(min(limits_s), 1e-6)
+    name = call.request_id
+    if name and name.isascii() and name.isprintable() and len(name) <= _LONGEST_ID:
+        headers.setdefault(b"x-request-id", name.encode())
+    if call.begins_session and call.is_chat:
+        headers[b"x-session-mode"] = b"replace"
+
+
+def peer_address(peer: str) -> tuple[str, int] | None:
+    """Address and port of a peer as gRPC names it, such as `ipv4:127.0.0.1:40000`; None: it has no such."""
+    kind, _, rest = peer.partition(":")
+    host, _, port = unquote(rest).rpartition(":")
+    if kind not in {"ipv4", "ipv6"} or not port.isdigit():
+        return None
+    return host.strip("[]"), int(port)

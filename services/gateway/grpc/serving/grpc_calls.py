@@ -1,0 +1,82 @@
+"""The frame around every call: it turns exceptions into statuses, and counts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError, Message
+
+from services.gateway.grpc.serving.call_failures import GrpcFailure, failure_of
+from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
+from shared.errors import InvalidRequest
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # takes arguments in its types only
+Unary = Callable[[Any, Context], Awaitable[Any]]
+Stream = Callable[[AsyncIterator[Any], Context], Awaitable[None]]
+
+log = structlog.get_logger(__name__)
+
+
+def _parsed(kind: type[Message], data: bytes) -> Message:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise InvalidRequest(f"the message is no {kind.DESCRIPTOR.full_name}") from None
+
+
+class CallFrame:
+    """Wraps handlers of calls.
+
+    Args:
+        metrics: Counts them.
+    """
+
+    def __init__(self, metrics: GrpcMetrics) -> None:
+        self._metrics = metrics
+
+    def unary(self, method: str, handle: Unary, kind: type[Message]) -> Unary:
+        """The handler of a method with one request and one response.
+
+        Args:
+            method: Its name.
+            handle: Answers a request.
+            kind: Of the request.
+        """
+
+        async def parsed(data: bytes, context: Context) -> Any:
+            return await handle(_parsed(kind, data), context)
+
+        async def call(data: bytes, context: Context) -> Any:
+            return await self._run(method, parsed(data, context), context)
+
+        return call
+
+    def stream(self, method: str, handle: Stream, kind: type[Message]) -> Stream:
+        """The handler of a method with streams both ways; it writes by itself. Arguments as above."""
+
+        async def parsed(pieces: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+            async for data in pieces:
+                yield _parsed(kind, data)
+
+        async def call(pieces: AsyncIterator[bytes], context: Context) -> None:
+            await self._run(method, handle(parsed(pieces), context), context)
+
+        return call
+
+    async def _run(self, method: str, handling: Awaitable[Any], context: Context) -> Any:
+        loop = asyncio.get_running_loop()
+        began_s, status = loop.time(), grpc.StatusCode.CANCELLED
+        try:
+            result = await handling
+            status = grpc.StatusCode.OK
+            return result
+        except Exception as error:
+            failure = failure_of(error)
+            status = failure.status
+            if failure.code == "internal" and not isinstance(error, GrpcFailure):
+                log.error("a gRPC call failed", method=method, exc_info=error)
+        finally:
+            self._metrics.count_call(method, status.name, loop.time() - began_s)
+        return await context.abort(failure.status, failure.message, tuple(failure.trailing))

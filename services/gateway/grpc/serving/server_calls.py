@@ -1,0 +1,113 @@
+"""Answers the calls that tell about the server and its models, from the HTTP routes that tell the same."""
+
+from typing import Any
+
+import msgspec
+
+from services.gateway.grpc.protocol import inference_pb2 as pb
+from services.gateway.grpc.serving.call_failures import CUT, GrpcFailure, failure_of_answer
+from services.gateway.grpc.serving.call_metadata import headers_of, peer_address
+from services.gateway.grpc.serving.door_parts import DoorParts
+from services.gateway.grpc.serving.grpc_calls import Context
+from services.gateway.grpc.translation.inference_request import VERSION, check_version
+from services.gateway.grpc.translation.model_tensors import model_config, model_metadata
+from services.gateway.inner.inner_calls import AnswerCut
+
+_EXTENSIONS = ("model_configuration", "model_repository(index)", "sequence", "statistics")
+
+
+class ServerCalls:
+    """Answers calls without inference.
+
+    Args:
+        parts: What all calls share.
+    """
+
+    def __init__(self, parts: DoorParts) -> None:
+        self._parts = parts
+
+    async def server_live(self, request: pb.ServerLiveRequest, context: Context) -> pb.ServerLiveResponse:
+        """The process answers."""
+        return pb.ServerLiveResponse(live=True)
+
+    async def server_ready(self, request: pb.ServerReadyRequest, context: Context) -> pb.ServerReadyResponse:
+        """A group can take requests, as `/ready` says it."""
+        return pb.ServerReadyResponse(ready=await self.is_ready())
+
+    async def server_metadata(
+        self, request: pb.ServerMetadataRequest, context: Context
+    ) -> pb.ServerMetadataResponse:
+        """Name and version."""
+        return pb.ServerMetadataResponse(
+            name="ryzanstein", version=self._parts.version, extensions=_EXTENSIONS
+        )
+
+    async def model_ready(self, request: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
+        """A group of that model can take requests."""
+        check_version(request.name, request.version)
+        try:
+            await self._get(f"/v1/models/{request.name}", context)
+        except GrpcFailure as failure:
+            if failure.code != "model_not_found":
+                raise
+            return pb.ModelReadyResponse(ready=False)
+        return pb.ModelReadyResponse(ready=True)
+
+    async def model_metadata(
+        self, request: pb.ModelMetadataRequest, context: Context
+    ) -> pb.ModelMetadataResponse:
+        """The tensors of a model."""
+        await self._check_model(request.name, request.version, context)
+        return model_metadata(request.name)
+
+    async def model_config(self, request: pb.ModelConfigRequest, context: Context) -> pb.ModelConfigResponse:
+        """The tensors of a model, in the form of Triton's configuration."""
+        await self._check_model(request.name, request.version, context)
+        return model_config(request.name)
+
+    async def model_statistics(
+        self, request: pb.ModelStatisticsRequest, context: Context
+    ) -> pb.ModelStatisticsResponse:
+        """What this door has answered."""
+        if request.name:
+            await self._check_model(request.name, request.version, context)
+        else:
+            await self._get("/v1/models", context)  # asks for the key
+        return pb.ModelStatisticsResponse(model_stats=self._parts.counts.told(request.name))
+
+    async def repository_index(
+        self, request: pb.RepositoryIndexRequest, context: Context
+    ) -> pb.RepositoryIndexResponse:
+        """The models that groups serve; all of them are ready."""
+        told = await self._get("/v1/models", context)
+        return pb.RepositoryIndexResponse(
+            models=[
+                pb.RepositoryIndexResponse.ModelIndex(name=model["id"], version=VERSION, state="READY")
+                for model in told["data"]
+            ]
+        )
+
+    async def is_ready(self) -> bool:
+        """Returns whether a group can take requests."""
+        if self._parts.draining.is_set():
+            return False
+        async with self._parts.inner.call("/ready", method="GET") as answer:
+            return answer.status == 200
+
+    async def _check_model(self, name: str, version: str, context: Context) -> None:
+        """Raises unless a group serves the model."""
+        check_version(name, version)
+        await self._get(f"/v1/models/{name}", context)
+
+    async def _get(self, path: str, context: Context) -> Any:
+        headers = headers_of(context.invocation_metadata() or (), single=False)
+        try:
+            async with self._parts.inner.call(
+                path, headers=list(headers.items()), method="GET", client=peer_address(context.peer())
+            ) as answer:
+                body = await answer.read()
+                if answer.status != 200:
+                    raise failure_of_answer(answer.status, answer.headers, body)
+        except AnswerCut:
+            raise CUT from None
+        return msgspec.json.decode(body)

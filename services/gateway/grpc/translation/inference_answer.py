@@ -1,0 +1,172 @@
+"""Translates whole answers and events of the HTTP routes into responses of the protocol. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from services.gateway.grpc.protocol.inference_pb2 import InferParameter, ModelInferResponse
+from services.gateway.grpc.translation.inference_request import VERSION, InferenceCall
+from services.gateway.grpc.translation.tensors import OutputTensor, count_tensor, text_tensor
+
+FINAL = "triton_final_response"  # of the last response to a request on a stream
+_TEXT_ONLY = frozenset({"role", "content", "refusal"})  # fields of a message that `text_output` says already
+
+
+class AnswerUsage(msgspec.Struct):
+    """The tokens of a call."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class AnswerChoice(msgspec.Struct):
+    """One choice, whole or in part, of either route."""
+
+    index: int = 0
+    text: str | None = None
+    message: dict[str, Any] | None = None
+    delta: dict[str, Any] | None = None
+    logprobs: msgspec.Raw = msgspec.Raw(b"null")
+    finish_reason: str | None = None
+
+    @property
+    def part(self) -> dict[str, Any]:
+        """The message or the part of one; empty on the route of texts."""
+        return self.message or self.delta or {}
+
+    @property
+    def output(self) -> str:
+        """The text."""
+        return self.text or self.part.get("content") or ""
+
+    @property
+    def has_more(self) -> bool:
+        """Returns whether it has more than text, such as calls of tools."""
+        part = self.part
+        return any(part[name] for name in part.keys() - _TEXT_ONLY) or bool(part.get("refusal"))
+
+
+class AnswerPart(msgspec.Struct):
+    """A whole answer, or the data of one event."""
+
+    choices: list[AnswerChoice] = []
+    usage: AnswerUsage | None = None
+    session_id: str = ""
+    error: dict[str, Any] | None = None
+
+
+class ResponseMaker:
+    """Makes the responses to one request.
+
+    Args:
+        call: The request.
+        request_id: The gateway's id of the call.
+    """
+
+    def __init__(self, call: InferenceCall, request_id: str) -> None:
+        self._call = call
+        self._request_id = request_id
+        self._session_id = ""
+        self._finish_reasons: dict[int, str] = {}
+        self._usage = AnswerUsage()
+
+    def whole(self, answer: AnswerPart, *, streamed: bool = False) -> ModelInferResponse:
+        """The response that has the whole answer.
+
+        Args:
+            answer: The body of the route's answer.
+            streamed: It is sent on a stream.
+        """
+        self._session_id = answer.session_id
+        self._usage = answer.usage or self._usage
+        choices = answer.choices
+        outputs = [text_tensor("text_output", [choice.output for choice in choices])]
+        if self._shows_messages(choices):
+            outputs.append(text_tensor("message", [_encode(choice.part) for choice in choices]))
+        outputs.append(text_tensor("finish_reason", [choice.finish_reason or "" for choice in choices]))
+        if any(_has_logprobs(choice) for choice in choices):
+            outputs.append(text_tensor("logprobs", [bytes(choice.logprobs) for choice in choices]))
+        return self._response([*outputs, *self._counts()], final=streamed)
+
+    def parts(self, event: AnswerPart) -> list[ModelInferResponse]:
+        """The responses for an event of a streamed answer; none if it has no text."""
+        self._session_id = event.session_id or self._session_id
+        self._usage = event.usage or self._usage
+        found = []
+        for choice in event.choices:
+            if choice.finish_reason:
+                self._finish_reasons[choice.index] = choice.finish_reason
+            text, more, scored = choice.output, choice.has_more, _has_logprobs(choice)
+            if not (text or more or scored):
+                continue
+            outputs = [text_tensor("text_output", [text])]
+            if self._shows_messages([choice]):
+                outputs.append(text_tensor("message", [_encode(choice.part)]))
+            if scored:
+                outputs.append(text_tensor("logprobs", [bytes(choice.logprobs)]))
+            response = self._response(outputs, final=False)
+            if choice.index:
+                response.parameters["index"].int64_param = choice.index
+            found.append(response)
+        return found
+
+    def last(self) -> ModelInferResponse:
+        """The last response of a streamed answer: why each choice ended, the tokens, and no text."""
+        reasons = [reason for _, reason in sorted(self._finish_reasons.items())]
+        outputs = [text_tensor("text_output", [""]), text_tensor("finish_reason", reasons)]
+        return self._response([*outputs, *self._counts()], final=True)
+
+    def _counts(self) -> list[OutputTensor]:
+        return [
+            count_tensor("num_input_tokens", self._usage.prompt_tokens),
+            count_tensor("num_output_tokens", self._usage.completion_tokens),
+        ]
+
+    def _shows_messages(self, choices: Sequence[AnswerChoice]) -> bool:
+        if not self._call.is_chat:
+            return False
+        return "message" in self._call.outputs or any(choice.has_more for choice in choices)
+
+    def _response(self, outputs: Sequence[OutputTensor], *, final: bool) -> ModelInferResponse:
+        call = self._call
+        response = ModelInferResponse(model_name=call.model, model_version=VERSION, id=call.request_id)
+        for output in outputs:
+            if call.outputs and output.name not in call.outputs:
+                continue
+            response.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
+            response.raw_output_contents.append(output.raw)
+        if call.stream or final:
+            response.parameters[FINAL].bool_param = final
+        if self._request_id:
+            response.parameters["request_id"].string_param = self._request_id
+        if self._session_id:
+            response.parameters["session_id"].string_param = self._session_id
+        return response
+
+
+def failed_response(model: str, request_id: str, told: dict[str, str | float]) -> ModelInferResponse:
+    """The response beside an error on a stream: which request it was, and what programs may read.
+
+    Args:
+        model: The model that was asked for.
+        request_id: The caller's id of the request.
+        told: Parameters about the error.
+    """
+    response = ModelInferResponse(model_name=model, id=request_id)
+    response.parameters[FINAL].bool_param = True
+    for name, value in told.items():
+        response.parameters[name].CopyFrom(
+            InferParameter(string_param=value)
+            if isinstance(value, str)
+            else InferParameter(double_param=value)
+        )
+    return response
+
+
+def _has_logprobs(choice: AnswerChoice) -> bool:
+    return bytes(choice.logprobs) != b"null"
+
+
+def _encode(part: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(part)
