@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from cli.bus_users.commands import app as bus_users
 from cli.chat.chat_command import chat
 from cli.console import INTERRUPTED, CommandError, err, out
+from cli.explain.explain_command import explain
 from cli.groups.group_commands import app as groups
 from cli.logs.log_command import logs
 from cli.models.model_commands import app as models
@@ -43,7 +44,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, down, chat, status, logs, train_demo):
+for command in (up, down, chat, status, logs, explain, train_demo):
     app.command(name=command.__name__.replace("_", "-"))(command)
 app.add_typer(sessions, name="sessions")
 app.add_typer(groups, name="groups")

@@ -23,12 +23,14 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.bus.nats import NatsBus
-from shared.codec import encode
+from shared.codec import decode, encode
 from shared.errors import InvalidRequest, RyzError
-from shared.messages import ServiceStatus, State
+from shared.messages import ExplainQuery, Explanation, ServiceStatus, State
+from shared.messages.timelines import MAX_TIMELINES
 from shared.settings import CommonSettings
 from shared.telemetry.logs import configure_logging
 from shared.telemetry.metrics import BusCollector
+from shared.telemetry.timelines import Timelines
 from shared.telemetry.traces import tracer, tracer_provider
 from shared.web.admin_endpoints import ADMIN_LIMITS, admin_app
 from shared.web.bearer_key import BearerKey
@@ -44,7 +46,7 @@ GC_THRESHOLDS = (20_000, 20, 50)
 
 
 class Service:
-    """One running service: its state, its checks, its end, its metrics registry and its tracer."""
+    """One running service: its state, checks and end, its metrics, its tracer, its requests' timelines."""
 
     def __init__(self, settings: CommonSettings, name: str) -> None:
         self.settings = settings
@@ -53,6 +55,7 @@ class Service:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.tracer: Tracer = tracer(None, name)
+        self.timelines = Timelines(settings.explain_requests)
         self.exit_code = 0
         self._started = time.monotonic()
         self._stopping = asyncio.Event()
@@ -133,14 +136,36 @@ class Service:
         BusCollector(bus.stats, name or "main").register(self.registry)
         return bus
 
-    async def answer_status(self, bus: Bus) -> None:
-        """Answers `StatusQuery` on this bus until it is closed."""
+    async def answer_operators(self, bus: Bus) -> None:
+        """Answers `StatusQuery` and `ExplainQuery` on this bus until it is closed."""
 
         async def answer(message: Message) -> None:
             if message.reply:
                 await bus.publish(message.reply, encode(self.status()))
 
+        async def explain(message: Message) -> None:
+            try:
+                wanted = decode(message.data, ExplainQuery).request_id
+            except InvalidRequest as error:
+                log.warning("a query that cannot be read", error=error.message)
+                return
+            found = self.timelines.find(wanted, MAX_TIMELINES)
+            while found and message.reply:
+                now_us = time.time_ns() // 1000
+                told = Explanation(
+                    service=self.name,
+                    instance_id=self.settings.instance_id,
+                    now_us=now_us,
+                    timelines=found,
+                )
+                data = encode(told)
+                if len(data) <= bus.max_payload:
+                    await bus.publish(message.reply, data)
+                    return
+                found = found[len(found) // 2 + 1 :]  # the newest
+
         await bus.subscribe(subjects.STATUS, answer, max_pending=1024)
+        await bus.subscribe(subjects.EXPLAIN, explain, max_pending=256)
 
     async def serve_admin(self, stack: AsyncExitStack) -> int:
         """Serves /live, /ready and /metrics until the stack closes; returns the port."""

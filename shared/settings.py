@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from shared.address import check_address
 from shared.bus.accounts import caller_by
 from shared.redact import redact
-from shared.setting_types import Port, ShareOrNone, UpToTenMillion, UpToTenMinutes, ZeroToHour
+from shared.setting_types import Port, ShareOrNone, UpToTenMillion, UpToTenMinutes, ZeroToHour, ZeroToMillion
 from shared.subjects import Caller
 from shared.tls import with_files
 
@@ -121,6 +121,8 @@ class CommonSettings(BusSettings):
     """/metrics and the details of /ready need it as `Authorization: Bearer <key>`. Empty: both are open."""
     drain_timeout_s: ZeroToHour = 5.0
     """How long a stopping service lets running requests finish."""
+    explain_requests: ZeroToMillion = 4096
+    """Requests of which each service keeps when they passed its parts, for `ryz explain`; 0: none."""
     trace_ratio: ShareOrNone = 0.0
     """Share of new traces that are recorded. Context is always passed on."""
     trace_export: Literal["none", "console", "otlp"] = "none"

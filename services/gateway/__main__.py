@@ -71,7 +71,9 @@ async def start(
     client_settings: ClientSettings,
 ) -> OpenDoors:
     """Builds and connects the parts, and serves until the stack closes."""
-    client = InferenceClient(bus, client_settings, stats=ClientCollector(service.registry).stats)
+    client = InferenceClient(
+        bus, client_settings, stats=ClientCollector(service.registry).stats, timelines=service.timelines
+    )
     await client.start()
     stack.push_async_callback(client.close)
     keyring, metrics = Keyring(keys), GatewayMetrics(service.registry)
@@ -91,6 +93,7 @@ async def start(
         bodies=BodyReader(settings, held, settings.tenant_share if keyring.is_open else share),
         metrics=metrics,
         accepting=lambda: service.is_ready,
+        timelines=service.timelines,
     )
 
     async def models() -> list[ModelCard]:
@@ -182,7 +185,7 @@ def main() -> None:
 
     async def setup(service: Service, stack: AsyncExitStack) -> None:
         bus = await service.connect_bus(stack)
-        await service.answer_status(bus)
+        await service.answer_operators(bus)
         await start(service, stack, settings, keys, bus, client_settings=client_settings)
         service.ready()
 

@@ -89,7 +89,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.set_detail(detail)
     service.on_drain(server.stop)
     await server.start([*sessions.calls(), *responses.calls(), *BlockCalls(tier, counted).calls()])
-    await service.answer_status(bus)
+    await service.answer_operators(bus)
     await service.serve_admin(stack)
     service.ready()
 

@@ -37,14 +37,14 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     costs = settings.costs()
     policy = make_policy(settings.router_policy, settings.hybrid_limits(), costs)
     context = RouterContext(
-        bus, fleet, policy, costs, state, metrics, settings, time.monotonic, service.tracer
+        bus, fleet, policy, costs, state, metrics, settings, time.monotonic, service.tracer, service.timelines
     )
     losses, sessions = LossReports(context), SessionEvents(context)
     requests = RouterSubscriptions(context, Dispatcher(context), losses, outside)
     watch = FleetWatch(context, losses)
     pins = PinKeeper(bus, state.pins, metrics, settings.router_pins_refresh_s)
     service.set_detail(lambda: describe(context))
-    await service.answer_status(bus)
+    await service.answer_operators(bus)
     await service.serve_admin(stack)
     await requests.listen()
     await sessions.listen()

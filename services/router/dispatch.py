@@ -44,6 +44,7 @@ class Dispatcher:
         self._decisions = DecisionLog(context.metrics, context.costs, context.tracer)
         self._metrics = context.metrics
         self._state = context.state
+        self._timelines = context.timelines
         self._repeated = RepeatedLog(log)
 
     async def dispatch(self, incoming: Incoming, now: float, count: int = 1) -> None:
@@ -52,17 +53,21 @@ class Dispatcher:
             late = DeadlineExceeded("the request's time was over before it was given to a group")
             await self.fail_request(_sender(incoming), late, "late")
             return
+        timeline = self._timelines.begin(incoming.request_id, incoming.attempt)
+        timeline.mark("routed", {"copy": count})
         started = time.perf_counter()
         facts, turn_tokens = self._state.sessions.complete_facts(incoming.facts, incoming.asker, now)
         view, decision = self._decide(incoming, facts, now)
         if isinstance(decision, Assignment):
             seconds = time.perf_counter() - started
             move = self._decisions.record_assignment(incoming, facts, view, decision, seconds)
+            timeline.mark("decided", {"group": decision.group, "reason": decision.reason})
             if await self._send(incoming, facts, decision, now, count):
                 prompt_tokens = facts.prompt_tokens + move.computed_tokens
                 answer_tokens = turn_tokens - facts.prompt_tokens
                 self._fleet.count_sent(decision.group, prompt_tokens, now, answer_tokens)
         else:
+            timeline.mark("refused", {"reason": decision.reason})
             await self._refuse(incoming, decision)
 
     async def dispatch_again(self, forward: Forward, now: float) -> None:

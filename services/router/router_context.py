@@ -12,6 +12,7 @@ from services.router.metrics import RouterMetrics
 from services.router.router_state import RouterState
 from services.router.settings import RouterSettings
 from shared.bus import Bus
+from shared.telemetry.timelines import Timelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class RouterContext:
         settings: As read at the start.
         clock: Returns monotonic seconds.
         tracer: For spans of decisions.
+        timelines: Keeps when requests passed this router.
     """
 
     bus: Bus
@@ -39,3 +41,4 @@ class RouterContext:
     settings: RouterSettings
     clock: Callable[[], float]
     tracer: Tracer = field(default_factory=NoOpTracer)
+    timelines: Timelines = field(default_factory=lambda: Timelines(0))

@@ -174,6 +174,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         store=SessionsClient(bus),
         index=BlocksClient(bus),
         registry=service.registry,
+        timelines=service.timelines,
     )
     leader = build_leader(leader_options(settings), ports)
     claim = NameClaim(
@@ -194,7 +195,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
             service.stop()
 
     service.spawn(end_when_drained(), "end when drained")
-    await service.answer_status(bus)
+    await service.answer_operators(bus)
     await service.serve_admin(stack)
     await claim.take()  # before the first heartbeat, at which routers drop another leader of this name
     try:

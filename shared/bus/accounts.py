@@ -79,7 +79,7 @@ _GATEWAY = BusAccount(
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
         DELIVERED, *TOKENIZE, *RESPONSE_CALLS,
     ),
-    read=(subjects.GROUP_DOWN, subjects.STATUS),
+    read=(subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN),
     answers=True,
 )  # fmt: skip
 _ROUTER = BusAccount(
@@ -93,7 +93,7 @@ _ROUTER = BusAccount(
         _member(subjects.models(ANY_CALLER), subjects.ROUTER_QUEUE),
         _member(subjects.SESSION_ROUTE, subjects.ROUTER_QUEUE),
         subjects.HEARTBEAT_ALL, subjects.GROUP_DOWN, subjects.BROKER_DISCONNECT, subjects.SESSION_TURNS,
-        subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.STATUS,
+        subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.STATUS, subjects.EXPLAIN,
     ),
 )  # fmt: skip
 _WORKER = BusAccount(
@@ -109,7 +109,7 @@ _WORKER = BusAccount(
         *(_member(subject, subjects.TOKENIZE_QUEUE) for subject in (*TOKENIZE, *TOKENIZE_OUTSIDE)),
         subjects.cancel_all(ANY_CALLER), subjects.ATTACH, DRAIN, PEER, WARM, CLAIM, DELIVERED,
         subjects.KV_HOLDERS,
-        subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS,
+        subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN,
     ),
 )  # fmt: skip
 _KVSTATE = BusAccount(
@@ -125,16 +125,16 @@ _KVSTATE = BusAccount(
                 subjects.BLOCKS_COMMIT, *RESPONSE_CALLS,
             )
         ),
-        subjects.STATUS,
+        subjects.STATUS, subjects.EXPLAIN,
     ),
     answers=True,
 )  # fmt: skip
 _CLI = BusAccount(
     "cli",
-    "operators: `ryz status`, `ryz groups`",
+    "operators: `ryz status`, `ryz groups`, `ryz explain`",
     publish=(
-        subjects.STATUS, subjects.MODELS, DRAIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS,
-        subjects.BLOCKS_FIND,
+        subjects.STATUS, subjects.EXPLAIN, subjects.MODELS, DRAIN, subjects.SESSION_ROUTE,
+        subjects.KV_HOLDERS, subjects.BLOCKS_FIND,
     ),
 )  # fmt: skip
 OUTSIDE = "outside"  # the user that every deployment has for services outside, and its tenant

@@ -30,7 +30,9 @@ from shared.messages import (
     Accepted,
     Detokenized,
     DetokenizeQuery,
+    Done,
     EmbeddingOptions,
+    Failed,
     FrameBatch,
     GenerateRequest,
     GroupDown,
@@ -39,6 +41,7 @@ from shared.messages import (
     TokenizeQuery,
 )
 from shared.telemetry.repeated import RepeatedLog
+from shared.telemetry.timelines import Timelines
 from shared.telemetry.traces import inject
 
 log = structlog.get_logger(__name__)
@@ -61,6 +64,7 @@ class InferenceClient:
         *,
         caller: subjects.Caller | None = None,
         stats: GenerationStats | None = None,
+        timelines: Timelines | None = None,
     ) -> None:
         """Speaks over a bus.
 
@@ -71,6 +75,7 @@ class InferenceClient:
                 tenant's. None: one of our services, which name the tenant of each request, or a broker
                 without accounts.
             stats: Counters to count in; None: new ones.
+            timelines: Keeps when requests passed the parts of this client; None: not kept.
         """
         settings = settings or ClientSettings()
         inbox = bus.new_inbox()
@@ -79,6 +84,7 @@ class InferenceClient:
         self.stats = stats or GenerationStats()
         self.unwanted = UnwantedFrames()
         self._settings = settings
+        self._timelines = timelines or Timelines(0)
         self._inbox = inbox
         self._caller = caller
         self._context = ClientContext(settings, self.stats, RetryBudget(settings.retries_per_s))
@@ -184,7 +190,13 @@ class InferenceClient:
             max_ready=MAX_WHOLE_FRAMES if whole else self._settings.max_buffered_frames,
         )
         return GenerationStream(
-            self._streams, request, state, headers=headers, deadline=now + timeout_s, whole=whole
+            self._streams,
+            request,
+            state,
+            headers=headers,
+            deadline=now + timeout_s,
+            whole=whole,
+            timeline=self._timelines.begin(request.request_id, request.attempt),
         )
 
     async def complete(
@@ -246,9 +258,14 @@ class InferenceClient:
                 continue
             commands = stream.state.on_frame(frame, batch.group, now, batch.instance_id)
             if isinstance(frame, Accepted):
+                stream.timeline.mark("accepted", {"attempt": frame.attempt, "group": frame.group})
                 self._executor.log_accepted(stream, now)
                 if self._latest_loss is not None:
                     commands += self._on_accepted_after_loss(self._latest_loss, stream, now)
+            elif isinstance(frame, Done | Failed):
+                stream.timeline.mark("last frame", {"attempt": frame.attempt})
+            elif stream.state.next_seq <= 2:
+                stream.timeline.mark("first frame", {"attempt": frame.attempt})
             touched[stream] = touched[stream] + commands if stream in touched else commands
         for stream, commands in touched.items():
             self._streams.settle(stream, commands)

@@ -115,23 +115,24 @@ from shared.messages.sessions import (
     SessionTurns,
     TurnMark,
 )
+from shared.messages.timelines import ExplainQuery, Explanation, Moment, Timeline
 from shared.messages.tokenize import Detokenized, DetokenizeQuery, Tokenized, TokenizeQuery
 
 __all__ = [
     "Accepted", "AnswerPart", "AnyFrame", "Attach", "Attached", "BlocksCommit", "BlocksCommitted",
     "BlocksFind", "BlocksFound", "Cancel", "ChatMessage", "ClaimGroup", "Delivered", "Delta",
     "DetokenizeQuery", "Detokenized", "Done", "DownReason", "DrainGroup", "Draining", "EmbeddingOptions",
-    "ErrorReply", "Failed", "FinishReason", "FrameBatch", "GenerateRequest", "GroupClaimed", "GroupDown",
-    "Heartbeat", "HeldBlocks", "HoldersQuery", "Holding", "KVRates", "KVSource", "ListModels", "Load",
-    "ModelCard", "ModelList", "PinList", "PinPage", "Pinned", "ReasoningPart", "Resend", "ResendReply",
-    "ResponseChain", "ResponseChainQuery", "ResponseClaim", "ResponseDelete", "ResponseDeleted",
-    "ResponseFound", "ResponseGet", "ResponseLease", "ResponseLeased", "ResponseName", "ResponsePut",
-    "ResponseRecord", "ResponseStored", "ResponsesClaimed", "ResumePoint", "Role", "Route", "Sampling",
-    "ServiceStatus", "SessionCommit", "SessionCommitted", "SessionDelete", "SessionDeleted",
+    "ErrorReply", "ExplainQuery", "Explanation", "Failed", "FinishReason", "FrameBatch", "GenerateRequest",
+    "GroupClaimed", "GroupDown", "Heartbeat", "HeldBlocks", "HoldersQuery", "Holding", "KVRates", "KVSource",
+    "ListModels", "Load", "ModelCard", "ModelList", "Moment", "PinList", "PinPage", "Pinned", "ReasoningPart",
+    "Resend", "ResendReply", "ResponseChain", "ResponseChainQuery", "ResponseClaim", "ResponseDelete",
+    "ResponseDeleted", "ResponseFound", "ResponseGet", "ResponseLease", "ResponseLeased", "ResponseName",
+    "ResponsePut", "ResponseRecord", "ResponseStored", "ResponsesClaimed", "ResumePoint", "Role", "Route",
+    "Sampling", "ServiceStatus", "SessionCommit", "SessionCommitted", "SessionDelete", "SessionDeleted",
     "SessionDescribe", "SessionDescribed", "SessionFound", "SessionGet", "SessionGone", "SessionList",
     "SessionOutcome", "SessionPage", "SessionPin", "SessionRecord", "SessionRef", "SessionRoute",
     "SessionRouteQuery", "SessionSummary", "SessionTurn", "SessionTurns", "State", "StatusQuery",
-    "StructuredOutput", "TemplateOptions", "TextPart", "TokenLogprob", "TokenizeQuery", "Tokenized", "Tokens",
-    "ToolCall", "ToolCallPart", "ToolDefinition", "ToolUse", "TopLogprob", "TurnMark", "Usage", "WarmSession",
-    "Warmed", "Wire", "Work",
+    "StructuredOutput", "TemplateOptions", "TextPart", "Timeline", "TokenLogprob", "TokenizeQuery",
+    "Tokenized", "Tokens", "ToolCall", "ToolCallPart", "ToolDefinition", "ToolUse", "TopLogprob", "TurnMark",
+    "Usage", "WarmSession", "Warmed", "Wire", "Work",
 ]  # fmt: skip

@@ -46,6 +46,8 @@ FAILED = m.Failed(
     resumable=True,
 )  # fmt: skip
 CALL = m.ToolCall(call_id="call_1", name="weather", arguments='{"city": "Oslo"}')
+MOMENT = m.Moment(name="decided", at_us=1_700_000_000_000_000, data={"group": "g0"})
+TIMELINE = m.Timeline(request_id="report-7-1", attempt=1, left_out=2, moments=[MOMENT])
 MESSAGE = m.ChatMessage(
     role="user",
     content="My name is Ada.",
@@ -162,6 +164,13 @@ EXAMPLES: list[m.Wire] = [
         service="router", instance_id="i1", state="draining", version="0.1.0", uptime_s=1.5, pid=42,
         detail={"groups": ["g0"]},
     ),
+    m.ExplainQuery(request_id="report-7"),
+    m.Explanation(
+        service="router", instance_id="i1", now_us=1_700_000_000_000_000,
+        timelines=[TIMELINE],
+    ),
+    MOMENT,
+    TIMELINE,
     MARK,
     RECORD,
     SUMMARY,

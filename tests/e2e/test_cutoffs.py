@@ -6,14 +6,21 @@ open files from the system.
 
 import asyncio
 import json
+import os
 import random
+import signal
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import httpx
 import psutil
 import pytest
 
+from cli.explain.course import RESUMED, courses
+from cli.explain.explain_query import query_explanations
+from cli.status.status_query import find_broker
 from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(120)
@@ -24,7 +31,8 @@ PROMPTS = [f"Tell me about number {number}." for number in range(8)]
 def slow_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The null engine with steps of 10 ms, so that streams last long enough to be cut off."""
     folder = tmp_path_factory.mktemp("slow-stack")
-    with Stack(folder, "--engine", "null", env={"RYZ_NULL_STEP_DELAY_MS": "10"}) as stack:
+    env = {"RYZ_NULL_STEP_DELAY_MS": "10", "RYZ_REQUEST_LOG": "true"}
+    with Stack(folder, "--engine", "null", env=env) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 
@@ -115,3 +123,31 @@ async def test_cut_streams_leave_nothing_and_touch_no_other_stream(
     for kind in ("tasks", "files"):
         for pid, count in after[kind].items():
             assert count <= before[kind][pid] + 2, (kind, pid, before[kind], after[kind])
+
+
+async def test_the_time_of_each_request_is_explained(slow_stack: Stack) -> None:
+    """Sixty streams, of which some go on in another group: the spans sum to what the gateway measured."""
+    url, groups = slow_stack.state.url, slow_stack.status()["groups"]
+    begun = time.time()
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        running = [asyncio.create_task(read_stream(client, PROMPTS[n % 8], tokens=60)) for n in range(60)]
+        await asyncio.sleep(0.4)
+        os.kill(groups[0]["leader_pid"], signal.SIGKILL)
+        await asyncio.gather(*running)
+    logged = [json.loads(line) for line in (slow_stack.place.logs / "gateway.log").read_text().splitlines()]
+    seconds = {
+        line["request_id"]: line["seconds"]
+        for line in logged
+        if line["event"] == "request" and datetime.fromisoformat(line["timestamp"]).timestamp() > begun
+    }
+    assert len(seconds) == 60
+    broker = find_broker("", slow_stack.place)
+    told = courses(await query_explanations(broker, slow_stack.place, "r-"))
+    explained = {course.request_id: course for course in told if course.request_id in seconds}
+    assert explained.keys() == seconds.keys()
+    for request_id, course in explained.items():
+        assert course.total_ms == pytest.approx(seconds[request_id] * 1000, abs=1.0)
+        assert course.spans[-1].what == "answer to the client"
+    moved = [course for course in told if any(RESUMED in span.what for span in course.spans)]
+    assert moved
+    assert any(span.what == "decode" and span.attempt == 1 for span in moved[0].spans)

@@ -29,6 +29,7 @@ SENDERS = {
     subjects.heartbeat("g0"): "worker",
     subjects.MODELS: "gateway",
     subjects.STATUS: "cli",
+    subjects.EXPLAIN: "cli",
     subjects.SESSION_GET: "worker",
     subjects.SESSION_COMMIT: "worker",
     subjects.SESSION_LIST: "gateway",

@@ -31,6 +31,7 @@ from shared.messages import (
     generate,
     responses,
     sessions,
+    timelines,
     tokenize,
 )
 from shared.messages.frames import Frame
@@ -47,6 +48,7 @@ PARTS: list[tuple[str, ModuleType]] = [
     ("Tokens of a text", tokenize),
     ("KV blocks", blocks),
     ("Fleet and status", fleet),
+    ("Where the time of a request went", timelines),
 ]
 PLAIN = {
     inspect.StrType: "string",

@@ -65,6 +65,12 @@ SUBJECTS = [
         f"`{subjects.STATUS}`", "StatusQuery, answered by ServiceStatus of each", "any user", "every service"
     ),
     SubjectRow(
+        f"`{subjects.EXPLAIN}`",
+        "ExplainQuery, answered by Explanation of each that knows the request",
+        "operators",
+        "every service",
+    ),
+    SubjectRow(
         f"`{subjects.SESSION_GET}`",
         "SessionGet, answered by SessionFound",
         "leaders, other services",

@@ -51,6 +51,7 @@ class BodyRoute(ServingRoute):
         finally:
             exchange.reply.headers += context.tokens.headers(exchange.tenant, now_s)
         self.take_places(exchange, 1)
+        exchange.timeline.mark("read", {"bytes": len(raw)})
         return raw
 
     def turn(self, exchange: HttpExchange, raw: bytes) -> AbstractAsyncContextManager[None]:

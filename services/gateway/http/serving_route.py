@@ -30,6 +30,7 @@ from services.gateway.settings import GatewaySettings
 from shared.client import InferenceClient
 from shared.errors import Cancelled, RequestTooLarge, RyzError, Unavailable
 from shared.identity import new_request_id
+from shared.telemetry.timelines import UNRECORDED, RequestTimeline, Timelines
 from shared.telemetry.traces import trace_id
 from shared.web.limited_protocol import CONNECTION, INNER_TENANT
 
@@ -49,6 +50,7 @@ class GatewayContext:
         large: Turns of large bodies.
         running: Answers that may be ended early.
         tokens: Limits the tokens of tenants.
+        timelines: Keeps when requests passed the parts of this gateway.
     """
 
     settings: GatewaySettings
@@ -63,6 +65,7 @@ class GatewayContext:
     large: LargeBodies = field(default_factory=LargeBodies)
     running: set[OpenAnswer] = field(default_factory=set)
     tokens: RateLimiter = field(default_factory=lambda: tokens_per_minute(0))
+    timelines: Timelines = field(default_factory=lambda: Timelines(0))
 
     def check_accepting(self) -> None:
         """Raises `Unavailable` while no requests are welcome."""
@@ -87,6 +90,7 @@ class HttpExchange:
         body_read: Its body has been read to the end.
         created_s: When it came, in seconds since 1970.
         write_failure: Makes the event of a failure in the middle of a stream.
+        timeline: When the request passed the parts of this gateway.
     """
 
     scope: Scope
@@ -104,6 +108,7 @@ class HttpExchange:
     outcome: CallOutcome = field(default_factory=CallOutcome)
     created_s: int = field(default_factory=lambda: int(time.time()))
     write_failure: Callable[[ErrorAnswer], bytes] = error_event
+    timeline: RequestTimeline = UNRECORDED
 
     def take_ids(self, request_id: str, shown_id: str) -> None:
         """Takes the ids of an earlier request, whose answer is sent here."""
@@ -136,6 +141,8 @@ class ServingRoute(ABC):
         reply = Reply(send)
         reply.set_request_id(shown_id, anthropic=is_anthropic(self.path))
         exchange = HttpExchange(scope, headers, receive, reply, shown_id, request_id)
+        exchange.timeline = self.context.timelines.begin(request_id)
+        exchange.timeline.mark("received", {"route": self.path})
         try:
             await self.serve_request(exchange)
         except ClientDisconnected:
@@ -153,6 +160,7 @@ class ServingRoute(ABC):
             self.context.places.free_units(exchange.tenant, exchange.places)
             self.context.held.free_units(exchange.tenant, exchange.held)
             self._charge_tokens(exchange)
+        exchange.timeline.mark("answered", {"status": reply.status, "tenant": exchange.tenant})
         self._record(exchange, started_s)
 
     def admit(self, exchange: HttpExchange) -> None:

@@ -1,10 +1,11 @@
 """The identity and instruments that all parts of one leader share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.worker.metrics import WorkerMetrics
 from shared.bus.api import Bus
+from shared.telemetry.timelines import Timelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class LeaderContext:
         bus: Connection for requests, frames and calls.
         metrics: Counters of the group.
         clock: Returns monotonic seconds.
+        timelines: Keeps when requests passed the parts of this leader.
     """
 
     group: str
@@ -26,3 +28,4 @@ class LeaderContext:
     bus: Bus
     metrics: WorkerMetrics
     clock: Callable[[], float]
+    timelines: Timelines = field(default_factory=lambda: Timelines(0))

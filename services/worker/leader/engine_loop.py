@@ -130,11 +130,19 @@ class EngineLoop:
             metrics.prefix_cache_hits.inc(cached)
         if not plan.slices and not plan.release and not plan.store and not self._failed_idle:
             return False
+        if plan.admit:
+            self._mark_admitted(scheduler, {new.seq_id for new in plan.admit})
         result = asyncio.ensure_future(self._engine.engine.submit(plan))
         num_tokens = sum([piece.num_tokens for piece in plan.slices])
         self._steps.append(_Step(num_tokens, result, now))
         self._supply_masks(scheduler)
         return True
+
+    def _mark_admitted(self, scheduler: Scheduler, seq_ids: set[int]) -> None:
+        totals = self._engine.totals.shown()
+        for sequence in scheduler.running:
+            if sequence.seq_id in seq_ids:
+                sequence.timeline.mark("computing", {"choice": sequence.choice, **totals})
 
     def _supply_masks(self, scheduler: Scheduler) -> None:
         """Gives the engine the masks of steps in flight, which the ranks compute meanwhile."""
@@ -156,6 +164,7 @@ class EngineLoop:
         self._metrics.step.observe(now - max(step.submitted, self._last_done))
         self._last_done = now
         self._engine.count_tokens(step.num_tokens)
+        self._engine.totals.add(result, step.num_tokens)
         prompts = scheduler.apply_prompts(result)
         advances = scheduler.apply(result)
         self._supply_masks(scheduler)  # first, since rank 0 may wait for those of the step that runs

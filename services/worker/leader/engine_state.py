@@ -12,6 +12,7 @@ from services.worker.domain.blocks.block_names import UNNAMED, BlockNames, Prefi
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.step_totals import StepTotals
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineInfo
 from services.worker.rank_protocol.sliding_pool import chunk_blocks
 
@@ -49,6 +50,7 @@ class EngineState:
         kv_scheduler: The same scheduler if the engine has a KV store, else None.
         kv_parts: Parts of a stored block, one for each KV head.
         num_tokens: Tokens computed since the leader started, prefill and decode.
+        totals: Sums over all steps since then.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class EngineState:
         self.kv_scheduler: Scheduler | None = None
         self.kv_parts = 1
         self.num_tokens = 0
+        self.totals = StepTotals()
         self._limits = limits
         self._sharing = sharing
         self.clock = clock

@@ -136,6 +136,7 @@ class RequestTable:
 
     def complete_request(self, generation: Generation) -> None:
         """Sends `Done`."""
+        generation.timeline.mark("done")
         self._metrics.requests.labels("done").inc()
         self.counts.count_end()
         self.publisher.send(generation, generation.done())
@@ -152,6 +153,7 @@ class RequestTable:
         if generation.has_all_tokens:
             self.complete_request(generation)
             return
+        generation.timeline.mark("failed", {"code": error.code})
         self._metrics.requests.labels(error.code).inc()
         self.counts.count_end(error)
         self.send_tokens(generation)
@@ -172,6 +174,7 @@ class RequestTable:
         """Drops an older attempt without a frame; its caller ignores frames of it."""
         generation = self.by_key.get(key)
         if generation is not None:
+            generation.timeline.mark("superseded")
             self._metrics.requests.labels("superseded").inc()
             generation.ended = True
             self.buffer.abandon_attempt(key, self._clock())

@@ -10,6 +10,7 @@ from services.worker.domain.generation.generation import Generation
 from services.worker.domain.scheduling.prompt_advances import PromptAdvance
 from services.worker.domain.scheduling.scheduler import Advance, Scheduler
 from services.worker.leader.context import LeaderContext
+from services.worker.leader.engine_state import EngineState
 from services.worker.leader.request_table import RequestTable
 from shared.errors import Internal
 
@@ -21,8 +22,11 @@ WHOLE_FLUSH_ITEMS = 2048  # tokens and their alternatives in a frame, which has 
 class TokenOutput:
     """Gives generations their tokens, and sends or holds back what callers have not got."""
 
-    def __init__(self, context: LeaderContext, table: RequestTable, stream_interval_s: float) -> None:
+    def __init__(
+        self, context: LeaderContext, engine: EngineState, table: RequestTable, stream_interval_s: float
+    ) -> None:
         self._metrics = context.metrics
+        self._totals = engine.totals
         self._table = table
         self._stream_interval_s = stream_interval_s
         self._streams_sent_at = 0.0
@@ -91,6 +95,7 @@ class TokenOutput:
             self._metrics.inter_token.observe(now - generation.last_token_at)
         else:
             generation.first_token_at = now
+            generation.timeline.mark("first token")
             self._metrics.first_token.observe(now - generation.arrived)
         generation.last_token_at = now
         complete = generation.open_choices == 0
@@ -98,6 +103,7 @@ class TokenOutput:
             return
         self._flush(generation, now)
         if complete:
+            generation.timeline.mark("last token", self._totals.shown())
             self._table.finish_request(generation)
 
     def _may_wait(self, generation: Generation, now: float, due: bool) -> bool:

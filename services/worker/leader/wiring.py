@@ -59,6 +59,7 @@ from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestr
 from services.worker.rank_protocol.plan import Engine
 from shared.bus.api import Bus
 from shared.bus.endpoint import Endpoint
+from shared.telemetry.timelines import Timelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class LeaderPorts:
         index: Keeps the KV blocks' index.
         registry: Gets the metrics.
         clock: Returns monotonic seconds.
+        timelines: Keeps when requests passed the parts of the leader.
     """
 
     bus: Bus
@@ -87,12 +89,15 @@ class LeaderPorts:
     index: BlockIndex
     registry: CollectorRegistry
     clock: Callable[[], float] = field(default=time.monotonic)
+    timelines: Timelines = field(default_factory=lambda: Timelines(0))
 
 
 def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     """Returns a leader that is ready to start."""
     bus, model, metrics = ports.bus, ports.model, WorkerMetrics(ports.registry)
-    context = LeaderContext(options.group, options.instance_id, model.name, bus, metrics, ports.clock)
+    context = LeaderContext(
+        options.group, options.instance_id, model.name, bus, metrics, ports.clock, ports.timelines
+    )
     bad_messages = BadMessages(metrics)
     endpoint = Endpoint(bus, bad_messages.report)
     orchestrator = MultiGPUOrchestrator(ports.engine, FailureRecoveryManager(options.back_off))
@@ -139,7 +144,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         ports.carrier, options.heartbeat_interval_s, options.heartbeat_stale_s, description.heartbeat
     )
     supervisor = EngineSupervisor(context, orchestrator, engine, table, kv_tier, announce=heartbeats.beat)
-    output = TokenOutput(context, table, options.stream_interval_s)
+    output = TokenOutput(context, engine, table, options.stream_interval_s)
     loop = EngineLoop(context, engine, supervisor, table, kv_tier, output=output)
     drain = Drain(context, orchestrator, table, kv_tier, sessions, announce=heartbeats.beat)
 

@@ -40,6 +40,13 @@ class CommandExecutor:
 
     async def publish_request(self, stream: GenerationStream, data: bytes) -> None:
         """Publishes a request with the time that it has left; raises what `Bus.publish` raises."""
+        attempts = stream.state.attempts
+        told: dict[str, str | int | float] = {"attempt": attempts.number}
+        if attempts.interruptions:
+            last = attempts.interruptions[-1]
+            silent_ms = round((self._loop.time() - last.heard_at) * 1000, 1)
+            told |= {"lost": last.group, "reason": last.reason, "silent_ms": silent_ms}
+        stream.timeline.mark("published", told)
         left_ms = max(1, int((stream.deadline - self._loop.time()) * 1000))
         await self._bus.publish(
             subjects.generate(stream.request.model, self._caller),

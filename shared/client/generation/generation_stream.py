@@ -12,6 +12,7 @@ from shared.client.generation.results import Completion, gather
 from shared.codec import encode
 from shared.errors import RyzError
 from shared.messages import Accepted, Delta, GenerateRequest, SessionOutcome, Tokens, Usage
+from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 
 MAX_WHOLE_FRAMES = 1_000_000  # of an answer that is wanted as a whole; the leader's limits are tighter
 
@@ -52,6 +53,7 @@ class GenerationStream:
         data: The encoded request, as it is published first.
         headers: Headers of the published message.
         deadline: On the loop's clock, in seconds.
+        timeline: When the request passed the parts of this client.
         timer_due: When the client's `TimerWheel` comes to the stream; the wheel sets it.
     """
 
@@ -64,6 +66,7 @@ class GenerationStream:
         "headers",
         "request",
         "state",
+        "timeline",
         "timer_due",
     )
 
@@ -76,8 +79,10 @@ class GenerationStream:
         headers: Mapping[str, str],
         deadline: float,
         whole: bool,
+        timeline: RequestTimeline = UNRECORDED,
     ) -> None:
         self.request = request
+        self.timeline = timeline
         self.state = state
         self.data = encode(request)
         self.headers = headers

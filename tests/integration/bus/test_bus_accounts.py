@@ -59,6 +59,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.BROKER_DISCONNECT: (set(), ROUTERS),
     subjects.MODELS: ({"gateway", "cli"}, ROUTERS),
     subjects.STATUS: ({"cli"}, SERVICES),
+    subjects.EXPLAIN: ({"cli"}, SERVICES),
     subjects.SESSION_GET: (LEADERS | ROUTERS | {"gateway"}, KVSTATE),
     subjects.SESSION_COMMIT: (LEADERS | {"gateway"}, KVSTATE),
     subjects.SESSION_LIST: ({"gateway"}, KVSTATE),

@@ -28,7 +28,7 @@ from shared.settings import CommonSettings, load
 
 async def setup(service: Service, stack: AsyncExitStack) -> None:
     bus = await service.connect_bus(stack)
-    await service.answer_status(bus)
+    await service.answer_operators(bus)
     stack.callback(lambda: print("closed", flush=True))
     async def drain() -> None:
         print("draining", flush=True)
@@ -136,7 +136,7 @@ def test_a_missing_exporter_ends_the_start_with_one_sentence(nats_url: str) -> N
 async def test_status_is_answered_and_follows_the_state(memory_bus: MemoryBus) -> None:
     service = Service(CommonSettings(), "demo")
     service.set_detail(lambda: {"queue": 3})
-    await service.answer_status(memory_bus)
+    await service.answer_operators(memory_bus)
     await memory_bus.publish(subjects.STATUS, b"\xc1 garbage and no reply subject")
 
     async def ask() -> ServiceStatus:

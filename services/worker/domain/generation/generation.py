@@ -21,6 +21,7 @@ from shared.messages import (
     Tokens,
     Usage,
 )
+from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 
 
 def request_key(tenant: str, request_id: str) -> str:
@@ -54,6 +55,7 @@ class Generation:
         last_flush_at: When tokens were sent last.
         ended: Whether its last frame was made.
         outside: Whether it came from an outside service, whose attempt numbers give it no precedence.
+        timeline: When it passed the parts of the leader.
         key: Its `request_key`.
     """
 
@@ -76,6 +78,7 @@ class Generation:
     last_flush_at: float = 0.0
     ended: bool = False
     outside: bool = False
+    timeline: RequestTimeline = UNRECORDED
     key: str = ""
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from enum import Enum
 from services.worker.domain.generation.token_constraint import TokenConstraint
 from services.worker.rank_protocol.plan import NewSequence
 from shared.messages import EmbeddingOptions, FinishReason, Sampling
+from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 
 FIRST = 2**62  # more than there are arrivals
 
@@ -57,6 +58,7 @@ class Sequence:
         embedding: The embedding that it is computed for; then it has no output.
         scored: Tokens of the prompt whose log probabilities have come; -1: none are wanted.
         prompt_only: It ends with its prompt and has no output.
+        timeline: When its request passed the parts of the leader.
     """
 
     request_id: str  # the leader's key of it, see `request_key`
@@ -93,6 +95,7 @@ class Sequence:
     embedding: EmbeddingOptions | None = None
     scored: int = -1
     prompt_only: bool = False
+    timeline: RequestTimeline = UNRECORDED
     forced: list[int] = field(default_factory=list)
     run_start: int = FIRST
 

@@ -50,6 +50,7 @@ class Intake:
         max_request_s: float,
     ) -> None:
         self._instance_id = context.instance_id
+        self._timelines = context.timelines
         self._metrics = context.metrics
         self._clock = context.clock
         self._endpoint = endpoint
@@ -128,7 +129,9 @@ class Intake:
             arrived=now,
             last_flush_at=now,
             outside=work.outside,
+            timeline=self._timelines.begin(request.request_id, request.attempt),
         )
+        generation.timeline.mark("taken", {"group": work.route.group})
         table.open_request(generation)
         self._preparation.prepare_request(generation, work.route)
 

@@ -64,6 +64,7 @@ class Preparation:
                 self._start_in_background(generation, self._prepare(generation, route), route)
                 return
             builder.build_choices(generation, tokens, turn)
+            generation.timeline.mark("tokenized")
             kv = self._kv_tier.prefixes.source_at_hand(generation)
             if kv is None:
                 self._start_in_background(generation, self._kv_tier.prefixes.find_source(generation), route)
@@ -119,15 +120,18 @@ class Preparation:
             turn = self._turns.begin_new(generation)
         if turn is not None:
             generation.session_turns, generation.session_version = turn.number, turn.version
+            generation.timeline.mark("history", {"turns": turn.number})
         short = tokenizer.is_short(request) and (turn is None or turn.record is None)
         tokens = tokenizer.tokenize_inline(request, turn) if short else None
         if tokens is None:
             tokens = await tokenizer.tokenize_in_thread(request, turn)
         await self._builder.build_long_choices(generation, tokens, turn)
+        generation.timeline.mark("tokenized")
         return await self._kv_tier.prefixes.find_source(generation)
 
     def _start_request(self, generation: Generation, route: Route, kv: KVSource) -> None:
         self._context.metrics.kv_sources.labels(kv or "unknown").inc()
+        generation.timeline.mark("queued", {"kv": kv, "prompt_tokens": generation.prompt_tokens})
         self._send_accepted(generation, route, generation.session_turns, kv)
         self._log.debug("prompt taken", request_id=generation.request.request_id, route=route.reason, kv=kv)
         self._kv_tier.begin_generation(generation)  # first: the request may end when it starts

@@ -205,6 +205,7 @@ class SequenceBuilder:
                 always_fetch=request.kv == "fetch",
                 trial_tokens=TRIAL_TOKENS if request.crashes else 0,
                 first=choices[0].sequence if choices else None,
+                timeline=generation.timeline,
                 constraint=_constraint(
                     generation, before, in_reasoning=form is not None and form.in_reasoning
                 ),

@@ -75,6 +75,8 @@ class FetchOrders:
                 future = asyncio.ensure_future(self._engine.engine.fetch_blocks(order))
             except EngineFailed:
                 return  # the next step says so, too
+            if fetch.sequence is not None:
+                fetch.sequence.timeline.mark("fetching", {"blocks": len(fetch.names)})
             self._follow(_Order(scheduler, fetch, self._clock()), future)
 
     async def fetch_alone(self, scheduler: Scheduler, names: list[bytes]) -> int:
@@ -116,6 +118,8 @@ class FetchOrders:
 
     def _end_fetch(self, order: _Order, answer: FetchResult) -> None:
         fetch, metrics, now = order.fetch, self._metrics, self._clock()
+        if fetch.sequence is not None:
+            fetch.sequence.timeline.mark("fetched", {"blocks": answer.count, "bytes": answer.num_bytes})
         order.scheduler.fetched(fetch.fetch_id, answer.count)
         metrics.kv_fetched_blocks.inc(answer.count)
         metrics.kv_fetched_bytes.inc(answer.num_bytes)

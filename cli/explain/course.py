@@ -1,0 +1,188 @@
+"""Puts the moments that services noted of one request into one row, and names what lies between them. Pure.
+
+Every instant from the first moment to the last belongs to one span, so the spans sum to the whole. A moment
+ends the span that is named for it: what took until then.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from shared.messages import Explanation, Moment
+
+# by service and moment: what the time before the moment was spent on
+SPANS = {
+    ("gateway", "read"): "key, limits and body",
+    ("gateway", "published"): "body into a request",
+    ("gateway", "last frame"): "last frame to the gateway",
+    ("gateway", "answered"): "answer to the client",
+    ("router", "routed"): "to the router",
+    ("router", "decided"): "choice of a group",
+    ("router", "refused"): "choice of a group: none",
+    ("worker", "taken"): "to the leader",
+    ("worker", "history"): "history of the session",
+    ("worker", "tokenized"): "template and tokens",
+    ("worker", "queued"): "look-up of stored KV",
+    ("worker", "fetching"): "queue",
+    ("worker", "fetched"): "fetch of stored KV",
+    ("worker", "computing"): "queue",
+    ("worker", "first token"): "prefill",
+    ("worker", "last token"): "decode",
+    ("worker", "done"): "end of the turn",
+    ("worker", "failed"): "until it failed",
+}
+UNKNOWN = "in a group whose record is gone"  # its leader died, or has forgotten the request
+AGAIN = "out of the batch"  # until a sequence is admitted once more
+RESUMED = "lost with its group, until it was sent again"
+# others may come before or after the moments beside them, or when the request is over
+_BESIDE = frozenset({("gateway", "accepted"), ("gateway", "first frame"), ("worker", "superseded")})
+_PARTS = ("linears_s", "attention_s", "collectives_s", "sampling_s", "masks_s")
+
+
+@dataclass(frozen=True, slots=True)
+class HeardExplanation:
+    """The answer of one service.
+
+    Attributes:
+        sent_us: When it was asked, by our clock.
+        heard_us: When the answer came.
+    """
+
+    told: Explanation
+    sent_us: int
+    heard_us: int
+
+    @property
+    def ahead_us(self) -> int:
+        """By how much its clock is ahead of ours; 0 if the way of the message may be all of it."""
+        ahead, way = self.told.now_us - (self.sent_us + self.heard_us) // 2, self.heard_us - self.sent_us
+        return ahead if abs(ahead) > way / 2 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a request did until a moment.
+
+    Attributes:
+        what: What took the time.
+        service: Who noted the moment.
+        instance_id: Which one.
+        attempt: At the request.
+        begins_ms: From the first moment of the request.
+        took_ms: Its length.
+        data: Of the moment that ends it.
+    """
+
+    what: str
+    service: str
+    instance_id: str
+    attempt: int
+    begins_ms: float
+    took_ms: float
+    data: dict[str, str | int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One request, from its first moment to its last.
+
+    Attributes:
+        began_us: Microseconds since 1970.
+        first_frame_ms: When the gateway had the first text, from the beginning; None: it had none.
+    """
+
+    request_id: str
+    began_us: int
+    spans: list[Span]
+    first_frame_ms: float | None = None
+
+    @property
+    def total_ms(self) -> float:
+        """The whole, which is the sum of the spans."""
+        return sum(span.took_ms for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    at_us: int
+    service: str
+    instance_id: str
+    attempt: int
+    moment: Moment
+
+
+def courses(heard: Iterable[HeardExplanation]) -> list[Course]:
+    """The courses of all requests that services told of, the oldest first."""
+    by_request: dict[str, list[_Noted]] = {}
+    for one in heard:
+        told = one.told
+        for timeline in told.timelines:
+            noted = by_request.setdefault(timeline.request_id, [])
+            for moment in timeline.moments:
+                attempt = int(moment.data.get("attempt", timeline.attempt))
+                at_us = moment.at_us - one.ahead_us
+                noted.append(_Noted(at_us, told.service, told.instance_id, attempt, moment))
+    found = [_course(request_id, noted) for request_id, noted in by_request.items() if noted]
+    return sorted(found, key=lambda course: course.began_us)
+
+
+def _course(request_id: str, noted: list[_Noted]) -> Course:
+    noted = sorted(noted, key=lambda one: one.at_us)
+    ends_us = max((one.at_us for one in noted if one.moment.name == "answered"), default=noted[-1].at_us)
+    row = [
+        one for one in noted if one.at_us <= ends_us and (one.service, one.moment.name) not in _BESIDE
+    ] or noted[:1]
+    spans: list[Span] = []
+    computing: dict[tuple[str, int], Moment] = {}  # the first admission, by leader and attempt
+    led = {one.attempt for one in noted if one.service == "worker"}
+    for before, one in pairwise(row):
+        name, data = one.moment.name, dict(one.moment.data)
+        key = one.instance_id, one.attempt
+        what = SPANS.get((one.service, name), name)
+        if name == "computing":
+            what = AGAIN if key in computing and not data.get("choice") else what
+            computing.setdefault(key, one.moment)
+            data = {}
+        elif name == "last token":
+            data = _computed(computing.get(key), one.moment)
+        elif name == "published" and one.attempt:
+            what = RESUMED if one.attempt - 1 in led else f"{UNKNOWN}, {RESUMED}"
+        elif name == "last frame" and one.attempt not in led:
+            what = UNKNOWN
+        spans.append(
+            Span(
+                what,
+                one.service,
+                one.instance_id,
+                one.attempt,
+                (before.at_us - row[0].at_us) / 1000,
+                (one.at_us - before.at_us) / 1000,
+                {name: value for name, value in data.items() if name != "attempt"},
+            )
+        )
+    first = next((one.at_us for one in noted if one.moment.name == "first frame"), None)
+    first_ms = None if first is None else (first - row[0].at_us) / 1000
+    return Course(request_id, row[0].at_us, spans, first_ms)
+
+
+def _computed(first: Moment | None, last: Moment) -> dict[str, str | int | float]:
+    """What the group computed from a sequence's admission to its last token, all its requests together."""
+    if first is None:
+        return {}
+    grown = {
+        name: value - before
+        for name, value in last.data.items()
+        if isinstance(value, int | float) and isinstance(before := first.data.get(name), int | float)
+    }
+    shown: dict[str, str | int | float] = {"steps": int(grown.get("steps", 0))}
+    compute_s = grown.get("compute_s", 0.0)
+    if compute_s > 0:
+        shown["computed_ms"] = round(compute_s * 1000, 3)
+        shown |= {name[:-2]: f"{grown.get(name, 0.0) / compute_s:.0%}" for name in _PARTS if grown.get(name)}
+    return shown
+
+
+def longest(spans: Sequence[Span], share: float = 0.1) -> set[int]:
+    """The places of the spans that take at least this share of the whole."""
+    total = sum(span.took_ms for span in spans)
+    return {place for place, span in enumerate(spans) if total and span.took_ms >= share * total}

@@ -1,0 +1,90 @@
+"""Records when a request passed each place of this process, so that its time can be explained afterwards.
+
+A timeline is a list of moments, in the order in which they were marked. The newest requests are kept, up to
+a bound; `ryz explain` asks all services for theirs (`shared/messages/timelines.py`). To mark a moment costs
+half a microsecond, so it is always done.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from shared.messages import Moment, Timeline
+
+MAX_MOMENTS = 64  # of one timeline; later ones are counted only
+Data = dict[str, str | int | float]
+
+
+class RequestTimeline:
+    """The moments of one attempt at a request in this process."""
+
+    __slots__ = ("_clock", "_marks", "attempt", "left_out", "request_id")
+
+    def __init__(self, request_id: str, attempt: int, clock: Callable[[], int]) -> None:
+        self.request_id = request_id
+        self.attempt = attempt
+        self.left_out = 0
+        self._clock = clock
+        # name, nanoseconds, data of one moment after the other: a tuple for each would cost the garbage
+        # collector as much as the rest
+        self._marks: list[Any] = []
+
+    def mark(self, name: str, data: Data | None = None) -> None:
+        """Notes that the request is at this place now; `data` belongs to the timeline from then on."""
+        marks = self._marks
+        if len(marks) < 3 * MAX_MOMENTS:
+            marks += (name, self._clock(), data)
+        else:
+            self.left_out += 1
+
+    def shown(self, offset_ns: int) -> Timeline:
+        """The timeline as it travels; `offset_ns` added to its clock gives the time since 1970."""
+        marks = iter(self._marks)
+        moments = [
+            Moment(name=name, at_us=(at_ns + offset_ns) // 1000, data=data or {})
+            for name, at_ns, data in zip(marks, marks, marks, strict=True)
+        ]
+        return Timeline(
+            request_id=self.request_id, attempt=self.attempt, moments=moments, left_out=self.left_out
+        )
+
+
+class _Unrecorded(RequestTimeline):
+    """Takes marks and keeps none."""
+
+    __slots__ = ()
+
+    def mark(self, name: str, data: Data | None = None) -> None:
+        """Does nothing."""
+
+
+UNRECORDED: RequestTimeline = _Unrecorded("", 0, time.monotonic_ns)
+
+
+class Timelines:
+    """The timelines of the newest requests.
+
+    Args:
+        capacity: How many are kept; 0: none are made.
+        clock: Nanoseconds that never go back. They become times since 1970 when they are asked for, so that a
+            clock that is set does not tear a request apart.
+    """
+
+    def __init__(self, capacity: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._kept: deque[RequestTimeline] = deque(maxlen=capacity)
+        self._clock = clock
+
+    def begin(self, request_id: str, attempt: int = 0) -> RequestTimeline:
+        """Begins a timeline; the oldest one goes if there are too many."""
+        if not self._kept.maxlen:
+            return UNRECORDED
+        timeline = RequestTimeline(request_id, attempt, self._clock)
+        self._kept.append(timeline)
+        return timeline
+
+    def find(self, beginning: str, limit: int) -> list[Timeline]:
+        """The timelines of requests whose ids begin so, the newest `limit` of them, in their order."""
+        offset_ns = time.time_ns() - self._clock()
+        found = [one.shown(offset_ns) for one in self._kept if one.request_id.startswith(beginning)]
+        return found[-limit:]

@@ -1,0 +1,150 @@
+"""The course of a request: every instant belongs to one span, and the spans are named by what took them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.explain.course import AGAIN, RESUMED, SPANS, UNKNOWN, Course, HeardExplanation, courses
+from shared.messages import Explanation, Moment, Timeline
+
+START_US = 1_700_000_000_000_000
+Place = tuple[int, str, dict[str, str | int | float]]
+
+
+def heard(
+    service: str, *places: Place, attempt: int = 0, ahead_us: int = 0, way_us: int = 100
+) -> HeardExplanation:
+    moments = [Moment(name=name, at_us=START_US + at + ahead_us, data=data) for at, name, data in places]
+    timeline = Timeline(request_id="r-1", attempt=attempt, moments=moments)
+    sent_us = START_US + 10_000_000
+    told = Explanation(
+        service=service,
+        instance_id=f"{service}-1",
+        now_us=sent_us + way_us // 2 + ahead_us,
+        timelines=[timeline],
+    )
+    return HeardExplanation(told, sent_us, sent_us + way_us)
+
+
+def whats(course: Course) -> list[str]:
+    return [span.what for span in course.spans]
+
+
+GATEWAY = heard(
+    "gateway",
+    (0, "received", {"route": "/v1/chat/completions"}),
+    (100, "read", {"bytes": 7}),
+    (200, "published", {"attempt": 0}),
+    (450, "accepted", {"attempt": 0, "group": "g0"}),
+    (1_400, "first frame", {"attempt": 0}),
+    (2_600, "last frame", {"attempt": 0}),
+    (2_700, "answered", {"status": 200}),
+)
+ROUTER = heard("router", (300, "routed", {}), (350, "decided", {"group": "g0"}))
+LEADER = heard(
+    "worker",
+    (400, "taken", {}),
+    (500, "tokenized", {}),
+    (600, "queued", {"kv": "new"}),
+    (900, "computing", {"choice": 0, "steps": 5, "compute_s": 1.0, "linears_s": 0.5}),
+    (1_300, "first token", {}),
+    (2_400, "last token", {"steps": 15, "compute_s": 1.001, "linears_s": 0.5005}),
+    (2_500, "done", {}),
+)
+
+
+def test_a_request_is_followed_from_hop_to_hop() -> None:
+    (course,) = courses([LEADER, GATEWAY, ROUTER])
+    assert [(span.what, span.took_ms) for span in course.spans] == [
+        ("key, limits and body", 0.1),
+        ("body into a request", 0.1),
+        ("to the router", 0.1),
+        ("choice of a group", 0.05),
+        ("to the leader", 0.05),
+        ("template and tokens", 0.1),
+        ("look-up of stored KV", 0.1),
+        ("queue", 0.3),
+        ("prefill", 0.4),
+        ("decode", 1.1),
+        ("end of the turn", 0.1),
+        ("last frame to the gateway", 0.1),
+        ("answer to the client", 0.1),
+    ]
+    assert course.total_ms == pytest.approx(2.7)
+    assert course.first_frame_ms == 1.4
+    decode = next(span for span in course.spans if span.what == "decode")
+    assert decode.data == {"steps": 10, "computed_ms": 1.0, "linears": "50%"}
+
+
+def test_a_leader_that_died_leaves_a_gap_that_is_named() -> None:
+    gateway = heard(
+        "gateway",
+        (0, "received", {}),
+        (100, "published", {"attempt": 0}),
+        (500, "published", {"attempt": 1, "lost": "g0", "silent_ms": 0.2}),
+        (900, "last frame", {"attempt": 1}),
+        (1_000, "answered", {"status": 200}),
+    )
+    second = heard("worker", (600, "taken", {}), (800, "done", {}), attempt=1)
+    (course,) = courses([gateway, second])
+    assert whats(course) == [
+        "body into a request",
+        f"{UNKNOWN}, {RESUMED}",
+        "to the leader",
+        "end of the turn",
+        "last frame to the gateway",
+        "answer to the client",
+    ]
+    assert course.spans[1].data == {"lost": "g0", "silent_ms": 0.2}
+    (alone,) = courses([gateway])
+    assert UNKNOWN in whats(alone)
+    assert alone.total_ms == course.total_ms == 1.0
+
+
+def test_a_preempted_sequence_is_out_of_the_batch() -> None:
+    leader = heard(
+        "worker",
+        (0, "taken", {}),
+        (10, "computing", {"choice": 0}),
+        (11, "computing", {"choice": 1}),
+        (90, "computing", {"choice": 0}),
+        (99, "last token", {}),
+    )
+    assert whats(courses([leader])[0]) == ["queue", "queue", AGAIN, "decode"]
+
+
+def test_clocks_of_other_machines_are_set_right() -> None:
+    ahead = heard("router", (300, "routed", {}), (350, "decided", {}), ahead_us=3_600_000_000)
+    (course,) = courses([GATEWAY, ahead])
+    assert course.total_ms == pytest.approx(2.7)
+    assert [span.begins_ms for span in course.spans if span.service == "router"] == [0.2, 0.3]
+
+
+def test_what_comes_after_the_answer_is_not_counted() -> None:
+    late = heard("worker", (400, "taken", {}), (9_000, "failed", {"code": "cancelled"}))
+    (course,) = courses([GATEWAY, late])
+    assert course.total_ms == pytest.approx(2.7)
+
+
+NAMES = sorted({name for _, name in SPANS} | {"received", "accepted", "superseded", "unheard of"})
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["gateway", "router", "worker"]),
+            st.sampled_from(NAMES),
+            st.integers(0, 10**9),
+            st.integers(0, 3),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_spans_sum_to_the_whole_whatever_was_noted(noted: list[tuple[str, str, int, int]]) -> None:
+    told = [heard(service, (at, name, {}), attempt=attempt) for service, name, at, attempt in noted]
+    (course,) = courses(told)
+    ends = [span.begins_ms + span.took_ms for span in course.spans]
+    assert all(span.took_ms >= 0 for span in course.spans)
+    assert course.total_ms == pytest.approx(max(ends, default=0.0))
+    assert [span.begins_ms for span in course.spans[1:]] == pytest.approx(ends[:-1])
