@@ -58,6 +58,18 @@ class ResponseNotFound(RyzError):
     code = "response_not_found"
 
 
+class FileNotFound(RyzError):
+    """No such file, or it belongs to another tenant."""
+
+    code = "file_not_found"
+
+
+class BatchNotFound(RyzError):
+    """No such batch, or it belongs to another tenant."""
+
+    code = "batch_not_found"
+
+
 class Conflict(RyzError):
     """The name is taken, or the object has changed meanwhile."""
 
@@ -141,6 +153,8 @@ FAMILY: dict[str, type[RyzError]] = {
         ModelNotFound,
         SessionNotFound,
         ResponseNotFound,
+        FileNotFound,
+        BatchNotFound,
         Conflict,
         RequestTooLarge,
         RateLimited,
@@ -160,6 +174,8 @@ TABLE: dict[str, ErrorMapping] = {
     "model_not_found": ErrorMapping(404, "invalid_request_error", 5),
     "session_not_found": ErrorMapping(404, "invalid_request_error", 5),
     "response_not_found": ErrorMapping(404, "invalid_request_error", 5),
+    "file_not_found": ErrorMapping(404, "invalid_request_error", 5),
+    "batch_not_found": ErrorMapping(404, "invalid_request_error", 5),
     "conflict": ErrorMapping(409, "invalid_request_error", 10),
     "request_too_large": ErrorMapping(413, "invalid_request_error", 8),
     # clients and proxies would send it again after a 5xx, and two more engines would die

@@ -41,6 +41,11 @@ BROKER_DISCONNECT = f"{PREFIX}.broker.disconnect"
 
 TENANTS = f"{PREFIX}.tenant."  # begins the subjects of callers outside; tenant and user come next
 
+# Streams of JetStream: the records of batches, their requests that wait, and the results
+BATCHES_STREAM, LINES_STREAM, RESULTS_STREAM = "RYZ_BATCHES", "RYZ_BATCH_LINES", "RYZ_BATCH_RESULTS"
+FILES_BUCKET = "ryz-files"  # of the object store, as `nats object ls` shows it
+FILES_STREAM = f"OBJ_{FILES_BUCKET}"
+
 ROUTER_QUEUE = "router"
 KVSTATE_QUEUE = "kvstate"
 TOKENIZE_QUEUE = "tokenize"  # the leaders of a model
@@ -151,3 +156,28 @@ def drain(group: str) -> str:
 def heartbeat(group: str) -> str:
     """Returns the subject for the `Heartbeat` of a leader; routers listen on `HEARTBEAT_ALL`."""
     return f"{PREFIX}.heartbeat.{token(group)}"
+
+
+def batch_record(tenant: str, batch_id: str) -> str:
+    """Returns the subject of a batch's record; `*` for any tenant or batch."""
+    return f"{PREFIX}.batch.record.{tenant}.{batch_id}"
+
+
+def batch_line(batch_id: str, number: int | str) -> str:
+    """Returns the subject of a batch's request that waits; `*` for any."""
+    return f"{PREFIX}.batch.line.{batch_id}.{number}"
+
+
+def batch_result(batch_id: str, number: int | str) -> str:
+    """Returns the subject of the result of a batch's request; `*` for any."""
+    return f"{PREFIX}.batch.result.{batch_id}.{number}"
+
+
+def file_pieces(nuid: str) -> str:
+    """Returns the subject of the pieces of a file in the object store."""
+    return f"$O.{FILES_BUCKET}.C.{nuid}"
+
+
+def file_known(name: str) -> str:
+    """Returns the subject of what is known of a file in the object store; `name` in base64."""
+    return f"$O.{FILES_BUCKET}.M.{name}"

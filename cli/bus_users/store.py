@@ -15,6 +15,8 @@ from shared.bus.users import BusUsers, as_text, read_users
 from shared.errors import InvalidRequest
 from shared.host.local_stack import USERS_FILE
 
+NATS_USERS_FILE = "nats-users.conf"  # included by nats.conf, and written anew while the broker runs
+
 BROKER = "nats"  # the supervisor's name of it
 
 
@@ -40,11 +42,10 @@ def change(place: StateDir, to: Callable[[BusUsers], BusUsers]) -> StackState | 
         state = place.read()
         if state is None or not state.nats_urls:
             return None
-        config = place.path / "nats.conf"
-        _replace(config, nats_conf.render(users.hashes()))
+        _replace(place.path / NATS_USERS_FILE, nats_conf.render(users.hashes()))
         for service in state.services:
             if service.name == BROKER:
-                _reload(service.pid, config)
+                _reload(service.pid, place.path / "nats.conf")
         return state
 
 

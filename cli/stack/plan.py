@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli.bus_users.store import bus_users, users_file
+from cli.bus_users.store import NATS_USERS_FILE, bus_users, users_file
 from cli.stack.host.naming import group_name
 from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.options import UpOptions
@@ -27,6 +27,9 @@ from shared.host.own_python import module_command
 # settings of a given broker or store; empty for the services of our own
 OF_OTHER_BROKERS = ("RYZ_NATS_CA", "RYZ_NATS_CERT", "RYZ_NATS_KEY", "RYZ_NATS_INBOX")
 OF_OTHER_STORES = ("RYZ_REDIS_CA", "RYZ_REDIS_CERT", "RYZ_REDIS_KEY")
+
+STREAMS, FILES = "jetstream", "files"  # directories of the state: of batches, and of their files
+STREAMS_BYTES = 10 * 2**30  # that batches may have on disk; nothing is reserved
 
 TENANT_SHARE = "RYZ_MAX_RUNNING_PER_TENANT"
 
@@ -81,8 +84,9 @@ def plan_stack(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -
     specs, files = list[ServiceSpec](), dict[Path, str]()
     common = {"RYZ_LOG_LEVEL": options.log_level, "RYZ_PORTS_HELD": "true"}
     if not options.nats_url:
-        config = options.state_dir / "nats.conf"
-        files[config] = nats_conf.render(bus_users(options.state_dir).hashes())
+        users, config = options.state_dir / NATS_USERS_FILE, options.state_dir / "nats.conf"
+        files[users] = nats_conf.render(bus_users(options.state_dir).hashes())
+        files[config] = nats_conf.with_streams(users.name, options.state_dir / STREAMS, STREAMS_BYTES)
         command = nats_command(find_nats(), nats_port, config)
         env = {ACCOUNTS[user].password_variable: word for user, word in passwords.items()}
         specs.append(_server("nats", command, lambda: nats_answers("127.0.0.1", nats_port), env))
@@ -112,6 +116,8 @@ def plan_stack(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -
     url = f"{scheme}://{_reachable(options.host)}:{http_port}"
     probe_key = secrets.token_hex(16)
     api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port), "RYZ_PROBE_KEY": probe_key}
+    if not environ.get("RYZ_FILES_DIR"):
+        api["RYZ_FILES_DIR"] = str(options.state_dir / FILES)
     if options.open_to_network:
         api["RYZ_OPEN_TO_NETWORK"] = "true"
     model = options.model_name

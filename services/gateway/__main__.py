@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from services.gateway.app import create_app
+from services.gateway.batches.batch_assembly import batch_doors, batch_watch, run_batches
 from services.gateway.bodies.body_reader import BodyReader
 from services.gateway.checked_settings import checked_keys, made_root_key
 from services.gateway.grpc.assembly import open_grpc
@@ -111,6 +112,8 @@ async def start(
     stack.push_async_callback(responses.background.hand_over)
     claiming = asyncio.create_task(responses.background.watch())
     stack.callback(claiming.cancel)
+    batches = batch_doors(settings, bus)
+    stack.push_async_callback(batches.jetstream.stop)
     info = ServiceInfo(ReadinessCheck(service, ask_models).check, service.registry, version("ryzanstein"))
     app = create_app(
         context,
@@ -118,6 +121,7 @@ async def start(
         root_key=secret,
         sessions=sessions,
         responses=responses,
+        batches=batches,
         list_models=models,
         info=info,
     )
@@ -127,6 +131,7 @@ async def start(
     )
     watching = asyncio.create_task(watch_readers(context.running, limits, metrics.slow_readers.inc))
     stack.callback(watching.cancel)
+    run_batches(batch_watch(batches, settings, bus, app.inner, service), service, stack)
     check_server_files("HTTP", settings.http_cert, settings.http_key)
     grpc_port = await open_grpc(stack, service, context, app.inner)
     _watch_service(service, context, detached, responses.background)

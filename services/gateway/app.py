@@ -12,6 +12,8 @@ from fastapi import FastAPI, Header, Query
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.gateway.batches.batch_assembly import BatchDoors, add_batches
+from services.gateway.batches.batch_schema import BatchRequest
 from services.gateway.completions.completion_doors import ChatDoor, CompletionDoor
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.embeddings.embedding_route import EmbeddingRoute
@@ -100,6 +102,7 @@ def create_app(
     root_key: bytes,
     sessions: SessionRoutes,
     responses: ResponseParts,
+    batches: BatchDoors,
     list_models: ListModels,
     info: ServiceInfo,
 ) -> GatewayApp:
@@ -111,6 +114,7 @@ def create_app(
         root_key: The secret behind new session ids; see `root_key.py`.
         sessions: The session routes.
         responses: What the routes of the Responses API need.
+        batches: What the routes of files and batches need.
         list_models: The models on offer; raises an error of the family if no router answers.
         info: The state of this process.
     """
@@ -126,7 +130,7 @@ def create_app(
     chat, text = ChatDoor(context.settings, root_key), CompletionDoor(context.settings)
     direct = _add_completions(app, context, detached, chat, text)
     serving, sockets = add_responses(app, context, responses)
-    direct |= serving
+    direct |= serving | add_batches(app, context, batches)
     message = MessageDoor(context.settings, root_key)
     direct |= add_messages(app, message, context, detached)
     _add_streams(app, context, detached, [chat, text, message])
@@ -141,6 +145,7 @@ def create_app(
         DetokenizeRequest,
         *MESSAGE_BODIES,
         ResponseRequest,
+        BatchRequest,
         NewSession,
         ToGroup,
     ]

@@ -6,6 +6,7 @@ from annotated_types import Interval
 from pydantic import SecretStr
 
 from services.gateway.bodies.json_shape import MAX_VALUES
+from services.gateway.file_settings import FileSettings
 from shared.setting_types import (
     From1MiB,
     PerSecond,
@@ -24,7 +25,7 @@ from shared.settings import CommonSettings, SessionSizeSettings
 from shared.web.http_limits import HttpLimits
 
 
-class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits):
+class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSettings):
     """Where it listens, who may ask, and the limits of every request."""
 
     http_host: str = "127.0.0.1"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 from shared import subjects
+from shared.bus.jetstream.jetstream_subjects import stream_subjects
 from shared.subjects import ANY_CALLER, Caller
 
 INBOX = "_INBOX"
@@ -69,6 +70,12 @@ RESPONSE_CALLS = (
     subjects.RESPONSE_PUT, subjects.RESPONSE_GET, subjects.RESPONSE_CHAIN, subjects.RESPONSE_LEASE,
     subjects.RESPONSE_CLAIM, subjects.RESPONSE_DELETE,
 )  # fmt: skip
+BATCHES = (
+    subjects.batch_record("*", "*"), subjects.batch_line("*", "*"), subjects.batch_result("*", "*"),
+    subjects.file_pieces("*"), subjects.file_known("*"), *stream_subjects(subjects.BATCHES_STREAM),
+    *stream_subjects(subjects.LINES_STREAM, work=True), *stream_subjects(subjects.RESULTS_STREAM),
+    *stream_subjects(subjects.FILES_STREAM),
+)  # fmt: skip
 
 _GATEWAY = BusAccount(
     "gateway",
@@ -77,9 +84,9 @@ _GATEWAY = BusAccount(
         subjects.GENERATE_ALL, RESEND, CANCEL, subjects.CANCEL_ALL, subjects.ATTACH, subjects.MODELS,
         subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
-        DELIVERED, *TOKENIZE, *RESPONSE_CALLS,
+        DELIVERED, *TOKENIZE, *RESPONSE_CALLS, *BATCHES,
     ),
-    read=(subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN),
+    read=(subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.HEARTBEAT_ALL),
     answers=True,
 )  # fmt: skip
 _ROUTER = BusAccount(

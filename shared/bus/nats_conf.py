@@ -23,6 +23,8 @@ HEAD = """\
 #   include ./nats.conf
 #   tls { cert_file: ..., key_file: ... }
 #
+# Files and batches need a JetStream: `jetstream { store_dir: ... }` in that file; without it all else works.
+#
 # Passwords come from the server's environment: letters and digits, the first one a letter.
 """
 LIMITS = """\
@@ -62,6 +64,7 @@ accounts {{
     ]
   }}
   {ACCOUNT} {{
+    jetstream: enabled # where the server has one
     imports: [
       # routers hear at once when a leader's connection is gone
       {{ stream: {{ account: {SYSTEM_ACCOUNT}, subject: "{event}" }}, to: "{subjects.BROKER_DISCONNECT}" }}
@@ -70,6 +73,18 @@ accounts {{
 {users}
     ]
   }}
+}}
+"""
+
+
+def with_streams(included: str, store_dir: Path, max_bytes: int) -> str:
+    """Returns a configuration that includes another one and has JetStream, with streams on disk only."""
+    quoted = str(store_dir).replace("\\", "\\\\").replace('"', '\\"')
+    return f"""include ./{included}
+jetstream {{
+  store_dir: "{quoted}"
+  max_mem: 0
+  max_file: {max_bytes}
 }}
 """
 
@@ -84,7 +99,8 @@ def table() -> str:
     """Returns the table of accounts in Markdown."""
     rows = ["| user | who | publishes | reads |", "|---|---|---|---|"]
     for account in ACCOUNTS.values():
-        publishes = [f"`{_short(subject)}`" for subject in account.publish]
+        publishes = [f"`{_short(subject)}`" for subject in account.publish if subject[0] != "$"]
+        publishes += ["JetStream's calls for its streams"] if len(publishes) < len(account.publish) else []
         publishes += ["answers to what it has read"] if account.answers else []
         reads = [f"`{_short(subject.partition(' ')[0])}`" for subject in (*account.read, account.inbox)]
         rows.append(f"| `{account.user}` | {account.who} | {', '.join(publishes)} | {', '.join(reads)} |")

@@ -46,6 +46,7 @@ GroupName = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, description="A worke
 TokenIds = Annotated[
     bytes, msgspec.Meta(description="Token ids, unsigned 32-bit little-endian, one after another.")
 ]
+BACKGROUND_PRIORITY = -10  # of requests that run in the room that others leave: the lowest there is
 MAX_ATTEMPT = 1000
 Attempt = Annotated[
     int, msgspec.Meta(ge=0, le=MAX_ATTEMPT, description="The highest attempt at a request counts.")

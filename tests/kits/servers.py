@@ -102,14 +102,18 @@ class ServerProcess:
 
 
 class NatsServer(ServerProcess):
-    """A broker with the default limits."""
+    """A broker with the default limits.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Where its log is written.
+        streams: Where its JetStream keeps streams; None: it has none.
+    """
+
+    def __init__(self, folder: Path, streams: Path | None = None) -> None:
         port = free_port()
         log = folder / f"nats-{port}.log"
-        super().__init__(
-            [find_binary("nats-server"), "-a", "127.0.0.1", "-p", str(port), "-l", str(log)], port
-        )
+        command = [find_binary("nats-server"), "-a", "127.0.0.1", "-p", str(port), "-l", str(log)]
+        super().__init__([*command, *(["-js", "-sd", str(streams)] if streams else [])], port)
 
     @property
     def url(self) -> str:

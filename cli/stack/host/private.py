@@ -19,9 +19,20 @@ OWN_UMASK = 0o077
 MARKER = ".ryz-state"
 _SERVERS_FILES = {
     "nats.conf",
+    "nats-users.conf",
     *(f"{store}.{kind}" for store in ("redis", "redis-kv") for kind in ("conf", "acl")),
 }
-_STATE_FILES = {"logs", "run", "stack", STATE_FILE, USERS_FILE, f"{USERS_FILE}.lock", *_SERVERS_FILES}
+_STATE_FILES = {
+    "logs",
+    "run",
+    "stack",
+    "jetstream",
+    "files",
+    STATE_FILE,
+    USERS_FILE,
+    f"{USERS_FILE}.lock",
+    *_SERVERS_FILES,
+}
 _DRAFTS = (f"{STATE_FILE}.", f"{USERS_FILE}.")
 _LOG = re.compile(r"(supervisor|nats|redis|redis-kv|kvstate|router|gateway|worker-.+)\.log(\.1)?")
 _STACK_ID = re.compile(r"[0-9a-f]{6}\n")

@@ -16,6 +16,7 @@ from services.gateway.embeddings.embedding_call import (
 )
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
 from services.gateway.generation.generation_route import trace_headers
+from services.gateway.http.background_calls import in_background
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.tokens.json_route import JsonRoute
 from shared.client import Embedding
@@ -41,7 +42,8 @@ class EmbeddingRoute(JsonRoute[EmbeddingRequest]):
         exchange.model = body.model
         check_inputs(body, self.context.settings.max_embedding_inputs)
         self.take_places(exchange, min(SIDE_BY_SIDE, len(body.input)) - 1)
-        requests = embedding_requests(body, exchange.request_id, exchange.tenant)
+        made = embedding_requests(body, exchange.request_id, exchange.tenant)
+        requests = in_background(made, exchange.scope)
         found = await self._embed_all(exchange, requests, timeout_s)
         exchange.outcome.group = found[0].group
         exchange.outcome.usages = [one.usage for one in found]

@@ -17,6 +17,7 @@ from services.gateway.generation.envelope import envelope_of, fingerprint_of
 from services.gateway.generation.field_names import renamed
 from services.gateway.generation.idempotency import once_of
 from services.gateway.generation.repeated_calls import RepeatedCalls
+from services.gateway.http.background_calls import BACKGROUND, in_background
 from services.gateway.http.request_headers import RawHeaders, stream_grace_s, time_limit_s
 from services.gateway.http.running_request import RunningRequest
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
@@ -57,6 +58,8 @@ class GenerationRoute(BodyRoute):
         once = once_of(exchange.headers, exchange.tenant, self.path, raw)
         async with self.turn(exchange, raw):
             call = await self.door.translate(raw, exchange, once)
+        if BACKGROUND in exchange.scope:
+            call = replace(call, requests=in_background(call.requests, exchange.scope))
         del raw
         await self.serve_call(exchange, call)
 

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from services.gateway.bodies.body_reader import LINGER_S, BodyReader, discard_body
 from services.gateway.bodies.large_bodies import LargeBodies
 from services.gateway.http.auth import Keyring
+from services.gateway.http.background_calls import BACKGROUND
 from services.gateway.http.disconnects import ClientDisconnected, StreamLeft
 from services.gateway.http.error_shapes import error_body, is_anthropic
 from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, error_event
@@ -177,6 +178,8 @@ class ServingRoute(ABC):
         context.check_accepting()
         named = exchange.scope.get(INNER_TENANT, "")
         exchange.tenant = named or context.keyring.tenant_of(exchange.headers, self.path)
+        if BACKGROUND in exchange.scope:
+            return
         try:
             context.rates.take_units(exchange.tenant, now_s)
         finally:

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from starlette.types import ASGIApp, Message, Scope
 
+from services.gateway.http.background_calls import BACKGROUND, BackgroundCall
 from services.gateway.http.response_pieces import PIECE
 from services.gateway.inner.server_sent_events import EventReader, ServerSentEvent
 from shared.web.limited_protocol import CONNECTION, INNER_TENANT
@@ -159,6 +160,7 @@ class InnerCalls:
         query: bytes = b"",
         tenant: str = "",
         client: tuple[str, int] | None = None,
+        background: BackgroundCall | None = None,
     ) -> AbstractAsyncContextManager[InnerAnswer]:
         """Makes one call; inside the block, the head of its answer is there.
 
@@ -172,6 +174,7 @@ class InnerCalls:
             query: What stands after the question mark.
             tenant: On a serving route, whose call it is, in place of a key; empty: the key decides.
             client: Address and port of the caller.
+            background: Lets all other calls go first; needs a tenant.
 
         Raises:
             AnswerCut: The route ended without an answer.
@@ -199,6 +202,8 @@ class InnerCalls:
         }
         if tenant:
             scope[INNER_TENANT] = tenant
+        if background is not None:
+            scope[BACKGROUND] = background
         return self._run(scope, body)
 
     @asynccontextmanager

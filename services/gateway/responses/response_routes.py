@@ -6,12 +6,14 @@ import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import msgspec
 
 from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.generation.answer_cost import check_cost, entries_of_token
 from services.gateway.generation.generation_route import trace_headers
+from services.gateway.http.background_calls import in_background
 from services.gateway.http.errors import Headers
 from services.gateway.http.request_headers import time_limit_s
 from services.gateway.http.running_request import RunningRequest
@@ -91,6 +93,8 @@ class ResponseRoute(BodyRoute):
         body = await self.take_model(exchange, ResponseRequest)
         history = await self.history_of(body, exchange.tenant)
         call = self.make_call(body, history, exchange.request_id, exchange.tenant)
+        (request,) = in_background([call.request], exchange.scope)
+        call = replace(call, request=request)
         exchange.model = call.request.model
         timeout_s = time_limit_s(
             exchange.headers,

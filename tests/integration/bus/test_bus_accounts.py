@@ -53,7 +53,17 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     **{subjects.cancel("g0", caller): (set(), LEADERS) for caller in THEIRS},
     **{subjects.cancel_all(caller): (set(), LEADERS) for caller in THEIRS},
     subjects.ATTACH: ({"gateway"}, LEADERS),
-    subjects.heartbeat("g0"): (LEADERS, ROUTERS),
+    subjects.heartbeat("g0"): (LEADERS, ROUTERS | {"gateway"}),
+    **{
+        subject: ({"gateway"}, set())
+        for subject in (
+            subjects.batch_record("t", "b"),
+            subjects.batch_line("b", 1),
+            subjects.batch_result("b", 1),
+            subjects.file_pieces("x"),
+            subjects.file_known("x"),
+        )
+    },
     subjects.GROUP_DOWN: (ROUTERS, ROUTERS | LEADERS | {"gateway"}),
     subjects.drain("g0"): ({"cli"}, LEADERS),
     subjects.BROKER_DISCONNECT: (set(), ROUTERS),

@@ -1,0 +1,1 @@
+"""The lines of input, output and error files."""

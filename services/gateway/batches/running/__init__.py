@@ -1,0 +1,1 @@
+"""Running the requests of batches while groups have room."""

@@ -1,0 +1,181 @@
+"""Takes requests of batches out of their queues while groups have room, and runs them on the routes.
+
+A result is written before the queue is told, and the first result stays. So a request that is delivered
+twice, since a gateway or the broker died, counts once.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from services.gateway.batches.batch_metrics import BatchMetrics
+from services.gateway.batches.running.free_room import free_room
+from services.gateway.batches.running.group_loads import GroupLoads
+from services.gateway.batches.running.line_call import LineCall, LineEnd
+from services.gateway.batches.state.batch_parts import BatchParts
+from services.gateway.batches.state.batch_record import BatchRecord
+from services.gateway.batches.state.batch_streams import WaitingLine
+from shared.errors import RyzError
+
+IDLE_S, BUSY_S = 0.25, 0.02
+WRITE_TRIES_S = 30.0  # for which a result waits for the broker to come back
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    record: BatchRecord
+    line: WaitingLine
+
+
+class BatchRunner:
+    """Runs requests.
+
+    Args:
+        parts: Records, streams and limits.
+        loads: Of the groups.
+        call: Runs one request.
+        metrics: Counts.
+        accepting: Whether this gateway takes work.
+    """
+
+    def __init__(
+        self,
+        parts: BatchParts,
+        loads: GroupLoads,
+        call: LineCall,
+        metrics: BatchMetrics,
+        accepting: Callable[[], bool],
+    ) -> None:
+        self._parts = parts
+        self._loads = loads
+        self._call = call
+        self._metrics = metrics
+        self._accepting = accepting
+        self._tasks: dict[asyncio.Task[None], _Running] = {}
+        self._turn = 0
+
+    @property
+    def running(self) -> int:
+        """Requests that run here."""
+        return len(self._tasks)
+
+    async def run(self) -> None:
+        """Works until it is cancelled; then what runs is given back."""
+        try:
+            while True:
+                took = 0
+                with suppress(RyzError):  # no broker at the moment
+                    took = await self._round()
+                await asyncio.sleep(BUSY_S if took else IDLE_S)
+        finally:
+            await self._stop()
+
+    async def _round(self) -> int:
+        """Takes what fits; returns how many."""
+        ready = [record for record in self._parts.log.records.values() if record.runs]
+        await self._loads.listen(on=bool(ready or self._tasks))
+        self._drop_ended()
+        if not ready or not self._accepting():
+            return 0
+        rules = self._parts.rules
+        room = free_room(self._loads.loads(), self.running, max_running=rules.max_running, share=rules.share)
+        took = 0
+        for record in self._in_turns(ready):
+            if room <= took:
+                break
+            lines = await self._parts.streams.take(record.batch_id, room - took)
+            for line in lines:
+                self._start(line)
+            took += len(lines)
+        return took
+
+    def _in_turns(self, ready: list[BatchRecord]) -> list[BatchRecord]:
+        """The batches, beginning with another tenant's each time."""
+        self._turn += 1
+        by_tenant: dict[str, list[BatchRecord]] = {}
+        for record in sorted(ready, key=lambda one: one.created_s):
+            by_tenant.setdefault(record.tenant, []).append(record)
+        tenants = sorted(by_tenant)
+        place = self._turn % len(tenants)
+        return [record for tenant in tenants[place:] + tenants[:place] for record in by_tenant[tenant]]
+
+    def _start(self, line: WaitingLine) -> None:
+        record = self._parts.log.records.get(line.batch_id)
+        if record is None or record.state != "in_progress":
+            return  # its batch has ended meanwhile, and its queue goes with it
+        task = asyncio.create_task(self._run_line(record, line))
+        self._tasks[task] = _Running(record, line)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        running = self._tasks.pop(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error(
+                "a request of a batch failed; it is delivered again",
+                batch_id=running.line.batch_id,
+                line=running.line.number,
+                exc_info=error,
+            )
+
+    def _drop_ended(self) -> None:
+        """Ends what runs of batches that are cancelled or over."""
+        for task, running in self._tasks.items():
+            now = self._parts.log.records.get(running.line.batch_id)
+            if now is not None and now.state != "in_progress":
+                task.cancel()
+
+    async def _run_line(self, record: BatchRecord, line: WaitingLine) -> None:
+        streams = self._parts.streams
+        holding = asyncio.create_task(self._hold(line))
+        try:
+            if not (line.again and await streams.has_result(line.batch_id, line.number)):
+                end = await self._call.run(record, line)
+                if not await self._write(line, end):
+                    return
+            await streams.finish(line)
+        finally:
+            holding.cancel()
+
+    async def _write(self, line: WaitingLine, end: LineEnd) -> bool:
+        """Writes a result; returns False if the broker is away for too long."""
+
+        async def write() -> None:
+            while True:
+                try:
+                    won = await self._parts.streams.put_result(
+                        line.batch_id, line.number, end.text, ok=end.ok
+                    )
+                except RyzError as error:
+                    log.warning("a result waits", batch_id=line.batch_id, error=error.message)
+                    await asyncio.sleep(1.0)
+                    continue
+                if won:
+                    self._metrics.count_line(ok=end.ok)
+                return
+
+        try:
+            async with asyncio.timeout(WRITE_TRIES_S):
+                await write()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _hold(self, line: WaitingLine) -> None:
+        while True:
+            await asyncio.sleep(self._parts.streams.ack_wait_s / 3)
+            await self._parts.streams.hold(line)
+
+    async def _stop(self) -> None:
+        running = dict(self._tasks)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for one in running.values():
+            await self._parts.streams.give_back(one.line)
+        with suppress(RyzError):
+            await self._loads.listen(on=False)

@@ -1,0 +1,102 @@
+"""Runs one request of a batch on the gateway's own route, and makes its line of the output or error file."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+
+from services.gateway.batches.lines.input_lines import read_line
+from services.gateway.batches.lines.result_lines import answered, not_answered
+from services.gateway.batches.state.batch_record import BatchRecord
+from services.gateway.batches.state.batch_streams import WaitingLine
+from services.gateway.http.background_calls import BackgroundCall
+from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
+
+LATER = frozenset({429, 503})  # the request waits for room, a group or a store
+ONCE_MORE = frozenset({499, 500, 502, 504})  # it may have been our fault
+MAX_FAULTS = 3
+MAX_DELIVERIES = 20  # a request that was taken so often without a result takes gateways with it
+WAIT_S, MAX_WAIT_S = 0.25, 10.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LineEnd:
+    """The end of a request: its line, and whether that goes to the output file."""
+
+    text: bytes
+    ok: bool
+
+
+class LineCall:
+    """Runs requests.
+
+    Args:
+        inner: Calls the routes.
+        max_bytes: The longest result that the stream takes.
+        timeout_s: Time limit of a request.
+    """
+
+    def __init__(self, inner: InnerCalls, max_bytes: int, timeout_s: float) -> None:
+        self._inner = inner
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
+
+    async def run(self, record: BatchRecord, line: WaitingLine) -> LineEnd:
+        """Runs a request to its end, however long it has to wait for room."""
+        read = read_line(line.raw)
+        name = record.request_name(line.number)
+
+        def failed(code: str, message: str) -> LineEnd:
+            return LineEnd(not_answered(record, line.number, read.custom_id, code, message), ok=False)
+
+        if line.item.delivered > MAX_DELIVERIES:
+            return failed(
+                "too_many_attempts",
+                f"the request was begun {MAX_DELIVERIES} times, and no gateway lived to its end",
+            )
+        body: dict[str, Any] = msgspec.json.decode(read.body)
+        if body.get("stream"):
+            return failed("invalid_request", "`stream` has no place in a batch; leave it out")
+        if record.endpoint == "/v1/responses":
+            if body.get("background"):
+                return failed("invalid_request", "`background` has no place in a batch; leave it out")
+            body.setdefault("store", False)  # ten thousand of them would push out what their tenant stored
+        background = BackgroundCall(name, seeded=body.get("seed") is not None)
+        status, answer = await self._answer(record, name, msgspec.json.encode(body), background)
+        text = answered(record, line.number, read.custom_id, status, answer)
+        if len(text) > self._max_bytes:
+            return failed(
+                "response_too_large",
+                f"the answer has {len(text)} bytes, and a message of the broker holds {self._max_bytes}: ask "
+                "for fewer tokens or log probabilities, or raise `max_payload` of the broker",
+            )
+        return LineEnd(text, ok=status == 200)
+
+    async def _answer(
+        self, record: BatchRecord, name: str, body: bytes, background: BackgroundCall
+    ) -> tuple[int, bytes]:
+        headers = [
+            (b"x-request-id", name.encode()),
+            (b"x-request-timeout", b"%d" % self._timeout_s),
+        ]
+        faults, wait_s = 0, WAIT_S
+        while True:
+            status, answer = 0, b""
+            try:
+                async with self._inner.call(
+                    record.endpoint, body, headers, tenant=record.tenant, background=background
+                ) as found:
+                    status, answer = found.status, await found.read()
+            except AnswerCut:
+                status = 499
+            if status in ONCE_MORE:
+                faults += 1
+            if status not in LATER and (status not in ONCE_MORE or faults >= MAX_FAULTS):
+                return status, answer
+            log.debug("a request of a batch waits", batch_id=record.batch_id, status=status)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, MAX_WAIT_S)

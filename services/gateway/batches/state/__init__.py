@@ -1,0 +1,1 @@
+"""What the broker keeps of batches: records, requests that wait, results."""

@@ -1,0 +1,1 @@
+"""Files and batches of the gateway, with a real broker."""
