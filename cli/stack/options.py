@@ -122,6 +122,9 @@ class UpOptions:
     port: Annotated[
         int, Option(min=0, max=65535, help="Its port; 0 finds a free one.", envvar="RYZ_HTTP_PORT")
     ] = 8000
+    grpc_port: Annotated[
+        int, Option(min=0, max=65535, help="Its port for gRPC; 0: none.", envvar="RYZ_GRPC_PORT")
+    ] = 0
     policy: Annotated[
         Literal["round_robin", "weighted", "least_loaded", "sticky", "state_server", "hybrid"],
         Option(help="How the router chooses a group.", envvar="RYZ_ROUTER_POLICY"),

@@ -55,7 +55,9 @@ class StackPlan:
         files: Files to write before the start, readable by this user only.
         run_dir: Directory of `sockets`, for this user only.
         sockets: Unix sockets of our own stores.
-        http_places: Where services listen for HTTP; the supervisor holds these ports, see `held_ports`.
+        http_places: Where services listen for HTTP or gRPC; the supervisor holds these ports, see
+            `held_ports`.
+        grpc_address: Where the gateway is reached by gRPC; empty: nowhere.
     """
 
     specs: list[ServiceSpec]
@@ -68,11 +70,13 @@ class StackPlan:
     run_dir: Path | None = None
     sockets: Sequence[Path] = ()
     http_places: list[tuple[str, int]] = field(default_factory=list)
+    grpc_address: str = ""
 
 
 def plan_stack(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -> StackPlan:
     """Decide ports and processes; fail when a wanted port is taken or a server cannot be found."""
-    _check_ports(options)
+    grpc_host = environ.get("RYZ_GRPC_HOST") or options.host
+    _check_ports(options, grpc_host)
     names = ["kvstate", "router", *(f"worker-g{number}" for number in range(options.groups))]
     # one call, so that all are different: the admin ports, then those that were given as 0
     free = pick_ports(len(names) + 2)
@@ -118,6 +122,10 @@ def plan_stack(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -
     api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port), "RYZ_PROBE_KEY": probe_key}
     if not environ.get("RYZ_FILES_DIR"):
         api["RYZ_FILES_DIR"] = str(options.state_dir / FILES)
+    places = [(options.host, http_port), *(("127.0.0.1", port) for port in free[: len(names)])]
+    if options.grpc_port:
+        api["RYZ_GRPC_PORT"] = str(options.grpc_port)
+        places.append((grpc_host, options.grpc_port))
     if options.open_to_network:
         api["RYZ_OPEN_TO_NETWORK"] = "true"
     model = options.model_name
@@ -139,7 +147,8 @@ def plan_stack(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -
         files=files,
         run_dir=stores.run_dir,
         sockets=[store.socket for store in stores.own],
-        http_places=[(options.host, http_port), *(("127.0.0.1", port) for port in free[: len(names)])],
+        http_places=places,
+        grpc_address=f"{_reachable(grpc_host)}:{options.grpc_port}" if options.grpc_port else "",
     )
 
 
@@ -208,15 +217,17 @@ def _server(
     return ServiceSpec(name, command, probe, SERVERS, GRACE_S[SERVERS], env or {})
 
 
-def _check_ports(options: UpOptions) -> None:
+def _check_ports(options: UpOptions, grpc_host: str) -> None:
+    find, without = "let one be found", "do without"
     wanted = [
-        (options.host, options.port, "--port"),
-        ("127.0.0.1", 0 if options.nats_url else options.nats_port, "--nats-port"),
-        ("127.0.0.1", 0 if options.redis_url else options.redis_port, "--redis-port"),
+        (options.host, options.port, "--port", find),
+        (grpc_host, options.grpc_port, "--grpc-port", without),
+        ("127.0.0.1", 0 if options.nats_url else options.nats_port, "--nats-port", find),
+        ("127.0.0.1", 0 if options.redis_url else options.redis_port, "--redis-port", without),
     ]
-    for host, port, option in wanted:
+    for host, port, option, zero in wanted:
         if port:
-            require_free(host, port, option)
+            require_free(host, port, option, zero)
 
 
 def _reachable(host: str) -> str:

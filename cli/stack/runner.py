@@ -67,6 +67,7 @@ async def _run(options: UpOptions, place: StateDir, closing: str) -> None:
             pid=own_pid,
             started_at=start_time(own_pid) or 0.0,
             url=plan.url,
+            grpc_address=plan.grpc_address,
             nats_url=plan.nats_url,
             redis_url=plan.redis_url,
             kv_redis_url=plan.kv_redis_url,
@@ -164,9 +165,10 @@ def _announce(options: UpOptions, state: StackState) -> None:
     told = state.nats_urls and sys.stdout.isatty()
     broker = state.nats_url if told else redact(state.nats_url)
     key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
+    grpc = f"gRPC {state.grpc_address}, " if state.grpc_address else ""
     lines = [
         "",
-        f"Ready: {state.url}  (model {state.model}, {describe_groups(options)}, "
+        f"Ready: {state.url}  ({grpc}model {state.model}, {describe_groups(options)}, "
         f"broker {broker}, logs in {options.state_dir / 'logs'})",
         "",
         f"curl -N {state.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",

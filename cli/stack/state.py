@@ -40,6 +40,7 @@ class StackState:
     Attributes:
         nats_url: The broker for callers outside.
         nats_urls: Our own broker by user.
+        grpc_address: Where the gateway is reached by gRPC; empty: nowhere.
         stop_s: Limit on the time that its end takes, in seconds.
     """
 
@@ -54,6 +55,7 @@ class StackState:
     nats_urls: dict[str, str] = field(default_factory=dict)
     stop_s: float = 0.0
     kv_redis_url: str = ""
+    grpc_address: str = ""
 
     def broker(self, user: str) -> str:
         """Return the broker's URL for a user; a given broker has one URL for all."""

@@ -36,6 +36,7 @@ CLIENTS = {
     "open_responses_tools": "(plain HTTP)",
     "open_responses_socket": "openai",
     "anthropic_messages": "anthropic",
+    "triton_client": "tritonclient",
 }
 
 

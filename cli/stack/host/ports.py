@@ -18,8 +18,8 @@ def pick_ports(count: int, host: str = "127.0.0.1") -> list[int]:
         return [int(one.getsockname()[1]) for one in sockets]
 
 
-def require_free(host: str, port: int, option: str) -> None:
-    """Fail when that port is taken, naming the option that chooses another."""
+def require_free(host: str, port: int, option: str, zero: str = "let one be found") -> None:
+    """Fail when that port is taken, naming the option that chooses another; `zero` says what 0 does."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -32,7 +32,7 @@ def require_free(host: str, port: int, option: str) -> None:
         except OSError as error:
             fail(
                 f"Port {port} on {host} is taken{_owner(port)} ({error.strerror}). Choose another with "
-                f"`{option} {port + 1}`, or let one be found with `{option} 0`."
+                f"`{option} {port + 1}`, or {zero} with `{option} 0`."
             )
 
 

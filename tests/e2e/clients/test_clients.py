@@ -1,4 +1,4 @@
-"""OpenAI's and Anthropic's SDKs and LangChain's standard tests, all against one stack with a real model."""
+"""SDKs of OpenAI and Anthropic, LangChain's standard tests, Triton's client: one stack with a real model."""
 
 from collections.abc import Iterator
 
@@ -13,6 +13,7 @@ from tests.kits.clients.openai_chat import OpenAIChatTests
 from tests.kits.clients.openai_responses import OpenAIResponsesTests
 from tests.kits.clients.openai_tools import OpenAIResponsesToolTests, OpenAIToolTests
 from tests.kits.clients.served import Served, serving
+from tests.kits.clients.triton_client import TritonClientTests
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -56,6 +57,10 @@ class TestAnthropicMessages(AnthropicMessagesTests):
 
 
 class TestAnthropicTools(AnthropicToolTests):
+    """See the base class."""
+
+
+class TestTritonClient(TritonClientTests):
     """See the base class."""
 
 

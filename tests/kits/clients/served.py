@@ -10,6 +10,7 @@ from cli.models.catalogue import DEMO
 from cli.models.resolve import resolve_model
 from cli.stack.default_model import DEFAULT
 from tests.kits.e2e.stack import Stack
+from tests.kits.servers import free_port
 
 KEY = "sk-clients"
 
@@ -20,10 +21,12 @@ class Served(NamedTuple):
     Attributes:
         url: The gateway, without a path.
         model: The name of the model.
+        grpc: Where it answers by gRPC.
     """
 
     url: str
     model: str
+    grpc: str = ""
 
     @property
     def is_demo(self) -> bool:
@@ -39,7 +42,8 @@ def serving(folder: Path) -> Iterator[Served]:
         model = DEFAULT
     except CommandError:
         model = DEMO
-    options = ("--model", model, "--groups", "1", "--tensor-parallel", "1")
+    options = ("--model", model, "--groups", "1", "--tensor-parallel", "1", "--grpc-port", str(free_port()))
     with Stack(folder, *options, env={"RYZ_API_KEYS": f"{KEY}:clients"}) as stack:
-        yield Served(stack.await_ready().state.url, model)
+        state = stack.await_ready().state
+        yield Served(state.url, model, state.grpc_address)
         assert stack.end() == 0

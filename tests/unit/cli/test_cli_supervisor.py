@@ -24,6 +24,7 @@ from cli.stack.servers import broker as servers
 from cli.stack.state import ServiceState, StackState, StateDir, log_tail, start_time
 from shared.bus.accounts import ACCOUNTS
 from shared.messages.base import ID_PATTERN
+from tests.kits.servers import free_port
 from tests.kits.supervisor import options
 
 SERVERS = {"nats", "redis", "redis-kv"}
@@ -166,8 +167,19 @@ async def test_every_port_of_http_is_held_and_no_callers_key_is_sent_to_one(tmp_
     assert {env["RYZ_PORTS_HELD"] for env in services} == {"true"}
     ports = {int(env.get("RYZ_HTTP_PORT") or env["RYZ_ADMIN_PORT"]) for env in services}
     assert {port for _, port in plan.http_places} == ports
+    assert plan.grpc_address == ""
     assert keys == [env["RYZ_PROBE_KEY"] for env in services if "RYZ_PROBE_KEY" in env]
     assert len(keys[0]) >= 32
+
+
+async def test_grpc_has_its_port_where_it_is_asked_for(tmp_path: Path) -> None:
+    probes, port = Probes(), free_port()
+    plan = plan_stack(options(tmp_path, grpc_port=port), probes, {"RYZ_GRPC_HOST": "127.0.0.2"})
+    await probes.close()
+    (gateway,) = [spec.env for spec in plan.specs if spec.name == "gateway"]
+    assert gateway["RYZ_GRPC_PORT"] == str(port)
+    assert plan.grpc_address == f"127.0.0.2:{port}"
+    assert ("127.0.0.2", port) in plan.http_places
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,16 @@ def test_nothing_is_published_but_the_gateway_on_loopback() -> None:
     assert SERVICES["gateway"]["ports"] == ["${RYZ_HTTP_BIND:-127.0.0.1}:${RYZ_HTTP_PORT:-8000}:8000"]
 
 
+def test_grpc_is_published_only_where_asked_and_at_the_address_of_http() -> None:
+    more = yaml.safe_load((ROOT / "deploy" / "compose.grpc.yaml").read_text())
+    assert "RYZ_GRPC_PORT" not in SERVICES["gateway"]["environment"]
+    assert set(more["services"]) == {"gateway"}
+    assert more["services"]["gateway"] == {
+        "environment": {"RYZ_GRPC_PORT": "8001"},
+        "ports": ["${RYZ_HTTP_BIND:-127.0.0.1}:${RYZ_GRPC_PORT:-8001}:8001"],
+    }
+
+
 @pytest.mark.parametrize("account", [*BUS.values(), *REDIS.values()], ids=lambda one: one.password_variable)
 def test_a_password_has_no_default_and_is_demanded_with_the_remedy(account: Any) -> None:
     name = account.password_variable
