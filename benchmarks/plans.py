@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 from typer import Option
 
@@ -25,6 +25,7 @@ Precisions = Annotated[
     Option(help="none or int8; both with a comma between them."),
     Words(get_args(Quantize)),
 ]
+Door = Literal["http", "grpc"]
 Policies = Annotated[
     Sequence[PolicyName], Option(help="Policies to compare, with commas between them."),
     Words(get_args(PolicyName)),
@@ -208,6 +209,12 @@ class ServingPlan:
         str, Option(help="With --url the model to ask; else the one whose tokenizer the own stack has.")
     ] = ""
     groups: Annotated[int, Option(min=1, max=16, help="Worker groups of the own stack.")] = 2
+    doors: Annotated[
+        Sequence[Door],
+        Option(help="Ways to ask, with a comma between them: http, grpc."),
+        Words(get_args(Door)),
+    ] = ("http",)
+    grpc: Annotated[str, Option(help="With --url, where the stack answers by gRPC, as HOST:PORT.")] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from benchmarks.lib.measuring import BenchError
 # the fields that identify a row of a bench
 _KEYS: dict[str, tuple[str, ...]] = {
     "engine": ("model", "precision", "tp", "threads", "batch", "prompt", "tokens"),
-    "serving": ("concurrency",),
+    "serving": ("concurrency", "door"),
     "collectives": ("backend", "ranks", "bytes"),
     "quality": ("model", "precision"),
 }

@@ -15,12 +15,14 @@ class RunningStack:
         model: Name of the model it serves.
         pids: Process id of each service, by the service's name.
         nats_urls: URLs of its broker, by user.
+        grpc: Where it answers by gRPC; empty: nowhere.
     """
 
     url: str
     model: str
     pids: Mapping[str, int] = field(default_factory=dict)
     nats_urls: Mapping[str, str] = field(default_factory=dict)
+    grpc: str = ""
 
 
 class StackStarter(Protocol):

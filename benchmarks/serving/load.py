@@ -9,7 +9,9 @@ import gc
 import math
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from benchmarks.lib.measuring import percentile
@@ -35,21 +37,40 @@ class LoadFigures:
     error_kinds: dict[str, int] = field(default_factory=dict)
 
 
+class Connection(Protocol):
+    """Keeps exactly one request in flight. `idle` is set while no answer is due."""
+
+    idle: asyncio.Event
+
+    def open(self) -> None:
+        """Begin in the background."""
+
+    async def close(self) -> None:
+        """End, whatever it waits for."""
+
+
 class Load:
     """Holds `concurrency` requests in flight from `begin` to the end of `measure`."""
 
     def __init__(self, *, url: str, model: str, tokens: int, stream: bool, concurrency: int) -> None:
         address = urlsplit(url)
         self._target = LoadTarget(address.hostname or "127.0.0.1", address.port or 80, tokens, stream)
-        self._requests = RequestMaker(address.netloc, model, tokens, stream)
         self._recorder = Recorder()
         self._figures = LoadFigures(concurrency)
-        self._connections: list[LoadConnection] = []
+        self._connections: list[Connection] = []
+        self._make: Callable[[], Connection]
+        if address.scheme == "grpc":
+            from benchmarks.serving.grpc_calls import grpc_connections  # noqa: PLC0415 (needs `grpcio`)
+
+            self._make = grpc_connections(self._target, model, self._recorder)
+        else:
+            requests = RequestMaker(address.netloc, model, tokens, stream)
+            self._make = lambda: LoadConnection(self._target, requests, self._recorder)
 
     async def begin(self, warmup_s: float) -> None:
         """Open the connections and let them work for a while."""
         for _ in range(self._figures.concurrency):
-            self._connections.append(LoadConnection(self._target, self._requests, self._recorder))
+            self._connections.append(self._make())
             self._connections[-1].open()
         await asyncio.sleep(warmup_s)
 

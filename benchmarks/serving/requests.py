@@ -10,7 +10,7 @@ from itertools import count
 
 from benchmarks.lib.streams import post
 
-_TOPICS = (
+TOPICS = (
     "What is the tallest mountain of the country with the number",
     "Please explain in one sentence what happens in chapter",
     "Which colour has the house with the number",
@@ -20,7 +20,7 @@ _TOPICS = (
     "Is it cold in winter at the observatory called",
     "Name three tools that I need to repair engine",
 )
-_MARK = "@@@@@@@@@@@@@@@@@@@@"  # replaced by as many characters, so that the content length stays
+MARK = "@@@@@@@@@@@@@@@@@@@@"  # replaced by as many characters, so that the content length stays
 
 
 class RequestMaker:
@@ -33,10 +33,10 @@ class RequestMaker:
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         self._halves = []
-        for topic in _TOPICS:
-            messages = [{"role": "user", "content": f"{topic} {_MARK}?"}]
+        for topic in TOPICS:
+            messages = [{"role": "user", "content": f"{topic} {MARK}?"}]
             payload = json.dumps(body | {"messages": messages}).encode()
-            before, _, after = post(netloc, "/v1/chat/completions", payload).partition(_MARK.encode())
+            before, _, after = post(netloc, "/v1/chat/completions", payload).partition(MARK.encode())
             self._halves.append((before, after))
 
     def next(self) -> bytes:

@@ -12,7 +12,7 @@ from benchmarks.lib.child import ChildObject
 from benchmarks.lib.cpu import CpuMeter
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import RunningStack
-from benchmarks.plans import ServingPlan
+from benchmarks.plans import Door, ServingPlan
 from benchmarks.serving.load import LoadFigures
 
 EXTRA_S = 40.0  # for the generator's start and late answers
@@ -23,42 +23,51 @@ def measure(plan: ServingPlan, stack: RunningStack, progress: Progress) -> dict[
     """Measure all levels, in their order.
 
     Returns:
-        A row for each level, and CPU milliseconds a request by service at the highest one.
+        A row for each level and door, and CPU milliseconds a request by service at the highest level.
 
     Raises:
         BenchError: A level has no right answer at all, or a process ended.
     """
-    rows, cpus = [], {}
+    if "grpc" in plan.doors and not stack.grpc:
+        raise BenchError("the stack has no gRPC: name its address with `--grpc HOST:PORT`")
+    rows = []
+    cpus: dict[Door, dict[int, dict[str, float]]] = {door: {} for door in plan.doors}
     for concurrency in plan.concurrency:
-        row, cpus[concurrency] = _measure_level(plan, stack, concurrency, progress)
-        rows.append(row)
-    return {"rows": rows, "cpu_ms_per_request": cpus[max(cpus)]}
+        for door in plan.doors:
+            row, cpus[door][concurrency] = _measure_level(plan, stack, concurrency, door, progress)
+            rows.append(row)
+    names: dict[Door, str] = {"http": "cpu_ms_per_request", "grpc": "cpu_ms_per_grpc_request"}
+    return {"rows": rows} | {names[door]: found[max(found)] for door, found in cpus.items()}
 
 
 def _measure_level(
-    plan: ServingPlan, stack: RunningStack, concurrency: int, progress: Progress
+    plan: ServingPlan, stack: RunningStack, concurrency: int, door: Door, progress: Progress
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    asked = {"url": stack.url, "model": stack.model, "concurrency": concurrency}
+    url = stack.url if door == "http" else f"grpc://{stack.grpc}"
+    asked = {"url": url, "model": stack.model, "concurrency": concurrency}
     asked |= {"tokens": plan.tokens, "stream": plan.stream}
-    progress(f"concurrency {concurrency}: warm-up")
+    named = f"concurrency {concurrency}" if door == "http" else f"concurrency {concurrency} by gRPC"
+    progress(f"{named}: warm-up")
     with closing(ChildObject("benchmarks.serving.load:start_load", asked)) as child:
         child.receive(EXTRA_S)
         child.call("begin", plan.warmup, timeout_s=plan.warmup + EXTRA_S)
         child.send("measure", plan.duration)
         meter = CpuMeter(stack.pids)
         meter.start()
-        progress(f"concurrency {concurrency}: measuring")
+        progress(f"{named}: measuring")
         child.receive(plan.duration + EXTRA_S)
         used_s = meter.read()
         figures: LoadFigures = child.call("finish", timeout_s=EXTRA_S)
     if not figures.requests:
         kinds = ", ".join(figures.error_kinds) or "nothing came back"
-        raise BenchError(f"no right answer at concurrency {concurrency}: {kinds}")
+        raise BenchError(f"no right answer at {named}: {kinds}")
     names = ["concurrency", "requests_per_s", "p50_ms", "p99_ms", "errors"]
     names += ["ttft_p50_ms"] if plan.stream else []
     names += ["error_kinds"] if figures.error_kinds else []
     told = asdict(figures)
     row = {name: round(told[name], 3) if isinstance(told[name], float) else told[name] for name in names}
+    if len(plan.doors) > 1:
+        row = {"door": door} | row
     cpu = {name: seconds / figures.requests * 1e3 for name, seconds in used_s.items()}
     # the generator counts for itself, without its start
     cpu[LOAD] = figures.cpu_us_per_request / 1e3

@@ -10,6 +10,7 @@ from cli.bench.own_stack import own_stack
 from cli.command_options import with_options
 from cli.console import err
 from cli.models.resolve import resolve_model
+from cli.stack.host.ports import pick_ports
 
 
 @with_options
@@ -18,18 +19,20 @@ def serving(plan: ServingPlan, *, as_json: AsJson = False) -> None:
 
     Starts broker, store, kvstate, router, worker groups and gateway, loads them with chat completions that
     belong to no session, checks every answer, and takes all down again. What is not complete is an error.
+    With `--doors http,grpc` each level is measured by HTTP and then by gRPC, on one stack.
     """
     from benchmarks.serving.serving import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
     with reporting(_show, as_json=as_json, packages=SERVING_PACKAGES) as report, ExitStack() as cleanup:
         if plan.url:
-            stack = RunningStack(plan.url.rstrip("/"), plan.model or "demo")
+            stack = RunningStack(plan.url.rstrip("/"), plan.model or "demo", grpc=plan.grpc)
         else:
             err.print("starting a stack", style="dim")
             command = {"--engine": "null", "--groups": plan.groups}
             command |= {"--model": resolve_model(plan.model)} if plan.model else {}
+            command |= {"--grpc-port": pick_ports(1)[0]} if "grpc" in plan.doors else {}
             stack = cleanup.enter_context(own_stack(command))
-        progress = cleanup.enter_context(counting_bar(2 * len(plan.concurrency)))
+        progress = cleanup.enter_context(counting_bar(2 * len(plan.concurrency) * len(plan.doors)))
         report.update(measure(plan, stack, progress))
 
 
@@ -37,10 +40,12 @@ def _show(report: Report) -> None:
     names = list(report["rows"][0])
     rows = [{name: row.get(name) for name in names} for row in report["rows"]]
     print_table("serving path", rows, {name: f"{{{name}}}" for name in names})
-    used = report["cpu_ms_per_request"]
-    cpu = [{"service": name, "ms": ms} for name, ms in {**used, "all": sum(used.values())}.items()]
-    columns = {"service": "{service}", "CPU ms per request": "{ms:.3f}"}
-    print_table("at the highest concurrency", cpu, columns)
+    for figure, title in (("cpu_ms_per_request", ""), ("cpu_ms_per_grpc_request", ", by gRPC")):
+        used = report.get(figure)
+        if used:
+            cpu = [{"service": name, "ms": ms} for name, ms in {**used, "all": sum(used.values())}.items()]
+            columns = {"service": "{service}", "CPU ms per request": "{ms:.3f}"}
+            print_table(f"at the highest concurrency{title}", cpu, columns)
     facts = report["machine"]
     print_line(
         f"{facts['cpu']}, {facts['usable_cores']} cores, {facts['memory_gib']} GiB, {facts['kernel']}, "

@@ -59,7 +59,7 @@ def own_stack(
         try:
             state = _await_ready(up, StateDir(Path(name)), log, timeout_s)
             pids = {one.name: one.pid for one in state.services}
-            yield RunningStack(state.url, state.model, pids, state.nats_urls)
+            yield RunningStack(state.url, state.model, pids, state.nats_urls, state.grpc_address)
         finally:
             _end(up, STOP_TIMEOUT_S)
 

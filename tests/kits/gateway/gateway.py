@@ -217,6 +217,7 @@ class Gateway:
     bus: MemoryBus
     stack: AsyncExitStack
     grpc_port: int = 0
+    leader_metric: Callable[..., float] | None = None  # of a whole leader; see `with_leader.py`
 
     @property
     def url(self) -> str:

@@ -36,6 +36,7 @@ async def gateway_with_leader(
 
         await bus.subscribe(subjects.GENERATE_ALL, forward, queue=subjects.ROUTER_QUEUE)
         async with Kit(bus, **(leader or {})) as kit:
+            gateway.leader_metric = kit.metric
             yield gateway
             await gateway.wait_idle()
             await kit.all_free()

@@ -18,6 +18,8 @@ from benchmarks.serving.serving import LOAD, measure
 from cli.bench.bench_commands import app
 from cli.console import CommandError
 from tests.kits.bench.answers import answering, chunks, completion, http
+from tests.kits.gateway.with_leader import gateway_with_leader
+from tests.kits.servers import free_port
 
 
 async def test_levels_carry_figures_and_cpu_of_every_process() -> None:
@@ -35,6 +37,27 @@ async def test_levels_carry_figures_and_cpu_of_every_process() -> None:
     assert phases == [
         f"concurrency {level}: {phase}" for level in (1, 2) for phase in ("warm-up", "measuring")
     ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_both_doors_are_measured_on_one_stack(stream: bool) -> None:
+    async with gateway_with_leader(grpc_port=free_port()) as gateway:
+        plan = ServingPlan(
+            concurrency=[2], duration=0.3, warmup=0.1, tokens=4, stream=stream, doors=["http", "grpc"]
+        )
+        stack = RunningStack(
+            gateway.url, "demo", {"server": os.getpid()}, grpc=f"127.0.0.1:{gateway.grpc_port}"
+        )
+        report = await asyncio.to_thread(measure, plan, stack, lambda _: None)
+    assert [row["door"] for row in report["rows"]] == ["http", "grpc"]
+    assert all(row["errors"] == 0 and row["requests_per_s"] > 1 for row in report["rows"]), report["rows"]
+    assert report["cpu_ms_per_grpc_request"]["server"] > 0
+
+
+async def test_a_stack_without_grpc_is_told() -> None:
+    plan = ServingPlan(concurrency=[1], doors=["grpc"])
+    with pytest.raises(BenchError, match="--grpc HOST:PORT"):
+        measure(plan, RunningStack("http://127.0.0.1:1", "demo"), lambda _: None)
 
 
 async def test_errors_are_in_the_row_with_their_kinds() -> None:

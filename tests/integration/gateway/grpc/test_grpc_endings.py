@@ -1,6 +1,7 @@
 """Errors, deadlines, cancellation, slow readers and the end of the gateway, as callers of gRPC see them."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import grpc
@@ -12,7 +13,9 @@ from shared import subjects
 from shared.errors import TABLE
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
 from tests.kits.gateway.grpc_client import BareClient, bare_client, text_request
+from tests.kits.gateway.with_leader import gateway_with_leader
 from tests.kits.servers import free_port
+from tests.kits.worker.leader import null_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 NUMBERS = {status.value[0]: status for status in grpc.StatusCode}
@@ -166,3 +169,49 @@ async def test_a_gateway_that_stops_finishes_what_runs() -> None:
         assert not busy.done()
         busy.cancel()
         await draining
+
+
+async def test_what_is_cancelled_is_free_at_the_leader() -> None:
+    """On leaving, the kit waits until the leader holds no request, block or queue place."""
+    slow = {"engine": null_engine(delay_s=0.01)}
+    async with (
+        gateway_with_leader(leader=slow, grpc_port=free_port()) as gateway,
+        bare_client(gateway) as client,
+    ):
+        forever = text_request("demo", stream=True)
+        forever.parameters["max_tokens"].int64_param = 1900
+        forever.parameters["ignore_eos"].bool_param = True
+        whole = pb.ModelInferRequest.FromString(forever.SerializeToString())
+        del whole.inputs[1]  # `stream`
+        late = client.infer(whole, timeout=0.2)
+        assert await late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        left = client.infer(whole)
+        stream = client.stream()
+        for _ in range(3):
+            await stream.write(forever)
+        await gateway.fleet.wait_requests(5)
+        await stream.read()
+        left.cancel()
+        stream.cancel()
+        await gateway.wait_idle()
+        measured = gateway.leader_metric
+        assert measured is not None
+        await eventually(lambda: measured("requests_total", outcome="cancelled") == 5)
+
+
+@pytest.mark.parametrize(("code", "calls"), [("poison", 1), ("invalid_request", 3)])
+async def test_what_must_not_be_repeated_is_not_by_a_client_that_retries(
+    gateway: Gateway, code: str, calls: int
+) -> None:
+    gateway.fleet.requests.clear()
+    retry = {
+        "maxAttempts": 3,
+        "initialBackoff": "0.01s",
+        "maxBackoff": "0.02s",
+        "backoffMultiplier": 1,
+        "retryableStatusCodes": ["FAILED_PRECONDITION", "INVALID_ARGUMENT"],
+    }
+    config = json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": retry}]})
+    async with bare_client(gateway, **{"grpc.service_config": config}) as client:
+        await refused(client, text_request(f"fails-{code}"))
+    assert len(gateway.fleet.requests) == calls
