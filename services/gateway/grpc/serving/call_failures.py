@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import msgspec
 
+from services.gateway.grpc.serving.call_metadata import shown_metadata
 from services.gateway.http.errors import answer_for
 from shared.errors import TABLE, Unavailable
 
@@ -66,11 +67,7 @@ class GrpcFailure(Exception):
     def trailing(self) -> list[tuple[str, str]]:
         """Metadata at the end of the call."""
         found = [("x-ryz-code", self.code)]
-        found += [
-            (name, self.fields[name.encode()].decode("latin-1"))
-            for name in ("x-ryz-reason", "x-request-id", "retry-after")
-            if name.encode() in self.fields
-        ]
+        found += shown_metadata(self.fields, ("x-ryz-reason", "x-request-id", "retry-after"))
         if self.retry_after_s:
             found.append((_PUSHBACK, str(round(self.retry_after_s * 1000))))
         elif self.fields.get(b"x-should-retry") == b"false":

@@ -1,7 +1,7 @@
 """Translates what gRPC says beside a message (metadata, deadline, peer) into headers of HTTP routes. Pure."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
 from services.gateway.grpc.translation.inference_request import InferenceCall
@@ -23,7 +23,7 @@ _OF_SINGLE_REQUESTS = frozenset(
     {"idempotency-key", "if-match", "if-none-match", "x-request-id", "x-request-timeout"}
 )
 # headers of answers that become trailing metadata
-SHOWN = (b"x-request-id", b"x-session-id", b"x-ryz-group", b"x-ryz-session", b"idempotent-replayed")
+SHOWN = ("x-request-id", "x-session-id", "x-ryz-group", "x-ryz-session", "idempotent-replayed")
 _LONGEST_ID = 64
 
 
@@ -59,6 +59,16 @@ def add_request_headers(headers: Headers, call: InferenceCall, remaining_s: floa
         headers.setdefault(b"x-request-id", name.encode())
     if call.begins_session and call.is_chat:
         headers[b"x-session-mode"] = b"replace"
+
+
+def shown_metadata(fields: Mapping[bytes, bytes], names: Iterable[str]) -> list[tuple[str, str]]:
+    """Those headers of an answer as metadata; a value that is not printable ASCII is none, and left out."""
+    found = []
+    for name in names:
+        value = fields.get(name.encode(), b"").decode("latin-1")
+        if value and value.isascii() and value.isprintable():
+            found.append((name, value))
+    return found
 
 
 def peer_address(peer: str) -> tuple[str, int] | None:

@@ -38,7 +38,7 @@ class KeyCheck(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "Handler | None":
         """Returns the method's handler, or one that refuses the call."""
-        if not self._keyring.is_open and self._needs_key(handler_call_details.method):
+        if self._needs_key(handler_call_details.method):
             metadata = handler_call_details.invocation_metadata or ()
             given = dict(metadata).get("authorization", "")
             try:

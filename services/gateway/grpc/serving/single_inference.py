@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from urllib.parse import quote
 
 import msgspec
 import structlog
@@ -14,6 +15,7 @@ from services.gateway.grpc.serving.call_metadata import (
     add_request_headers,
     headers_of,
     peer_address,
+    shown_metadata,
 )
 from services.gateway.grpc.serving.door_parts import DoorParts
 from services.gateway.grpc.serving.grpc_calls import Context
@@ -47,9 +49,7 @@ class SingleInference:
         add_request_headers(headers, call, context.time_remaining())
         shown: Headers = {}
         (response,) = [part async for part in self.responses(call, headers, context.peer(), shown)]
-        context.set_trailing_metadata(
-            tuple((name.decode(), value.decode("latin-1")) for name, value in shown.items())
-        )
+        context.set_trailing_metadata(tuple(shown_metadata(shown, SHOWN)))
         return response
 
     async def responses(
@@ -63,7 +63,7 @@ class SingleInference:
             call: The request.
             headers: Of the HTTP route.
             peer: Of the caller, as gRPC names it.
-            shown: Takes the headers of the answer that callers are to see.
+            shown: Takes the headers of the answer.
             streamed: They are sent on a stream.
 
         Raises:
@@ -78,7 +78,7 @@ class SingleInference:
                     failure = failure_of_answer(answer.status, answer.headers, await answer.read())
                     served = failure.code != "model_not_found"
                     raise failure
-                shown.update({name: answer.headers[name] for name in SHOWN if name in answer.headers})
+                shown.update(answer.headers)
                 maker = ResponseMaker(call, shown.get(b"x-request-id", b"").decode())
                 if call.stream:
                     async for response in _streamed(maker, answer):
@@ -98,7 +98,7 @@ class SingleInference:
         """Deletes the session of a sequence that has ended."""
         key = [(b"authorization", headers[b"authorization"])] if b"authorization" in headers else []
         async with self._parts.inner.call(
-            f"/v1/sessions/{session_id}", headers=key, method="DELETE"
+            f"/v1/sessions/{quote(session_id, safe='')}", headers=key, method="DELETE"
         ) as answer:
             if answer.status not in {200, 204, 404}:
                 log.warning("the session of a sequence that ended is kept", status=answer.status)

@@ -22,6 +22,7 @@ from services.gateway.grpc.translation.inference_request import InferenceCall, r
 
 log = structlog.get_logger(__name__)
 
+_SHOWN = 1024  # characters of a name or an id that was refused
 _TRUE_ERRORS = "triton_grpc_error"  # metadata: the first error ends the stream with its status
 
 
@@ -80,7 +81,7 @@ class _OpenStream:
                 call = read_call(request)
             except Exception as error:
                 try:
-                    await self._fail(request.model_name, request.id, error)
+                    await self._fail(request.model_name[:_SHOWN], request.id[:_SHOWN], error)
                 finally:
                     self._slots.release()
                 continue

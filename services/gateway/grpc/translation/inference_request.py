@@ -4,6 +4,7 @@
 those of Triton's backends for vLLM and TensorRT-LLM; see docs/grpc.md.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from shared.errors import InvalidRequest, ModelNotFound
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 VERSION = "1"  # of every model
 OUTPUTS = ("text_output", "message", "finish_reason", "logprobs", "num_input_tokens", "num_output_tokens")
+_LONGEST_ID = 1024  # every response repeats it
 _OWN_FIELDS = ("model", "messages", "prompt", "stream")  # of the body; given by tensors of other names
 _UNSUPPORTED = {
     "return_context_logits": "logits are not sent",
@@ -76,6 +78,10 @@ def read_call(request: ModelInferRequest) -> InferenceCall:
         ModelNotFound: It asks for another version than there is.
     """
     check_version(request.model_name, request.model_version)
+    if len(request.id) > _LONGEST_ID:
+        raise InvalidRequest(
+            f"an `id` has at most {_LONGEST_ID} characters, got {len(request.id)}", param="id"
+        )
     tensors = read_tensors(request)
     parameters = {name: _value(name, parameter) for name, parameter in request.parameters.items()}
     stream = _flag(tensors.pop("stream", None), default=False)
@@ -215,6 +221,8 @@ def _add(fields: dict[str, Any], name: str, value: object) -> None:
         raise InvalidRequest(f"`{name}` is not supported: {_UNSUPPORTED[name]}", param=name)
     if field in IGNORED or name in _UNSUPPORTED or (name == "beam_width" and value == 1):
         return
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number
+        raise InvalidRequest(f"`{name}` needs a finite number, got {value}", param=name)
     if field in _OWN_FIELDS or field in fields:
         raise InvalidRequest(f"`{name[:64]}` cannot be given here, or is given twice", param=name[:64])
     fields[field] = value

@@ -84,6 +84,20 @@ async def test_connections_are_counted() -> None:
         assert await asked(three) is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_a_silent_connection_is_closed_and_garbage_is_none() -> None:
+    async with running_gateway(grpc_port=free_port(), http_tls_handshake_s=0.2) as gateway:
+        silent, writer = await asyncio.open_connection("127.0.0.1", gateway.grpc_port)
+        other, speaking = await asyncio.open_connection("127.0.0.1", gateway.grpc_port)
+        speaking.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(10):
+            await silent.read()  # returns at the end of the connection
+            await other.read()
+        for end in (writer, speaking):
+            end.close()
+        async with bare_client(gateway) as client:
+            assert (await client.infer(text_request())).model_name == "demo"
+
+
 async def test_calls_of_a_connection_and_requests_of_a_stream_wait(gateway: Gateway) -> None:
     gateway.fleet.requests.clear()
     async with bare_client(gateway) as client:

@@ -196,7 +196,13 @@ async def test_what_is_cancelled_is_free_at_the_leader() -> None:
         await gateway.wait_idle()
         measured = gateway.leader_metric
         assert measured is not None
-        await eventually(lambda: measured("requests_total", outcome="cancelled") == 5)
+
+        def ended(outcome: str) -> float:
+            return measured("requests_total", outcome=outcome)
+
+        # the leader keeps the deadline as well, and may be first
+        await eventually(lambda: ended("cancelled") + ended("deadline_exceeded") == 5)
+        assert ended("cancelled") >= 4
 
 
 @pytest.mark.parametrize(("code", "calls"), [("poison", 1), ("invalid_request", 3)])

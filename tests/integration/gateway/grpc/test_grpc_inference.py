@@ -88,13 +88,14 @@ async def test_a_chat_has_its_message_and_session(gateway: Gateway, client: Any)
     assert session is not None
     assert (session.session_id, session.given, session.mode) == ("s-1", True, "replace")
     sessions = gateway.fleet.sessions
-    sessions.records["default", "12"] = SessionRecord(
-        session_id="12", tenant="default", model="demo", version=1
-    )
-    await client.infer("demo", [chat()], sequence_id=12)
-    assert ("default", "12") in sessions.records
-    await client.infer("demo", [chat()], sequence_id=12, sequence_end=True)
-    assert ("default", "12") not in sessions.records
+    for name in ("12", "é/?#"):
+        sessions.records["default", name] = SessionRecord(
+            session_id=name, tenant="default", model="demo", version=1
+        )
+        await client.infer("demo", [chat()], sequence_id=name)
+        assert ("default", name) in sessions.records
+        await client.infer("demo", [chat()], sequence_id=name, sequence_end=True)
+        assert ("default", name) not in sessions.records
     plain = await client.infer("demo", [chat()])
     assert plain.as_numpy("message") is None
 

@@ -1,9 +1,13 @@
 """Requests become calls of HTTP routes, by names that people know; what cannot be done is told."""
 
 import json
+import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from services.gateway.grpc.protocol.inference_pb2 import ModelInferRequest
 from services.gateway.grpc.serving.call_metadata import add_request_headers, headers_of, peer_address
@@ -16,8 +20,8 @@ TYPES = {str: "BYTES", bool: "BOOL", int: "INT64", float: "FP64"}
 
 def request(parameters: dict[str, Any] | None = None, **inputs: Any) -> ModelInferRequest:
     made = ModelInferRequest(model_name="demo", id="7")
-    for name, given in inputs.items():
-        values = given if isinstance(given, list) else [given]
+    for name, elements in inputs.items():
+        values = elements if isinstance(elements, list) else [elements]
         kind = type(values[0])
         tensor = made.inputs.add(name=name, datatype=TYPES[kind], shape=[len(values)])
         data = [value.encode() if kind is str else value for value in values]
@@ -137,6 +141,8 @@ def test_a_sequence_is_a_session() -> None:
         (request(text_input="a", temperature=[0.1, 0.2]), "`temperature` needs one element"),
         (request(text_input="a", stream=1), "`stream` needs one element of BOOL"),
         (request(text_input="a", return_context_logits=True), "logits are not sent"),
+        (request(text_input="a", temperature=math.nan), "`temperature` needs a finite number"),
+        (request({"top_p": math.inf}, text_input="a"), "`top_p` needs a finite number"),
         (request({"timeout": "x"}, text_input="a"), "`timeout` needs a number"),
         (request({"logit_bias": "{"}, text_input="a"), "`logit_bias` needs JSON"),
     ],
@@ -161,6 +167,35 @@ def test_versions_outputs_and_empty_parameters() -> None:
     empty.parameters["x"].SetInParent()
     with pytest.raises(InvalidRequest, match="`x` has no value"):
         read_call(empty)
+
+
+names = st.sampled_from(
+    ["text_input", "messages", "stream", "sampling_parameters", "max_tokens", "stop_words", "seed", "x", ""]
+)
+shapes = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3), max_size=4)
+raws = st.binary(max_size=24) | st.text(max_size=8).map(
+    lambda text: len(text.encode()).to_bytes(4, "little") + text.encode()
+)
+tensors = st.tuples(names, st.sampled_from(["BYTES", "BOOL", "INT32", "FP32", "UINT64", "?"]), shapes, raws)
+values = st.one_of(
+    st.text(max_size=8), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.just("[1, {}]")
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(tensors, max_size=4), st.dictionaries(names, values, max_size=3), st.booleans())
+def test_any_message_is_read_or_refused(
+    inputs: list[tuple[str, str, list[int], bytes]], parameters: dict[str, Any], raw: bool
+) -> None:
+    made = request(parameters)
+    for name, datatype, shape, data in inputs:
+        tensor = made.inputs.add(name=name, datatype=datatype, shape=shape)
+        if raw:
+            made.raw_input_contents.append(data)
+        else:
+            tensor.contents.bytes_contents.append(data)
+    with suppress(InvalidRequest, ModelNotFound):
+        json.loads(read_call(made).body)
 
 
 def test_metadata_and_peers() -> None:
