@@ -7,6 +7,7 @@ own. Architectures and keys that are not known here are refused by name.
 from typing import Any
 
 from services.worker.gguf.architectures.base import GgufArchitecture, decoder_fields
+from services.worker.gguf.architectures.deepseek import DEEPSEEK
 from services.worker.gguf.architectures.gated import GATED
 from services.worker.gguf.architectures.layer_norms import LAYER_NORMS
 from services.worker.gguf.architectures.mixtures import MIXTURES
@@ -16,7 +17,7 @@ from services.worker.gguf.header_bytes import BadGguf
 from services.worker.gguf.metadata_fields import MetadataFields
 from services.worker.json_files import shown
 
-ARCHITECTURES: dict[str, GgufArchitecture] = GATED | LAYER_NORMS | OLDER | MIXTURES
+ARCHITECTURES: dict[str, GgufArchitecture] = GATED | LAYER_NORMS | OLDER | MIXTURES | DEEPSEEK
 
 
 def architecture_of(file: GgufFile) -> GgufArchitecture:

@@ -18,6 +18,7 @@ from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.checkpoint.weight_source import WeightSource
 from services.worker.engine.collectives.base import SingleRank
+from services.worker.engine.config.layer_config import ExpertsConfig
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.gguf.gguf_config import ARCHITECTURES
@@ -27,16 +28,23 @@ Floats = NDArray[np.float32]
 Keys = dict[str, Any]
 
 
-def write_family_gguf(directory: Path, target: Path, architecture: str) -> Path:
-    """Writes a model without a tokenizer, in F32."""
+def write_family_gguf(directory: Path, target: Path, architecture: str, *, joined: bool = False) -> Path:
+    """Writes a model without a tokenizer, in F32.
+
+    With `joined`, keys and values of latent attention are stored together, as before 2025.
+    """
     config, fields = read_config(directory), json.loads((directory / "config.json").read_text())
     writer = GGUFWriter(target, architecture)
-    for key, value in (_common(config) | _OWN[architecture](config, fields)).items():
+    keys = _common(config) | _OWN[architecture](config, fields)
+    for key, value in (_joined(keys, config) if joined else keys).items():
         _add(writer, f"{architecture}.{key}", value)
     names = gguf_names(ARCHITECTURES[architecture])
     with open_checkpoint(directory) as checkpoint:
         source = open_source(checkpoint, config, SingleRank())
-        views = names.views(config, _chosen(architecture, config))
+        chosen = _chosen(architecture, config)
+        if joined:
+            chosen |= {f"blk.{layer}.attn_kv_b.weight" for layer in range(config.num_layers)}
+        views = names.views(config, chosen)
         for name, values in _stored(config, source, views).items():
             writer.add_tensor(name, values)
     scaling = fields.get("rope_parameters") or {}
@@ -67,6 +75,8 @@ def _stored(config: ModelConfig, source: WeightSource, views: dict[str, TensorVi
         part = whole if view.index is None else whole[view.index : view.index + 1]
         if view.index is not None:
             part = part[0] if part.ndim > 1 else part
+        if view.transposed:
+            part = part.T
         rows = [view.stored_row(row) for row in _paired(view, len(values))]
         part[rows] = values
     return stored
@@ -198,6 +208,55 @@ def _olmoe(config: ModelConfig, fields: Keys) -> Keys:
     return keys | ({"attention.clamp_kqv": fields["clip_qkv"]} if fields.get("clip_qkv") else {})
 
 
+def _grouped(config: ModelConfig, fields: Keys) -> Keys:
+    layer = config.layers[-1].mlp
+    assert isinstance(layer, ExpertsConfig)
+    keys = _experts(config, {"num_local_experts": layer.count} | fields) | {
+        "feed_forward_length": fields["intermediate_size"],
+        "expert_shared_count": fields["n_shared_experts"],
+        "expert_weights_scale": fields["routed_scaling_factor"],
+        "expert_weights_norm": layer.normalize,
+        "expert_gating_func": 2 if layer.scoring == "sigmoid" else 1,
+        "leading_dense_block_count": fields["first_k_dense_replace"],
+    }
+    groups = {"expert_group_count": layer.groups, "expert_group_used_count": layer.chosen_groups}
+    return keys | (groups if layer.groups > 1 else {})
+
+
+def _glm4_moe(config: ModelConfig, fields: Keys) -> Keys:
+    return _grouped(config, fields)
+
+
+def _deepseek2(config: ModelConfig, fields: Keys) -> Keys:
+    """Keys and values of heads apart, as the converter stores them since 2025."""
+    rank, rope_dim = fields["kv_lora_rank"], fields["qk_rope_head_dim"]
+    keys = _grouped(config, fields) | {
+        "attention.head_count_kv": 1,
+        "attention.kv_lora_rank": rank,
+        "attention.key_length": rank + rope_dim,
+        "attention.value_length": rank,
+        "attention.key_length_mla": fields["qk_nope_head_dim"] + rope_dim,
+        "attention.value_length_mla": fields["v_head_dim"],
+    }
+    if fields["q_lora_rank"]:
+        keys["attention.q_lora_rank"] = fields["q_lora_rank"]
+    scaling = fields.get("rope_parameters") or {}
+    if scaling.get("rope_type") == "yarn":
+        keys |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": scaling["factor"],
+            "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
+            "rope.scaling.yarn_log_multiplier": 0.1 * scaling["mscale_all_dim"],
+        }
+    return keys
+
+
+def _joined(keys: Keys, config: ModelConfig) -> Keys:
+    for kind in ("key", "value"):
+        keys[f"attention.{kind}_length"] = keys.pop(f"attention.{kind}_length_mla")
+    return keys | {"attention.head_count_kv": config.num_heads}
+
+
 _FUSED = {"gpt2", "gptneox", "falcon", "mpt", "phi3"}
 
 _OWN: dict[str, Callable[[ModelConfig, Keys], Keys]] = {
@@ -228,4 +287,7 @@ _OWN: dict[str, Callable[[ModelConfig, Keys], Keys]] = {
     "olmoe": _olmoe,
     "granitemoe": _granite_moe,
     "gpt-oss": _experts,
+    "bitnet": _none,
+    "glm4moe": _glm4_moe,
+    "deepseek2": _deepseek2,
 }

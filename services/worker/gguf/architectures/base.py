@@ -28,6 +28,7 @@ class GgufArchitecture:
             `attn_norm`.
         without: Fields of all decoders that a config of this family does not have; their values are those
             that follow from its other fields.
+        later_layers: Files may have layers beyond the last, which are not read.
     """
 
     variant: Callable[[MetadataFields], Config]
@@ -36,6 +37,7 @@ class GgufArchitecture:
     mlp_norm: str = "ffn_norm"
     input_norm: str = "attn_norm"
     without: tuple[str, ...] = ()
+    later_layers: bool = False
 
 
 def decoder_fields(fields: MetadataFields) -> Config:

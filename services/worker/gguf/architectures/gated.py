@@ -191,6 +191,15 @@ def _chatglm(fields: MetadataFields) -> Config:
     }
 
 
+def _bitnet(fields: MetadataFields) -> Config:
+    """With the activation that llama.cpp computes; Microsoft's later models have no architecture there."""
+    return with_rope(fields) | {
+        "architectures": ["BitNetForCausalLM"],
+        "model_type": "bitnet",
+        "hidden_act": "silu",
+    }
+
+
 GATED = {
     "llama": GgufArchitecture(_llama, interleaved_heads=True),
     "qwen2": GgufArchitecture(_qwen2),
@@ -203,5 +212,6 @@ GATED = {
     "olmo2": GgufArchitecture(_olmo2),
     "exaone4": GgufArchitecture(_exaone4),
     "glm4": GgufArchitecture(_glm4, interleaved_heads=True, fused_gate=True),
+    "bitnet": GgufArchitecture(_bitnet),
     "chatglm": GgufArchitecture(_chatglm, interleaved_heads=True, fused_gate=True),
 }

@@ -10,6 +10,7 @@ import torch
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import SingleRank
+from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.config.whole_norms import with_whole_norms
 from services.worker.gguf.gguf_config import ARCHITECTURES
@@ -66,6 +67,9 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
         "gpt_oss",
         {"layer_types": kinds(3, 2), "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     ),
+    "bitnet": ("bitnet", {"hidden_act": "silu", "tie_word_embeddings": True}),
+    "glm4moe": ("glm4_moe", {}),
+    "deepseek2": ("deepseek_v2", {}),
 }
 _ELSEWHERE = {"qwen2", "qwen3"}  # `checkpoint/test_engine_gguf.py`, with all forms of positions
 
@@ -75,6 +79,9 @@ def test_every_architecture_of_gguf_is_in_the_table() -> None:
 
 
 VARIANTS = {
+    "deepseek2, lite": ("deepseek2", "deepseek_v2, lite", {}),
+    "deepseek2, joined": ("deepseek2", "deepseek_v3", {}),
+    "deepseek2, v3": ("deepseek2", "deepseek_v3", {}),
     "phi3, long": ("phi3", "phi3, long", {}),
     "phi3, partial": ("phi3", "phi3, partial", {}),
     "falcon, new": ("falcon", "falcon, new", {}),
@@ -89,7 +96,7 @@ def test_a_file_is_the_model_of_the_directory(variant: str, tmp_path: Path) -> N
     architecture, name, changes = VARIANTS.get(variant) or (variant, *FILES[variant])
     entry = ENTRIES[name]
     directory = save_model(replace(entry, fields=entry.fields | changes), tmp_path / "m")
-    path = write_family_gguf(directory, tmp_path / "m.gguf", architecture)
+    path = write_family_gguf(directory, tmp_path / "m.gguf", architecture, joined="joined" in variant)
     config, wanted = read_config(path), with_whole_norms(read_config(directory))
     assert config == wanted
     with open_checkpoint(path) as one, open_checkpoint(directory) as other:
@@ -98,3 +105,12 @@ def test_a_file_is_the_model_of_the_directory(variant: str, tmp_path: Path) -> N
         for tensor in given.tensors:
             shift = offset if tensor.endswith("norm.weight") else 0.0
             assert torch.equal(stored.read(tensor), given.read(tensor) + shift), tensor
+
+
+def test_experts_whose_groups_the_file_does_not_tell_are_refused(tmp_path: Path) -> None:
+    entry = ENTRIES["deepseek_v3"]
+    fields = {"n_routed_experts": 256, "moe_intermediate_size": 4, "n_group": 1, "topk_group": 1}
+    directory = save_model(replace(entry, fields=entry.fields | fields), tmp_path / "m")
+    path = write_family_gguf(directory, tmp_path / "m.gguf", "deepseek2")
+    with pytest.raises(ModelError, match=r"expert_group_count` must be given.*convert the model anew"):
+        read_config(path)

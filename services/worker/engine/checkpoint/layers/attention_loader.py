@@ -89,12 +89,15 @@ def _latent(
 ) -> LatentWeights:
     norm = NormConfig(eps=latent.eps)
     queries = _rows(own, latent.plain_dim + latent.rope_dim)
-    kv = _rows(own, latent.plain_dim + latent.value_dim)
 
     def whole(module: str) -> Tensor:
         weight = source.load_replicated(f"{name}.{module}.weight")
         return weight.to(dtype or source.dtype_of(f"{name}.{module}.weight"))
 
+    # keys and values of a head, one head after the other
+    heads_kv = [
+        TensorRows(f"{name}.{part}_b_proj.{head}.weight", slice(None)) for head in own for part in "kv"
+    ]
     has_rank = latent.query_rank > 0
     query_a = whole("q_a_proj") if has_rank else None
     query_a_norm = source.load_norm(f"{name}.q_a_norm", norm) if has_rank else None
@@ -105,5 +108,5 @@ def _latent(
         query_b=source.read(query_b, queries, dtype=dtype),
         kv_a=whole("kv_a_proj"),
         kv_a_norm=source.load_norm(f"{name}.kv_a_norm", norm),
-        kv_b=source.read(f"{name}.kv_b_proj.weight", kv, dtype=dtype),
+        kv_b=source.read_rows(heads_kv, dtype),
     )

@@ -122,7 +122,9 @@ def _latent(config: ModelConfig, attention: AttentionConfig) -> Iterator[_Part]:
         yield from _linear("self_attn.q_proj", queries, hidden)
     yield from _linear("self_attn.kv_a_proj", latent.rank + latent.rope_dim, hidden)
     yield from _norm("self_attn.kv_a_norm", norm, latent.rank)
-    yield from _linear("self_attn.kv_b_proj", heads * (latent.plain_dim + latent.value_dim), latent.rank)
+    for head in range(heads):
+        yield from _linear("self_attn.k_b_proj.{}", latent.plain_dim, latent.rank, item=head)
+        yield from _linear("self_attn.v_b_proj.{}", latent.value_dim, latent.rank, item=head)
     yield from _linear("self_attn.o_proj", hidden, heads * latent.value_dim, attention.output_bias)
 
 

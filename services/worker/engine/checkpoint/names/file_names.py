@@ -23,6 +23,7 @@ class Place:
         parts: The canonical modules that are fused in it, from the first rows to the last; none: it alone.
         by_kv_head: The parts' rows come KV head by KV head: its queries, its keys, its values.
         alternating: The parts' rows take turns.
+        by_item: The parts' rows come head by head, or expert by expert.
         transposed: Matrices are stored as [in, out].
         stacked: The first dimension is that of experts or heads.
         suffixes: What follows the name, for a weight and for a bias.
@@ -32,6 +33,7 @@ class Place:
     parts: tuple[str, ...] = ()
     by_kv_head: bool = False
     alternating: bool = False
+    by_item: bool = False
     transposed: bool = False
     stacked: bool = False
     suffixes: tuple[str, str] = (".weight", ".bias")
@@ -124,6 +126,9 @@ def _view(
         total, before = sum(sizes), sum(sizes[: place.parts.index(tensor.module)])
         units = kv_heads if place.by_kv_head else rows if place.alternating else 1
         width, first, stride = rows // units, before // units, total // units
+        if place.by_item:
+            first, total = before + tensor.item * total, total * count
+            width = stride = rows
     shape: tuple[int, ...] = (total, *tensor.shape[1:])
     transposed = place.transposed and len(shape) == 2
     if transposed:

@@ -4,6 +4,7 @@ from services.worker.engine.checkpoint.names.file_names import FileNames, Place
 from services.worker.gguf.architectures.base import GgufArchitecture
 
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+HEADS_KV = ("self_attn.k_b_proj.{}", "self_attn.v_b_proj.{}")
 _GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 
 _MODULES = {
@@ -19,6 +20,11 @@ _MODULES = {
     "self_attn.k_norm": "attn_k_norm",
     "self_attn.sinks": "attn_sinks.weight",
     "self_attn.output_norm": "attn_sub_norm",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_a_norm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj": "attn_kv_a_mqa",
+    "self_attn.kv_a_norm": "attn_kv_a_norm",
     "mlp.inner_norm": "ffn_sub_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
@@ -52,8 +58,19 @@ def gguf_names(architecture: GgufArchitecture) -> FileNames:
     modules["input_norm"] = tuple(
         Place(name) for name in dict.fromkeys((architecture.input_norm, "attn_norm"))
     )
+    modules |= {
+        part: (
+            Place(stored, stacked=True, transposed=part == HEADS_KV[0]),
+            Place("attn_kv_b", HEADS_KV, by_item=True),
+        )
+        for part, stored in zip(HEADS_KV, ("attn_k_b", "attn_v_b"), strict=True)
+    }
     if architecture.fused_gate:
         modules |= {name: (Place("ffn_up", _GATE_UP),) for name in _GATE_UP}
     return FileNames(
-        modules=modules, layer="blk.{}.", interleaved=architecture.interleaved_heads, ignored=_IGNORED
+        modules=modules,
+        layer="blk.{}.",
+        interleaved=architecture.interleaved_heads,
+        ignored=_IGNORED,
+        later_layers=architecture.later_layers,
     )

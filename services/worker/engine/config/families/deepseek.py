@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+from services.worker.engine.checkpoint.names.file_names import Place
 from services.worker.engine.config.families.decoder import (
     MAX_HEAD_DIM,
     MAX_HIDDEN,
@@ -20,7 +21,7 @@ from services.worker.engine.config.families.mixtures import (
     read_experts,
     with_shared,
 )
-from services.worker.engine.config.families.names import SHARED_EXPERTS
+from services.worker.engine.config.families.names import HEADS_KV, SHARED_EXPERTS
 from services.worker.engine.config.json_fields import JsonFields
 from services.worker.engine.config.layer_config import (
     AttentionConfig,
@@ -117,6 +118,7 @@ _NAMES = replace(
             "self_attn.kv_a_proj": "self_attn.kv_a_proj_with_mqa",
             "self_attn.kv_a_norm": "self_attn.kv_a_layernorm",
             "self_attn.q_a_norm": "self_attn.q_a_layernorm",
+            **{part: Place("self_attn.kv_b_proj", HEADS_KV, by_item=True) for part in HEADS_KV},
         }
     ),
     interleaved=True,

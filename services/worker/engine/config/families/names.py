@@ -4,6 +4,8 @@ from services.worker.engine.checkpoint.names.file_names import FileNames, Place
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+# of latent attention: what makes each head's keys and values
+HEADS_KV = ("self_attn.k_b_proj.{}", "self_attn.v_b_proj.{}")
 EXPERT_GATE_UP = ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj")
 
 _SAME = (
@@ -16,7 +18,7 @@ _SAME = (
         "self_attn.k_norm",
     ),
     *(*QKV, *GATE_UP, "mlp.down_proj", "mlp.experts.{}.down_proj", *EXPERT_GATE_UP),
-    *("self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.kv_b_proj", "self_attn.sinks"),
+    *("self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.sinks"),
 )
 
 LLAMA = FileNames(
