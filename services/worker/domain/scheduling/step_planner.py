@@ -5,6 +5,7 @@ Sequences on trial (`crash_trials.py`) get steps of their own.
 
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.scheduling.admission import Admission
+from services.worker.domain.scheduling.background import has_background, is_background, others_begin
 from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.prefill_shares import share_budget
@@ -59,14 +60,27 @@ class StepPlanner:
 
     def _plan_mixed(self, draft: StepDraft) -> None:
         """Plans all sequences that may be computed together; those on trial may not."""
-        prefilling, num_run = self._plan_decodes(draft)
+        alone = self._others_begin()
+        prefilling, num_run = self._plan_decodes(draft, alone=alone)
         num_decodes = len(draft.chunks)
         rest = self._throttle.prompt_budget(self._limits.token_budget - num_decodes - num_run, num_decodes)
         self._admission.admit(prefilling, rest)
         if self._trials.sequences:
             prefilling = [sequence for sequence in prefilling if not self._trials.is_on(sequence)]
+        if prefilling and is_background(prefilling[-1]):
+            if is_background(prefilling[0]):  # a request may come during the step
+                rest = self._throttle.prompt_budget(rest, max(1, num_decodes))
+            else:
+                prefilling = [sequence for sequence in prefilling if not is_background(sequence)]
         for sequence, count in share_budget(prefilling, rest):
             draft.add_chunk(sequence, count)
+
+    def _others_begin(self) -> bool:
+        """Returns whether background sequences stand still in this step, for the prompts of others."""
+        if not has_background(self._running) or self._trials.sequences:
+            return False
+        self._admission.admit([], self._limits.token_budget)  # those who wait, before anything is planned
+        return others_begin(self._running)
 
     def _plan_in_turns(self, draft: StepDraft) -> None:
         """Plans by turns a step of one request that is on trial, and one of all others."""
@@ -103,8 +117,12 @@ class StepPlanner:
         draft.add_chunk(sequence, count)
         return count
 
-    def _plan_decodes(self, draft: StepDraft) -> tuple[list[Sequence], int]:
+    def _plan_decodes(self, draft: StepDraft, *, alone: bool = False) -> tuple[list[Sequence], int]:
         """Plans one token of each sequence that decodes, and the tokens that its grammar forces after it.
+
+        Args:
+            draft: Gets the chunks.
+            alone: Background sequences, which come last, stand still.
 
         Returns:
             The sequences whose prompts are being computed, and how many forced tokens were planned.
@@ -116,6 +134,8 @@ class StepPlanner:
         while index < len(running):
             sequence = running[index]
             index += 1
+            if alone and is_background(sequence):
+                break
             if sequence.fetching or (trials is not None and trials.is_on(sequence)):
                 continue
             start, pending, known = sequence.planned, sequence.pending, len(sequence.tokens)

@@ -1,0 +1,56 @@
+"""Background sequences stand still while the prompt of another request is computed, and go on after it."""
+
+import random
+
+from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from shared.messages.base import BACKGROUND_PRIORITY
+from tests.kits.worker.scheduler import compute, make, step
+
+
+def build(blocks: int = 64, budget: int = 32, running: int = 16) -> Scheduler:
+    return Scheduler(BlockManager(blocks), SchedulerLimits(budget, running, 64))
+
+
+def test_they_stand_still_while_another_prompt_is_computed() -> None:
+    scheduler = build()
+    for number in range(3):
+        scheduler.add(make(f"b{number}", 4, 50, arrival=number, priority=BACKGROUND_PRIORITY))
+    step(scheduler)
+    assert len(scheduler.plan().slices) == 3
+    scheduler = build()
+    lines = [make(f"b{n}", 4, 50, arrival=n, priority=BACKGROUND_PRIORITY) for n in range(3)]
+    for line in lines:
+        scheduler.add(line)
+    step(scheduler)
+    scheduler.add(make("chat", 70, 3, arrival=9))
+    for tokens in (32, 32, 6):
+        plan = scheduler.plan()
+        assert [(len(part.token_ids), part.sample) for part in plan.slices] == [(tokens, tokens == 6)]
+        scheduler.apply(compute(plan))
+    assert len(scheduler.plan().slices) == 4  # all decode
+
+
+def test_all_end_under_random_arrivals() -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        scheduler = build(blocks=24, budget=16, running=6)
+        left = [
+            make(
+                f"r{n}",
+                rng.randint(1, 60),
+                rng.randint(1, 20),
+                arrival=n,
+                priority=rng.choice([0, BACKGROUND_PRIORITY, BACKGROUND_PRIORITY]),
+            )
+            for n in range(30)
+        ]
+        ended = 0
+        for _ in range(3000):
+            if left and rng.random() < 0.3:
+                scheduler.add(left.pop())
+            ended += sum(advance.finish_reason is not None for advance in step(scheduler))
+            scheduler.check_invariants()
+            if not left and not scheduler.has_work:
+                break
+        assert ended == 30, seed
