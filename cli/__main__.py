@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from cli.batch.batch_commands import app as batch
 from cli.bus_users.commands import app as bus_users
 from cli.chat.chat_command import chat
 from cli.console import INTERRUPTED, CommandError, err, out
@@ -47,6 +48,7 @@ app = typer.Typer(
 for command in (up, down, chat, status, logs, explain, train_demo):
     app.command(name=command.__name__.replace("_", "-"))(command)
 app.add_typer(sessions, name="sessions")
+app.add_typer(batch, name="batch")
 app.add_typer(groups, name="groups")
 app.add_typer(models, name="models")
 app.add_typer(bus_users, name="bus-users")

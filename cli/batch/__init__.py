@@ -1,0 +1,1 @@
+"""`ryz batch`: files of requests that run when there is room."""
