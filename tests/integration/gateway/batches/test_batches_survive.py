@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -75,12 +76,12 @@ async def test_the_same_line_has_the_same_answer(gateway: BatchGateway) -> None:
     """Other doors have what they had; embeddings and responses run as well."""
     client = gateway.client()
     lines = []
-    for number, (url, body) in enumerate(
-        (
-            ("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 3}),
-            ("/v1/completions", {"prompt": "c", "max_tokens": 3, "n": 2, "logprobs": 1}),
-        )
-    ):
+    bodies: list[dict[str, Any]] = [
+        {"prompt": ["a", "b"], "max_tokens": 3},
+        {"prompt": "c", "max_tokens": 3, "n": 2, "logprobs": 1},
+    ]
+    for number, body in enumerate(bodies):
+        url = "/v1/completions"
         line = {"custom_id": str(number), "method": "POST", "url": url, "body": {"model": "demo"} | body}
         lines.append(json.dumps(line))
     batch = await submitted(client, "\n".join(lines).encode(), endpoint="/v1/completions")
