@@ -82,8 +82,8 @@ async def test_the_same_line_has_the_same_answer(gateway: BatchGateway) -> None:
     ]
     for number, body in enumerate(bodies):
         url = "/v1/completions"
-        line = {"custom_id": str(number), "method": "POST", "url": url, "body": {"model": "demo"} | body}
-        lines.append(json.dumps(line))
+        request = {"custom_id": str(number), "method": "POST", "url": url, "body": {"model": "demo"} | body}
+        lines.append(json.dumps(request))
     batch = await submitted(client, "\n".join(lines).encode(), endpoint="/v1/completions")
     done = await ended(client, batch.id)
     found = {
