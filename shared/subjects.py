@@ -47,6 +47,7 @@ FILES_BUCKET = "ryz-files"  # of the object store, as `nats object ls` shows it
 FILES_STREAM = f"OBJ_{FILES_BUCKET}"
 
 ROUTER_QUEUE = "router"
+GATEWAY_QUEUE = "gateway"
 KVSTATE_QUEUE = "kvstate"
 TOKENIZE_QUEUE = "tokenize"  # the leaders of a model
 
@@ -156,6 +157,19 @@ def drain(group: str) -> str:
 def heartbeat(group: str) -> str:
     """Returns the subject for the `Heartbeat` of a leader; routers listen on `HEARTBEAT_ALL`."""
     return f"{PREFIX}.heartbeat.{token(group)}"
+
+
+def batch_calls(caller: Caller | None = None) -> tuple[str, str]:
+    """Returns the patterns for calls about files and batches; the queue group of the gateways listens."""
+    return f"{_callers(caller)}.files.*", f"{_callers(caller)}.batches.*"
+
+
+def batch_call(name: str, caller: Caller | None = None) -> str:
+    """Returns the subject of such a call.
+
+    Names: `files.put`, `files.join`, `files.read`, `files.query`, `batches.create`, `batches.query`.
+    """
+    return f"{_callers(caller)}.{name}"
 
 
 def batch_record(tenant: str, batch_id: str) -> str:

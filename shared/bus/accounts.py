@@ -86,7 +86,11 @@ _GATEWAY = BusAccount(
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
         DELIVERED, *TOKENIZE, *RESPONSE_CALLS, *BATCHES,
     ),
-    read=(subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.HEARTBEAT_ALL),
+    read=(
+        subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.HEARTBEAT_ALL,
+        *(_member(subject, subjects.GATEWAY_QUEUE) for subject in subjects.batch_calls()),
+        *(_member(subject, subjects.GATEWAY_QUEUE) for subject in subjects.batch_calls(ANY_CALLER)),
+    ),
     answers=True,
 )  # fmt: skip
 _ROUTER = BusAccount(
@@ -153,7 +157,7 @@ SERVICES: Mapping[str, BusAccount] = {
 def outside(caller: Caller) -> BusAccount:
     """Returns the account of a service outside.
 
-    It may have text generated and tokenized for its tenant, and ask for the list of models.
+    It may have text generated and tokenized for its tenant, run batches, and ask for the list of models.
     """
     return BusAccount(
         caller.user,
@@ -166,6 +170,7 @@ def outside(caller: Caller) -> BusAccount:
             _all(subjects.tokenize("_", caller)),
             _all(subjects.detokenize("_", caller)),
             subjects.models(caller),
+            *subjects.batch_calls(caller),
         ),
     )
 

@@ -45,6 +45,15 @@ FAILED = m.Failed(
     request_id="r-1", attempt=1, seq=2, code="overloaded", message="full", data={"retry_after_s": 1.5},
     resumable=True,
 )  # fmt: skip
+FILE = m.FileFacts(
+    file_id="file-a", filename="in.jsonl", purpose="batch", num_bytes=9, created_s=17, expires_s=18
+)
+PROBLEM = m.BatchProblem(code="invalid_json_line", message="not parseable", line=3)
+BATCH = m.BatchFacts(
+    batch_id="batch_a", endpoint="/v1/embeddings", input_file_id="file-a", state="completed", created_s=17,
+    expires_s=18, paused=True, total=3, completed=2, failed=1, output_file_id="file-b",
+    error_file_id="file-c", times={"completed": 19}, metadata={"a": "b"}, problems=[PROBLEM],
+)  # fmt: skip
 CALL = m.ToolCall(call_id="call_1", name="weather", arguments='{"city": "Oslo"}')
 MOMENT = m.Moment(name="decided", at_us=1_700_000_000_000_000, data={"group": "g0"})
 TIMELINE = m.Timeline(request_id="report-7-1", attempt=1, left_out=2, moments=[MOMENT])
@@ -194,6 +203,21 @@ EXAMPLES: list[m.Wire] = [
     m.SessionRouteQuery(tenant="acme", session_id="s1", model="demo"),
     m.SessionRoute(home="g0", pinned_group="g1", last_group="g2", groups={"g0": "ready"}),
     RESPONSE,
+    m.FilePut(data=b"a line", filename="in.jsonl", purpose="user_data", tenant="acme"),
+    m.FileJoin(file_ids=["file-a", "file-b"], filename="in.jsonl", purpose="user_data", tenant="acme"),
+    m.FileRead(file_id="file-a", start=7, tenant="acme"),
+    FILE,
+    m.FileBytes(file=FILE, data=b"a line"),
+    m.FileQuery(action="list", file_id="file-a", purpose="batch", tenant="acme"),
+    m.FilesFound(files=[FILE], more=True),
+    PROBLEM,
+    BATCH,
+    m.BatchCreate(
+        input_file_id="file-a", endpoint="/v1/embeddings", completion_window="1h", metadata={"a": "b"},
+        tenant="acme",
+    ),
+    m.BatchQuery(action="cancel", batch_id="batch_a", tenant="acme"),
+    m.BatchesFound(batches=[BATCH], more=True),
     m.ResponsePut(record=RESPONSE, is_new=False, owner="gateway-1", lease_ms=15_000),
     m.ResponseStored(stored=True, dropped=2),
     m.ResponseGet(tenant="acme", response_id="resp_1"),

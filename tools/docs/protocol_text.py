@@ -24,6 +24,7 @@ def _each(pattern: str, name: str) -> str:
 
 ROUTERS = f"routers, queue group `{subjects.ROUTER_QUEUE}`"
 KVSTATE = f"kvstate, queue group `{subjects.KVSTATE_QUEUE}`"
+GATEWAYS = f"gateways, queue group `{subjects.GATEWAY_QUEUE}`"
 LEADERS = f"leaders of the model, queue group `{subjects.TOKENIZE_QUEUE}`"
 REPLY_TO = "the request's `reply_to`"
 LEADER = "the group's leader"
@@ -39,7 +40,8 @@ SUBJECTS = [
     SubjectRow(f"`{subjects.ATTACH}`", "Attach, answered by Attached", "callers", "all leaders"),
     SubjectRow(
         f"`{subjects.TENANTS}<tenant>.<user>.generate.<model>`; there, too, `resend.<group>`, "
-        "`cancel.<group>`, `cancel`, `tokenize.<model>`, `detokenize.<model>` and `models`",
+        "`cancel.<group>`, `cancel`, `tokenize.<model>`, `detokenize.<model>`, `models`, `files.*`, "
+        "`batches.*`",
         "as above",
         "services outside",
         "as above",
@@ -53,7 +55,20 @@ SUBJECTS = [
         "callers",
         LEADERS,
     ),
-    SubjectRow(_each(subjects.HEARTBEAT_ALL, "group"), "Heartbeat", "leaders", "all routers"),
+    *(
+        SubjectRow(f"`{subjects.batch_call(name)}`", message, "callers", GATEWAYS)
+        for name, message in (
+            ("files.put", "FilePut, answered by FilesFound"),
+            ("files.join", "FileJoin, answered by FilesFound"),
+            ("files.read", "FileRead, answered by FileBytes"),
+            ("files.query", "FileQuery, answered by FilesFound"),
+            ("batches.create", "BatchCreate, answered by BatchesFound"),
+            ("batches.query", "BatchQuery, answered by BatchesFound"),
+        )
+    ),
+    SubjectRow(
+        _each(subjects.HEARTBEAT_ALL, "group"), "Heartbeat", "leaders", "all routers; gateways with batches"
+    ),
     SubjectRow(f"`{subjects.GROUP_DOWN}`", "GroupDown", "routers", "callers, all routers"),
     SubjectRow(_each(subjects.claim("_"), "group"), "ClaimGroup, answered by GroupClaimed", LEADER, LEADER),
     SubjectRow(_each(subjects.drain("_"), "group"), "DrainGroup, answered by Draining", "operators", LEADER),

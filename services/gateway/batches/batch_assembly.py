@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from fastapi import FastAPI, Query
 from starlette.types import ASGIApp
 
+from services.gateway.batches.batch_calls import BatchCalls
 from services.gateway.batches.batch_desk import BatchDesk
 from services.gateway.batches.batch_metrics import BatchMetrics
 from services.gateway.batches.batch_routes import PATH as BATCHES
@@ -120,11 +121,16 @@ def batch_watch(
     return BatchWatch(bus, parts, runner)
 
 
-def run_batches(watch: BatchWatch, service: Service, stack: AsyncExitStack) -> None:
-    """Lets batches run until the service drains."""
-    stack.push_async_callback(watch.stop)
-    service.on_drain(watch.stop)
+async def run_batches(
+    doors: BatchDoors, watch: BatchWatch, bus: Bus, service: Service, stack: AsyncExitStack
+) -> None:
+    """Lets batches run, and answers calls on the bus, until the service drains."""
+    calls = BatchCalls(bus, doors.parts.shelf, doors.desk)
+    for stop in (watch.stop, calls.stop):
+        stack.push_async_callback(stop)
+        service.on_drain(stop)
     watch.start()
+    await calls.start()
 
 
 def add_batches(app: FastAPI, context: GatewayContext, doors: BatchDoors) -> dict[str, ASGIApp]:

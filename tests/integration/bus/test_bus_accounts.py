@@ -52,6 +52,12 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     **{subjects.resend("g0", caller): (set(), LEADERS) for caller in THEIRS},
     **{subjects.cancel("g0", caller): (set(), LEADERS) for caller in THEIRS},
     **{subjects.cancel_all(caller): (set(), LEADERS) for caller in THEIRS},
+    **{
+        subjects.batch_call(name, OURS): (OUTSIDE, {"gateway"})
+        for name in ("files.put", "files.query", "batches.create", "batches.query")
+    },
+    **{subjects.batch_call("files.put", caller): (set(), {"gateway"}) for caller in THEIRS},
+    subjects.batch_call("files.put"): (set(), {"gateway"}),
     subjects.ATTACH: ({"gateway"}, LEADERS),
     subjects.heartbeat("g0"): (LEADERS, ROUTERS | {"gateway"}),
     **{
@@ -96,6 +102,9 @@ QUEUES = {
     **{subjects.generate("demo", caller): subjects.ROUTER_QUEUE for caller in (OURS, *THEIRS)},
     **dict.fromkeys((subjects.MODELS, subjects.SESSION_ROUTE), subjects.ROUTER_QUEUE),
     **{subjects.models(caller): subjects.ROUTER_QUEUE for caller in (OURS, *THEIRS)},
+    **{
+        subject: subjects.GATEWAY_QUEUE for subject in TABLE if ".files." in subject or ".batches." in subject
+    },
     **{subject: subjects.TOKENIZE_QUEUE for subject in TABLE if "tokenize." in subject},
     **{subject: subjects.KVSTATE_QUEUE for subject in TABLE if subject.startswith("ryz.v1.kvstate.")},
 }
