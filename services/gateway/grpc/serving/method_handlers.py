@@ -26,7 +26,7 @@ from services.gateway.grpc.serving.stream_inference import StreamInference
 INFERENCE = "inference.GRPCInferenceService"
 _OPEN = frozenset({"ServerLive", "ServerReady", "ServerMetadata"})  # they need no key
 # methods of Triton that cannot mean anything here, and what to do in their place
-_ELSEWHERE = {
+ELSEWHERE = {
     "RepositoryModelLoad": "models are chosen where worker groups are started: `ryz up --model`",
     "RepositoryModelUnload": "models are chosen where worker groups are started: `ryz up --model`",
     **dict.fromkeys(
@@ -63,7 +63,7 @@ def add_services(server: grpc.aio.Server, parts: DoorParts) -> None:
         "RepositoryIndex": (calls.repository_index, pb.RepositoryIndexRequest),
         "ModelInfer": (single.infer, pb.ModelInferRequest),
     }
-    for method, remedy in _ELSEWHERE.items():
+    for method, remedy in ELSEWHERE.items():
         unary[method] = (_refusing(method, remedy), Empty)
     # messages are parsed by the frame, which answers a broken one
     handlers: dict[str, Handler] = {

@@ -123,7 +123,7 @@ class _OpenStream:
     async def _write(self, response: ModelStreamInferResponse) -> None:
         limit_s = self._parts.settings.write_timeout_s
         try:
-            async with asyncio.timeout(limit_s), self._writing:
+            async with self._writing, asyncio.timeout(limit_s):  # others' writes take no time from this one
                 await self._context.write(response)
         except TimeoutError:
             self._parts.metrics.slow_readers.inc()
