@@ -23,6 +23,7 @@ from services.gateway.info_routes import ServiceInfo
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.readiness import ROUTER_WAIT_S, ReadinessCheck
+from services.gateway.realtime.realtime_sockets import PATH as REALTIME
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.response_door import response_parts
 from services.gateway.responses.response_routes import PATH as RESPONSES
@@ -146,7 +147,7 @@ async def start(
             ssl_certfile=settings.http_cert or None,
             ssl_keyfile=settings.http_key or None,
             timeout_keep_alive=settings.keep_alive_s,
-            **web_socket_options(frozenset({RESPONSES.encode()}), settings.max_body_bytes),
+            **web_socket_options(frozenset({RESPONSES.encode(), REALTIME.encode()}), settings.max_body_bytes),
         )
     )
     stack.callback(_abort_running, context)

@@ -37,6 +37,8 @@ from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.messages.message_door import BODIES as MESSAGE_BODIES
 from services.gateway.messages.message_door import MessageDoor, add_messages
 from services.gateway.path_methods import HeadAnswers
+from services.gateway.realtime.realtime_sockets import PATH as REALTIME
+from services.gateway.realtime.realtime_sockets import RealtimeSockets
 from services.gateway.responses.response_door import ResponseParts, add_responses
 from services.gateway.responses.response_routes import PATH as RESPONSES
 from services.gateway.responses.response_schema import ResponseRequest
@@ -93,6 +95,19 @@ class Front:
                 return direct(scope, receive, send)
         app = self._sessions if is_session_path(scope["path"]) else self._app
         return app(scope, receive, PieceSender(send, scope, self._answers))
+
+
+class WithRealtime:
+    """The application with a WebSocket whose requests its own routes answer."""
+
+    def __init__(self, app: ASGIApp, realtime: ASGIApp) -> None:
+        self._app = app
+        self._realtime = realtime
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """See ASGI."""
+        realtime = scope["type"] == "websocket" and scope["path"] == REALTIME
+        return (self._realtime if realtime else self._app)(scope, receive, send)
 
 
 def create_app(
@@ -159,7 +174,9 @@ def create_app(
         context.running,
         {RESPONSES: sockets},
     )
-    return GatewayApp(BrowserGuard(front, context.settings, context.metrics), InnerCalls(front))
+    inner = InnerCalls(front)
+    outer = WithRealtime(front, RealtimeSockets(context, inner))
+    return GatewayApp(BrowserGuard(outer, context.settings, context.metrics), inner)
 
 
 def _add_completions(

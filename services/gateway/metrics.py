@@ -57,6 +57,14 @@ class GatewayMetrics:
             "Answers cut off because they were not read or took too much memory.",
             registry=registry,
         )
+        self.realtime_sockets = Gauge(
+            "ryz_gateway_realtime_sockets", "Open WebSockets of /v1/realtime.", registry=registry
+        )
+        self.realtime_slow = Counter(
+            "ryz_gateway_realtime_slow",
+            "Messages of /v1/realtime for which a client took a second or longer to read.",
+            registry=registry,
+        )
         self.cancelled = Counter(
             "ryz_gateway_cancelled", "Requests whose caller left before the end.", registry=registry
         )

@@ -7,6 +7,7 @@ from pydantic import SecretStr
 
 from services.gateway.bodies.json_shape import MAX_VALUES
 from services.gateway.file_settings import FileSettings
+from services.gateway.realtime_settings import RealtimeSettings
 from shared.setting_types import (
     From1MiB,
     PerSecond,
@@ -25,7 +26,7 @@ from shared.settings import CommonSettings, SessionSizeSettings
 from shared.web.http_limits import HttpLimits
 
 
-class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSettings):
+class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSettings, RealtimeSettings):
     """Where it listens, who may ask, and the limits of every request."""
 
     http_host: str = "127.0.0.1"

@@ -11,8 +11,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from services.gateway.realtime.client_messages import PATHS as REALTIME_PATHS
 from tests.kits.clients.bad_demands import BAD_DEMANDS
-from tests.kits.clients.stream_events import CHAT_EVENTS, MESSAGE_EVENTS, RESPONSE_EVENTS
+from tests.kits.clients.stream_events import (
+    CHAT_EVENTS,
+    MESSAGE_EVENTS,
+    REALTIME_EVENTS,
+    RESPONSE_EVENTS,
+)
 from tools.docs.gateway_document import gateway_document
 from tools.docs.grpc_methods import grpc_methods
 
@@ -134,6 +140,7 @@ def _events() -> str:
         ("Chat and text completions", CHAT_EVENTS),
         ("Responses, over HTTP and WebSocket", RESPONSE_EVENTS),
         ("Messages", MESSAGE_EVENTS),
+        (f"`/v1/realtime`, around the answers of {', '.join(REALTIME_PATHS)}", REALTIME_EVENTS),
     ):
         parts.append(
             f"### {title}\n\n" + table(("event", "what it has"), [[f"`{k}`", v] for k, v in events.items()])

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from services.gateway import app as gateway_app
+from services.gateway.http.auth import Keyring
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.settings import GatewaySettings
 
@@ -31,7 +32,7 @@ def gateway_document() -> dict[str, Any]:
     parts: dict[str, Any] = {
         name: MagicMock() for name in inspect.signature(gateway_app.create_app).parameters
     }
-    parts["context"].settings = GatewaySettings()
+    parts["context"].settings, parts["context"].keyring = GatewaySettings(), Keyring({})
     if "sessions" in parts:
         rest = list(inspect.signature(SessionRoutes).parameters)[1:]
         parts["sessions"] = SessionRoutes(parts["context"], *(MagicMock() for _ in rest))

@@ -18,6 +18,7 @@ from services.gateway.generation.generation_route import trace_headers
 from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for
 from services.gateway.http.quota import Quota
 from services.gateway.http.request_headers import time_limit_s
+from services.gateway.http.socket_refusals import refuse_socket
 from services.gateway.responses.response_events import ResponseEvent, ResponseEvents
 from services.gateway.responses.response_routes import PATH, ResponseRoute
 from services.gateway.responses.response_run import RunLeft, event_batches
@@ -59,12 +60,7 @@ class ResponseSockets:
             tenant = context.keyring.tenant_of(headers, PATH)
             self._places.take_units(tenant)
         except (RyzError, HttpRefusal) as error:
-            answer = answer_for(error)
-            context.metrics.count_answer(PATH, answer.status, 0.0)
-            kind = (b"content-type", b"application/json")
-            start = {"status": answer.status, "headers": [kind, *answer.headers]}
-            await send({"type": "websocket.http.response.start", **start})
-            await send({"type": "websocket.http.response.body", "body": answer.body})
+            await refuse_socket(send, error, context.metrics, PATH)
             return
         try:
             await receive()  # that the client connects

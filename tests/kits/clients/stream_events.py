@@ -35,3 +35,16 @@ CHAT_EVENTS = {
     "error": "the stream cannot go on",
     "[DONE]": "last, whatever came before",
 }
+
+REALTIME_EVENTS = {
+    "ready": "the connection takes requests",
+    "accepted": "a stream begins, with its ids",
+    "event": "an event of the route, with its id",
+    "done": "a stream has ended",
+    "answer": "a whole answer",
+    "error": "a refusal of the route, or of the message",
+    "cancelled": "a request was ended by its client",
+    "cut": "an answer broke off, and may be resumed",
+    "slow": "the client did not read for a second or longer",
+    "pong": "answers `ping`",
+}

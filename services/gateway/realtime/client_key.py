@@ -1,0 +1,39 @@
+"""Finds the key of a client that opens a WebSocket: in a header, or, from browsers, a subprotocol. Pure."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+
+from services.gateway.http.auth import given_key
+from services.gateway.http.request_headers import RawHeaders
+
+SUBPROTOCOL = "ryz.realtime.v1"
+_KEY = "ryz.key."  # before the key in base64url, without padding
+_KEY_OF_OPENAI = "openai-insecure-api-key."
+
+
+def key_of(headers: RawHeaders, subprotocols: Sequence[str]) -> bytes:
+    """The key as the value of an `Authorization` header; empty if the client gave none."""
+    key = headers.get(b"x-api-key", b"").strip() or b""
+    if key:
+        return b"Bearer " + key
+    if found := given_key(headers, ""):
+        return found
+    for name in subprotocols:
+        if name.startswith(_KEY):
+            return b"Bearer " + _decoded(name.removeprefix(_KEY))
+        if name.startswith(_KEY_OF_OPENAI):
+            return b"Bearer " + name.removeprefix(_KEY_OF_OPENAI).encode("latin-1", "replace")
+    return b""
+
+
+def chosen_subprotocol(subprotocols: Sequence[str]) -> str | None:
+    """The subprotocol of the connection; None if the client offers none that is known."""
+    return next((name for name in (SUBPROTOCOL, "realtime") if name in subprotocols), None)
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return b"-"  # no key: refused like one that is not known

@@ -1,0 +1,107 @@
+"""One request of a connection: called inside the gateway, its events sent as they come."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
+from services.gateway.realtime import server_messages
+from services.gateway.realtime.client_messages import Ask, Resume
+from services.gateway.streams.stream_routes import PREFIX as STREAMS
+
+DONE = b"[DONE]"
+# whose streams may go on without their connection, and be resumed
+_RESUMABLE = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
+_CHATS = frozenset({"/v1/chat/completions", "/v1/messages"})
+SendText = Callable[[bytes], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The connection that requests come from, as the routes see it.
+
+    Attributes:
+        tenant: Whose it is.
+        headers: That go with each request, such as the context of a trace.
+        client: Address and port.
+        grace_s: How long streams go on after it is lost.
+    """
+
+    tenant: str
+    headers: list[tuple[bytes, bytes]]
+    client: tuple[str, int] | None
+    grace_s: float
+
+
+class RequestRun:
+    """Answers one message of a client.
+
+    Args:
+        inner: Calls the routes.
+        caller: The connection.
+        message: What the client asks for.
+        session_id: Of chats that name no session; empty: none.
+
+    Attributes:
+        stream_id: By which the stream can be resumed or ended; empty: it has none yet, or cannot be.
+    """
+
+    def __init__(self, inner: InnerCalls, caller: Caller, message: Ask | Resume, session_id: str) -> None:
+        self._inner = inner
+        self._caller = caller
+        self._message = message
+        self._session_id = session_id
+        self.stream_id = message.stream_id if isinstance(message, Resume) else ""
+
+    async def answer(self, send: SendText) -> None:
+        """Sends everything of the answer.
+
+        Raises:
+            TimeoutError: The client does not read; raised by `send`.
+        """
+        message, caller = self._message, self._caller
+        if isinstance(message, Resume):
+            method, path, body = "GET", f"{STREAMS}/{message.stream_id}", b""
+        else:
+            method, path, body = "POST", message.path, bytes(message.body)
+        call = self._inner.call(
+            path, body, self._headers(), method=method, tenant=caller.tenant, client=caller.client
+        )
+        try:
+            async with call as found:
+                if not found.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
+                    whole = await found.read()
+                    await send(server_messages.answer(message.id, found.status, found.headers, whole))
+                    return
+                self.stream_id = self.stream_id or found.headers.get(b"x-stream-id", b"").decode()
+                await send(server_messages.accepted(message.id, found.status, found.headers))
+                name = msgspec.json.encode(message.id)
+                async for event in found.events():
+                    if event.data != DONE:
+                        await send(server_messages.event(name, event))
+        except AnswerCut:
+            await send(server_messages.cut(message.id, self.stream_id))
+            return
+        await send(server_messages.done(message.id))
+
+    async def end_stream(self) -> None:
+        """Ends the generation, which may go on without its connection."""
+        if not self.stream_id:
+            return
+        path = f"{STREAMS}/{self.stream_id}"
+        async with self._inner.call(path, method="DELETE", tenant=self._caller.tenant) as found:
+            await found.read()
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        message, headers = self._message, dict(self._caller.headers)
+        if isinstance(message, Resume):
+            if message.last_event_id:
+                headers[b"last-event-id"] = message.last_event_id.encode()
+            return list(headers.items())
+        if message.path in _RESUMABLE and self._caller.grace_s > 0:
+            headers[b"x-stream-grace"] = b"%g" % self._caller.grace_s
+        if message.path in _CHATS and self._session_id and b'"session_id"' not in bytes(message.body):
+            headers[b"x-session-id"] = self._session_id.encode("latin-1", "replace")
+        headers |= {name.lower().encode(): value.encode() for name, value in message.headers.items()}
+        return list(headers.items())

@@ -1,0 +1,67 @@
+"""The messages of the gateway: JSON around what the HTTP routes answer, which is not encoded anew. Pure."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from services.gateway.inner.server_sent_events import ServerSentEvent
+
+_encode = msgspec.json.encode
+PONG = b'{"type":"pong"}'
+# headers of an answer that `accepted` tells
+_TOLD = (b"x-request-id", b"x-session-id", b"x-stream-id", b"x-ryz-group", b"x-ryz-session", b"retry-after")
+
+
+def ready(tenant: str, limits: Mapping[str, int | float]) -> bytes:
+    """The connection takes requests."""
+    return _encode({"type": "ready", "tenant": tenant, "limits": limits})
+
+
+def accepted(request_id: str, status: int, headers: Mapping[bytes, bytes]) -> bytes:
+    """A stream begins; its ids are told."""
+    told = {name.decode(): headers[name].decode("latin-1") for name in _TOLD if name in headers}
+    return _encode({"type": "accepted", "id": request_id, "status": status, "headers": told})
+
+
+def event(request_id: bytes, found: ServerSentEvent) -> bytes:
+    """An event of a stream; `request_id` is encoded already."""
+    event_id = b',"event_id":"%b"' % found.event_id.encode() if found.event_id else b""
+    kind = b',"event":%b' % _encode(found.event) if found.event else b""
+    return b'{"type":"event","id":%b%b%b,"data":%b}' % (request_id, event_id, kind, found.data)
+
+
+def done(request_id: str) -> bytes:
+    """A stream has ended, and nothing more comes of it."""
+    return _encode({"type": "done", "id": request_id})
+
+
+def answer(request_id: str, status: int, headers: Mapping[bytes, bytes], body: bytes) -> bytes:
+    """A whole answer, which may be an error of the route."""
+    told = {name.decode(): headers[name].decode("latin-1") for name in _TOLD if name in headers}
+    kind = "answer" if status < 400 else "error"
+    head = _encode({"type": kind, "id": request_id, "status": status, "headers": told})
+    return b'%b,"data":%b}' % (head[:-1], body or b"null")
+
+
+def error(status: int, body: bytes, request_id: str = "") -> bytes:
+    """An error that no route has answered."""
+    head: dict[str, object] = {"type": "error", "status": status}
+    if request_id:
+        head["id"] = request_id
+    return b'%b,"data":%b}' % (_encode(head)[:-1], body)
+
+
+def cancelled(request_id: str) -> bytes:
+    """A request was ended because the client asked for it."""
+    return _encode({"type": "cancelled", "id": request_id})
+
+
+def cut(request_id: str, stream_id: str) -> bytes:
+    """A request was cut off in the middle; with a stream id it can be resumed."""
+    told = {"type": "cut", "id": request_id} | ({"stream_id": stream_id} if stream_id else {})
+    return _encode(told)
+
+
+def slow(waited_s: float, cut_after_s: float) -> bytes:
+    """The client had not read for so long; its requests were paused meanwhile."""
+    return _encode({"type": "slow", "waited_s": round(waited_s, 3), "cut_after_s": cut_after_s})
