@@ -110,7 +110,7 @@ def read_message(raw: bytes) -> ClientMessage:
         BadMessage: It is none, or a field of it is wrong.
     """
     try:
-        message = _DECODER.decode(raw)
+        message: ClientMessage = _DECODER.decode(raw)
         if isinstance(message, Ask):
             _check(message)
     except msgspec.MsgspecError as error:

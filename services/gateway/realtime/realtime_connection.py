@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from starlette.types import Receive, Send
@@ -100,7 +101,8 @@ class RealtimeConnection:
         reading = asyncio.create_task(self._read(receive))
         watching = asyncio.create_task(self._watch())
         try:
-            await asyncio.wait({reading, watching, self._closing}, return_when=asyncio.FIRST_COMPLETED)
+            first: set[asyncio.Future[Any]] = {reading, watching, self._closing}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         finally:
             tasks = [reading, watching, *(task for _, task in self._runs.values())]
             for task in tasks:
