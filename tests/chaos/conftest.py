@@ -8,7 +8,7 @@ import pytest
 from tests.kits.chaos.fleet import KEYS, Chaos, ThreadedProxy
 from tests.kits.chaos.services import PATIENT
 from tests.kits.e2e.stack import Stack
-from tests.kits.servers import RedisServer
+from tests.kits.servers import RedisServer, free_port
 
 SETTINGS = {
     "RYZ_API_KEYS": ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items()),
@@ -36,6 +36,7 @@ def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
 @pytest.fixture(scope="package")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two groups of two ranks that compute the demo model; tests may kill every service of the stack."""
-    with Stack(tmp_path_factory.mktemp("pair-stack"), env=PATIENT) as stack:
+    grpc = ("--grpc-port", str(free_port()))
+    with Stack(tmp_path_factory.mktemp("pair-stack"), *grpc, env=PATIENT) as stack:
         yield stack.await_ready()
         assert stack.end() == 0

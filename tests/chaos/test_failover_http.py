@@ -1,19 +1,24 @@
-"""The faults of `test_failover.py` while streams are read over HTTP: no stream changes."""
+"""The faults of `test_failover.py` while streams are read over HTTP or gRPC: no stream changes."""
 
+import json
 import os
+import queue
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import tritonclient.grpc as triton
 from anthropic import Anthropic
 from openai import OpenAI
 
+from cli.stack.state import StackState
 from tests.kits.chaos.faults import Victim, kill_in_turn
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import await_idle, metrics_of
 from tests.kits.chaos.streams import Readers, http_client, make_bodies, stopped_late, undisturbed
 from tests.kits.e2e.stack import Stack
+from tests.kits.gateway.grpc_client import streamed, texts
 
 pytestmark = pytest.mark.timeout(scaled(150, 1800))
 EVENTS_BEFORE = 12  # by then the answer has begun
@@ -48,11 +53,11 @@ def test_streams_over_http_survive_ranks_and_leaders(pair: Stack) -> None:
     assert readers.streams > len(bodies)
 
 
-def stream_message(url: str, disturb: Disturb) -> dict[str, Any]:
+def stream_message(state: StackState, disturb: Disturb) -> dict[str, Any]:
     """Reads a tool call from `/v1/messages`; returns the message that the SDK puts together."""
     tool: Any = {"name": "keep", "description": "Keeps things.", "input_schema": LIST}
     with (
-        Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60) as client,
+        Anthropic(base_url=state.url, api_key="none", max_retries=0, timeout=60) as client,
         client.messages.stream(
             model="demo",
             messages=[{"role": "user", "content": "Name things."}],
@@ -67,11 +72,11 @@ def stream_message(url: str, disturb: Disturb) -> dict[str, Any]:
         return final
 
 
-def stream_response(url: str, disturb: Disturb) -> dict[str, Any]:
+def stream_response(state: StackState, disturb: Disturb) -> dict[str, Any]:
     """Reads an answer under a schema from `/v1/responses`; returns the final response."""
     form: Any = {"format": {"type": "json_schema", "name": "things", "schema": LIST, "strict": True}}
     with (
-        OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client,
+        OpenAI(base_url=f"{state.url}/v1", api_key="none", max_retries=0, timeout=60) as client,
         client.responses.with_streaming_response.create(
             model="demo",
             input="Name things.",
@@ -92,6 +97,35 @@ def stream_response(url: str, disturb: Disturb) -> dict[str, Any]:
         return final
 
 
+def stream_inference(state: StackState, disturb: Disturb) -> dict[str, Any]:
+    """Reads a text from Triton's `ModelStreamInfer`; returns it with the number of its tokens."""
+    fields = {"max_tokens": 1500, "temperature": 1, "seed": 7, "ignore_eos": True}
+    inputs = [
+        texts("text_input", "Name things."),
+        texts("sampling_parameters", json.dumps(fields)),
+        streamed(),
+    ]
+    answers = queue.Queue[Any]()
+    with triton.InferenceServerClient(state.grpc_address) as client:
+        client.start_stream(lambda result, error: answers.put(error or result))
+        client.async_stream_infer("demo", inputs)
+        first = answers.get(timeout=60)
+        group = first.get_response().parameters["group"].string_param
+        parts = [first, *read(until_final(answers), group, disturb)]
+        client.stop_stream()
+    text = "".join(part.as_numpy("text_output")[0].decode() for part in parts)
+    return {"text": text, "tokens": int(parts[-1].as_numpy("num_output_tokens")[0])}
+
+
+def until_final(answers: "queue.Queue[Any]") -> Iterator[Any]:
+    """Yields the responses that come, up to the last one to a request."""
+    final = False
+    while not final:
+        part = answers.get(timeout=60)
+        yield part
+        final = part.get_response().parameters["triton_final_response"].bool_param
+
+
 def read(stream: Iterator[Any], group: str, disturb: Disturb) -> list[Any]:
     """Returns all events of a stream, disturbed after a few."""
     events = []
@@ -102,12 +136,12 @@ def read(stream: Iterator[Any], group: str, disturb: Disturb) -> list[Any]:
     return events
 
 
-@pytest.mark.parametrize("stream", [stream_message, stream_response])
+@pytest.mark.parametrize("stream", [stream_message, stream_response, stream_inference])
 def test_messages_and_responses_survive_their_leader(
-    pair: Stack, stream: Callable[[str, Disturb], dict[str, Any]]
+    pair: Stack, stream: Callable[[StackState, Disturb], dict[str, Any]]
 ) -> None:
     await_idle(pair, groups=2)
-    expected = stream(pair.state.url, lambda group: None)
+    expected = stream(pair.state, lambda group: None)
     metrics, killed = metrics_of(pair), list[str]()
     leaders = {group: pair.pid_of(f"worker-{group}") for group in ("g0", "g1")}
     before = {group: metrics[group].value("ryz_worker_prompt_tokens_total") for group in leaders}
@@ -116,7 +150,7 @@ def test_messages_and_responses_survive_their_leader(
         os.kill(leaders[group], signal.SIGKILL)
         killed.append(group)
 
-    told = stream(pair.state.url, kill_leader)
+    told = stream(pair.state, kill_leader)
     (other,) = leaders.keys() - killed
     after = metrics[other].value("ryz_worker_prompt_tokens_total")
     assert after > before[other], "the answer did not go on in the other group: it had ended before the kill"

@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 
 _answer = msgspec.json.Decoder(AnswerPart)
 _DONE = b"[DONE]"
+_TOLD = {b"x-request-id": "request_id", b"x-ryz-group": "group"}  # headers as parameters of responses
 
 
 class SingleInference:
@@ -79,7 +80,8 @@ class SingleInference:
                     served = failure.code != "model_not_found"
                     raise failure
                 shown.update(answer.headers)
-                maker = ResponseMaker(call, shown.get(b"x-request-id", b"").decode())
+                told = {_TOLD[name]: value.decode() for name, value in shown.items() if name in _TOLD}
+                maker = ResponseMaker(call, told)
                 if call.stream:
                     async for response in _streamed(maker, answer):
                         yield response

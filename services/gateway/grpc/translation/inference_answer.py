@@ -1,6 +1,6 @@
 """Translates whole answers and events of the HTTP routes into responses of the protocol. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -61,12 +61,12 @@ class ResponseMaker:
 
     Args:
         call: The request.
-        request_id: The gateway's id of the call.
+        told: What the gateway tells of it in every response, by the name of the parameter.
     """
 
-    def __init__(self, call: InferenceCall, request_id: str) -> None:
+    def __init__(self, call: InferenceCall, told: Mapping[str, str]) -> None:
         self._call = call
-        self._request_id = request_id
+        self._told = told
         self._session_id = ""
         self._finish_reasons: dict[int, str] = {}
         self._usage = AnswerUsage()
@@ -138,8 +138,8 @@ class ResponseMaker:
             response.raw_output_contents.append(output.raw)
         if call.stream or final:
             response.parameters[FINAL].bool_param = final
-        if self._request_id:
-            response.parameters["request_id"].string_param = self._request_id
+        for name, value in self._told.items():
+            response.parameters[name].string_param = value
         if self._session_id:
             response.parameters["session_id"].string_param = self._session_id
         return response
