@@ -62,6 +62,18 @@ def token(name: str) -> str:
     return "".join(c if c in _PLAIN else "".join(f"={b:02X}" for b in c.encode()) for c in name)
 
 
+def name_in(escaped: str) -> str:
+    """Returns the name that `token` has escaped; bytes that are no text become U+FFFD."""
+    parts = escaped.encode().split(b"=")
+    name = parts[0]
+    for part in parts[1:]:
+        try:
+            name += bytes([int(part[:2], 16)]) + part[2:]
+        except ValueError:
+            name += b"=" + part
+    return name.decode("utf-8", "replace")
+
+
 class Caller(NamedTuple):
     """A service outside: its user of the broker may publish on the subjects of this pair only."""
 
@@ -92,6 +104,16 @@ def generate(model: str, caller: Caller | None = None) -> str:
 def generate_all(caller: Caller) -> str:
     """Returns the pattern for the requests of callers outside, for every model."""
     return f"{_callers(caller)}.generate.*"
+
+
+def complete(model: str, caller: Caller | None = None) -> str:
+    """Returns the subject for whole answers in JSON; the queue group of gateways listens."""
+    return f"{_callers(caller)}.complete.{token(model)}"
+
+
+def complete_all(caller: Caller | None = None) -> str:
+    """Returns the pattern for such calls, for every model."""
+    return f"{_callers(caller)}.complete.*"
 
 
 def tokenize(model: str, caller: Caller | None = None) -> str:

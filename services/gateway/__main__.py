@@ -11,6 +11,7 @@ import structlog
 from services.gateway.app import create_app
 from services.gateway.batches.batch_assembly import batch_doors, batch_watch, run_batches
 from services.gateway.bodies.body_reader import BodyReader
+from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_complete_calls
 from services.gateway.checked_settings import checked_keys, made_root_key
 from services.gateway.grpc.assembly import open_grpc
 from services.gateway.http.auth import Keyring
@@ -134,6 +135,7 @@ async def start(
     stack.callback(watching.cancel)
     watch = batch_watch(batches, settings, bus, app.inner, service)
     await run_batches(batches, watch, bus, service, stack)
+    await serve_complete_calls(CompleteCalls(bus, app.inner, settings), service, stack)
     check_server_files("HTTP", settings.http_cert, settings.http_key)
     grpc_port = await open_grpc(stack, service, context, app.inner)
     _watch_service(service, context, detached, responses.background)

@@ -136,6 +136,8 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSetti
     rate_limit_tpm: Annotated[int, Interval(ge=0, le=10**12)] = 0
     """Tokens per minute of one tenant, of prompts and answers; 0: no limit. A request counts for a quarter of
     its bytes at first, and for its tokens at its end."""
+    outside_rps: PerSecond = 500.0
+    """Requests per second for whole answers (`ryz.v1.complete`) from each bus user outside; 0: no limit."""
     strict_fields: bool = False
     """Refuse a body with an unknown field, also inside messages, tools and options; else it is logged as a
     warning, once for each name."""

@@ -28,7 +28,8 @@ class BusAccount:
         who: Its description for people.
         publish: Subjects that it may publish to.
         read: Subjects that it may read, some only as a member of the queue group named after the subject.
-        answers: Whether it may publish to the reply subjects of messages it has read, for a minute.
+        answers: Whether it may publish to the reply subjects of messages it has read, for the longest
+            time limit of a request.
     """
 
     user: str
@@ -90,6 +91,8 @@ _GATEWAY = BusAccount(
         subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.HEARTBEAT_ALL,
         *(_member(subject, subjects.GATEWAY_QUEUE) for subject in subjects.batch_calls()),
         *(_member(subject, subjects.GATEWAY_QUEUE) for subject in subjects.batch_calls(ANY_CALLER)),
+        _member(subjects.complete_all(), subjects.GATEWAY_QUEUE),
+        _member(subjects.complete_all(ANY_CALLER), subjects.GATEWAY_QUEUE),
     ),
     answers=True,
 )  # fmt: skip
@@ -164,6 +167,7 @@ def outside(caller: Caller) -> BusAccount:
         f"a service of yours, tenant `{caller.tenant}`",
         publish=(
             subjects.generate_all(caller),
+            subjects.complete_all(caller),
             _all(subjects.resend("_", caller)),
             _all(subjects.cancel("_", caller)),
             subjects.cancel_all(caller),

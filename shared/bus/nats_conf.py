@@ -113,7 +113,7 @@ def _short(subject: str) -> str:
 
 def _user(account: BusAccount, password: str) -> str:
     answers = (
-        '\n          allow_responses: { max: -1, expires: "1m" } # to clients that asked'
+        '\n          allow_responses: { max: -1, expires: "11m" } # to clients that asked'
         if account.answers
         else ""
     )

@@ -39,12 +39,18 @@ SUBJECTS = [
     SubjectRow(f"`{subjects.CANCEL_ALL}`", "Cancel, while no group is known", "callers", "all leaders"),
     SubjectRow(f"`{subjects.ATTACH}`", "Attach, answered by Attached", "callers", "all leaders"),
     SubjectRow(
-        f"`{subjects.TENANTS}<tenant>.<user>.generate.<model>`; there, too, `resend.<group>`, "
-        "`cancel.<group>`, `cancel`, `tokenize.<model>`, `detokenize.<model>`, `models`, `files.*`, "
-        "`batches.*`",
+        f"`{subjects.TENANTS}<tenant>.<user>.generate.<model>`; there, too, `complete.<model>`, "
+        "`resend.<group>`, `cancel.<group>`, `cancel`, `tokenize.<model>`, `detokenize.<model>`, `models`, "
+        "`files.*`, `batches.*`",
         "as above",
         "services outside",
         "as above",
+    ),
+    SubjectRow(
+        _each(subjects.complete_all(), "model"),
+        "[JSON in, JSON out](client.md#one-request-one-reply)",
+        "callers",
+        GATEWAYS,
     ),
     SubjectRow(
         _each(subjects.tokenize("_"), "model"), "TokenizeQuery, answered by Tokenized", "callers", LEADERS

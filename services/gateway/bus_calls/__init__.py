@@ -1,0 +1,1 @@
+"""Whole answers by one request and one reply on the bus, in JSON."""

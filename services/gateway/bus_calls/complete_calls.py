@@ -1,0 +1,213 @@
+"""Answers `ryz.v1.complete.<model>`: one JSON body in, one JSON answer out, without streaming.
+
+The body is that of an HTTP route, which answers it inside this process. So keys, limits, sessions and errors
+are those of HTTP. A service outside needs no key: the broker vouches for its tenant.
+"""
+
+import asyncio
+import json
+import time
+from contextlib import AsyncExitStack
+from typing import Any
+
+import msgspec
+import structlog
+
+from services.gateway.http.quota import Quota
+from services.gateway.http.rate_limits import RateLimiter
+from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
+from services.gateway.settings import GatewaySettings
+from shared import subjects
+from shared.bus import Bus, Message, Subscription
+from shared.bus.subject import can_answer
+from shared.errors import TABLE, DeadlineExceeded, Internal, InvalidRequest, RequestTooLarge, RyzError
+from shared.lifecycle import Service
+from shared.subjects import ANY_CALLER, HEADER_TIMEOUT, Caller
+
+log = structlog.get_logger(__name__)
+
+ROUTES = {
+    "messages": "/v1/chat/completions",
+    "prompt": "/v1/completions",
+    "input": "/v1/embeddings",
+}  # by the field that only this route's body has
+STATUS, ERROR_CODE, ERROR_TEXT = "Ryz-Status", "Nats-Service-Error-Code", "Nats-Service-Error"
+PASSED_ON = frozenset(
+    ("authorization", "idempotency-key", "x-session-id", "x-session-mode", "x-request-id", "traceparent",
+     "tracestate")
+)  # fmt: skip
+RETURNED = (
+    (b"x-session-id", "X-Session-Id"),
+    (b"x-request-id", "X-Request-Id"),
+    (b"retry-after", "Retry-After"),
+)
+MAX_WAITING = 256  # messages that wait for one of `max_concurrent` handlers
+HEADERS_ROOM = 1024  # bytes of the reply's headers
+MAX_ERROR_TEXT = 200
+_MAX_MS = 10**9
+
+
+class CompleteCalls:
+    """Serves the calls of all callers.
+
+    Args:
+        bus: Where they come from.
+        inner: The routes of this gateway.
+        settings: Time limits, and how many calls may run at once.
+    """
+
+    def __init__(self, bus: Bus, inner: InnerCalls, settings: GatewaySettings) -> None:
+        self._bus = bus
+        self._inner = inner
+        self._settings = settings
+        self._subscriptions: list[Subscription] = []
+        # one service outside may not take all places, and its calls are counted before they are read
+        self._places = Quota(settings.max_concurrent, share=settings.tenant_share)
+        burst = max(1, int(settings.outside_rps))
+        self._rates = RateLimiter(rate=settings.outside_rps, burst=burst)
+
+    async def start(self) -> None:
+        """Subscribes, as one of the gateways."""
+        for subject in (subjects.complete_all(), subjects.complete_all(ANY_CALLER)):
+            self._subscriptions.append(
+                await self._bus.subscribe(
+                    subject,
+                    self._answer,
+                    queue=subjects.GATEWAY_QUEUE,
+                    max_concurrent=self._settings.max_concurrent,
+                    max_pending=MAX_WAITING,
+                )
+            )
+
+    async def stop(self) -> None:
+        """Takes no more calls; those that came go on."""
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
+            await subscription.drain()
+
+    async def _answer(self, message: Message) -> None:
+        caller = subjects.caller_of(message.subject)
+        if not can_answer(message.reply, caller):
+            return  # there is no place for an answer, or it is another caller's
+        user, places = caller.user if caller is not None else "", 0
+        try:
+            if user:
+                self._rates.take_units(user, time.monotonic())
+                self._places.take_units(user, 1)
+                places = 1
+            status, body, headers = await self._complete(message, caller)
+            if len(body) + HEADERS_ROOM > self._bus.max_payload:
+                raise RequestTooLarge(
+                    f"the answer has {len(body)} bytes and a message of the broker at most "
+                    f"{self._bus.max_payload}: set `max_tokens`, or stream by `ryz.v1.generate.<model>`"
+                )
+        except RyzError as error:
+            status, body, headers = TABLE[error.code].http_status, _error_body(error), {}
+        finally:
+            self._places.free_units(user, places)
+        headers[STATUS] = str(status)
+        if status >= 400:
+            headers[ERROR_CODE], headers[ERROR_TEXT] = str(status), _error_text(body)
+        try:
+            await self._bus.publish(message.reply, body, headers=headers)
+        except RyzError as error:
+            log.warning("answer not delivered", subject=message.subject, error=error.message)
+
+    async def _complete(self, message: Message, caller: Caller | None) -> tuple[int, bytes, dict[str, str]]:
+        path, body = translate_call(message)
+        timeout_s = self._timeout_s(message)
+        given = [
+            (name.lower().encode(), value.encode("utf-8", "surrogateescape"))
+            for name, value in message.headers.items()
+            if name.lower() in PASSED_ON
+        ]
+        tenant = caller.tenant if caller is not None else ""
+        address = ("bus", 0) if caller is None else (f"bus user {caller.user}", 0)
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._inner.call(path, body, given, tenant=tenant, client=address) as answer,
+            ):
+                whole = await answer.read()
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"no whole answer within {timeout_s:g} s") from error
+        except AnswerCut as error:
+            raise Internal("the answer broke off; send the request again") from error
+        found = {
+            name: answer.headers[key].decode("latin-1") for key, name in RETURNED if key in answer.headers
+        }
+        return answer.status, whole, found
+
+    def _timeout_s(self, message: Message) -> float:
+        given = message.headers.get(HEADER_TIMEOUT)
+        if given is None:
+            return self._settings.default_timeout_s
+        if not given.isascii() or not given.isdigit() or not 0 < int(given[:12]) <= _MAX_MS:
+            raise InvalidRequest(
+                f"`{HEADER_TIMEOUT}` is a number of milliseconds above 0", param=HEADER_TIMEOUT
+            )
+        return min(int(given) / 1000, self._settings.max_timeout_s)
+
+
+def translate_call(message: Message) -> tuple[str, bytes]:
+    """Returns the route for a call and the body for it.
+
+    Raises:
+        InvalidRequest: The body is not JSON, fits no route, asks for a stream, or names another model.
+    """
+    model = subjects.name_in(message.subject.rpartition(".")[2])
+    try:
+        body: Any = msgspec.json.decode(message.data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the message is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise InvalidRequest("the message has to be a JSON object: the body of a chat completion")
+    fields = [name for name in ROUTES if name in body]
+    if len(fields) != 1:
+        raise InvalidRequest(
+            "the message needs exactly one of `messages` (chat), `prompt` (text) and `input` (embeddings)",
+            param="messages",
+        )
+    if body.get("stream"):
+        raise InvalidRequest(
+            "one reply has no room for a stream: leave `stream` out, or use `ryz.v1.generate.<model>`",
+            param="stream",
+        )
+    if body.get("background"):
+        raise InvalidRequest("`background` is served by /v1/responses only", param="background")
+    if body.setdefault("model", model) != model:
+        raise InvalidRequest(
+            f"the subject names model {model!r} and the body another one: leave `model` out", param="model"
+        )
+    return ROUTES[fields[0]], msgspec.json.encode(body)
+
+
+def _error_body(error: RyzError) -> bytes:
+    kind = TABLE[error.code].openai_type
+    return msgspec.json.encode(
+        {
+            "error": {
+                "message": error.message,
+                "type": kind,
+                "param": error.data.get("param"),
+                "code": error.code,
+            }
+        }
+    )
+
+
+def _error_text(body: bytes) -> str:
+    """The code and the beginning of the message, as a header may hold them."""
+    try:
+        error = json.loads(body)["error"]
+        text = f"{error.get('code')}: {error.get('message')}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text = "internal"
+    return "".join(c if " " <= c <= "~" else "?" for c in text[:MAX_ERROR_TEXT])
+
+
+async def serve_complete_calls(calls: CompleteCalls, service: Service, stack: AsyncExitStack) -> None:
+    """Serves them until the service drains."""
+    await calls.start()
+    service.on_drain(calls.stop)
+    stack.push_async_callback(calls.stop)

@@ -1,0 +1,152 @@
+"""Whole answers by one request on the bus: the answers, limits and errors of HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from services.gateway.bus_calls.complete_calls import translate_call
+from shared import subjects
+from shared.bus import Message
+from shared.bus.memory import MemoryBus
+from shared.errors import InvalidRequest
+from shared.subjects import Caller
+from tests.kits.gateway.gateway import WORDS, Gateway, eventually, running_gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+KEY = "secret-key-of-ada"
+BEARER = {"Authorization": f"Bearer {KEY}"}
+HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
+OUTSIDE = Caller("acme", "billing")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway() -> AsyncIterator[Gateway]:
+    async with running_gateway(api_keys=f"{KEY}:ada", max_concurrent=4) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def bus(gateway: Gateway) -> AsyncIterator[MemoryBus]:
+    made = MemoryBus(gateway.broker)
+    yield made
+    await made.close()
+
+
+async def ask(
+    bus: MemoryBus, body: object, *, model: str = "demo", headers: dict[str, str] = BEARER,
+    caller: Caller | None = None,
+) -> tuple[int, Any, dict[str, str]]:  # fmt: skip
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    subject = subjects.complete(model, caller)
+    prefix = f"_INBOX.{caller.user}" if caller else "_INBOX"
+    waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    async def take(message: Message) -> None:
+        if not waiting.done():
+            waiting.set_result(message)
+
+    reply = bus.new_inbox().replace("_INBOX", prefix, 1)
+    subscription = await bus.subscribe(reply, take)
+    await bus.publish(subject, data, reply=reply, headers=headers)
+    answer = await asyncio.wait_for(waiting, 10)
+    await subscription.unsubscribe()
+    found = dict(answer.headers)
+    return int(found["Ryz-Status"]), json.loads(answer.data), found
+
+
+async def test_chat_and_text_in_one_message(bus: MemoryBus) -> None:
+    status, chat, headers = await ask(bus, HELLO)
+    assert (status, chat["object"]) == (200, "chat.completion")
+    assert chat["choices"][0]["message"]["content"] == "".join(WORDS)
+    assert headers["X-Session-Id"]
+    status, text, _ = await ask(bus, {"prompt": "Once"})
+    assert (status, text["object"]) == (200, "text_completion")
+    assert text["choices"][0]["text"] == "".join(WORDS)
+
+
+async def test_the_key_or_the_subject_names_the_tenant(gateway: Gateway, bus: MemoryBus) -> None:
+    await ask(bus, HELLO)
+    assert gateway.fleet.requests[-1].tenant == "ada"
+    status, answer, headers = await ask(bus, HELLO, headers={})
+    assert (status, answer["error"]["code"]) == (401, "missing_api_key")
+    assert headers["Nats-Service-Error-Code"] == "401"
+    assert headers["Nats-Service-Error"].startswith("missing_api_key: ")
+    status, _, _ = await ask(bus, HELLO, headers={"Authorization": "Bearer wrong"}, caller=OUTSIDE)
+    assert (status, gateway.fleet.requests[-1].tenant) == (200, "acme")
+
+
+async def test_model_names_are_escaped_in_the_subject(bus: MemoryBus) -> None:
+    status, answer, _ = await ask(bus, HELLO, model="fails-overloaded")
+    assert (status, answer["error"]["code"]) == (503, "overloaded")
+    status, answer, _ = await ask(bus, HELLO, model="acme/no.such")
+    assert (status, answer["error"]["code"]) == (404, "model_not_found")
+    assert "acme/no.such" in answer["error"]["message"]
+    for name in ("demo", "acme/llama-3.1", "Grüße=2F", "=", "=ZZ"):
+        assert subjects.name_in(subjects.token(name)) == name
+
+
+async def test_the_time_limit_of_the_caller_ends_the_generation(gateway: Gateway, bus: MemoryBus) -> None:
+    gateway.fleet.requests.clear()
+    status, answer, _ = await ask(bus, HELLO, model="slow", headers=BEARER | {"Ryz-Timeout-Ms": "150"})
+    assert (status, answer["error"]["code"]) == (504, "deadline_exceeded")
+    await gateway.wait_cancelled()
+    await gateway.wait_idle()
+    for wrong in ("0", "soon", "-1", "1" * 40):
+        status, answer, _ = await ask(bus, HELLO, headers=BEARER | {"Ryz-Timeout-Ms": wrong})
+        assert (status, answer["error"]["param"]) == (400, "Ryz-Timeout-Ms")
+
+
+async def test_an_answer_that_fits_into_no_message_says_so(gateway: Gateway, bus: MemoryBus) -> None:
+    status, answer, _ = await ask(bus, HELLO, model="long")
+    assert (status, answer["error"]["code"]) == (413, "request_too_large")
+    assert "max_tokens" in answer["error"]["message"]
+    await gateway.wait_idle()
+
+
+async def test_a_service_outside_does_not_take_all_places(gateway: Gateway, bus: MemoryBus) -> None:
+    """Its share of four places is two."""
+    asks = [
+        asyncio.create_task(ask(bus, HELLO, model="slow", caller=OUTSIDE, headers={"Ryz-Timeout-Ms": "600"}))
+        for _ in range(2)
+    ]
+    await eventually(lambda: gateway.running == 2)
+    status, answer, _ = await ask(bus, HELLO, caller=OUTSIDE)
+    assert (status, answer["error"]["code"]) == (429, "rate_limited")
+    assert (await ask(bus, HELLO))[0] == 200
+    assert [status for status, _, _ in await asyncio.gather(*asks)] == [504, 504]
+    await gateway.wait_idle()
+
+
+async def test_no_answer_goes_into_an_inbox_of_another_user(gateway: Gateway, bus: MemoryBus) -> None:
+    gateway.fleet.requests.clear()
+    data = json.dumps(HELLO).encode()
+    for reply in ("", "_INBOX.gateway.x", "ryz.v1.cancel"):
+        await bus.publish(subjects.complete("demo", OUTSIDE), data, reply=reply)
+    await ask(bus, HELLO)
+    assert len(gateway.fleet.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"\xc1", None),
+        (b"[1]", None),
+        (b"[" * 100_000, None),
+        ({}, "messages"),
+        (HELLO | {"prompt": "x"}, "messages"),
+        (HELLO | {"stream": True}, "stream"),
+        (HELLO | {"model": "other"}, "model"),
+    ],
+)
+async def test_bad_messages_are_answered(bus: MemoryBus, body: object, param: str | None) -> None:
+    status, answer, _ = await ask(bus, body)
+    assert (status, answer["error"]["code"]) == (400, "invalid_request")
+    assert answer["error"]["param"] == param
+    with pytest.raises(InvalidRequest):
+        translate_call(
+            Message(subjects.complete("demo"), body if isinstance(body, bytes) else json.dumps(body).encode())
+        )
