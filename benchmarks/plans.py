@@ -218,6 +218,23 @@ class ServingPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """`ryz bench batch`: interactive requests, the batch beside them, and the stack that answers them."""
+
+    rate: Annotated[float, Option(min=0.1, max=1000.0, help="Interactive requests a second.")] = 4.0
+    words: Annotated[int, Option(min=1, max=4096, help="Words of their prompts.")] = 64
+    tokens: Annotated[int, Option(min=2, max=4096, help="Tokens of their answers.")] = 32
+    batch_tokens: Annotated[int, Option(min=1, max=4096, help="Tokens of the batch's answers.")] = 64
+    rounds: Annotated[int, Option(min=1, max=100, help="Pairs of rounds, alone and with the batch.")] = 4
+    duration: Annotated[float, Option(min=1.0, help="Seconds of each round.")] = 20.0
+    engine: Annotated[Literal["torch", "null"], Option(help="Of the own stack.")] = "torch"
+    groups: Annotated[int, Option(min=1, max=16, help="Worker groups of the own stack.")] = 1
+    url: Annotated[str, Option(help="Measure the stack at this address instead of an own one.")] = ""
+    model: Annotated[str, Option(help="The model; with --url its name.  [default: demo]")] = ""
+    seed: Seed = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionsPlan:
     """`ryz bench sessions`: the traffic of sessions, and the stacks that take it."""
 

@@ -2,6 +2,7 @@
 
 import typer
 
+from cli.bench.bench_batch import batch
 from cli.bench.bench_collectives import collectives
 from cli.bench.bench_compare import compare
 from cli.bench.bench_failover import failover
@@ -35,6 +36,7 @@ COMMANDS = (
     make_model,
     compare,
     serving,
+    batch,
     quality,
 )
 for command in COMMANDS:

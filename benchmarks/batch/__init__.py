@@ -1,0 +1,1 @@
+"""What a batch costs interactive requests."""

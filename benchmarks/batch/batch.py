@@ -1,0 +1,117 @@
+"""Measures what a batch costs interactive requests: rounds with the batch, and rounds while it is paused.
+
+Rounds alternate and come in pairs with the same requests, so that a change of the machine meets both.
+"""
+
+import asyncio
+import json
+import math
+import time
+from typing import Any
+
+import httpx
+
+from benchmarks.batch.arrivals import Arrivals, Heard
+from benchmarks.lib.measuring import BenchError, Progress, percentile
+from benchmarks.lib.stack import RunningStack
+from benchmarks.plans import BatchPlan
+
+SETTLE_S = 1.5  # after which what runs of a paused batch has ended, and a resumed one runs
+RUNNING_S = 60.0
+_LINES = 50_000
+
+
+async def measure(plan: BatchPlan, stack: RunningStack, progress: Progress) -> dict[str, Any]:
+    """Measure all rounds.
+
+    Returns:
+        Figures without and with the batch, the ratio of their times to the first token, and the requests a
+        second that the batch did meanwhile.
+
+    Raises:
+        BenchError: The batch does not run, or has ended before the measurement.
+    """
+    arrivals = Arrivals(stack.model, plan.rate, plan.words, plan.tokens)
+    heard = {"alone": Heard(), "with batch": Heard()}
+    limits = httpx.Limits(max_connections=1024, max_keepalive_connections=256)
+    done, seconds = 0, 0.0
+    async with httpx.AsyncClient(base_url=stack.url, timeout=120, limits=limits) as http:
+        progress("the batch begins")
+        batch = await _submit(http, plan, stack.model)
+        try:
+            for pair in range(plan.rounds):
+                for mode in ("alone", "with batch") if pair % 2 == 0 else ("with batch", "alone"):
+                    progress(f"round {pair + 1}, {mode}")
+                    await _set(http, batch, "pause" if mode == "alone" else "resume")
+                    await asyncio.sleep(SETTLE_S)
+                    before, began = await _done(http, batch), time.perf_counter()
+                    await arrivals.run(http, plan.duration, plan.seed + pair, heard[mode])
+                    if mode == "with batch":
+                        done += await _done(http, batch) - before
+                        seconds += time.perf_counter() - began
+        finally:
+            await _set(http, batch, "cancel")
+    if not done:
+        raise BenchError("the batch did nothing beside the interactive requests: ask for fewer (--rate)")
+    rows = [_row(mode, found) for mode, found in heard.items()]
+    ratios = {
+        name: round(rows[1][name] / rows[0][name], 3) for name in ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms")
+    }
+    return {"rows": rows, "ratios": ratios, "batch_requests_per_s": round(done / seconds, 2)}
+
+
+def _row(mode: str, heard: Heard) -> dict[str, Any]:
+    first, between = sorted(heard.first_s), sorted(heard.between_s)
+    return {
+        "interactive": mode,
+        "requests": len(first),
+        "failed": heard.failed,
+        "ttft_p50_ms": round(1e3 * percentile(first, 0.5), 2),
+        "ttft_p99_ms": round(1e3 * percentile(first, 0.99), 2),
+        "itl_p50_ms": round(1e3 * percentile(between, 0.5), 2) if between else math.nan,
+    }
+
+
+async def _submit(http: httpx.AsyncClient, plan: BatchPlan, model: str) -> str:
+    """Begin a batch that is longer than the measurement; return its id when it runs."""
+    lines = "".join(
+        json.dumps(
+            {
+                "custom_id": str(number),
+                "method": "POST",
+                "url": "/v1/chat/completions",
+                "body": {
+                    "model": model,
+                    "max_tokens": plan.batch_tokens,
+                    "ignore_eos": True,
+                    "messages": [{"role": "user", "content": f"Write about the number {number}."}],
+                },
+            }
+        )
+        + "\n"
+        for number in range(_LINES)
+    )
+    form = {"file": ("bench.jsonl", lines.encode())}
+    stored = await http.post("/v1/files", data={"purpose": "batch"}, files=form)
+    wanted = {"input_file_id": stored.json().get("id"), "endpoint": "/v1/chat/completions"}
+    made = await http.post("/v1/batches", json=wanted)
+    if made.is_error:
+        raise BenchError(f"the batch was refused: {made.text}")
+    batch = str(made.json()["id"])
+    give_up = time.perf_counter() + RUNNING_S
+    while not await _done(http, batch):
+        if time.perf_counter() > give_up:
+            raise BenchError(f"no request of the batch has ended within {RUNNING_S:g} s")
+        await asyncio.sleep(0.2)
+    return batch
+
+
+async def _done(http: httpx.AsyncClient, batch: str) -> int:
+    found = (await http.get(f"/v1/batches/{batch}")).json()
+    if found["status"] not in {"validating", "in_progress"}:
+        raise BenchError(f"the batch is {found['status']}: give its answers more tokens (--batch-tokens)")
+    return int(found["request_counts"]["completed"])
+
+
+async def _set(http: httpx.AsyncClient, batch: str, action: str) -> None:
+    (await http.post(f"/v1/batches/{batch}/{action}")).raise_for_status()
