@@ -1,9 +1,11 @@
 """Interactive requests that come at random times, whatever is answered: their times to the first token.
 
-The times and texts follow from a seed, so that two rounds have the same requests.
+The times and sizes follow from a seed, so that two rounds have the same ones; each text begins with a word of
+its own, so that no request finds the KV of another one.
 """
 
 import asyncio
+import os
 import random
 import time
 from dataclasses import dataclass, field
@@ -54,7 +56,7 @@ class Arrivals:
         due = chance.expovariate(self.rate)
         while due < seconds:
             await asyncio.sleep(max(0.0, begin + due - time.perf_counter()))
-            text = " ".join(chance.choice(WORDS) for _ in range(self.words))
+            text = " ".join([os.urandom(4).hex(), *(chance.choice(WORDS) for _ in range(self.words))])
             tasks.append(asyncio.create_task(self._ask(http, text, heard)))
             due += chance.expovariate(self.rate)
         await asyncio.gather(*tasks)

@@ -1,6 +1,6 @@
 """Measures what a batch costs interactive requests: rounds with the batch, and rounds while it is paused.
 
-Rounds alternate and come in pairs with the same requests, so that a change of the machine meets both.
+Rounds alternate and come in pairs of equal requests, so that a change of the machine meets both.
 """
 
 import asyncio

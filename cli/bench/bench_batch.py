@@ -17,7 +17,7 @@ from cli.models.resolve import resolve_model
 def batch(plan: BatchPlan, *, as_json: AsJson = False) -> None:
     """Time to first token of interactive requests, alone and beside a batch.
 
-    Rounds with the batch and rounds while it is paused alternate, with the same requests. Starts a stack and
+    Rounds with the batch and rounds while it is paused alternate, with equal requests. Starts a stack and
     takes it down again, unless one is named.
     """
     from benchmarks.batch.batch import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
@@ -27,7 +27,7 @@ def batch(plan: BatchPlan, *, as_json: AsJson = False) -> None:
             stack = RunningStack(plan.url.rstrip("/"), plan.model or "demo")
         else:
             err.print("starting a stack", style="dim")
-            command = {"--groups": plan.groups, "--engine": plan.engine}
+            command: dict[str, object] = {"--groups": plan.groups, "--engine": plan.engine}
             command |= {"--model": resolve_model(plan.model)} if plan.model else {}
             stack = cleanup.enter_context(own_stack(command))
         progress = cleanup.enter_context(counting_bar(2 * plan.rounds + 1))

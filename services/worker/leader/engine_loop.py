@@ -110,8 +110,9 @@ class EngineLoop:
     def _may_submit(self, scheduler: Scheduler) -> bool:
         """Whether a step may be submitted before those in flight are done."""
         steps = self._steps
-        if steps and scheduler.trials.sequences:
-            return False  # it must be known in which step an engine died
+        if steps and (scheduler.trials.sequences or scheduler.background_alone):
+            # it must be known in which step an engine died; and a request that comes waits for one step only
+            return False
         return not steps or (len(steps) <= self._run_ahead and steps[-1].num_tokens <= RUN_AHEAD_TOKENS)
 
     def _submit_step(self, scheduler: Scheduler) -> bool:

@@ -1,23 +1,37 @@
 """Sequences of the lowest priority, which run in the room that others leave, such as requests of batches.
 
-While the prompt of another request is computed they stand still, so that its first token does not wait for
-them; and their own prompts are computed in small chunks, since a request may come during each step.
+While the prompt of another request is computed they stand still. A request that comes during one of their
+steps waits for its end, so while requests come now and then their steps are kept short: about as long as one
+of a single sequence. Pure: time is an argument.
 """
 
 from collections.abc import Sequence as Many
+from collections.abc import Set
 
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.messages.base import BACKGROUND_PRIORITY
 
-
-def has_background(running: Many[Sequence]) -> bool:
-    """Returns whether such a sequence runs; `running` is in order, so they come last."""
-    return bool(running) and running[-1].priority <= BACKGROUND_PRIORITY
+QUIET_S = 5.0  # without other requests; after that steps may be long
+SLACK = 0.25  # by which a short step may be longer than one of a single sequence
+PROBE = 200  # of so many short steps one has a single sequence, to measure that
+UNLIMITED = 2**31
+_WEIGHT = 0.2  # of the newest measurement
 
 
 def is_background(sequence: Sequence) -> bool:
     """Returns whether a sequence gives way to all others."""
     return sequence.priority <= BACKGROUND_PRIORITY
+
+
+def only_background(*queues: Many[Sequence]) -> bool:
+    """Returns whether there are none but such sequences; the queues are in order, so they come last."""
+    return all(not queue or is_background(queue[0]) for queue in queues)
+
+
+def has_background(running: Many[Sequence]) -> bool:
+    """Returns whether such a sequence runs."""
+    return bool(running) and is_background(running[-1])
 
 
 def others_begin(running: Many[Sequence]) -> bool:
@@ -26,3 +40,70 @@ def others_begin(running: Many[Sequence]) -> bool:
         not is_background(one) and one.remaining > 1 and not one.fetching and not one.has_run
         for one in running
     )
+
+
+def held_back(running: Many[Sequence], most: int) -> Set[int]:
+    """Returns the `id()`s of the sequences that stand still if so many of the background may decode.
+
+    Their prompts are computed all the same, but for `most` 0, with which all stand still.
+    """
+    if most >= UNLIMITED:
+        return frozenset()
+    behind = [one for one in running if is_background(one) and (one.remaining == 1 or not most)]
+    return {id(one) for one in behind[most:]}
+
+
+class BackgroundPace:
+    """Measures steps, and says how much of the background fits into a short one."""
+
+    def __init__(self) -> None:
+        self._others_s = -QUIET_S  # when another request was there last
+        self._single_s = 0.0  # of a step with one sequence that decodes
+        self._token_s = 0.0  # of a token in steps of prompts
+        self._rows = 1
+        self._measured = False
+        self._steps = 0
+
+    def see_others(self, now: float) -> None:
+        """Notes that there is another request."""
+        self._others_s = now
+
+    def observe_step(self, num_rows: int, num_tokens: int, compute_s: float) -> None:
+        """Books the time of a step.
+
+        Args:
+            num_rows: Its sequences.
+            num_tokens: Its tokens; as many if all decode.
+            compute_s: Its time.
+        """
+        if num_tokens > num_rows + BLOCK_SIZE // 2:
+            token_s = compute_s / num_tokens
+            self._token_s += (token_s - self._token_s) * (_WEIGHT if self._token_s else 1.0)
+        elif num_rows == 1:
+            self._single_s += (compute_s - self._single_s) * (_WEIGHT if self._measured else 1.0)
+            self._measured = True
+            self._rows = max(2, self._rows)  # one is on target, so two are tried
+        elif num_rows >= self._rows:
+            self._rows = self._rows + 1 if compute_s <= self._target_s else max(1, self._rows - 1)
+
+    def rows(self, now: float, num_others: int) -> int:
+        """Returns how many background sequences may decode in the next step beside so many others."""
+        if self._long(now):
+            return UNLIMITED
+        self._steps += 1
+        if not self._measured or self._steps % PROBE == 0:
+            return 1
+        return max(1, self._rows - num_others)
+
+    def prompt_tokens(self, now: float, budget: int) -> int:
+        """Returns how many tokens of background prompts may be computed in the next step."""
+        if self._long(now) or not self._token_s:
+            return budget
+        return min(budget, max(BLOCK_SIZE, int(self._target_s / self._token_s)))
+
+    @property
+    def _target_s(self) -> float:
+        return self._single_s * (1 + SLACK)
+
+    def _long(self, now: float) -> bool:
+        return now - self._others_s >= QUIET_S or (self._measured and not self._single_s)

@@ -18,12 +18,14 @@ from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.constraints.forced_tokens import Advance, advance
 from services.worker.domain.constraints.pending_masks import PendingMasks
 from services.worker.domain.scheduling.admission import Admission
+from services.worker.domain.scheduling.background import BackgroundPace, only_background
 from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.prefill_throttle import PrefillThrottle
 from services.worker.domain.scheduling.prompt_advances import PromptAdvance, book_prompts
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
+from services.worker.domain.scheduling.step_checks import check_steps
 from services.worker.domain.scheduling.step_draft import PlannedChunk
 from services.worker.domain.scheduling.step_planner import StepPlanner
 from services.worker.rank_protocol.plan import (
@@ -81,6 +83,7 @@ class Scheduler:
         self._names = names
         self.trials = CrashTrials()
         self._throttle = PrefillThrottle(limits.step_target_s)
+        self._pace, self._clock = BackgroundPace(), clock
         self._planner = StepPlanner(
             self.running,
             limits,
@@ -88,6 +91,7 @@ class Scheduler:
             Preemption(self.queues, limits, names),
             throttle=self._throttle,
             trials=self.trials,
+            pace=self._pace,
             sliding=blocks.sliding,
         )
         self._in_flight: deque[tuple[int, list[PlannedChunk]]] = deque()  # step_id and chunks, oldest first
@@ -147,7 +151,7 @@ class Scheduler:
     def plan(self) -> StepPlan:
         """Returns the plan of the next step."""
         store = self.write_behind.take(self.blocks)  # before any block may go to another sequence
-        draft = self._planner.draft_step()
+        draft = self._planner.draft_step(self._clock())
         release, self.queues.release = self.queues.release, []
         self._planned = bool(draft.chunks or release or store)
         if self._planned:
@@ -157,6 +161,11 @@ class Scheduler:
         return StepPlan(
             step_id=self._step_id, release=release, admit=draft.admit, slices=draft.chunks, store=store
         )
+
+    @property
+    def background_alone(self) -> bool:
+        """Whether there are none but background sequences: a step is not planned behind one of theirs."""
+        return only_background(self.running, self.waiting)
 
     def requests_in(self, step_ids: Iterable[int]) -> set[str]:
         """Returns the keys of the requests that these steps compute, if they are in flight."""
@@ -242,6 +251,7 @@ class Scheduler:
             advances += taken
             if on_trial and sequence.trial_tokens:
                 sequence.trial_tokens = max(0, sequence.trial_tokens - len(taken))
+        self._pace.observe_step(len(parts), num_tokens, result.compute_s)
         if has_prompt:  # a few forced tokens tell nothing of the speed of prompts
             self._throttle.observe_step(num_tokens, result.compute_s)
             self.costs.computed(num_tokens, result.compute_s)
@@ -250,21 +260,7 @@ class Scheduler:
     def check_invariants(self) -> None:
         """Raises `AssertionError` when queues, blocks, sequences and steps in flight do not agree."""
         self.queues.check_invariants()
-        planned: dict[int, int] = {}
-        pending: dict[int, int] = {}
-        for _, parts in self._in_flight:
-            for sequence, seq_id, count, samples, end in parts:
-                planned[seq_id] = planned.get(seq_id, 0) + count
-                new = samples and end >= len(sequence.tokens)
-                pending[id(sequence)] = pending.get(id(sequence), 0) + new
-        for sequence in self.running:
-            if sequence.planned - sequence.computed != planned.get(sequence.seq_id, 0):
-                raise AssertionError(
-                    f"sequence {sequence.seq_id} is in flight with other tokens than it says"
-                )
-        for sequence in self.running + self.waiting:
-            if sequence.pending != pending.get(id(sequence), 0):
-                raise AssertionError(f"request {sequence.request_id} waits for {sequence.pending} tokens")
+        check_steps(self._in_flight, self.running, self.waiting)
 
     def _book_sample(self, sequence: Sequence, one: Sampled, end: int) -> list[Advance]:
         """Books what was sampled for index `end` of a sequence; nothing if it was forced meanwhile."""

@@ -5,7 +5,15 @@ Sequences on trial (`crash_trials.py`) get steps of their own.
 
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.scheduling.admission import Admission
-from services.worker.domain.scheduling.background import has_background, is_background, others_begin
+from services.worker.domain.scheduling.background import (
+    UNLIMITED,
+    BackgroundPace,
+    has_background,
+    held_back,
+    is_background,
+    only_background,
+    others_begin,
+)
 from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.prefill_shares import share_budget
@@ -26,6 +34,7 @@ class StepPlanner:
         preemption: Takes blocks from sequences when they run short.
         throttle: Limits prompts beside decodes.
         trials: Sequences on trial.
+        pace: Of background sequences.
         sliding: Blocks of the layers with a sliding window; None if they have no pool of their own.
     """
 
@@ -38,6 +47,7 @@ class StepPlanner:
         *,
         throttle: PrefillThrottle,
         trials: CrashTrials,
+        pace: BackgroundPace,
         sliding: SlidingBlocks | None = None,
     ) -> None:
         self._running = running
@@ -46,22 +56,25 @@ class StepPlanner:
         self._preemption = preemption
         self._throttle = throttle
         self._trials = trials
+        self._pace = pace
         self._sliding = sliding
 
-    def draft_step(self) -> StepDraft:
-        """Returns the chunks of the next step."""
+    def draft_step(self, now: float) -> StepDraft:
+        """Returns the chunks of the next step; `now`: monotonic seconds."""
+        if not only_background(self._running):
+            self._pace.see_others(now)
         draft = StepDraft(self._sliding)
         self._preemption.make_way()
         if not self._trials.sequences:
-            self._plan_mixed(draft)
+            self._plan_mixed(draft, now)
         else:
-            self._plan_in_turns(draft)
+            self._plan_in_turns(draft, now)
         return draft
 
-    def _plan_mixed(self, draft: StepDraft) -> None:
+    def _plan_mixed(self, draft: StepDraft, now: float) -> None:
         """Plans all sequences that may be computed together; those on trial may not."""
-        alone = self._others_begin()
-        prefilling, num_run = self._plan_decodes(draft, alone=alone)
+        most = self._most_background(now)
+        prefilling, num_run = self._plan_decodes(draft, most)
         num_decodes = len(draft.chunks)
         rest = self._throttle.prompt_budget(self._limits.token_budget - num_decodes - num_run, num_decodes)
         self._admission.admit(prefilling, rest)
@@ -69,25 +82,30 @@ class StepPlanner:
             prefilling = [sequence for sequence in prefilling if not self._trials.is_on(sequence)]
         if prefilling and is_background(prefilling[-1]):
             if is_background(prefilling[0]):  # a request may come during the step
-                rest = self._throttle.prompt_budget(rest, max(1, num_decodes))
+                rest = self._pace.prompt_tokens(now, self._throttle.prompt_budget(rest, max(1, num_decodes)))
             else:
                 prefilling = [sequence for sequence in prefilling if not is_background(sequence)]
         for sequence, count in share_budget(prefilling, rest):
             draft.add_chunk(sequence, count)
 
-    def _others_begin(self) -> bool:
-        """Returns whether background sequences stand still in this step, for the prompts of others."""
+    def _most_background(self, now: float) -> int:
+        """Returns how many background sequences may decode in this step; 0 beside the prompts of others."""
         if not has_background(self._running) or self._trials.sequences:
-            return False
+            return UNLIMITED
         self._admission.admit([], self._limits.token_budget)  # those who wait, before anything is planned
-        return others_begin(self._running)
+        if only_background(self._running):
+            return self._pace.rows(now, 0)
+        self._pace.see_others(now)
+        if others_begin(self._running):
+            return 0
+        return self._pace.rows(now, sum(not is_background(one) for one in self._running))
 
-    def _plan_in_turns(self, draft: StepDraft) -> None:
+    def _plan_in_turns(self, draft: StepDraft, now: float) -> None:
         """Plans by turns a step of one request that is on trial, and one of all others."""
         if not self._trials.others_first():
             self._plan_trial(draft)
         if not draft.chunks:
-            self._plan_mixed(draft)
+            self._plan_mixed(draft, now)
         if not draft.chunks:  # the others have nothing to compute, or one on trial was admitted just now
             self._plan_trial(draft)
 
@@ -117,26 +135,25 @@ class StepPlanner:
         draft.add_chunk(sequence, count)
         return count
 
-    def _plan_decodes(self, draft: StepDraft, *, alone: bool = False) -> tuple[list[Sequence], int]:
+    def _plan_decodes(self, draft: StepDraft, most: int) -> tuple[list[Sequence], int]:
         """Plans one token of each sequence that decodes, and the tokens that its grammar forces after it.
 
         Args:
             draft: Gets the chunks.
-            alone: Background sequences, which come last, stand still.
+            most: How many background sequences may decode; they come last. 0: they stand still.
 
         Returns:
             The sequences whose prompts are being computed, and how many forced tokens were planned.
         """
         prefilling, index, running = [], 0, self._running
         spare, num_run = max(0, self._limits.token_budget - len(running)), 0
+        held = held_back(running, most)
         chunks, planned = draft.chunks, draft.planned
         trials = self._trials if self._trials.sequences else None
         while index < len(running):
             sequence = running[index]
             index += 1
-            if alone and is_background(sequence):
-                break
-            if sequence.fetching or (trials is not None and trials.is_on(sequence)):
+            if sequence.fetching or id(sequence) in held or (trials and trials.is_on(sequence)):
                 continue
             start, pending, known = sequence.planned, sequence.pending, len(sequence.tokens)
             if known + pending - start != 1:

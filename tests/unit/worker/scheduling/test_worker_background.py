@@ -2,8 +2,12 @@
 
 import random
 
+import msgspec
+
 from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.scheduling.background import QUIET_S
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.rank_protocol.plan import StepPlan
 from shared.messages.base import BACKGROUND_PRIORITY
 from tests.kits.worker.scheduler import compute, make, step
 
@@ -54,3 +58,34 @@ def test_all_end_under_random_arrivals() -> None:
             if not left and not scheduler.has_work:
                 break
         assert ended == 30, seed
+
+
+def timed(scheduler: Scheduler, plan: StepPlan) -> None:
+    """Books a step that takes 1 ms and 0.1 ms for each of its tokens."""
+    tokens = sum(part.num_tokens for part in plan.slices)
+    scheduler.apply(msgspec.structs.replace(compute(plan), compute_s=0.001 + 0.0001 * tokens))
+
+
+def test_their_steps_are_short_while_others_come() -> None:
+    now = [100.0]
+    limits = SchedulerLimits(64, 32, 64)
+    scheduler = Scheduler(BlockManager(256), limits, clock=lambda: now[0])
+    for number in range(20):
+        scheduler.add(make(f"b{number}", 4, 10_000, arrival=number, priority=BACKGROUND_PRIORITY))
+    for _ in range(50):
+        timed(scheduler, scheduler.plan())
+    assert len(scheduler.plan().slices) == 20  # nothing else came for long
+    scheduler = Scheduler(BlockManager(256), limits, clock=lambda: now[0])
+    for number in range(20):
+        scheduler.add(make(f"b{number}", 4, 10_000, arrival=number, priority=BACKGROUND_PRIORITY))
+    scheduler.add(make("chat", 40, 2, arrival=30))
+    most = 0
+    for number in range(300):
+        now[0] += 0.002
+        plan = scheduler.plan()
+        most = max(most, len(plan.slices)) if number > 100 else 0
+        timed(scheduler, plan)
+    assert 2 <= most <= 5  # of 1.1 ms for one sequence, a quarter is 2.75 more of them
+    assert scheduler.background_alone
+    now[0] += QUIET_S
+    assert len(scheduler.plan().slices) == 20
