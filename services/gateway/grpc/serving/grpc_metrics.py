@@ -38,7 +38,16 @@ class GrpcMetrics:
             registry=registry,
         )
 
+        self._call_children: dict[tuple[str, str], Counter] = {}  # `labels()` costs more than counting
+        self._second_children: dict[str, Histogram] = {}
+
     def count_call(self, method: str, status: str, seconds: float) -> None:
         """Counts a call that has ended."""
-        self._calls.labels(method, status).inc()
-        self._seconds.labels(method).observe(seconds)
+        counter = self._call_children.get((method, status))
+        if counter is None:
+            counter = self._call_children[method, status] = self._calls.labels(method, status)
+        counter.inc()
+        histogram = self._second_children.get(method)
+        if histogram is None:
+            histogram = self._second_children[method] = self._seconds.labels(method)
+        histogram.observe(seconds)
