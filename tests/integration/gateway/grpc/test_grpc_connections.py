@@ -101,14 +101,18 @@ async def test_a_silent_connection_is_closed_and_garbage_is_none() -> None:
 async def test_calls_of_a_connection_and_requests_of_a_stream_wait(gateway: Gateway) -> None:
     gateway.fleet.requests.clear()
     async with bare_client(gateway) as client:
-        calls = [client.infer(text_request("stuck"), metadata=BEARER) for _ in range(3)]
-        running = [asyncio.ensure_future(call.code()) for call in calls]
+        calls = {}
+        for name in ("call-0", "call-1", "call-2"):
+            request = text_request("stuck")
+            request.id = name
+            calls[name] = client.infer(request, metadata=BEARER)
+        running = [asyncio.ensure_future(call.code()) for call in calls.values()]
         await gateway.fleet.wait_requests(2)
         await asyncio.sleep(0.05)
         assert len(gateway.fleet.requests) == 2
-        calls[0].cancel()
+        calls[gateway.fleet.requests[0].request_id[:6]].cancel()  # any two of them may be the first
         await gateway.fleet.wait_requests(3)
-        for call in calls:
+        for call in calls.values():
             call.cancel()
         await asyncio.gather(*running)
         await gateway.wait_idle()

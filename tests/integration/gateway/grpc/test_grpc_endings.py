@@ -23,9 +23,7 @@ NUMBERS = {status.value[0]: status for status in grpc.StatusCode}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway() -> AsyncIterator[Gateway]:
-    async with running_gateway(
-        grpc_port=free_port(), max_body_bytes=64 * 1024, write_timeout_s=0.5
-    ) as running:
+    async with running_gateway(grpc_port=free_port(), max_body_bytes=64 * 1024) as running:
         yield running
 
 
@@ -88,10 +86,10 @@ async def test_a_stream_may_end_with_its_first_error(client: BareClient) -> None
 async def test_a_deadline_ends_the_generation(gateway: Gateway, client: BareClient) -> None:
     gateway.fleet.requests.clear()
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await client.infer(text_request("stuck"), timeout=0.3)
+        await client.infer(text_request("stuck"), timeout=0.6)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await gateway.wait_cancelled()
-    assert int(gateway.fleet.headers[-1][subjects.HEADER_TIMEOUT]) <= 300
+    assert int(gateway.fleet.headers[-1][subjects.HEADER_TIMEOUT]) <= 600
     by_parameter = text_request("stuck")
     by_parameter.parameters["timeout"].int64_param = 200_000
     error = await refused(client, by_parameter)
@@ -122,15 +120,17 @@ async def test_a_caller_that_leaves_cancels_its_generations(
     await eventually(lambda: not gateway.metric("ryz_gateway_grpc_open_streams"))
 
 
-async def test_a_client_that_does_not_read_is_cut_off(gateway: Gateway, client: BareClient) -> None:
-    gateway.fleet.requests.clear()
-    cut = gateway.metric("ryz_gateway_grpc_slow_readers_total")
-    call = client.stream()
-    await call.write(text_request("flood", stream=True))
-    await gateway.fleet.wait_requests(1)
-    await eventually(lambda: gateway.metric("ryz_gateway_grpc_slow_readers_total") > cut)
-    await gateway.wait_cancelled()
-    call.cancel()
+async def test_a_client_that_does_not_read_is_cut_off() -> None:
+    async with (
+        running_gateway(grpc_port=free_port(), write_timeout_s=0.5) as gateway,
+        bare_client(gateway) as client,
+    ):
+        call = client.stream()
+        await call.write(text_request("flood", stream=True))
+        await gateway.fleet.wait_requests(1)
+        await eventually(lambda: gateway.metric("ryz_gateway_grpc_slow_readers_total") > 0)
+        await gateway.wait_cancelled()
+        call.cancel()
 
 
 async def test_large_messages_are_refused(client: BareClient) -> None:
