@@ -39,6 +39,7 @@ CLIENTS = {
     "openai_chat": "openai",
     "openai_tools": "openai",
     "openai_responses": "openai",
+    "openai_batches": "openai",
     "open_responses": "(plain HTTP)",
     "open_responses_tools": "(plain HTTP)",
     "open_responses_socket": "openai",

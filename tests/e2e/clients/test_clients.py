@@ -9,6 +9,7 @@ from tests.kits.clients.langchain_models import LangChainAnthropicTests, LangCha
 from tests.kits.clients.open_responses import OpenResponsesCases
 from tests.kits.clients.open_responses_socket import OpenResponsesSocketCases
 from tests.kits.clients.open_responses_tools import OpenResponsesToolCases
+from tests.kits.clients.openai_batches import OpenAIBatchTests
 from tests.kits.clients.openai_chat import OpenAIChatTests
 from tests.kits.clients.openai_responses import OpenAIResponsesTests
 from tests.kits.clients.openai_tools import OpenAIResponsesToolTests, OpenAIToolTests
@@ -25,6 +26,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 class TestOpenAIChat(OpenAIChatTests):
+    """See the base class."""
+
+
+class TestOpenAIBatches(OpenAIBatchTests):
     """See the base class."""
 
 

@@ -1,0 +1,62 @@
+"""OpenAI's SDK on files and batches: upload, run, read the results; and chat equals the batch's answer."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import NotFoundError, OpenAI
+
+from tests.kits.clients.served import KEY, Served
+
+DONE_S = 60.0
+
+
+class OpenAIBatchTests:
+    """`files` and `batches` of OpenAI's SDK."""
+
+    @pytest.fixture
+    def openai(self, served: Served) -> Iterator[OpenAI]:
+        with OpenAI(base_url=f"{served.url}/v1", api_key=KEY, max_retries=0, timeout=60) as client:
+            yield client
+
+    def test_a_batch_gives_the_answers_of_chat(self, openai: OpenAI, served: Served) -> None:
+        bodies: list[Any] = [
+            {
+                "model": served.model,
+                "temperature": 0,
+                "max_tokens": 8,
+                "messages": [{"role": "user", "content": f"Count to {number}."}],
+            }
+            for number in range(1, 4)
+        ]
+        lines = [
+            {"custom_id": f"c{place}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+            for place, body in enumerate(bodies)
+        ]
+        text = "\n".join(map(json.dumps, lines))
+        file = openai.files.create(file=("in.jsonl", text.encode()), purpose="batch")
+        batch = openai.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        give_up = time.monotonic() + DONE_S
+        while batch.status != "completed":
+            assert time.monotonic() < give_up, batch
+            time.sleep(0.1)
+            batch = openai.batches.retrieve(batch.id)
+        assert batch.output_file_id is not None
+        found = [json.loads(line) for line in openai.files.content(batch.output_file_id).text.splitlines()]
+        answers = {one["custom_id"]: one["response"]["body"]["choices"][0]["message"] for one in found}
+        for place, body in enumerate(bodies):
+            whole = openai.chat.completions.create(**body)
+            assert answers[f"c{place}"]["content"] == whole.choices[0].message.content
+        assert batch.id in {one.id for one in openai.batches.list()}
+
+    def test_files_can_be_listed_read_and_deleted(self, openai: OpenAI) -> None:
+        file = openai.files.create(file=("a.txt", b"some text"), purpose="user_data")
+        assert file.id in {one.id for one in openai.files.list()}
+        assert openai.files.content(file.id).content == b"some text"
+        assert openai.files.delete(file.id).deleted
+        with pytest.raises(NotFoundError):
+            openai.files.retrieve(file.id)
