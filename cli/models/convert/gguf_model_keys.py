@@ -1,66 +1,117 @@
-"""Says a `config.json` in the keys of a GGUF file, from the shape that the engine reads from it."""
+"""Says the shape of a model in the keys of a GGUF file, and names the architecture that it has there.
+
+What a file cannot say is not looked for here: `same_model.py` reads the keys back and compares.
+"""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from services.worker.engine.config.json_fields import read_json
-from services.worker.engine.config.layer_config import MlpConfig
+from cli.models.convert.gguf_expert_keys import mlp_keys
+from cli.models.convert.gguf_rope_keys import rope_keys, rope_of
+from services.worker.engine.config.layer_config import AttentionConfig
 from services.worker.engine.config.model_config import ModelConfig
-from services.worker.gguf.header_bytes import BadGguf
+from services.worker.engine.config.rope_config import RopeConfig
 
+Keys = dict[str, Any]
+
+# of config.json -> `general.architecture`
 ARCHITECTURES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "llama",
+    **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"), "llama"),
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
-    "MixtralForCausalLM": "llama",
+    "GemmaForCausalLM": "gemma",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3",
+    "GraniteForCausalLM": "granite",
+    "SmolLM3ForCausalLM": "smollm3",
+    **dict.fromkeys(("Olmo2ForCausalLM", "Olmo3ForCausalLM"), "olmo2"),
+    "Exaone4ForCausalLM": "exaone4",
+    "Glm4ForCausalLM": "glm4",
+    "GlmForCausalLM": "chatglm",
+    "CohereForCausalLM": "command-r",
+    "Cohere2ForCausalLM": "cohere2",
+    "StableLmForCausalLM": "stablelm",
+    "Starcoder2ForCausalLM": "starcoder2",
+    "PhiForCausalLM": "phi2",
+    "Phi3ForCausalLM": "phi3",
+    "NemotronForCausalLM": "nemotron",
+    "GPTNeoXForCausalLM": "gptneox",
+    "GPT2LMHeadModel": "gpt2",
+    "FalconForCausalLM": "falcon",
+    "MptForCausalLM": "mpt",
+    "BitNetForCausalLM": "bitnet",
+    "Qwen2MoeForCausalLM": "qwen2moe",
     "Qwen3MoeForCausalLM": "qwen3moe",
+    "OlmoeForCausalLM": "olmoe",
+    "GraniteMoeForCausalLM": "granitemoe",
+    "GptOssForCausalLM": "gpt-oss",
+    "Glm4MoeForCausalLM": "glm4moe",
+    **dict.fromkeys(("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"), "deepseek2"),
 }
+_FUSED = {"gpt2", "gptneox", "falcon", "mpt", "phi3"}  # queries, keys and values are one tensor
 
 
-def model_keys(directory: Path, config: ModelConfig) -> dict[str, Any]:
+def model_keys(config: ModelConfig, architecture: str, positions: int) -> Keys:
     """Return the keys that begin with the architecture's name.
 
-    Raises:
-        BadGguf: The model has something that GGUF files cannot say, or that is not converted.
+    Args:
+        config: Of the model.
+        architecture: Its name in GGUF files.
+        positions: `max_position_embeddings` of the config.
     """
-    name = ARCHITECTURES[config.architecture]
-    path = directory / "config.json"
-    keys: dict[str, Any] = {
-        "context_length": int(read_json(path).get("max_position_embeddings") or config.context_length),
+    attention = config.layers[0].attention
+    keys: Keys = {
+        "context_length": positions,
         "embedding_length": config.hidden_size,
         "block_count": config.num_layers,
         "attention.head_count": config.num_heads,
-        "attention.head_count_kv": config.num_kv_heads,
-        "attention.key_length": config.head_dim,
-        "attention.value_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": config.final_norm.eps,
-        "rope.dimension_count": config.head_dim,
-        "rope.freq_base": config.rope.theta,
         "vocab_size": config.vocab_size,
     }
-    keys |= _mlp_keys(path, config)
-    if any(config.windows):
-        if config.architecture != "MistralForCausalLM" or len(set(config.windows)) > 1:
-            raise BadGguf(f"{path}: its sliding window is not converted")
-        keys["attention.sliding_window"] = config.windows[0]
-    keys |= _rope_keys(path, config)
-    return {f"{name}.{key}": value for key, value in keys.items()}
+    rms = config.final_norm.kind == "rms"
+    keys[f"attention.layer_norm_{'rms_' if rms else ''}epsilon"] = config.final_norm.eps
+    keys |= _head_keys(config, attention) | mlp_keys(config, architecture)
+    keys |= _scale_keys(config, architecture)
+    rope = rope_of(config)
+    if rope is not None:
+        keys |= rope_keys(rope)
+        local = attention.rope
+        if architecture == "gemma3" and local is not None:
+            keys["rope.freq_base_swa"] = local.theta
+    if window := max(config.windows):
+        keys["attention.sliding_window"] = window
+    if attention.softcap:
+        keys["attn_logit_softcapping"] = attention.softcap
+    if config.logit_softcap:
+        keys["final_logit_softcapping"] = config.logit_softcap
+    if attention.clip_qkv:
+        keys["attention.clamp_kqv"] = attention.clip_qkv
+    if attention.alibi:
+        keys["attention.max_alibi_bias"] = 8.0  # the only one that the engine computes
+    if architecture in {"stablelm", "gptneox"}:
+        keys["use_parallel_residual"] = config.layers[0].parallel
+    return {f"{architecture}.{key}": value for key, value in keys.items()}
 
 
-def frequency_divisors(config: ModelConfig) -> NDArray[np.float32] | None:
+def chosen_names(config: ModelConfig, architecture: str) -> set[str]:
+    """Return the names that llama.cpp's converter chooses where architectures have several."""
+    modules = ["attn_qkv"] if architecture in _FUSED else []
+    if config.layers[0].mlp_norm is None or not config.layers[0].parallel:
+        modules.append("attn_norm")
+    suffixes = ("weight", "bias")
+    return {f"blk.{i}.{m}.{suffix}" for i in range(config.num_layers) for m in modules for suffix in suffixes}
+
+
+def frequency_divisors(rope: RopeConfig | None) -> NDArray[np.float32] | None:
     """Return the divisors of Llama 3.1's rope scaling, one for each frequency; None for other kinds.
 
     The formula is that of the Llama 3.1 release, in `transformers` called `llama3`.
     """
-    rope = config.rope
-    if rope.kind != "llama3":
+    if rope is None or rope.kind != "llama3":
         return None
-    frequencies = 1.0 / rope.theta ** (np.arange(0, config.head_dim, 2) / config.head_dim)
+    frequencies = 1.0 / rope.theta ** (np.arange(0, rope.dim, 2) / rope.dim)
     turns = rope.original_length * frequencies / (2 * math.pi)
     width = rope.high_freq_factor - rope.low_freq_factor
     keep = np.clip((turns - rope.low_freq_factor) / width, 0.0, 1.0)
@@ -68,44 +119,31 @@ def frequency_divisors(config: ModelConfig) -> NDArray[np.float32] | None:
     return divisors
 
 
-def _mlp_keys(path: Path, config: ModelConfig) -> dict[str, Any]:
-    mlp = config.layers[0].mlp
-    if any(layer.mlp != mlp for layer in config.layers):
-        raise BadGguf(f"{path}: layers with experts beside dense ones are not converted")
-    inner = mlp if isinstance(mlp, MlpConfig) else mlp.expert
-    if inner.activation != "silu":
-        name = ARCHITECTURES[config.architecture]
-        raise BadGguf(f"{path}: GGUF files of {name} have no other activation than silu")
-    if isinstance(mlp, MlpConfig):
-        return {"feed_forward_length": mlp.inner}
-    if not mlp.normalize:
-        raise BadGguf(f"{path}: experts whose weights are not divided by their sum are not converted")
+def _head_keys(config: ModelConfig, attention: AttentionConfig) -> Keys:
+    latent = attention.latent
+    if latent is None:
+        return {
+            "attention.head_count_kv": config.num_kv_heads,
+            "attention.key_length": config.head_dim,
+            "attention.value_length": config.head_dim,
+        }
     keys = {
-        "expert_count": mlp.count,
-        "expert_used_count": mlp.chosen,
-        "feed_forward_length": mlp.expert.inner,
+        "attention.head_count_kv": 1,
+        "attention.kv_lora_rank": latent.rank,
+        "attention.key_length": latent.rank + latent.rope_dim,
+        "attention.value_length": latent.rank,
+        "attention.key_length_mla": latent.plain_dim + latent.rope_dim,
+        "attention.value_length_mla": latent.value_dim,
     }
-    if config.architecture == "Qwen3MoeForCausalLM":
-        keys["expert_feed_forward_length"] = mlp.expert.inner
-    return keys
+    return keys | ({"attention.q_lora_rank": latent.query_rank} if latent.query_rank else {})
 
 
-def _rope_keys(path: Path, config: ModelConfig) -> dict[str, Any]:
-    rope = config.rope
-    if rope.kind in {"default", "llama3"}:
-        return {}
-    if rope.kind == "linear":
-        return {"rope.scaling.type": "linear", "rope.scaling.factor": rope.factor}
-    if rope.kind != "yarn" or rope.mscale or rope.mscale_all_dim or not rope.truncate:
-        raise BadGguf(f"{path}: its rope scaling of kind {rope.kind} is not converted")
-    keys: dict[str, Any] = {
-        "rope.scaling.type": "yarn",
-        "rope.scaling.factor": rope.factor,
-        "rope.scaling.original_context_length": rope.original_length,
-        "rope.scaling.yarn_beta_fast": rope.beta_fast,
-        "rope.scaling.yarn_beta_slow": rope.beta_slow,
-    }
-    if rope.attention_factor:
-        usual = 0.1 * math.log(max(1.0, rope.factor)) + 1.0
-        keys["rope.scaling.attn_factor"] = rope.attention_factor / usual
-    return keys
+def _scale_keys(config: ModelConfig, architecture: str) -> Keys:
+    if architecture in {"granite", "granitemoe"}:
+        return {
+            "attention.scale": float(config.layers[0].attention.scale),
+            "embedding_scale": float(config.embedding_scale),
+            "residual_scale": float(config.layers[0].residual_scale),
+            "logit_scale": 1.0 / config.logit_scale,
+        }
+    return {"logit_scale": float(config.logit_scale)} if architecture in {"command-r", "cohere2"} else {}

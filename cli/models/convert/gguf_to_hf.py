@@ -9,24 +9,15 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType
 
-from cli.models.convert.gguf_model_keys import ARCHITECTURES
-from cli.models.convert.hf_names import has_interleaved_heads, hf_names
-from cli.models.convert.tensor_stream import (
-    FLOATS,
-    SourceTensor,
-    num_bytes,
-    order_rows,
-    progress,
-    sync,
-    to_kind,
-    total_bytes,
-)
-from services.worker.gguf.architectures.base import head_dim
-from services.worker.gguf.dequantize import can_dequantize
+from cli.models.convert.relayout import TargetTensor, relayout
+from cli.models.convert.tensor_stream import num_bytes, sync, to_kind
+from services.worker.engine.checkpoint.tensor_table import TensorTable, stored_tensors
+from services.worker.engine.config.families.registry import family_of
+from services.worker.engine.config.json_fields import JsonFields
+from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.read_config import read_config
 from services.worker.gguf.gguf_config import hf_config
 from services.worker.gguf.gguf_file import GgufFile, read_gguf
-from services.worker.gguf.header_bytes import BadGguf
-from services.worker.gguf.metadata_fields import MetadataFields
 from services.worker.text.from_gguf.gguf_template import gguf_template, turn_end
 from services.worker.text.from_gguf.gguf_tokenizer import gguf_tokenizer
 from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
@@ -43,24 +34,27 @@ class GgufToHf:
         kind: Type of all weights; None: floats as they are, and quantized ones as F32, which loses nothing.
 
     Raises:
-        BadGguf: The file cannot be read, or the model is not one that is supported.
+        BadGguf: The file cannot be read.
+        ModelError: The model is not one that is supported.
     """
 
     def __init__(self, source: Path, kind: GGMLQuantizationType | None) -> None:
+        config = read_config(source)
         self._file: GgufFile = read_gguf(source)
         self._kind = kind
         self._config = hf_config(self._file)
-        if self._config["architectures"][0] not in ARCHITECTURES:
-            raise BadGguf(
-                f"{source}: models of {self._config['architectures'][0]} are served, but not converted"
-            )
-        self._head_dim = head_dim(MetadataFields(self._file))
-        self._tensors = [self._source(name, stored) for stored, name in hf_names(self._file).items()]
+        family = family_of(config.architecture)
+        assert family is not None  # read_config has accepted it
+        located = TensorTable(source, stored_tensors(source)).locate(config)
+        stored = family.read(JsonFields(source, self._config))  # with norms as directories have them
+        views = family.names.views(stored, _chosen_names(stored))
+        self._tensors = relayout(located, views, -stored.final_norm.offset)
+        self._context_length = config.context_length
 
     @property
     def total(self) -> int:
         """Return the bytes that are read."""
-        return total_bytes(self._tensors)
+        return sum(tensor.num_bytes for tensor in self._tensors)
 
     @property
     def needed(self) -> int:
@@ -78,28 +72,15 @@ class GgufToHf:
         path = target / "model.safetensors"
         with path.open("xb") as file:
             file.write(self._header())
-            for tensor, done in progress(self._tensors):
-                rows = tensor.read()
-                if has_interleaved_heads(self._file, tensor.name):
-                    rows = order_rows(tensor, rows, self._head_dim, paired=False)
-                to_kind(rows, tensor.kind, self._kind_of(tensor)).tofile(file)
+            done = 0
+            for tensor in self._tensors:
+                to_kind(tensor.read(), tensor.kind, self._kind_of(tensor)).tofile(file)
+                done += tensor.num_bytes
                 reach(done)
         sync(path)
 
-    def _source(self, name: str, stored: str) -> SourceTensor:
-        tensor = self._file.tensors[stored]
-        if name == stored:  # `hf_names` knows no other
-            raise BadGguf(f"{tensor.path}: tensor {stored} has no counterpart in Hugging Face's format")
-        if not can_dequantize(tensor.type) and tensor.type not in FLOATS:
-            raise BadGguf(
-                f"{tensor.path}: tensor {stored} has the type {tensor.type.name}, which cannot be read"
-            )
-        return SourceTensor(name, tensor.type, tensor.shape, tensor.path, tensor.begin, tensor.end)
-
-    def _kind_of(self, tensor: SourceTensor) -> GGMLQuantizationType:
-        if self._kind is not None:
-            return self._kind
-        return tensor.kind if tensor.kind in FLOATS else GGMLQuantizationType.F32
+    def _kind_of(self, tensor: TargetTensor) -> GGMLQuantizationType:
+        return tensor.kind if self._kind is None else self._kind
 
     def _header(self) -> bytes:
         """Return the head of the safetensors file: https://huggingface.co/docs/safetensors, "Format"."""
@@ -141,13 +122,24 @@ class GgufToHf:
         tokenizer_config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
-            "model_max_length": self._config["max_position_embeddings"],
+            "model_max_length": self._context_length,
             **{key: text for key, text in texts.items() if text},
         }
         if source := keys.text("chat_template"):
             tokenizer_config["chat_template"] = source
         _write(target / "tokenizer_config.json", tokenizer_config)
         (target / "tokenizer.json").write_text(gguf_tokenizer(keys, vocabulary).to_str())
+
+
+def _chosen_names(config: ModelConfig) -> set[str]:
+    """Return names that are taken in place of others: of Falcon, if attention and MLP have a norm each."""
+    layers = config.layers if config.architecture == "FalconForCausalLM" else ()
+    return {
+        f"transformer.h.{index}.ln_attn.{suffix}"
+        for index, layer in enumerate(layers)
+        for suffix in ("weight", "bias")
+        if layer.parallel and layer.mlp_norm is not None
+    }
 
 
 def _short(value: Any) -> Any:

@@ -1,11 +1,9 @@
-"""Reads the tensors of a model one at a time, and brings each to the type that is asked for.
+"""Reads parts of files, and brings tensors to the type that is asked for.
 
 All tensors are rows of bytes, whatever their type.
 """
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,46 +18,21 @@ FLOATS = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationTy
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceTensor:
-    """A tensor where it lies.
+def read_bytes(path: Path, begin: int, end: int) -> Array:
+    """Return a part of a file.
 
-    Attributes:
-        name: As Hugging Face calls it.
-        kind: Its type.
-        shape: A matrix is [out, in].
-        path: Its file.
-        begin: Its first byte there.
-        end: The byte after its last.
+    Raises:
+        BadGguf: The file cannot be read, or has become shorter.
     """
-
-    name: str
-    kind: GGMLQuantizationType
-    shape: tuple[int, ...]
-    path: Path
-    begin: int
-    end: int
-
-    @property
-    def num_bytes(self) -> int:
-        """Return its bytes where it lies."""
-        return self.end - self.begin
-
-    def read(self) -> Array:
-        """Return the bytes, in rows: [rows, bytes].
-
-        Raises:
-            BadGguf: The file cannot be read, or has become shorter.
-        """
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.begin)
-                data = np.fromfile(file, np.uint8, self.end - self.begin)
-        except OSError as error:
-            raise BadGguf(f"{self.path} cannot be read: {error.strerror}") from error
-        if len(data) != self.end - self.begin:
-            raise BadGguf(f"{self.path} ends within the tensor {self.name}; copy it again")
-        return data.reshape(int(np.prod(self.shape[:-1], dtype=np.int64)), -1)
+    try:
+        with path.open("rb") as file:
+            file.seek(begin)
+            data = np.fromfile(file, np.uint8, end - begin)
+    except OSError as error:
+        raise BadGguf(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) != end - begin:
+        raise BadGguf(f"{path} ends within a tensor; copy it again")
+    return data
 
 
 def can_quantize(kind: GGMLQuantizationType) -> bool:
@@ -105,39 +78,6 @@ def to_kind(rows: Array, source: GGMLQuantizationType, target: GGMLQuantizationT
     return np.ascontiguousarray(made).view(np.uint8).reshape(len(rows), -1)
 
 
-def pair_rows(rows: Array, head_dim: int) -> Array:
-    """Put the rows of a query or key matrix in pairs that are rotated together, as Llama has them in GGUF.
-
-    Args:
-        rows: [heads * head_dim, any], where row i of a head is rotated with row i + head_dim / 2.
-        head_dim: Rows of a head.
-    """
-    halves = rows.reshape(-1, 2, head_dim // 2, rows.shape[-1])
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
-
-
-def unpair_rows(rows: Array, head_dim: int) -> Array:
-    """Undo `pair_rows`."""
-    pairs = rows.reshape(-1, head_dim // 2, 2, rows.shape[-1])
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
-
-
-def order_rows(tensor: SourceTensor, rows: Array, head_dim: int, *, paired: bool) -> Array:
-    """Return the rows of a query or key matrix, or the numbers of its bias, in the order of the other format.
-
-    Args:
-        tensor: Where they come from.
-        rows: Its bytes in rows; a bias is one row.
-        head_dim: Rows of a head.
-        paired: Whether they are to be in pairs, as in GGUF files.
-    """
-    change = pair_rows if paired else unpair_rows
-    if len(tensor.shape) == 2:
-        return change(rows, head_dim)
-    numbers = rows.reshape(tensor.shape[0], -1)
-    return change(numbers, head_dim).reshape(rows.shape)
-
-
 def sync(path: Path) -> None:
     """Have the content of a file written to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -145,16 +85,3 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def total_bytes(tensors: list[SourceTensor]) -> int:
-    """Return the bytes of all tensors where they come from."""
-    return sum(tensor.end - tensor.begin for tensor in tensors)
-
-
-def progress(tensors: list[SourceTensor]) -> Iterator[tuple[SourceTensor, int]]:
-    """Yield each tensor with the bytes that are behind it when it is done."""
-    done = 0
-    for tensor in tensors:
-        done += tensor.end - tensor.begin
-        yield tensor, done

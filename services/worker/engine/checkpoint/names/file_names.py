@@ -70,9 +70,11 @@ class FileNames:
 
         Args:
             config: Of the model.
-            stored: Names in the files.
+            stored: Names in the files; none: those that new files get.
         """
-        prefix = next((p for p in self.prefixes if any(name.startswith(p) for name in stored)), "")
+        prefix = next(
+            (p for p in self.prefixes if any(name.startswith(p) for name in stored)), self.prefixes[0]
+        )
         tensors = {tensor.name: tensor for tensor in canonical_tensors(config)}
         counts = Counter((t.layer, t.module, t.suffix) for t in tensors.values())
         views = {}
