@@ -1,0 +1,1 @@
+"""Clients of `/v1/realtime`."""
