@@ -139,9 +139,9 @@ def failure_of_object(
     error: Mapping[str, Any], headers: Mapping[bytes, bytes], status: int = 500
 ) -> GrpcFailure:
     """The failure for an error object, such as one in the middle of a stream."""
-    code = str(error.get("code") or "internal")
+    code = str(error.get("code") or "")
     message = str(error.get("message") or f"the request failed with the HTTP status {status}")
-    return GrpcFailure(_status(code, status), message, code, headers)
+    return GrpcFailure(_status(code, status), message, code or f"http_{status}", headers)
 
 
 def _status(code: str, http_status: int) -> grpc.StatusCode:

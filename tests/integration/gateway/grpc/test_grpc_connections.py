@@ -162,6 +162,9 @@ async def test_health_follows_readiness(gateway: Gateway) -> None:
         finally:
             gateway.service.add_check("of-the-test", lambda: True)
         watch.cancel()
+        none = stub.Watch(unknown)
+        assert (await none.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        none.cancel()
 
 
 async def test_reflection_shows_the_protocol(gateway: Gateway) -> None:

@@ -56,6 +56,12 @@ async def test_each_error_has_its_status(client: BareClient, code: str) -> None:
         assert metadata["grpc-retry-pushback-ms"] == "-1"
 
 
+async def test_pieces_need_a_stream(client: BareClient) -> None:
+    error = await refused(client, text_request("demo", stream=True))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "ModelStreamInfer" in (error.details() or "")
+
+
 async def test_an_error_in_the_middle_of_a_stream(client: BareClient) -> None:
     call = client.stream()
     await call.write(text_request("breaks", stream=True))
