@@ -27,7 +27,7 @@ MEASURED := $(BIN)/python -W "ignore:Unable to activate pytest branch coverage:R
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev serve test chaos test-models test-gpu test-compose check format docs wheel bench secrets pin-images audit sbom clean
+.PHONY: help install dev serve test chaos test-models test-gpu test-compose check format docs wheel client-wheel bench secrets pin-images audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ wheel: $(BIN)/python ## build a wheel with the kernels of all processors and the
 	@rm -rf build/lib build/bdist.*
 	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --wheel-dir dist \
 		--config-settings=--build-option=bdist_wheel --config-settings=--build-option=--plat-name=$(WHEEL_PLATFORM) .
+
+client-wheel: dev ## build sdist and wheel of ryzanstein-client, for services that only ask, in dist/
+	$(BIN)/python -m tools.client_package dist
 
 bench: install ## measure the serving path on this machine (ARGS: options for `ryz bench serving`)
 	$(BIN)/ryz bench serving $(ARGS)

@@ -9,7 +9,7 @@ from services.router.domain.decision import Assignment, FleetView, RequestFacts
 from services.router.domain.policies.costs import Costs, Move
 from services.router.incoming import Incoming
 from services.router.metrics import RouterMetrics
-from shared.telemetry.traces import extract
+from shared.telemetry.trace_context import extract
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from shared.identity import routing_key
 from shared.messages import GenerateRequest
 from shared.messages.base import ID_PATTERN, MAX_ATTEMPT
 from shared.subjects import HEADER_TIMEOUT, caller_of
-from shared.telemetry.traces import carry
+from shared.telemetry.trace_context import carry
 
 _MILLISECONDS = re.compile(r"-?[0-9]{1,15}")
 MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000

@@ -8,6 +8,7 @@ from shared.client.calls.sessions_client import SessionsClient
 from shared.client.generation.generation_stream import GenerationStream
 from shared.client.generation.results import Choice, Completion, Embedding
 from shared.client.inference_client import InferenceClient
+from shared.client.request_forms import chat_request, text_request, tool
 from shared.client.settings import ClientSettings
 
 __all__ = [
@@ -18,5 +19,8 @@ __all__ = [
     "GenerationStream",
     "InferenceClient",
     "SessionsClient",
+    "chat_request",
     "list_models",
+    "text_request",
+    "tool",
 ]

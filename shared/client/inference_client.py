@@ -5,21 +5,23 @@ again, to ask for frames, to cancel.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Self
 
 import msgspec
 import structlog
 
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
-from shared.client.calls import model_list, token_calls
+from shared.client.client_calls import ClientCalls
+from shared.client.connected_bus import connected_bus
 from shared.client.generation.command_executor import CommandExecutor
 from shared.client.generation.commands import NOTHING, Commands, GenerationStats
 from shared.client.generation.generation_state import GenerationState
 from shared.client.generation.generation_stream import MAX_WHOLE_FRAMES, GenerationStream
 from shared.client.generation.latest_loss import LatestLoss
 from shared.client.generation.request_lifecycle import ClientContext, GenerationPhase
-from shared.client.generation.results import Completion, Embedding
 from shared.client.generation.retry_schedule import RetryBudget
 from shared.client.generation.unwanted_frames import UnwantedFrames
 from shared.client.running_streams import RunningStreams
@@ -28,30 +30,25 @@ from shared.codec import decode
 from shared.errors import Cancelled, InvalidRequest
 from shared.messages import (
     Accepted,
-    Detokenized,
-    DetokenizeQuery,
     Done,
-    EmbeddingOptions,
     Failed,
     FrameBatch,
     GenerateRequest,
     GroupDown,
-    ModelCard,
-    Tokenized,
-    TokenizeQuery,
 )
 from shared.telemetry.repeated import RepeatedLog
 from shared.telemetry.timelines import Timelines
-from shared.telemetry.traces import inject
+from shared.telemetry.trace_context import inject
 
 log = structlog.get_logger(__name__)
 
 
-class InferenceClient:
+class InferenceClient(ClientCalls):
     """Generates text through the fleet. Call `start` first and `close` last; any number of requests at once.
 
     Attributes:
         bus: The connection to the fleet.
+        caller: The service outside that this client speaks for, or None.
         reply_to: The subject for frames.
         stats: What went wrong with frames so far, for metrics.
         unwanted: Requests whose frames come here though this client does not have them.
@@ -86,7 +83,7 @@ class InferenceClient:
         self._settings = settings
         self._timelines = timelines or Timelines(0)
         self._inbox = inbox
-        self._caller = caller
+        self.caller = caller
         self._context = ClientContext(settings, self.stats, RetryBudget(settings.retries_per_s))
         self._executor = CommandExecutor(bus, settings, inbox, caller)
         self._streams = RunningStreams(bus, settings, self._executor, self.unwanted)
@@ -103,7 +100,7 @@ class InferenceClient:
     async def start(self) -> None:
         """Subscribes to frames, and to losses of groups, which callers outside are not told."""
         self._subscriptions = [await self.bus.subscribe(f"{self._inbox}.>", self._on_frames)]
-        if self._caller is None:
+        if self.caller is None:
             self._subscriptions.append(await self.bus.subscribe(subjects.GROUP_DOWN, self._on_group_down))
         self._streams.start()
 
@@ -199,39 +196,37 @@ class InferenceClient:
             timeline=self._timelines.begin(request.request_id, request.attempt),
         )
 
-    async def complete(
-        self, request: GenerateRequest, *, timeout_s: float, headers: Mapping[str, str] | None = None
-    ) -> Completion:
-        """The whole answer; raises what `submit` and its iteration raise."""
-        async with self.submit(request, timeout_s=timeout_s, headers=headers, whole=True) as stream:
-            return await stream.completion()
-
-    async def embed(
-        self, request: GenerateRequest, *, timeout_s: float, headers: Mapping[str, str] | None = None
-    ) -> Embedding:
-        """The embedding of a prompt; raises what `submit` and its iteration raise.
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        url: str = "",
+        *,
+        tenant: str = "",
+        name: str = "client",
+        connect_wait_s: float = 10.0,
+        settings: ClientSettings | None = None,
+    ) -> AsyncIterator[Self]:
+        """Connects to the fleet, and closes the connection at the end of the block.
 
         Args:
-            request: The prompt; `embedding` says how it is pooled, the default if it has none.
-            timeout_s: The deadline from now.
-            headers: Travel with the request.
+            url: The broker, with user and password where it has accounts; empty: `RYZ_NATS_URL`.
+            tenant: The tenant of that user, if it has another name than the user.
+            name: Names the connection in the broker.
+            connect_wait_s: How long it tries to connect.
+            settings: Time limits and bounds; None: those of the environment (`RYZ_CLIENT_...`).
+
+        Raises:
+            InvalidRequest: A setting is wrong, or the broker refuses user or password.
+            Unavailable: No broker answered in that time.
         """
-        if request.embedding is None:
-            request = msgspec.structs.replace(request, embedding=EmbeddingOptions())
-        answer = await self.complete(request, timeout_s=timeout_s, headers=headers)
-        return Embedding(answer.request_id, answer.group, answer.choices[0].embedding, answer.usage)
-
-    async def list_models(self, *, timeout_s: float = 2.0) -> list[ModelCard]:
-        """The models that can be asked now; raises what `model_list.list_models` raises."""
-        return await model_list.list_models(self.bus, timeout_s=timeout_s, caller=self._caller)
-
-    async def tokenize(self, query: TokenizeQuery, *, timeout_s: float) -> Tokenized:
-        """The tokens of a prompt; raises what `token_calls.tokenize` raises."""
-        return await token_calls.tokenize(self.bus, query, timeout_s=timeout_s, caller=self._caller)
-
-    async def detokenize(self, query: DetokenizeQuery, *, timeout_s: float) -> Detokenized:
-        """The text of tokens; raises what `token_calls.detokenize` raises."""
-        return await token_calls.detokenize(self.bus, query, timeout_s=timeout_s, caller=self._caller)
+        async with connected_bus(url, tenant, name=name, connect_wait_s=connect_wait_s) as (bus, caller):
+            client = cls(bus, settings, caller=caller)
+            await client.start()
+            try:
+                yield client
+            finally:
+                await client.close()
 
     async def _on_frames(self, message: Message) -> None:
         """A batch of frames arrived, or the broker's word that no router listens."""

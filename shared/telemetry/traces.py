@@ -1,15 +1,9 @@
-"""Trace context in message headers, and spans.
-
-The context (`traceparent`, `tracestate`) is always passed on, also when nothing is recorded. Spans cost time,
-so their share is a setting, which is 0 by default.
-"""
+"""Spans of the services. Spans cost time, so their share is a setting, which is 0 by default."""
 
 import importlib
 import sys
-from collections.abc import Mapping
 
 from opentelemetry import trace
-from opentelemetry.context import Context, get_current
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import (
@@ -19,37 +13,9 @@ from opentelemetry.sdk.trace.export import (
     SpanExporter,
 )
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from shared.errors import Unavailable
 from shared.settings import CommonSettings
-
-TRACE_HEADERS = ("traceparent", "tracestate")
-_PROPAGATOR = TraceContextTextMapPropagator()
-
-
-def inject(headers: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns a copy of the headers with the current trace context, unless they have one already."""
-    result = dict(headers) if headers else {}
-    if "traceparent" not in result and get_current():
-        _PROPAGATOR.inject(result)
-    return result
-
-
-def carry(headers: Mapping[str, str]) -> dict[str, str]:
-    """Returns only the trace context of a message, for the messages that it leads to."""
-    return {name: headers[name] for name in TRACE_HEADERS if name in headers}
-
-
-def extract(headers: Mapping[str, str]) -> Context:
-    """Returns the trace context of a message, which is empty if it has none."""
-    return _PROPAGATOR.extract(headers) if "traceparent" in headers else Context()
-
-
-def trace_id(headers: Mapping[str, str]) -> str:
-    """Returns the trace id in the headers for log lines; empty if there is none."""
-    parts = headers.get("traceparent", "").split("-")
-    return parts[1] if len(parts) == 4 else ""
 
 
 def tracer_provider(settings: CommonSettings, service: str) -> TracerProvider | None:

@@ -32,7 +32,7 @@ from services.gateway.streams.resume_token import VERSION, ResumeToken, read_tok
 from shared.client import GenerationStream
 from shared.errors import RyzError
 from shared.messages import GenerateRequest
-from shared.telemetry.traces import TRACE_HEADERS
+from shared.telemetry.trace_context import TRACE_HEADERS
 
 _TRACE_HEADERS = [(name, name.encode()) for name in TRACE_HEADERS]
 

@@ -32,7 +32,7 @@ from shared.client import InferenceClient
 from shared.errors import Cancelled, RequestTooLarge, RyzError, Unavailable
 from shared.identity import new_request_id
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline, Timelines
-from shared.telemetry.traces import trace_id
+from shared.telemetry.trace_context import trace_id
 from shared.web.limited_protocol import CONNECTION, INNER_TENANT
 
 DEADLINE_MARGIN_S = 2.0  # past the deadline of the generations, which is to come first

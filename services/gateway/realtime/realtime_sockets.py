@@ -13,7 +13,7 @@ from services.gateway.realtime.client_key import chosen_subprotocol, key_of
 from services.gateway.realtime.realtime_connection import ConnectionLimits, RealtimeConnection
 from services.gateway.realtime.request_run import Caller
 from shared.errors import RyzError
-from shared.telemetry.traces import TRACE_HEADERS
+from shared.telemetry.trace_context import TRACE_HEADERS
 
 PATH = "/v1/realtime"
 _TRACES = frozenset(name.encode() for name in TRACE_HEADERS)

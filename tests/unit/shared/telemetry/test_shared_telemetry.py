@@ -18,7 +18,8 @@ from shared.redact import redact
 from shared.settings import CommonSettings
 from shared.telemetry.logs import bind_request, configure_logging
 from shared.telemetry.metrics import BusCollector, ClientCollector
-from shared.telemetry.traces import carry, extract, inject, trace_id, tracer, tracer_provider
+from shared.telemetry.trace_context import carry, extract, inject, trace_id
+from shared.telemetry.traces import tracer, tracer_provider
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

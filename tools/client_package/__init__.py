@@ -1,0 +1,1 @@
+"""Makes the distribution `ryzanstein-client` of the modules in `shared/` that `InferenceClient` needs."""
