@@ -69,6 +69,7 @@ async def test_torn_connections_lose_and_repeat_nothing(stack: Stack) -> None:
         streams=CONNECTIONS * STREAMS,
         cuts=2 * CONNECTIONS,
         events=sum(len(reader.events) for readers in clients for reader in readers),
+        refusals=sum(reader.refusals for readers in clients for reader in readers),
         seconds=round(took_s, 1),
         gateway_cpu_s=round(sum(gateway.cpu_times()[:2]) - cpu, 1),
         gateway_grown_mib=round((gateway.memory_info().rss - before) / MIB, 1),

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 
 # answers that are the same each time
 BODIES: list[tuple[str, dict[str, Any]]] = [
@@ -25,6 +25,7 @@ class Reader:
         self.stream_id = ""
         self.events: list[tuple[str, str]] = []
         self.done = False
+        self.refusals = 0  # because the fleet was busy; asked for again
 
     def asks(self) -> str:
         if not self.stream_id:
@@ -38,6 +39,8 @@ class Reader:
             self.stream_id = self.stream_id or message["headers"]["x-stream-id"]
         elif message["type"] == "event":
             self.events.append((message["event_id"], json.dumps(message["data"])))
+        elif message["type"] == "error" and message["status"] in {429, 503}:
+            self.refusals += 1
         else:
             assert message["type"] == "done", message
             self.done = True
@@ -45,21 +48,30 @@ class Reader:
 
 async def read(url: str, readers: Sequence[Reader], cuts: Sequence[int]) -> None:
     """Reads to the end; the connection is torn after so many messages, for each of `cuts`."""
-    by_name = {reader.name: reader for reader in readers}
     for cut in [*cuts, 1_000_000]:
-        socket = await connect(url)
-        assert json.loads(await socket.recv())["type"] == "ready"
-        for reader in readers:
-            if not reader.done:
-                await socket.send(reader.asks())
-        for _ in range(cut):
-            if all(reader.done for reader in readers):
-                break
-            async with asyncio.timeout(60):
-                message = json.loads(await socket.recv())
-            by_name[message["id"]].take(message)
-        socket.transport.abort()  # as a broken network does
+        async with connect(url) as socket:
+            assert json.loads(await socket.recv())["type"] == "ready"
+            await _read_some(socket, readers, cut)
+            socket.transport.abort()  # as a broken network does
         await asyncio.sleep(0.02)
+
+
+async def _read_some(socket: ClientConnection, readers: Sequence[Reader], count: int) -> None:
+    by_name = {reader.name: reader for reader in readers}
+    for reader in readers:
+        if not reader.done:
+            await socket.send(reader.asks())
+    for _ in range(count):
+        if all(reader.done for reader in readers):
+            return
+        async with asyncio.timeout(60):
+            message = json.loads(await socket.recv())
+        reader = by_name[message["id"]]
+        before = reader.refusals
+        reader.take(message)
+        if reader.refusals > before:
+            await asyncio.sleep(0.3)
+            await socket.send(reader.asks())
 
 
 def said(reader: Reader) -> dict[str, str]:
