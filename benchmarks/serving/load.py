@@ -37,7 +37,7 @@ class LoadFigures:
     error_kinds: dict[str, int] = field(default_factory=dict)
 
 
-class Connection(Protocol):
+class RequestLoop(Protocol):
     """Keeps exactly one request in flight. `idle` is set while no answer is due."""
 
     idle: asyncio.Event
@@ -57,8 +57,8 @@ class Load:
         self._target = LoadTarget(address.hostname or "127.0.0.1", address.port or 80, tokens, stream)
         self._recorder = Recorder()
         self._figures = LoadFigures(concurrency)
-        self._connections: list[Connection] = []
-        self._make: Callable[[], Connection]
+        self._connections: list[RequestLoop] = []
+        self._make: Callable[[], RequestLoop]
         if address.scheme == "grpc":
             from benchmarks.serving.grpc_calls import grpc_connections  # noqa: PLC0415 (needs `grpcio`)
 
