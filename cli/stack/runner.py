@@ -10,9 +10,9 @@ from pathlib import Path
 
 from cli.console import INTERRUPTED, CommandError, called_as, fail, out, start_report
 from cli.stack.host.ports import held_ports
-from cli.stack.host.private import make_private_dir, open_log, remove_dir, write_private
+from cli.stack.host.private import make_private_dir, open_log, remove_dir, remove_empty, write_private
 from cli.stack.options import UpOptions
-from cli.stack.plan import plan_stack
+from cli.stack.plan import FILES, STREAMS, plan_stack
 from cli.stack.probes import Probes
 from cli.stack.stack import Stack
 from cli.stack.state import SUPERVISOR, StackState, StateDir, log_tail, start_time
@@ -103,6 +103,8 @@ async def _run(options: UpOptions, place: StateDir, closing: str) -> None:
             file.unlink(missing_ok=True)
         for directory, sockets in made.items():
             remove_dir(directory, sockets)
+        for name in (STREAMS, FILES):  # what is in them outlives the stack
+            remove_empty(place.path / name)
         place.release()
     out.print("All services have ended.", markup=False)
 

@@ -106,6 +106,13 @@ def open_log(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
 
 
+def remove_empty(path: Path) -> None:
+    """Remove a directory and those below it, as far as there are no files in them."""
+    for folder, _, _ in os.walk(path, topdown=False):
+        with suppress(OSError):  # not empty
+            Path(folder).rmdir()
+
+
 def remove_dir(path: Path, files: list[Path]) -> None:
     """Remove those files and their directory; the directory stays if it holds anything else."""
     for file in files:
