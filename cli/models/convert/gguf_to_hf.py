@@ -111,7 +111,8 @@ class GgufToHf:
         kinds = {self._kind_of(tensor).name for tensor in self._tensors if len(tensor.shape) == 2}
         dtype = DTYPES[kinds.pop() if len(kinds) == 1 else "F32"]
         config = {key: _short(value) for key, value in self._config.items()}
-        _write(target / "config.json", config | given | {"torch_dtype": dtype})
+        # null for what there is not, because defaults of families are ids of larger vocabularies
+        _write(target / "config.json", config | ids | {"torch_dtype": dtype})
         _write(target / "generation_config.json", given | {"eos_token_id": sorted(ends)})
         texts = {
             "bos_token": vocabulary.text(roles.bos),

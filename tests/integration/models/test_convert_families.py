@@ -103,3 +103,20 @@ def test_quantized_experts_and_fused_tensors_become_floats_and_the_same_codes(tm
         other = again.tensors[name]
         codes = [file.path.read_bytes()[t.begin : t.end] for file, t in ((first, tensor), (again, other))]
         assert codes[0] == codes[1], name
+
+
+@pytest.mark.parametrize("variant", ["deepseek2", "falcon, new", "phi3, partial"])
+def test_transformers_computes_the_same_from_a_directory_that_was_a_file(
+    variant: str, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 (slow to import)
+
+    model = model_of(variant, tmp_path / "m")
+    back = to_directory(to_gguf(model, tmp_path / "m.gguf").path, tmp_path / "back")
+    text = torch.arange(3, 63).unsqueeze(0)
+    with torch.no_grad():
+        given, found = (
+            AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)(text, use_cache=False).logits
+            for path in (model, back)
+        )
+    assert torch.equal(given, found)

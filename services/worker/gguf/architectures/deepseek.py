@@ -101,6 +101,8 @@ def _latent(fields: MetadataFields) -> Config:
         "kv_lora_rank": rank,
         "q_lora_rank": fields.integer("attention.q_lora_rank") if has_rank else None,
         "qk_rope_head_dim": rope_dim,
+        "head_dim": rope_dim,  # as transformers has it; the file's is that of the latent vector
+        "num_key_value_heads": fields.integer("attention.head_count"),
         "qk_nope_head_dim": fields.integer(key, least=rope_dim + 1) - rope_dim,
         "v_head_dim": fields.integer(value),
     }
