@@ -46,8 +46,13 @@ async def measure(stack: RunningStack, plan: FailoverPlan, progress: Progress) -
         await client.start()
         cleanup.push_async_callback(client.close)
         await fleet.listen()
-        make = make_structured_requests if plan.structured else make_requests
-        requests = make(stack.model, plan.streams, plan.tokens)
+        chat = all(card.chat for card in await client.list_models() if card.name == stack.model)
+        if plan.structured and not chat:
+            raise BenchError(f"{stack.model} has no chat template, and `--structured` has tool calls")
+        if plan.structured:
+            requests = make_structured_requests(stack.model, plan.streams, plan.tokens)
+        else:
+            requests = make_requests(stack.model, plan.streams, plan.tokens, chat=chat)
         progress("without faults")
         expected, calm = await _undisturbed(client, requests)
         validity = judge_answers(requests, expected) if plan.structured else None

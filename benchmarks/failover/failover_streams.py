@@ -36,10 +36,11 @@ _TEXTS = (
 )
 
 
-def make_requests(model: str, count: int, tokens: int) -> list[GenerateRequest]:
+def make_requests(model: str, count: int, tokens: int, *, chat: bool = True) -> list[GenerateRequest]:
     """Return requests of all kinds: half of them greedy, half at temperature 1.
 
-    Some have two choices, stop strings, penalties or log probabilities.
+    Some have two choices, stop strings, penalties or log probabilities. A model without a chat template
+    (`chat` is false) gets the same texts as prompts.
     """
     made = []
     for number in range(count):
@@ -58,8 +59,13 @@ def make_requests(model: str, count: int, tokens: int) -> list[GenerateRequest]:
             logprobs=2 if number % 8 == 0 else -1,
         )
         text = _TEXTS[number % len(_TEXTS)].format(name=f"{NAMES[number % len(NAMES)]} {number}")
-        message = ChatMessage(role="user", content=text)
-        made.append(GenerateRequest(request_id="r-0", model=model, messages=[message], sampling=sampling))
+        messages = [ChatMessage(role="user", content=text)] if chat else None
+        prompt = None if chat else text
+        made.append(
+            GenerateRequest(
+                request_id="r-0", model=model, messages=messages, prompt=prompt, sampling=sampling
+            )
+        )
     return made
 
 

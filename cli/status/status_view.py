@@ -103,7 +103,7 @@ def _ranks(groups: list[dict[str, Any]]) -> Table:
                 str(rank.get("steps")),
                 f"{memory / 2**20:.0f} MiB" if memory else "-",
                 f"{load_s:.2f} s" if load_s else "-",
-                str(rank.get("kernels") or "-"),
+                ": ".join(filter(None, (rank.get("kernels"), rank.get("why_plain")))) or "-",
             )
     return table
 

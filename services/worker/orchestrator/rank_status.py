@@ -23,5 +23,6 @@ def row(process: RankProcess, ready: RankReady | None, *, failed: bool, steps: i
         "loaded_bytes": info.loaded_bytes,
         "load_s": round(info.load_s, 3),
         "kernels": info.kernels,
+        "why_plain": info.why_plain,
         "kv_cache_bytes": ready.kv_cache_bytes if ready else 0,
     }

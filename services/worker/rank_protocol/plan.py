@@ -154,7 +154,12 @@ class KVParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank after its start; `kernels` names its kernels, such as `plain` or `native int8`."""
+    """A rank after its start.
+
+    Attributes:
+        kernels: Names its kernels, such as `plain` or `native int8`.
+        why_plain: Why it computes without compiled kernels; empty: it has them, or its device needs none.
+    """
 
     rank: int
     pid: int
@@ -162,6 +167,7 @@ class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     loaded_bytes: int
     peak_rss_bytes: int
     kernels: str = ""
+    why_plain: str = ""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -96,3 +96,9 @@ def test_requests_are_of_all_kinds() -> None:
     assert any(one.presence_penalty for one in samplings)
     assert any(one.logprobs >= 0 for one in samplings)
     assert len({one.messages[0].content for one in made if one.messages}) == 32
+
+
+def test_a_model_without_a_template_gets_prompts() -> None:
+    chats, prompts = (make_requests("m", 8, 16, chat=chat) for chat in (True, False))
+    assert [one.messages[0].content for one in chats if one.messages] == [one.prompt for one in prompts]
+    assert all(one.messages is None for one in prompts)

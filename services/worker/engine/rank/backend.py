@@ -44,6 +44,7 @@ class ComputeBackend:
 
     Attributes:
         name: For logs and tables.
+        why_plain: Why it is not the kernels that compute; empty: they do, or there are none for the device.
         block_bytes: Memory of a KV block on this rank, in all layers that share the blocks.
         start: Allocates a cache of those sizes, and returns what computes with it.
         kv_format: As in `EngineInfo`.
@@ -60,6 +61,7 @@ class ComputeBackend:
     placement: Placement = CPU
     hot_bytes: int = 0
     sliding_bytes: int = 0
+    why_plain: str = ""
 
     def cache_bytes(self, sizes: PoolSizes) -> int:
         """Memory of a KV cache of those sizes."""
@@ -87,7 +89,7 @@ def load_backend(
     placement = take_device(config)
     if placement.on_gpu:
         return _load_gpu(config, shape, checkpoint, collectives, placement)
-    native = _native(config, shape)
+    native, why_plain = _native(config, shape)
     # the same on all ranks, since they add up each other's sums
     native_everywhere = collectives.broadcast(b"native" if native else b"plain") == b"native"
     if native_everywhere and native is None:
@@ -104,6 +106,7 @@ def load_backend(
             plain_cache.block_bytes(shape, rank, world),
             lambda sizes: PlainCompute(model, KVCache(shape, sizes.num_blocks, rank, world), tiled=True),
             plain_cache.kv_format(shape),
+            why_plain=why_plain or "rank 0 has no kernels",
         )
     return _load_native(native, config, shape, checkpoint, collectives)
 
@@ -186,8 +189,8 @@ def _load_native(
     )
 
 
-def _native(config: RankConfig, shape: ModelConfig) -> KernelLibrary | None:
-    """The kernels, or None for the plain path.
+def _native(config: RankConfig, shape: ModelConfig) -> tuple[KernelLibrary | None, str]:
+    """The kernels; or None for the plain path, and the reason.
 
     Raises:
         ModelError: A setting needs the kernels, or excludes them, against another one or this machine.
@@ -198,15 +201,15 @@ def _native(config: RankConfig, shape: ModelConfig) -> KernelLibrary | None:
     if config.run.kernels == "plain":
         if special:
             raise ModelError(f"{special[0]} needs the native kernels; set kernels=auto, not plain")
-        return None
+        return None, "RYZ_KERNELS=plain"
     try:
         if reason := unsupported(shape):
             raise NoKernels(reason)
-        return kernels()
+        return kernels(), ""
     except NoKernels as error:
         wanted = ["kernels=native"] * (config.run.kernels == "native") + special
         if wanted:
             raise ModelError(f"{wanted[0]} cannot be had here: {error}") from error
         if config.rank == 0:
             log.warning("computing without compiled kernels, which is several times slower", why=str(error))
-        return None
+        return None, str(error)

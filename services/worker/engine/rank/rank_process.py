@@ -219,6 +219,7 @@ def load(
         loaded_bytes=loaded_bytes,
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         kernels=backend.name,
+        why_plain=backend.why_plain,
     )
     ready = RankReady(
         info=info,
