@@ -21,13 +21,14 @@ from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Message
 from shared.bus.nats import NatsBus
-from shared.codec import decode, encode
+from shared.codec import encode
 from shared.errors import InvalidRequest, RyzError
-from shared.messages import ExplainQuery, Explanation, ServiceStatus, State
-from shared.messages.timelines import MAX_TIMELINES
+from shared.messages import ServiceStatus, State
 from shared.settings import CommonSettings
+from shared.telemetry.discovery import CountingBus, DiscoveredService, answer_discovery
+from shared.telemetry.explanations import answer_explain
 from shared.telemetry.logs import configure_logging
 from shared.telemetry.metrics import BusCollector
 from shared.telemetry.timelines import Timelines
@@ -136,36 +137,27 @@ class Service:
         BusCollector(bus.stats, name or "main").register(self.registry)
         return bus
 
-    async def answer_operators(self, bus: Bus) -> None:
-        """Answers `StatusQuery` and `ExplainQuery` on this bus until it is closed."""
+    async def answer_operators(self, bus: CountingBus, *others: CountingBus) -> None:
+        """Answers `StatusQuery`, `ExplainQuery` and `$SRV` on this bus until it is closed.
+
+        Args:
+            bus: The connection.
+            others: Further connections, whose subscriptions are endpoints as well.
+        """
 
         async def answer(message: Message) -> None:
             if message.reply:
                 await bus.publish(message.reply, encode(self.status()))
 
-        async def explain(message: Message) -> None:
-            try:
-                wanted = decode(message.data, ExplainQuery).request_id
-            except InvalidRequest as error:
-                log.warning("a query that cannot be read", error=error.message)
-                return
-            found = self.timelines.find(wanted, MAX_TIMELINES)
-            while found and message.reply:
-                now_us = time.time_ns() // 1000
-                told = Explanation(
-                    service=self.name,
-                    instance_id=self.settings.instance_id,
-                    now_us=now_us,
-                    timelines=found,
-                )
-                data = encode(told)
-                if len(data) <= bus.max_payload:
-                    await bus.publish(message.reply, data)
-                    return
-                found = found[len(found) // 2 + 1 :]  # the newest
-
         await bus.subscribe(subjects.STATUS, answer, max_pending=1024)
-        await bus.subscribe(subjects.EXPLAIN, explain, max_pending=256)
+        await answer_explain(bus, self.name, self.settings.instance_id, self.timelines)
+        identity = f"ryz-{self.name}", self.settings.instance_id, version("ryzanstein")
+        await answer_discovery((bus, *others), DiscoveredService(*identity, self._facts))
+
+    def _facts(self) -> dict[str, str]:
+        detail = self._detail()
+        named = {key: detail[key] for key in ("group", "model") if isinstance(detail.get(key), str)}
+        return {"state": self.state, **named}
 
     async def serve_admin(self, stack: AsyncExitStack) -> int:
         """Serves /live, /ready and /metrics until the stack closes; returns the port."""

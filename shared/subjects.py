@@ -46,6 +46,9 @@ BATCHES_STREAM, LINES_STREAM, RESULTS_STREAM = "RYZ_BATCHES", "RYZ_BATCH_LINES",
 FILES_BUCKET = "ryz-files"  # of the object store, as `nats object ls` shows it
 FILES_STREAM = f"OBJ_{FILES_BUCKET}"
 
+# Discovery of services (ADR-32 of NATS): a verb, then perhaps the service's name and instance
+SRV_ALL = "$SRV.>"
+
 ROUTER_QUEUE = "router"
 GATEWAY_QUEUE = "gateway"
 KVSTATE_QUEUE = "kvstate"

@@ -44,7 +44,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     watch = FleetWatch(context, losses)
     pins = PinKeeper(bus, state.pins, metrics, settings.router_pins_refresh_s)
     service.set_detail(lambda: describe(context))
-    await service.answer_operators(bus)
+    await service.answer_operators(bus, outside)
     await service.serve_admin(stack)
     await requests.listen()
     await sessions.listen()

@@ -165,9 +165,10 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     engine: Engine = ranks or make_null_engine(settings, model)
     settle_memory()  # before the first heartbeat: it takes longer than routers wait for one
     bus = await service.connect_bus(stack)
+    outside = await service.connect_bus(stack, "outside", needed=False)
     ports = LeaderPorts(
         bus=bus,
-        outside=await service.connect_bus(stack, "outside", needed=False),
+        outside=outside,
         carrier=ThreadCarrier(lambda stack: service.connect_bus(stack, "heartbeats")),
         engine=engine,
         model=model,
@@ -195,7 +196,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
             service.stop()
 
     service.spawn(end_when_drained(), "end when drained")
-    await service.answer_operators(bus)
+    await service.answer_operators(bus, outside)
     await service.serve_admin(stack)
     await claim.take()  # before the first heartbeat, at which routers drop another leader of this name
     try:

@@ -4,6 +4,14 @@
 `memory.py`, inside one process.
 """
 
-from shared.bus.api import Bus, Handler, Message, NoResponders, RequestTimedOut, Subscription
+from shared.bus.api import (
+    Bus,
+    Handler,
+    Message,
+    NoResponders,
+    RequestTimedOut,
+    ServedSubject,
+    Subscription,
+)
 
-__all__ = ["Bus", "Handler", "Message", "NoResponders", "RequestTimedOut", "Subscription"]
+__all__ = ["Bus", "Handler", "Message", "NoResponders", "RequestTimedOut", "ServedSubject", "Subscription"]

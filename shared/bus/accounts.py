@@ -88,7 +88,7 @@ _GATEWAY = BusAccount(
         DELIVERED, *TOKENIZE, *RESPONSE_CALLS, *BATCHES,
     ),
     read=(
-        subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.HEARTBEAT_ALL,
+        subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL, subjects.HEARTBEAT_ALL,
         *(_member(subject, subjects.GATEWAY_QUEUE) for subject in subjects.batch_calls()),
         *(_member(subject, subjects.GATEWAY_QUEUE) for subject in subjects.batch_calls(ANY_CALLER)),
         _member(subjects.complete_all(), subjects.GATEWAY_QUEUE),
@@ -108,6 +108,7 @@ _ROUTER = BusAccount(
         _member(subjects.SESSION_ROUTE, subjects.ROUTER_QUEUE),
         subjects.HEARTBEAT_ALL, subjects.GROUP_DOWN, subjects.BROKER_DISCONNECT, subjects.SESSION_TURNS,
         subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.STATUS, subjects.EXPLAIN,
+        subjects.SRV_ALL,
     ),
 )  # fmt: skip
 _WORKER = BusAccount(
@@ -124,6 +125,7 @@ _WORKER = BusAccount(
         subjects.cancel_all(ANY_CALLER), subjects.ATTACH, DRAIN, PEER, WARM, CLAIM, DELIVERED,
         subjects.KV_HOLDERS,
         subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN,
+        subjects.SRV_ALL,
     ),
 )  # fmt: skip
 _KVSTATE = BusAccount(
@@ -139,15 +141,15 @@ _KVSTATE = BusAccount(
                 subjects.BLOCKS_COMMIT, *RESPONSE_CALLS,
             )
         ),
-        subjects.STATUS, subjects.EXPLAIN,
+        subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL,
     ),
     answers=True,
 )  # fmt: skip
 _CLI = BusAccount(
     "cli",
-    "operators: `ryz status`, `ryz groups`, `ryz explain`",
+    "operators: `ryz status`, `ryz groups`, `ryz explain`, `nats micro`",
     publish=(
-        subjects.STATUS, subjects.EXPLAIN, subjects.MODELS, DRAIN, subjects.SESSION_ROUTE,
+        subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL, subjects.MODELS, DRAIN, subjects.SESSION_ROUTE,
         subjects.KV_HOLDERS, subjects.BLOCKS_FIND,
     ),
 )  # fmt: skip

@@ -25,6 +25,25 @@ class Message:
 Handler = Callable[[Message], Awaitable[object]]  # what it returns is ignored
 
 
+@dataclass(frozen=True, slots=True)
+class ServedSubject:
+    """What a bus has handled on one of its subscriptions.
+
+    Attributes:
+        subject: The subject or the pattern.
+        queue: The queue group, or empty.
+        handled: Messages that were handled.
+        failed: Those of them whose handler raised.
+        busy_ns: How long the handlers took, in nanoseconds.
+    """
+
+    subject: str
+    queue: str
+    handled: int
+    failed: int
+    busy_ns: int
+
+
 class NoResponders(Unavailable):
     """The subject of a request has no subscriber."""
 

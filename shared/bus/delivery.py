@@ -7,10 +7,11 @@ nothing about where messages come from.
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from time import perf_counter_ns
 
 import structlog
 
-from shared.bus.api import Handler, Message
+from shared.bus.api import Handler, Message, ServedSubject
 
 MAX_PENDING_BYTES = 128 * 1024 * 1024
 DRAIN_WAIT_S = 5.0
@@ -60,6 +61,11 @@ class Delivery:
         self._pending_bytes = 0
         self._running: set[asyncio.Task[None]] = set()
         self._stopped = False
+        self._handled = self._failed = self._busy_ns = 0
+
+    def served(self, queue: str) -> ServedSubject:
+        """Returns what was handled so far."""
+        return ServedSubject(self.subject, queue, self._handled, self._failed, self._busy_ns)
 
     @property
     def finished(self) -> bool:
@@ -123,11 +129,15 @@ class Delivery:
     async def _work(self, message: Message) -> None:
         handled = 0
         while True:
+            began_ns = perf_counter_ns()
             try:
                 await self._handler(message)
             except Exception:
+                self._failed += 1
                 self._stats.handler_errors += 1
                 log.exception("handler failed", subject=message.subject)
+            self._handled += 1
+            self._busy_ns += perf_counter_ns() - began_ns
             handled += 1
             if not handled % TURN_MESSAGES:  # handlers may never wait, so other tasks get a turn here
                 await asyncio.sleep(0)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from itertools import count
 
-from shared.bus.api import Handler, Message, Subscription
+from shared.bus.api import Handler, Message, ServedSubject, Subscription
 from shared.bus.credit import Credit, limit_of
 from shared.bus.delivery import DRAIN_WAIT_S, BusStats, Delivery
 from shared.bus.pending_replies import PendingReplies
@@ -150,6 +150,12 @@ class MemoryBus:
     def restored_at(self) -> float:
         """See `Bus.restored_at`."""
         return self.broker.restored_at
+
+    @property
+    def served(self) -> list[ServedSubject]:
+        """What was handled on each subscription."""
+        subscriptions = self.broker.subscriptions_of(self._deliveries)
+        return [one.delivery.served(one.queue) for one in subscriptions]
 
     def new_inbox(self) -> str:
         """See `Bus.new_inbox`."""

@@ -13,7 +13,7 @@ import nats.errors
 import structlog
 
 from shared.bus.accounts import user_of
-from shared.bus.api import Handler, Message, Subscription
+from shared.bus.api import Handler, Message, ServedSubject, Subscription
 from shared.bus.broker_address import BrokerAddress
 from shared.bus.connection import NatsConnection
 from shared.bus.delivery import BusStats, Delivery
@@ -135,6 +135,11 @@ class NatsBus:
     def restored_at(self) -> float:
         """See `Bus.restored_at`."""
         return self._restored_at
+
+    @property
+    def served(self) -> list[ServedSubject]:
+        """What was handled on each subscription."""
+        return self._subscriptions.served
 
     def new_inbox(self) -> str:
         """See `Bus.new_inbox`."""

@@ -7,6 +7,7 @@ from typing import Any
 import nats.errors
 import structlog
 
+from shared.bus.api import ServedSubject
 from shared.bus.connection import NatsConnection
 from shared.bus.credit import Credit, limit_of
 from shared.bus.delivery import DRAIN_WAIT_S, Delivery
@@ -53,6 +54,11 @@ class SubscriptionTable:
         self._registered: dict[NatsSubscription, Any] = {}  # with nats-py's subscription
         self._deliveries: set[Delivery] = set()
         self._renewing: set[asyncio.Task[None]] = set()
+
+    @property
+    def served(self) -> list[ServedSubject]:
+        """What was handled on each subscription."""
+        return [one.delivery.served(one.queue) for one in self._registered]
 
     async def add(self, pattern: str, queue: str, delivery: Delivery, max_per_s: int) -> NatsSubscription:
         """Subscribes; the broker may not have heard of it when this returns."""

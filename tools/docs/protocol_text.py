@@ -92,6 +92,12 @@ SUBJECTS = [
         "every service",
     ),
     SubjectRow(
+        "`$SRV.PING`, `$SRV.INFO`, `$SRV.STATS`; `.<service>`, `.<instance>` may follow",
+        "JSON as in NATS's ADR-32 ([client.md](client.md#who-is-there))",
+        "operators",
+        "every service",
+    ),
+    SubjectRow(
         f"`{subjects.SESSION_GET}`",
         "SessionGet, answered by SessionFound",
         "leaders, other services",

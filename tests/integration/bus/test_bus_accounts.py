@@ -76,6 +76,11 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.MODELS: ({"gateway", "cli"}, ROUTERS),
     subjects.STATUS: ({"cli"}, SERVICES),
     subjects.EXPLAIN: ({"cli"}, SERVICES),
+    "$SRV.PING": ({"cli"}, SERVICES),
+    "$SRV.INFO.ryz-router.r1": ({"cli"}, SERVICES),
+    subjects.complete("demo", OURS): (OUTSIDE, {"gateway"}),
+    subjects.complete("demo"): (set(), {"gateway"}),
+    **{subjects.complete("demo", caller): (set(), {"gateway"}) for caller in THEIRS},
     subjects.SESSION_GET: (LEADERS | ROUTERS | {"gateway"}, KVSTATE),
     subjects.SESSION_COMMIT: (LEADERS | {"gateway"}, KVSTATE),
     subjects.SESSION_LIST: ({"gateway"}, KVSTATE),
@@ -98,6 +103,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     **dict.fromkeys(("_INBOX.x.1", "_INBOX.outside"), (LEADERS | ROUTERS, set())),
 }
 QUEUES = {
+    **{subject: subjects.GATEWAY_QUEUE for subject in TABLE if ".complete." in subject},
     **dict.fromkeys((subjects.generate("demo"), subjects.generate("acme/llama 3")), subjects.ROUTER_QUEUE),
     **{subjects.generate("demo", caller): subjects.ROUTER_QUEUE for caller in (OURS, *THEIRS)},
     **dict.fromkeys((subjects.MODELS, subjects.SESSION_ROUTE), subjects.ROUTER_QUEUE),

@@ -1,0 +1,91 @@
+"""The examples in JavaScript, with the `nats` package of npm, against services with the null engine."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.kits.gateway.outside_stack import OutsideStack, outside_stack
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "javascript"
+INSTALL_S = 40
+DISCOVER = """
+import { connect } from "nats";
+const url = new URL(process.argv[2]);
+const nc = await connect({ servers: url.host, user: url.username, pass: url.password,
+                           inboxPrefix: `_INBOX.${url.username}` });
+const client = nc.services.client({ strategy: "timer", maxWait: 300 });
+const all = async (found) => {
+  const list = [];
+  for await (const one of await found) list.push(one);
+  return list;
+};
+const told = { ping: await all(client.ping()), info: await all(client.info("ryz-gateway")),
+               stats: await all(client.stats("ryz-router")) };
+console.log(JSON.stringify(told));
+await nc.close();
+"""
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the examples and their packages."""
+    if not shutil.which("node") or not shutil.which("npm"):
+        pytest.skip("node and npm are not installed")
+    folder = tmp_path_factory.mktemp("javascript")
+    for path in EXAMPLES.iterdir():
+        if path.is_file():
+            shutil.copy(path, folder)
+    command = ["npm", "install", "--prefer-offline", "--no-audit", "--no-fund", "--ignore-scripts"]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"npm did not install the packages within {INSTALL_S} s")
+    if done.returncode:
+        pytest.skip(f"npm cannot install the packages: {done.stderr[-200:]}")
+    (folder / "discover.mjs").write_text(DISCOVER)
+    return folder
+
+
+async def run(scripts: Path, name: str, *args: str) -> tuple[int | None, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        "node", name, *args, cwd=scripts, env={"PATH": os.environ["PATH"]},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(), 40)
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_javascript_asks_streams_and_discovers(scripts: Path, tmp_path: Path) -> None:
+    async with outside_stack(tmp_path) as stack:
+        url = stack.world.broker.url("service-a")
+        for name in ("complete.mjs", "stream.mjs"):
+            code, out, err = await run(scripts, name, url, "tenant-a", "demo", "Hello!")
+            assert (code, len(out.strip("\n"))) == (0, 64), (name, out, err)
+            code, _, err = await run(scripts, name, url, "tenant-a", "no/such", "Hello!")
+            assert (code, "model_not_found" in err) == (1, True), (name, err)
+        await discovered(stack, scripts)
+
+
+async def discovered(stack: OutsideStack, scripts: Path) -> None:
+    """Operators find the services with NATS's own client; services outside find none."""
+    code, out, err = await run(scripts, "discover.mjs", stack.world.broker.url("cli"))
+    assert code == 0, err
+    told = json.loads(out)
+    assert {"ryz-router", "ryz-gateway"} <= {one["name"] for one in told["ping"]}
+    (gateway,) = told["info"]
+    served = {one["subject"]: one for one in gateway["endpoints"]}
+    assert served["ryz.v1.tenant.*.*.complete.*"]["queue_group"] == "gateway"
+    assert gateway["metadata"]["state"] == "ready"
+    (router,) = told["stats"]
+    (generate,) = [one for one in router["endpoints"] if one["subject"] == "ryz.v1.tenant.*.*.generate.*"]
+    assert generate["num_requests"] >= 2
+    assert generate["processing_time"] >= generate["average_processing_time"] > 0
+    code, out, err = await run(scripts, "discover.mjs", stack.world.broker.url("service-a"))
+    assert code != 0 or json.loads(out)["ping"] == []
