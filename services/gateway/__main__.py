@@ -77,6 +77,10 @@ async def start(
     client = InferenceClient(
         bus, client_settings, stats=ClientCollector(service.registry).stats, timelines=service.timelines
     )
+    tokens = tokens_per_minute(settings.rate_limit_tpm)
+    client.report_usage(
+        lambda tenant, usage: tokens.charge(tenant, usage.prompt_tokens + usage.completion_tokens)
+    )
     await client.start()
     stack.push_async_callback(client.close)
     keyring, metrics = Keyring(keys), GatewayMetrics(service.registry)
@@ -90,7 +94,7 @@ async def start(
         client=client,
         keyring=keyring,
         rates=RateLimiter(rate=settings.rate_limit_rps, burst=settings.rate_limit_burst),
-        tokens=tokens_per_minute(settings.rate_limit_tpm),
+        tokens=tokens,
         places=places,
         held=held,
         bodies=BodyReader(settings, held, settings.tenant_share if keyring.is_open else share),

@@ -135,7 +135,7 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSetti
     """Requests that one tenant may send at once."""
     rate_limit_tpm: Annotated[int, Interval(ge=0, le=10**12)] = 0
     """Tokens per minute of one tenant, of prompts and answers; 0: no limit. A request counts for a quarter of
-    its bytes at first, and for its tokens at its end."""
+    its bytes while it runs, and for its tokens at its end, also if it is cut off."""
     outside_rps: PerSecond = 500.0
     """Requests per second for whole answers (`ryz.v1.complete`) from each bus user outside; 0: no limit."""
     strict_fields: bool = False

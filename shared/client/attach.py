@@ -118,7 +118,7 @@ async def _take_over(
     await _stop_others(client.bus, (one for one in found if one.answer.group != newest.answer.group))
     request, answer = newest.request, newest.answer
     begins_at = request.resume.next_seq if request.resume is not None else 0
-    whole = answer.first_seq == begins_at and _has_prompt(request)
+    whole = answer.first_seq == begins_at and request.has_prompt
     stream = client.adopt(
         request,
         group=answer.group,
@@ -128,11 +128,6 @@ async def _take_over(
         timeout_s=timeout_s,
     )
     return Attachment(stream, request, answer.first_seq, answer.next_seq)
-
-
-def _has_prompt(request: GenerateRequest) -> bool:
-    """Whether the request could begin again; a leader drops the prompt when it has ended."""
-    return not (request.messages is None and request.prompt is None and request.prompt_token_ids is None)
 
 
 async def _find(bus: Bus, question: Attach, timeout_s: float) -> list[_Found]:

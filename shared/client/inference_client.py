@@ -24,6 +24,7 @@ from shared.client.generation.latest_loss import LatestLoss
 from shared.client.generation.request_lifecycle import ClientContext, GenerationPhase
 from shared.client.generation.retry_schedule import RetryBudget
 from shared.client.generation.unwanted_frames import UnwantedFrames
+from shared.client.generation.usage_reports import UsageListener
 from shared.client.running_streams import RunningStreams
 from shared.client.settings import ClientSettings
 from shared.codec import decode
@@ -96,6 +97,10 @@ class InferenceClient(ClientCalls):
     def num_open(self) -> int:
         """Requests that have not ended."""
         return len(self._streams.by_id)
+
+    def report_usage(self, listener: UsageListener) -> None:
+        """Tells the listener the tenant and the tokens of each generation; see `UsageReports`."""
+        self._streams.usage.listener = listener
 
     async def start(self) -> None:
         """Subscribes to frames, and to losses of groups, which callers outside are not told."""
@@ -247,9 +252,7 @@ class InferenceClient(ClientCalls):
             stream = self._streams.by_id.get(frame.request_id)
             if stream is None:
                 self.stats.ignored += 1
-                cancel = self.unwanted.answer_frame(frame, batch, now)
-                if cancel is not None:
-                    self._streams.spawn(self._executor.cancel_unknown(frame.request_id, cancel))
+                self._streams.take_unknown_frame(frame, batch, now)
                 continue
             commands = stream.state.on_frame(frame, batch.group, now, batch.instance_id)
             if isinstance(frame, Accepted):

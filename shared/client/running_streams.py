@@ -11,8 +11,10 @@ from shared.client.generation.generation_stream import GenerationStream
 from shared.client.generation.request_lifecycle import GenerationPhase
 from shared.client.generation.timer_wheel import TimerWheel
 from shared.client.generation.unwanted_frames import UnwantedFrames
+from shared.client.generation.usage_reports import UsageReports
 from shared.client.settings import ClientSettings
 from shared.errors import InvalidRequest, Overloaded, Unavailable
+from shared.messages import AnyFrame, FrameBatch
 
 
 class RunningStreams:
@@ -20,12 +22,14 @@ class RunningStreams:
 
     Attributes:
         by_id: The open streams by request id.
+        usage: Reports the tokens of streams that have ended.
     """
 
     def __init__(
         self, bus: Bus, settings: ClientSettings, executor: CommandExecutor, unwanted: UnwantedFrames
     ) -> None:
         self.by_id: dict[str, GenerationStream] = {}
+        self.usage = UsageReports()
         self._bus = bus
         self._settings = settings
         self._executor = executor
@@ -55,6 +59,7 @@ class RunningStreams:
         """Adds a stream that a group runs already."""
         self.by_id[stream.request_id] = stream
         self._unwanted.take_request(stream.request_id)
+        self.usage.drop_request(stream.request_id)
         self.settle(stream, commands)
         self._wheel.schedule(stream, stream.state.due)
 
@@ -88,6 +93,8 @@ class RunningStreams:
         """Lets go of a stream whose caller has left or has read everything."""
         if self.by_id.get(stream.request_id) is stream:
             del self.by_id[stream.request_id]
+            if stream.finished:
+                self.usage.end_stream(stream)
 
     def leave_stream(self, stream: GenerationStream) -> None:
         """Lets go of a stream that runs on, for a caller that will attach to it."""
@@ -113,6 +120,13 @@ class RunningStreams:
             self.forget_stream(stream)
         elif state.phase is not GenerationPhase.RUNNING or state.num_held:
             self._wheel.schedule(stream, state.due)  # what was scheduled before may come too late
+
+    def take_unknown_frame(self, frame: AnyFrame, batch: FrameBatch, now: float) -> None:
+        """Takes a frame of a request that is not open here; its leader may be told to stop."""
+        self.usage.take_late_frame(frame)
+        cancel = self._unwanted.answer_frame(frame, batch, now)
+        if cancel is not None:
+            self.spawn(self._executor.cancel_unknown(frame.request_id, cancel))
 
     def _on_timer(self, stream: GenerationStream, now: float) -> None:
         state = stream.state

@@ -166,12 +166,15 @@ class Failed(Frame, frozen=True, kw_only=True, tag="failed"):
     Attributes:
         resumable: Another group can go on, with `resume` and the next attempt. If `data` has `suspect`, the
             engine died while it computed this request, and the next attempt counts one more in `crashes`.
+        usage: Token counts of what was generated until then. None if another group may go on, or if the
+            request was refused.
     """
 
     code: str
     message: str
     data: dict[str, Any] = {}
     resumable: bool = False
+    usage: Usage | None = None
 
     def __post_init__(self) -> None:
         check_depth(self.data)

@@ -186,6 +186,11 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     prompt_only: bool = False
     echo: bool = False
 
+    @property
+    def has_prompt(self) -> bool:
+        """Whether the request can begin (again); a leader drops the prompt when it has ended."""
+        return not (self.messages is None and self.prompt is None and self.prompt_token_ids is None)
+
 
 class Route(Wire, frozen=True, kw_only=True):
     """The decision of a router about a request, and its reason."""

@@ -43,7 +43,7 @@ OUTCOME = m.SessionOutcome(
 DONE = m.Done(request_id="r-1", attempt=1, seq=2, usage=USAGE, session=OUTCOME)
 FAILED = m.Failed(
     request_id="r-1", attempt=1, seq=2, code="overloaded", message="full", data={"retry_after_s": 1.5},
-    resumable=True,
+    resumable=True, usage=m.Usage(prompt_tokens=3),
 )  # fmt: skip
 FILE = m.FileFacts(
     file_id="file-a", filename="in.jsonl", purpose="batch", num_bytes=9, created_s=17, expires_s=18

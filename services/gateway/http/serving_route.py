@@ -87,7 +87,7 @@ class HttpExchange:
         request_id: The id of the request as it travels.
         places: Places that the request holds.
         held: Bytes that the request holds.
-        estimate: Tokens that it was charged for at its beginning.
+        estimate: Tokens that it is charged for until it ends.
         body_read: Its body has been read to the end.
         created_s: When it came, in seconds since 1970.
         write_failure: Makes the event of a failure in the middle of a stream.
@@ -160,7 +160,8 @@ class ServingRoute(ABC):
         finally:
             self.context.places.free_units(exchange.tenant, exchange.places)
             self.context.held.free_units(exchange.tenant, exchange.held)
-            self._charge_tokens(exchange)
+            # what its generations used is charged when their last frames come
+            self.context.tokens.charge(exchange.tenant, -exchange.estimate)
         exchange.timeline.mark("answered", {"status": reply.status, "tenant": exchange.tenant})
         self._record(exchange, started_s)
 
@@ -199,18 +200,6 @@ class ServingRoute(ABC):
             exchange.tenant,
             exchange.reply,
         )
-
-    def _charge_tokens(self, exchange: HttpExchange) -> None:
-        """Charges the tenant for what was used, in place of the estimate.
-
-        An answer that was cut off keeps the estimate: what it used is not known here.
-        """
-        outcome, used = exchange.outcome, 0
-        if outcome.usages:
-            used = sum(usage.prompt_tokens + usage.completion_tokens for usage in outcome.usages)
-        elif exchange.reply.streamed or exchange.reply.status == 499:
-            used = exchange.estimate
-        self.context.tokens.charge(exchange.tenant, used - exchange.estimate)
 
     async def _fail(self, exchange: HttpExchange, error: Exception) -> None:
         """Sends the error: as a status if none was sent yet, else as an event of the stream."""

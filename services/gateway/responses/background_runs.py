@@ -171,9 +171,6 @@ class BackgroundRuns:
             await stream.open()
             until = run.call.fields["created_at"] + self._context.settings.max_timeout_s
             await run.read(stream, ResponseEnd(self._store, run.call, is_new=False, tried_until=until))
-            usage = stream.usage
-            tokens = usage.prompt_tokens + usage.completion_tokens
-            self._context.tokens.charge(run.call.request.tenant, tokens)
         except asyncio.CancelledError:  # handed over: the lease ends, and the generation goes on
             with suppress(RyzError):
                 await self._store.lease(run.call.request.tenant, run.call.response_id, gives_back=True)

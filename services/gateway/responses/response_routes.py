@@ -121,8 +121,6 @@ class ResponseRoute(BodyRoute):
     async def _begin(
         self, exchange: HttpExchange, call: ResponseCall, timeout_s: float, running: RunningRequest
     ) -> None:
-        self.context.tokens.charge(exchange.tenant, -exchange.estimate)  # it is charged at its end
-        exchange.estimate = 0
         run = await running.finish_work(
             self._background.begin(call, timeout_s, trace_headers(exchange.headers))
         )

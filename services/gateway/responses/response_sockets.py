@@ -139,7 +139,7 @@ class ResponseSocket:
     async def _answer(self, raw: bytes) -> None:
         context = self._route.context
         context.check_accepting()
-        now_s, used = time.monotonic(), 0
+        now_s = time.monotonic()
         context.rates.take_units(self._tenant, now_s)
         estimate = context.tokens.take_estimate(self._tenant, now_s, len(raw) // BYTES_PER_TOKEN)
         try:
@@ -147,7 +147,7 @@ class ResponseSocket:
             try:
                 context.held.take_units(self._tenant, len(raw))
                 try:
-                    used = await self._respond(raw)
+                    await self._respond(raw)
                 except RyzError as error:
                     raise with_our_names(error) from error.__cause__
                 finally:
@@ -155,10 +155,12 @@ class ResponseSocket:
             finally:
                 context.places.free_units(self._tenant)
         finally:
-            context.tokens.charge(self._tenant, used - estimate)
+            context.tokens.charge(
+                self._tenant, -estimate
+            )  # what was used is charged when the last frame comes
 
-    async def _respond(self, raw: bytes) -> int:
-        """Answers one message; returns the tokens that it used."""
+    async def _respond(self, raw: bytes) -> None:
+        """Answers one message."""
         context, settings = self._route.context, self._route.context.settings
         context.metrics.request_bytes.inc(len(raw))
         body = parse_body(raw, SocketRequest, settings.max_body_values)
@@ -185,7 +187,6 @@ class ResponseSocket:
         if not call.stored and events.status in {"completed", "incomplete"}:
             record = call.record(events.whole(), ended=True)
             self._last = self._within_limit([*history, record])
-        return stream.usage.prompt_tokens + stream.usage.completion_tokens
 
     async def _history_of(self, body: ResponseRequest) -> list[ResponseRecord]:
         if self._last and self._last[-1].response_id == body.previous_response_id:

@@ -33,20 +33,25 @@ class AnswerBuffer:
         accepted: The latest `Accepted` frame.
         ready: The `Tokens` frames that the reader has not taken, in order.
         unread_bytes: The approximate memory that they take.
-        usage: Token counts; zeros until the request has ended well.
+        last_usage: Token counts of the last frame; None until it has come, and if it tells none.
         session: The outcome of a session's turn, once it has ended well.
     """
 
-    __slots__ = ("_max_bytes", "_max_ready", "accepted", "ready", "session", "unread_bytes", "usage")
+    __slots__ = ("_max_bytes", "_max_ready", "accepted", "last_usage", "ready", "session", "unread_bytes")
 
     def __init__(self, settings: ClientSettings, max_ready: int) -> None:
         self.accepted: Accepted | None = None
         self.ready: deque[Tokens] = deque()
         self.unread_bytes = 0
-        self.usage = _NO_USAGE
+        self.last_usage: Usage | None = None
         self.session: SessionOutcome | None = None
         self._max_ready = max_ready
         self._max_bytes = settings.max_buffered_bytes
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts; zeros until the request has ended."""
+        return self.last_usage or _NO_USAGE
 
     @property
     def behind(self) -> float:
@@ -71,7 +76,7 @@ class AnswerBuffer:
 
     def set_end(self, frame: Done) -> None:
         """The request has ended well."""
-        self.usage, self.session = frame.usage, frame.session
+        self.last_usage, self.session = frame.usage, frame.session
 
     def set_max_ready(self, max_ready: int) -> None:
         """Let so many frames wait for the reader from here on."""

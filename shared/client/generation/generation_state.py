@@ -287,6 +287,7 @@ class GenerationState:
         if passing or frame.resumable:
             return self.lifecycle.pause(error, now)
         self._buffer.end_at(frame.seq)
+        self.answer.last_usage = frame.usage
         self.lifecycle.end(error)
         return NOTHING
 

@@ -45,11 +45,12 @@ class RequestLifecycle:
         leader: The leader that has the request, or had it when it ended.
         attempts: The attempts so far.
         error: Why it ended; None in phase `ENDED`: it ended well.
+        was_cancelled: This client ended it, and has told the leader.
     """
 
     __slots__ = (
         "_buffer", "_context", "_must_reach", "_request_id", "_retries", "attempts", "error", "leader",
-        "phase",
+        "phase", "was_cancelled",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +68,7 @@ class RequestLifecycle:
         self.leader = AssignedLeader()
         self.attempts = Attempts(request, context.settings)
         self.error: RyzError | None = None
+        self.was_cancelled = False
         self._request_id = request.request_id
         self._context = context
         self._buffer = buffer
@@ -173,6 +175,7 @@ class RequestLifecycle:
     def end_and_cancel(self, error: RyzError) -> Commands:
         """End the request with an error, and tell its leader to stop."""
         self.end(error)
+        self.was_cancelled = True
         return (self.leader.cancel(self.attempts.number),)
 
     def end(self, error: RyzError) -> None:

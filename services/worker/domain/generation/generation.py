@@ -7,6 +7,8 @@ the frames, `RetransmitBuffer` keeps them.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from services.worker.domain.answers.choice_state import ChoiceState
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.domain.generation.turn_context import TurnContext
@@ -147,32 +149,37 @@ class Generation:
         while (frame := self.tokens()) is not None:
             yield frame
 
-    def done(self) -> Done:
-        """Returns the last frame of a request that completed."""
+    @property
+    def usage(self) -> Usage:
+        """Token counts so far."""
         # of the first choice: the others find what it computed
         cached = self.choices[0].sequence.cached_tokens if self.choices else 0
         fetched = self.choices[0].sequence.fetched_tokens if self.choices else 0
-        usage = Usage(
+        return Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=sum(choice.sequence.num_output for choice in self.choices),
             cached_tokens=min(self.prompt_tokens, max(0, cached)),
             fetched_tokens=min(self.prompt_tokens, fetched),
             reasoning_tokens=sum(choice.answer.reasoning_tokens for choice in self.choices if choice.answer),
         )
+
+    def done(self) -> Done:
+        """Returns the last frame of a request that completed."""
         self.ended = True
         request = self.request
         return Done(
             request_id=request.request_id,
             attempt=request.attempt,
             seq=self._number(),
-            usage=usage,
+            usage=self.usage,
             session=self.session,
         )
 
     def failed(self, error: RyzError) -> Failed:
         """Returns the last frame of a request that failed."""
         self.ended = True
-        return failed_frame(self.request, error, self._number(), resumable=isinstance(error, GroupLost))
+        frame = failed_frame(self.request, error, self._number(), resumable=isinstance(error, GroupLost))
+        return frame if frame.resumable else msgspec.structs.replace(frame, usage=self.usage)
 
     def _number(self) -> int:
         seq = self.next_seq

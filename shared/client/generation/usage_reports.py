@@ -1,0 +1,52 @@
+"""Reports the tokens of each generation, once: those that its last frame tells.
+
+The last frame of a generation that the client cancels comes when the client has let go of it, and is reported
+then. A generation that is taken over is reported by the client that gets its last frame. One that had ended
+before it was taken over was reported then. One whose group was lost has no last frame: it is not reported.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from shared.client.generation.generation_stream import GenerationStream
+from shared.messages import AnyFrame, Done, Failed, Usage
+
+MAX_WAITING = 4096  # cancelled generations whose last frame has not come
+UsageListener = Callable[[str, Usage], None]
+
+
+class UsageReports:
+    """The reports of one client.
+
+    Attributes:
+        listener: Is called with the tenant and the token counts of a generation; None: no reports.
+    """
+
+    def __init__(self) -> None:
+        self.listener: UsageListener | None = None
+        self._waiting: OrderedDict[str, tuple[str, int]] = OrderedDict()  # request id: tenant, attempt
+
+    def end_stream(self, stream: GenerationStream) -> None:
+        """A stream has ended; its client lets go of it."""
+        if self.listener is None or not stream.request.has_prompt:
+            return
+        tenant, state = stream.request.tenant, stream.state
+        if state.answer.last_usage is not None:
+            self.listener(tenant, state.answer.last_usage)
+        elif state.lifecycle.was_cancelled:
+            self._waiting[stream.request_id] = tenant, state.attempts.number
+            if len(self._waiting) > MAX_WAITING:
+                self._waiting.popitem(last=False)
+
+    def drop_request(self, request_id: str) -> None:
+        """The generation goes on, for another stream of this client."""
+        self._waiting.pop(request_id, None)
+
+    def take_late_frame(self, frame: AnyFrame) -> None:
+        """A frame has come for a request that the client has no more."""
+        if self.listener is None or not isinstance(frame, Done | Failed) or frame.usage is None:
+            return
+        tenant, attempt = self._waiting.get(frame.request_id, ("", frame.attempt + 1))
+        if frame.attempt >= attempt:
+            del self._waiting[frame.request_id]
+            self.listener(tenant, frame.usage)
