@@ -81,7 +81,7 @@ async def leave_stream(http: httpx.AsyncClient, grace: str = "0") -> str:
     async with http.stream("POST", COMPLETIONS, json=asked, headers={"x-stream-grace": grace}) as answer:
         async for line in answer.aiter_lines():
             if line.startswith("data:"):
-                return answer.headers.get("x-stream-id", "")
+                return str(answer.headers.get("x-stream-id"))
     raise AssertionError("no event")
 
 
