@@ -16,7 +16,8 @@ from services.gateway.batches.state.batch_record import BatchRecord
 from shared.bus import Bus
 from shared.errors import BatchNotFound, RyzError
 
-POLL_S, IDLE_POLL_S = 0.25, 1.0
+POLL_S = 0.25
+IDLE_POLLS = 4  # without batches that have not ended the broker is asked once in so many turns
 AGAIN_S = 2.0  # after which a batch is tried again that could not go on
 MAX_KEPT = 16
 
@@ -60,19 +61,22 @@ class BatchWatch:
                 await self._release(batch_id)
 
     async def _watch(self) -> None:
+        turn = 0
         while True:
-            has_stream = False
+            turn += 1
             try:
                 if self._bus.restored_at != self._restored_at:  # the broker may have lost its disk
                     self._restored_at = self._bus.restored_at
                     self._parts.log.start_anew()
-                has_stream = await self._parts.log.poll()
+                open_ = any(not record.cleaned for record in self._parts.log.records.values())
+                if open_ or turn % IDLE_POLLS == 1:
+                    await self._parts.log.poll()
                 self._keep_some()
             except RyzError:
                 pass  # no broker at the moment
             except Exception as error:
                 log.error("batches were not looked after", exc_info=error)
-            await asyncio.sleep(POLL_S if has_stream else IDLE_POLL_S)
+            await asyncio.sleep(POLL_S)
 
     def _keep_some(self) -> None:
         now_s = time.time()
