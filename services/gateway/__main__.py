@@ -23,6 +23,7 @@ from services.gateway.http.slow_readers import ReaderLimits, watch_readers
 from services.gateway.info_routes import ServiceInfo
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.metrics import GatewayMetrics
+from services.gateway.pages.assembly import page_parts
 from services.gateway.readiness import ROUTER_WAIT_S, ReadinessCheck
 from services.gateway.realtime.realtime_sockets import PATH as REALTIME
 from services.gateway.responses.background_runs import BackgroundRuns
@@ -74,9 +75,8 @@ async def start(
     client_settings: ClientSettings,
 ) -> OpenDoors:
     """Builds and connects the parts, and serves until the stack closes."""
-    client = InferenceClient(
-        bus, client_settings, stats=ClientCollector(service.registry).stats, timelines=service.timelines
-    )
+    stats = ClientCollector(service.registry).stats
+    client = InferenceClient(bus, client_settings, stats=stats, timelines=service.timelines)
     tokens = tokens_per_minute(settings.rate_limit_tpm)
     client.report_usage(
         lambda tenant, usage: tokens.charge(tenant, usage.prompt_tokens + usage.completion_tokens)
@@ -128,6 +128,7 @@ async def start(
         sessions=sessions,
         responses=responses,
         batches=batches,
+        pages=page_parts(context, bus, stats, share, stack),
         list_models=models,
         info=info,
     )

@@ -36,6 +36,7 @@ from services.gateway.info_routes import ListModels, ServiceInfo, info_router
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.messages.message_door import BODIES as MESSAGE_BODIES
 from services.gateway.messages.message_door import MessageDoor, add_messages
+from services.gateway.pages.assembly import PageParts
 from services.gateway.path_methods import HeadAnswers
 from services.gateway.realtime.realtime_sockets import PATH as REALTIME
 from services.gateway.realtime.realtime_sockets import RealtimeSockets
@@ -118,6 +119,7 @@ def create_app(
     sessions: SessionRoutes,
     responses: ResponseParts,
     batches: BatchDoors,
+    pages: PageParts,
     list_models: ListModels,
     info: ServiceInfo,
 ) -> GatewayApp:
@@ -130,6 +132,7 @@ def create_app(
         sessions: The session routes.
         responses: What the routes of the Responses API need.
         batches: What the routes of files and batches need.
+        pages: What browsers see.
         list_models: The models on offer; raises an error of the family if no router answers.
         info: The state of this process.
     """
@@ -168,7 +171,7 @@ def create_app(
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
     routes = app.router.routes
     front = Front(
-        HeadAnswers(app, routes),
+        pages.in_front_of(HeadAnswers(app, routes)),
         direct,
         HeadAnswers(sessions_first, routes),
         context.running,

@@ -53,6 +53,8 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSetti
     http_allowed_origins: str = ""
     """Origins of web pages that may use the API, separated by commas, such as `https://chat.example`; `*`:
     any. Empty: none."""
+    pages: bool = True
+    """Serve the [pages](pages.md): the chat at `/` and the live view at `/cluster`."""
     api_keys: SecretStr = SecretStr("")
     """`key:tenant,key:tenant`; empty: no key is needed, and the tenant is `default`."""
     probe_key: SecretStr = SecretStr("")

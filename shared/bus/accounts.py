@@ -93,6 +93,7 @@ _GATEWAY = BusAccount(
         *(_member(subject, subjects.GATEWAY_QUEUE) for subject in subjects.batch_calls(ANY_CALLER)),
         _member(subjects.complete_all(), subjects.GATEWAY_QUEUE),
         _member(subjects.complete_all(ANY_CALLER), subjects.GATEWAY_QUEUE),
+        subjects.SESSION_TURNS,
     ),
     answers=True,
 )  # fmt: skip

@@ -140,7 +140,12 @@ SUBJECTS = [
     SubjectRow(
         f"`{subjects.BLOCKS_COMMIT}`", "BlocksCommit, answered by BlocksCommitted", "leaders", KVSTATE
     ),
-    SubjectRow(f"`{subjects.SESSION_TURNS}`", "SessionTurns", "leaders", "all routers"),
+    SubjectRow(
+        f"`{subjects.SESSION_TURNS}`",
+        "SessionTurns",
+        "leaders",
+        "all routers; gateways with an open live view",
+    ),
     SubjectRow(f"`{subjects.SESSION_PINNED}`", "Pinned", "kvstate", "all routers"),
     SubjectRow(f"`{subjects.SESSION_GONE}`", "SessionGone", "kvstate", "all leaders and routers"),
     SubjectRow(

@@ -91,7 +91,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     **dict.fromkeys(RESPONSE_CALLS, ({"gateway"}, KVSTATE)),
     subjects.BLOCKS_FIND: (LEADERS | {"cli"}, KVSTATE),
     subjects.BLOCKS_COMMIT: (LEADERS, KVSTATE),
-    subjects.SESSION_TURNS: (LEADERS, ROUTERS),
+    subjects.SESSION_TURNS: (LEADERS, ROUTERS | {"gateway"}),
     subjects.SESSION_PINNED: (KVSTATE, ROUTERS),
     subjects.SESSION_GONE: (KVSTATE, LEADERS | ROUTERS),
     subjects.SESSION_ROUTE: ({"gateway", "cli"}, ROUTERS),

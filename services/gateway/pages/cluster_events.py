@@ -1,0 +1,51 @@
+"""`GET /cluster/events`: the state of the cluster as server-sent events.
+
+With API keys a key is needed, and a viewer sees the sessions of its own tenant only. Viewers have places of
+their own, so that open pages take none from requests.
+"""
+
+from services.gateway.http.quota import Quota
+from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
+from services.gateway.pages.cluster_feed import ClusterFeed
+from services.gateway.pages.page_app import EVENTS
+from shared.errors import DeadlineExceeded
+
+MAX_VIEWERS = 64
+_LIMIT_S = 3600.0  # the page connects again after it
+_HEAD = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class ClusterEvents(ServingRoute):
+    """Answers the route.
+
+    Args:
+        context: What all requests share.
+        feed: The source of all viewers.
+        share: The part of the viewers' places that one tenant may have.
+    """
+
+    def __init__(self, context: GatewayContext, feed: ClusterFeed, share: float) -> None:
+        super().__init__(EVENTS, context)
+        self._feed = feed
+        self._viewers = Quota(MAX_VIEWERS, share=share, what="open live views", reason="viewers")
+
+    async def serve_request(self, exchange: HttpExchange) -> None:
+        """See `ServingRoute`."""
+        self.admit(exchange)
+        self._viewers.take_units(exchange.tenant)
+        try:
+            async with (
+                self.running_request(exchange, _LIMIT_S),
+                self._feed.viewer(exchange.tenant) as snapshots,
+            ):
+                await exchange.reply.start_stream(_HEAD)
+                async for snapshot in snapshots:
+                    await exchange.reply.send_part(b"data: " + snapshot + b"\n\n")
+        except DeadlineExceeded:
+            await exchange.reply.finish()  # the page connects again
+        finally:
+            self._viewers.free_units(exchange.tenant)

@@ -1,0 +1,187 @@
+"""What the live view knows of the cluster: groups, sessions, and what happened. Pure.
+
+It is fed with messages of the bus and asked for snapshots. Everything in it has a bound; what is over a bound
+drops the oldest.
+"""
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared.messages import GroupDown, Heartbeat, SessionTurn
+
+MAX_GROUPS = 256
+MAX_SESSIONS = 4096
+MAX_INCIDENTS = 64
+SHOWN_SESSIONS = 60
+FORGET_S = 600.0  # a lost group is shown so long
+_PAUSE_BEATS = 12  # heartbeats in a row that are missing before a pause is told
+_PAUSE_S = 0.25
+_STALE_S = 2.0
+_AWAY = frozenset({"recovering", "failed", "stopped", "draining"})
+_REASONS = {
+    "disconnected": "its connection to the broker closed",
+    "silent": "its heartbeats stopped",
+    "no_responders": "it answers no requests",
+    "stopped": "it was stopped",
+}
+
+
+@dataclass(slots=True)
+class GroupEntry:
+    """A group as it was heard last.
+
+    Attributes:
+        beat: Its last heartbeat.
+        heard_s: When that came.
+        down_s: Since when it serves nothing; 0 if it serves.
+        why: What happened to it.
+        rate: Requests that it ended in a second, smoothed.
+    """
+
+    beat: Heartbeat
+    heard_s: float
+    down_s: float = 0.0
+    why: str = ""
+    rate: float = 0.0
+    counted: tuple[float, int] = (0.0, 0)
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """The knowledge. Times are monotonic seconds; `wall_ms` is the time of day for people.
+
+    Attributes:
+        groups: By name.
+        sessions: Group and tokens of each session, by tenant and id; the newest at the end.
+        incidents: What happened, the newest at the end.
+    """
+
+    groups: dict[str, GroupEntry] = field(default_factory=dict)
+    sessions: OrderedDict[tuple[str, str], tuple[str, int, int]] = field(default_factory=OrderedDict)
+    incidents: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_INCIDENTS))
+    told: int = 0
+
+    def take_beat(self, beat: Heartbeat, now_s: float, wall_ms: int) -> None:
+        """Takes the heartbeat of a group."""
+        entry = self.groups.get(beat.group)
+        if entry is None:
+            if len(self.groups) >= MAX_GROUPS:
+                return
+            entry = self.groups[beat.group] = GroupEntry(beat, now_s)
+            entry.counted = now_s, beat.ended_total
+            if beat.state in _AWAY:
+                entry.down_s, entry.why = now_s, beat.state
+            return
+        if beat.instance_id == entry.beat.instance_id and beat.seq < entry.beat.seq:
+            return
+        self._note_gap(entry, beat, now_s, wall_ms)
+        self._note_state(entry, beat, now_s, wall_ms)
+        if beat.instance_id != entry.beat.instance_id:
+            entry.counted, entry.rate = (now_s, beat.ended_total), 0.0
+        since, ended = entry.counted
+        if now_s - since >= 1.0:
+            entry.rate = 0.5 * entry.rate + 0.5 * (beat.ended_total - ended) / (now_s - since)
+            entry.counted = now_s, beat.ended_total
+        entry.beat, entry.heard_s = beat, now_s
+
+    def take_down(self, down: GroupDown, now_s: float, wall_ms: int) -> None:
+        """Takes the loss of a group; several routers may tell of the same one."""
+        entry = self.groups.get(down.group)
+        if entry is not None:
+            if entry.down_s or entry.beat.instance_id not in {"", down.instance_id}:
+                return
+            entry.down_s, entry.why = now_s, "lost"
+        load = entry.beat.load if entry else None
+        self._tell(
+            "lost",
+            f"{down.group} is lost: {_REASONS[down.reason]}",
+            wall_ms,
+            group=down.group,
+            requests=load.running + load.waiting if load else None,
+        )
+
+    def take_turns(self, turns: list[SessionTurn], wall_ms: int) -> None:
+        """Takes where sessions were served."""
+        for turn in turns:
+            key = turn.tenant, turn.session_id
+            self.sessions.pop(key, None)
+            self.sessions[key] = turn.group, turn.num_tokens, wall_ms
+        while len(self.sessions) > MAX_SESSIONS:
+            self.sessions.popitem(last=False)
+
+    def note_moved(self, count: int, wall_ms: int) -> None:
+        """Notes that requests of this gateway went on elsewhere after a loss."""
+        ending = "request went on at another group" if count == 1 else "requests went on at other groups"
+        self._tell("moved", f"{count} {ending}", wall_ms, requests=count)
+
+    def note_pauses(self, count: int, longest_s: float, wall_ms: int) -> None:
+        """Notes how long answers of this gateway paused because their group was lost."""
+        answers = "an answer paused for" if count == 1 else f"{count} answers paused, the longest for"
+        self._tell("pause", f"{answers} {longest_s * 1000:.0f} ms", wall_ms, seconds=round(longest_s, 4))
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """What everybody with a key may see: groups and incidents, no sessions."""
+        for name in [name for name, entry in self.groups.items() if now_s - entry.heard_s > FORGET_S]:
+            del self.groups[name]
+        groups = [_shown(entry, now_s) for _, entry in sorted(self.groups.items())]
+        return {"groups": groups, "incidents": list(self.incidents)}
+
+    def sessions_of(self, tenant: str) -> list[dict[str, Any]]:
+        """The newest sessions of a tenant with the groups that have their KV."""
+        shown: list[dict[str, Any]] = []
+        for (owner, session_id), (group, tokens, wall_ms) in reversed(self.sessions.items()):
+            if owner == tenant:
+                shown.append(
+                    {"session_id": session_id, "group": group, "tokens": tokens, "updated_ms": wall_ms}
+                )
+                if len(shown) == SHOWN_SESSIONS:
+                    break
+        return shown
+
+    def _note_gap(self, entry: GroupEntry, beat: Heartbeat, now_s: float, wall_ms: int) -> None:
+        gap_s = now_s - entry.heard_s
+        if entry.down_s or beat.instance_id != entry.beat.instance_id:
+            return
+        if gap_s > max(_PAUSE_S, _PAUSE_BEATS * beat.interval_ms / 1000):
+            self._tell("pause", f"{beat.group} was silent for {gap_s:.1f} s", wall_ms, group=beat.group)
+
+    def _note_state(self, entry: GroupEntry, beat: Heartbeat, now_s: float, wall_ms: int) -> None:
+        if beat.state == "ready":
+            if entry.down_s:
+                away_s, entry.down_s, entry.why = now_s - entry.down_s, 0.0, ""
+                text = f"{beat.group} serves again after {away_s:.1f} s"
+                self._tell("back", text, wall_ms, group=beat.group, seconds=round(away_s, 3))
+        elif beat.state in _AWAY and not entry.down_s:
+            entry.down_s, entry.why = now_s, beat.state
+            told = "lost a rank and restarts it" if beat.state == "recovering" else f"is {beat.state}"
+            self._tell(beat.state, f"{beat.group} {told}", wall_ms, group=beat.group)
+
+    def _tell(self, kind: str, text: str, wall_ms: int, **data: Any) -> None:
+        self.told += 1
+        self.incidents.append({"number": self.told, "kind": kind, "text": text, "at_ms": wall_ms, **data})
+
+
+def _shown(entry: GroupEntry, now_s: float) -> dict[str, Any]:
+    beat, load = entry.beat, entry.beat.load
+    lost = entry.why == "lost" or now_s - entry.heard_s > _STALE_S
+    return {
+        "group": beat.group,
+        "model": beat.model.name,
+        "state": "lost" if lost else beat.state,
+        "ranks": beat.tensor_parallel,
+        "running": 0 if lost else load.running,
+        "waiting": 0 if lost else load.waiting,
+        "max_running": load.max_running,
+        "max_waiting": load.max_waiting,
+        "queued_tokens": 0 if lost else load.queued_tokens,
+        "tokens_per_s": 0 if lost else round(load.tokens_per_s, 1),
+        "used_blocks": 0 if lost else load.total_blocks - load.free_blocks,
+        "total_blocks": load.total_blocks,
+        "accepted": beat.accepted_total,
+        "ended": beat.ended_total,
+        "broken": beat.broken_total,
+        "ended_per_s": 0 if lost else round(entry.rate, 1),
+        "store": beat.kv.store,
+        "away_s": round(now_s - entry.down_s, 1) if entry.down_s else 0,
+    }

@@ -1,0 +1,248 @@
+// The chat page: joins conversation, answers, sessions and settings.
+import { json } from "./api.js";
+import { Answer } from "./answer.js";
+import { AnswerTurn, element, userTurn } from "./messages.js";
+import * as sessions from "./sessions.js";
+import { onSaved, openSettings, sampling } from "./settings.js";
+import * as store from "./store.js";
+
+const at = (id) => document.getElementById(id);
+const [list, scroll, text, live, model, trouble] = ["messages", "scroll", "composer-text", "live", "model", "trouble"].map(at);
+const STARTERS = ["My name is Ada.", "Tell me about yourself.", "What can I ask you?"];
+const newId = () => `chat-${crypto.getRandomValues(new Uint32Array(3)).reduce((all, one) => all + one.toString(16).padStart(8, "0"), "")}`;
+
+let talk = store.chat.read() ?? { sessionId: newId(), messages: [] };
+let running = null;
+
+function keep() { store.chat.write(talk); }
+function tell(words, kind = "bad", button = null) {
+  trouble.hidden = !words;
+  trouble.dataset.kind = kind;
+  trouble.replaceChildren(element("span", { textContent: words }), ...(button ? [button] : []));
+}
+const button = (label, act) => element("button", { type: "button", className: "button", textContent: label, onclick: act });
+const nearEnd = () => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80;
+const toEnd = () => { scroll.scrollTop = scroll.scrollHeight; };
+
+function draw() {
+  at("empty").hidden = talk.messages.length > 0;
+  list.replaceChildren(...talk.messages.map((message, index) => {
+    if (message.role === "user") return userTurn(message, index);
+    const turn = new AnswerTurn(index);
+    turn.show(message, { broke: message.broke });
+    return turn.node;
+  }));
+  buttons();
+}
+
+function buttons() {
+  at("send").hidden = running !== null;
+  at("stop").hidden = running === null;
+  at("send").disabled = !text.value.trim();
+  text.style.height = "auto";
+  text.style.height = `${text.scrollHeight}px`;
+}
+
+function showPlace(group) {
+  at("place").hidden = !group;
+  at("place").textContent = group ? `answered by ${group}` : "";
+}
+
+const showSessions = () => sessions.show(talk.sessionId, {
+  open: openSession,
+  removed: (id) => { if (id === talk.sessionId) startChat(); showSessions(); },
+});
+
+async function openSession(id) {
+  await stop();
+  try {
+    const found = await json(`/v1/sessions/${encodeURIComponent(id)}?messages=true`);
+    const system = found.messages.find((one) => one.role === "system");
+    const messages = found.messages.filter((one) => ["user", "assistant"].includes(one.role));
+    talk = { sessionId: id, system: system?.content, messages };
+    keep(); tell(""); draw(); showPlace(found.last_group); closeMenu(); toEnd(); showSessions(); text.focus();
+  } catch (error) { fail(error); }
+}
+
+async function startChat() {
+  await stop();
+  talk = { sessionId: newId(), messages: [] };
+  keep(); tell(""); draw(); showPlace(""); closeMenu(); showSessions(); text.focus();
+}
+
+function fail(error) {
+  if (error.status === 401) {
+    tell("This gateway asks for an API key.", "wait", button("Enter the key", () => openSettings("key")));
+    openSettings("key");
+  } else if (error.status) {
+    tell(`${error.message[0].toUpperCase()}${error.message.slice(1)}.`.replace(/\.\.$/, "."));
+  } else tell("The gateway does not answer. Is it running?", "bad", button("Try again", () => { tell(""); load(); }));
+}
+
+async function stop() {
+  const one = running;
+  await one?.answer.stop();
+  await one?.ended;
+}
+
+function ask() {
+  const content = text.value.trim();
+  if (!content || running) return;
+  talk.messages.push({ role: "user", content });
+  text.value = "";
+  if (talk.messages.length === 1) store.titles.write(talk.sessionId, content.slice(0, 60));
+  begin();
+}
+
+function begin() {
+  const system = talk.system ?? store.settings.read().system;
+  const said = talk.messages.map(({ role, content }) => ({ role, content }));
+  const messages = [...(system ? [{ role: "system", content: system }] : []), ...said];
+  const body = { model: model.value, messages, stream: true, stream_options: { include_usage: true }, ...sampling() };
+  keep(); draw();
+  follow({ sessionId: talk.sessionId, body, streamId: "", lastId: "", message: { role: "assistant", content: "" } });
+  toEnd();
+}
+
+function follow(run) {
+  const turn = new AnswerTurn(talk.messages.length);
+  list.append(turn.node);
+  tell("");
+  const draws = drawing(() => {
+    const stay = nearEnd();
+    turn.show(run.message, { busy: true });
+    if (run.message.content) performance.mark("ryz:first-text");
+    if (stay) toEnd();
+  });
+  let began = false;
+  const answer = new Answer(run, {
+    first: () => { if (!began) { began = true; performance.mark("ryz:first-event"); live.textContent = "The answer begins."; } },
+    change: draws.ask,
+    waiting: (words) => tell(words, "wait"),
+  });
+  const ended = end(answer, run, turn, draws);
+  running = { answer, ended };
+  turn.show(run.message, { busy: true });
+  buttons();
+}
+
+async function end(answer, run, turn, draws) {
+  let outcome;
+  try { outcome = await answer.finish(); } catch (error) { outcome = { ended: "refused", error }; }
+  draws.end();
+  running = null;
+  const { message } = run;
+  if (outcome.ended === "stopped") message.broke = "Stopped";
+  if (outcome.ended === "broke") message.broke = `The answer broke off: ${outcome.why}`;
+  const empty = !message.content && !message.reasoning && !message.calls;
+  if (outcome.ended === "refused" && empty) turn.node.remove();
+  else talk.messages.push(message);
+  const stay = nearEnd();
+  turn.show(message, { broke: message.broke });
+  if (stay) toEnd();
+  keep(); buttons(); showPlace(run.group);
+  if (outcome.ended === "refused") fail(outcome.error);
+  else tell("");
+  if (outcome.ended === "done") live.textContent = `The answer: ${turn.body.textContent.slice(0, 2000)}`;
+  else live.textContent = message.broke ?? "";
+  showSessions();
+}
+
+// Draws at most once in a frame, and seldomer where drawing takes long.
+function drawing(draw) {
+  let asked = false, over = false, rest = 0;
+  const frame = () => {
+    asked = false;
+    if (over) return;
+    const began = performance.now();
+    draw();
+    rest = performance.now() - began;
+  };
+  return {
+    ask() {
+      if (asked) return;
+      asked = true;
+      if (rest > 8) setTimeout(() => requestAnimationFrame(frame), 4 * rest);
+      else requestAnimationFrame(frame);
+    },
+    end() { over = true; },
+  };
+}
+
+function edit(turn, index) {
+  const box = element("textarea", { value: talk.messages[index].content, ariaLabel: "Edit the message" });
+  const save = () => {
+    if (!box.value.trim()) return;
+    talk.messages = [...talk.messages.slice(0, index), { role: "user", content: box.value.trim() }];
+    begin();
+  };
+  const row = element("div", { className: "edit-row" }, button("Cancel", draw), button("Send", save));
+  turn.querySelector(".body").replaceChildren(box, row);
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); save(); }
+    if (event.key === "Escape") draw();
+  });
+  box.focus();
+}
+
+list.addEventListener("click", async (event) => {
+  const pressed = event.target.closest("[data-act]");
+  const turn = pressed?.closest(".turn");
+  if (!turn) return;
+  const index = Number(turn.dataset.index), act = pressed.dataset.act;
+  if (act === "copy-code") await copy(pressed, pressed.parentElement.querySelector("code").textContent);
+  else if (act === "copy") await copy(pressed, talk.messages[index]?.content ?? "");
+  else if (act === "edit") { await stop(); edit(list.children[index], index); }
+  else if (act === "again") { await stop(); talk.messages = talk.messages.slice(0, index); begin(); }
+});
+
+async function copy(pressed, content) {
+  const before = pressed.textContent;
+  await navigator.clipboard.writeText(content).then(() => { pressed.textContent = "Copied"; }, () => {});
+  setTimeout(() => { pressed.textContent = before; }, 1200);
+}
+
+function closeMenu() {
+  delete at("sidebar").dataset.open;
+  at("shade").hidden = true;
+  at("menu").setAttribute("aria-expanded", "false");
+}
+
+at("menu").addEventListener("click", () => {
+  at("sidebar").dataset.open = "";
+  at("shade").hidden = false;
+  at("menu").setAttribute("aria-expanded", "true");
+  at("new-chat").focus();
+});
+at("shade").addEventListener("click", closeMenu);
+at("new-chat").addEventListener("click", startChat);
+at("open-settings").addEventListener("click", () => openSettings());
+at("stop").addEventListener("click", stop);
+at("composer").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+text.addEventListener("input", buttons);
+text.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); ask(); }
+});
+addEventListener("keydown", (event) => { if (event.key === "Escape") { closeMenu(); stop(); } });
+model.addEventListener("change", () => store.settings.write({ ...store.settings.read(), model: model.value }));
+at("starters").append(...STARTERS.map((words) => element("li", {}, element("button", {
+  type: "button", textContent: words, onclick: () => { text.value = words; ask(); },
+}))));
+onSaved(() => { tell(""); load(); });
+
+async function load() {
+  try {
+    const names = (await json("/v1/models")).data.map((one) => one.id);
+    model.replaceChildren(...names.map((name) => element("option", { value: name, textContent: name })));
+    const chosen = store.settings.read().model;
+    if (names.includes(chosen)) model.value = chosen;
+    if (!names.length) tell("No group serves a model yet.", "wait", button("Look again", () => { tell(""); load(); }));
+    showSessions();
+  } catch (error) { fail(error); }
+}
+
+draw();
+const left = store.run.read();
+if (left && left.sessionId === talk.sessionId) follow(left);
+toEnd();
+load();

@@ -1,0 +1,52 @@
+// The conversations that the cluster keeps, newest first.
+import { json, call } from "./api.js";
+import { element } from "./messages.js";
+import * as store from "./store.js";
+
+const list = document.getElementById("sessions");
+const note = document.getElementById("sessions-note");
+const CROSS = "M5 5l10 10M15 5L5 15";
+
+function icon(path) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 20 20");
+  svg.setAttribute("aria-hidden", "true");
+  svg.append(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+  svg.firstChild.setAttribute("d", path);
+  return svg;
+}
+
+function age(ms) {
+  const minutes = Math.max(0, (Date.now() - ms) / 60_000);
+  if (minutes < 1) return "just now";
+  if (minutes < 60) return `${Math.floor(minutes)} min ago`;
+  return minutes < 1440 ? `${Math.floor(minutes / 60)} h ago` : `${Math.floor(minutes / 1440)} d ago`;
+}
+
+export async function show(current, { open, removed }) {
+  let found;
+  try {
+    found = (await json("/v1/sessions?limit=50")).data;
+  } catch {
+    note.textContent = "Earlier conversations cannot be read at the moment.";
+    return;
+  }
+  note.textContent = found.length ? "" : "Conversations appear here.";
+  list.replaceChildren(...found.map((session) => {
+    const id = session.session_id;
+    const name = store.titles.of(id) ?? id;
+    const where = session.last_group ? ` · ${session.last_group}` : "";
+    const button = element("button", { type: "button", className: "open", onclick: () => open(id) },
+      element("b", { textContent: name }), element("small", { textContent: age(session.updated_ms) + where }));
+    const remove = element("button", { type: "button", className: "icon", ariaLabel: `Delete ${name}` }, icon(CROSS));
+    remove.addEventListener("click", async () => {
+      if (!confirm(`Delete “${name}”? The cluster forgets its text.`)) return;
+      await call(`/v1/sessions/${encodeURIComponent(id)}`, { method: "DELETE" }).catch(() => {});
+      store.titles.write(id, "");
+      removed(id);
+    });
+    const item = element("li", {}, button, remove);
+    if (id === current) { item.dataset.on = ""; button.setAttribute("aria-current", "true"); }
+    return item;
+  }));
+}

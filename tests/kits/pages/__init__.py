@@ -1,0 +1,1 @@
+"""Chromium, driven by Playwright, for tests of the gateway's pages."""

@@ -1,0 +1,74 @@
+"""What the live view tells of heartbeats, losses and turns."""
+
+from typing import Any
+
+from services.gateway.pages.cluster_state import MAX_INCIDENTS, MAX_SESSIONS, ClusterState
+from shared.messages import GroupDown, Heartbeat, Load, ModelCard, SessionTurn
+
+
+def beat(seq: int, group: str = "g0", instance: str = "a", **fields: Any) -> Heartbeat:
+    model = ModelCard(name="demo", context_length=64)
+    fields = {"state": "ready", "load": Load(running=3, max_running=8), **fields}
+    return Heartbeat(group=group, instance_id=instance, seq=seq, interval_ms=25, model=model, **fields)
+
+
+def kinds(state: ClusterState) -> list[str]:
+    return [incident["kind"] for incident in state.incidents]
+
+
+def test_a_lost_group_is_told_once_with_its_requests_and_its_return() -> None:
+    state = ClusterState()
+    state.take_beat(beat(1), 10.0, 1)
+    down = GroupDown(group="g0", instance_id="a", reason="disconnected")
+    for _ in range(2):  # of two routers
+        state.take_down(down, 10.1, 2)
+    shown = state.snapshot(10.5)["groups"][0]
+    assert (shown["state"], shown["running"], shown["away_s"]) == ("lost", 0, 0.4)
+    state.take_beat(beat(1, instance="b", state="starting"), 11.0, 3)
+    state.take_beat(beat(2, instance="b"), 12.1, 4)
+    assert kinds(state) == ["lost", "back"]
+    assert state.incidents[0]["requests"] == 3
+    assert state.incidents[1]["seconds"] == 2.0
+    assert state.snapshot(12.2)["groups"][0]["state"] == "ready"
+
+
+def test_a_loss_of_an_earlier_instance_changes_nothing() -> None:
+    state = ClusterState()
+    state.take_beat(beat(1, instance="b"), 10.0, 1)
+    state.take_down(GroupDown(group="g0", instance_id="a", reason="silent"), 10.1, 2)
+    assert not state.incidents
+
+
+def test_a_lost_rank_and_a_pause_are_told() -> None:
+    state = ClusterState()
+    state.take_beat(beat(1), 10.0, 1)
+    state.take_beat(beat(2, state="recovering"), 10.025, 1)
+    state.take_beat(beat(3), 11.025, 1)
+    state.take_beat(beat(4), 12.0, 1)  # 39 heartbeats are missing
+    assert kinds(state) == ["recovering", "back", "pause"]
+
+
+def test_a_tenant_sees_its_own_sessions_only() -> None:
+    state = ClusterState()
+    for tenant in ("ada", "bob"):
+        turn = SessionTurn(tenant=tenant, session_id=f"of-{tenant}", group="g0", num_tokens=9)
+        state.take_turns([turn], 5)
+    expected = {"session_id": "of-ada", "group": "g0", "tokens": 9, "updated_ms": 5}
+    assert state.sessions_of("ada") == [expected]
+    assert "sessions" not in state.snapshot(0.0)
+
+
+def test_all_that_is_kept_has_a_bound() -> None:
+    state = ClusterState()
+    turns = [SessionTurn(tenant="t", session_id=f"s{place}", group="g") for place in range(MAX_SESSIONS + 9)]
+    state.take_turns(turns, 1)
+    for place in range(MAX_INCIDENTS + 9):
+        state.note_moved(place + 1, 1)
+    for place in range(300):
+        state.take_beat(beat(1, group=f"g{place}"), 1.0, 1)
+    assert (len(state.sessions), len(state.incidents), len(state.groups)) == (
+        MAX_SESSIONS,
+        MAX_INCIDENTS,
+        256,
+    )
+    assert not state.snapshot(1000.0)["groups"]  # none was heard for long

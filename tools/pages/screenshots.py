@@ -1,0 +1,65 @@
+"""Makes the pictures of the pages for the documentation, from a stack that runs.
+
+`python -m tools.pages.screenshots URL [FOLDER]` needs a Chromium and a gateway without API keys. It talks to
+the model in the chat, and takes both pages in both themes and at the width of a phone.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+IMAGES = Path(__file__).parents[2] / "docs/images"
+WIDTHS = {"": 1120, "-phone": 390}
+SAYS = ("My name is Ada.", "What is my name?")
+_BEFORE = (
+    "localStorage.setItem('ryz.theme', '{theme}'); localStorage.setItem('ryz.settings', '{{\"seed\":1}}');"
+)
+
+
+def picture(browser: Browser, url: str, *, page_name: str, theme: str, width: str) -> bytes:
+    """Takes one picture, and returns it as PNG."""
+    context = browser.new_context(viewport={"width": WIDTHS[width], "height": 720})
+    page = context.new_page()
+    page.add_init_script(_BEFORE.format(theme=theme))
+    page.goto(f"{url}/{'' if page_name == 'chat' else page_name}")
+    if page_name == "chat":
+        page.wait_for_selector("#model option", state="attached")
+        for text in SAYS:
+            page.fill("#composer-text", text)
+            page.press("#composer-text", "Enter")
+            page.wait_for_selector(".turn.assistant:last-child .body > *")
+            page.wait_for_selector("#stop", state="hidden")
+    else:
+        page.wait_for_selector("#groups .group")
+        page.wait_for_timeout(3000)  # the line of the flow begins
+    page.wait_for_timeout(300)
+    taken = page.screenshot()
+    context.close()
+    return taken
+
+
+def main() -> None:
+    """The entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", help="of the gateway, such as http://127.0.0.1:8000")
+    parser.add_argument("folder", nargs="?", type=Path, default=IMAGES)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium") or "", args=["--no-sandbox", "--disable-gpu"]
+        )
+        for page_name in ("chat", "cluster"):
+            for theme in ("light", "dark"):
+                for width in WIDTHS:
+                    url = arguments.url.rstrip("/")
+                    path = arguments.folder / f"{page_name}-{theme}{width}.png"
+                    path.write_bytes(picture(browser, url, page_name=page_name, theme=theme, width=width))
+                    print(path, path.stat().st_size)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
