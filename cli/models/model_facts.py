@@ -13,6 +13,7 @@ from cli.models.model_records import read_record
 from cli.models.model_store import in_bytes, size_of
 
 if TYPE_CHECKING:
+    from cli.stack.sizing import MachineFacts, SizingWishes
     from services.worker.engine.checkpoint.model_size import ModelSize
 
 PRECISIONS = {"full": "none", "int8": "int8"}
@@ -25,7 +26,10 @@ class ModelFacts:
     Attributes:
         served_as: The name that clients use, unless another is given.
         bytes: Of all files.
-        memory: Bytes of the weights in memory, and of the KV of one token, for each precision.
+        memory: Bytes of the weights in memory, and of the KV of one token (`kv_windowed` of these in layers
+            with a sliding window), for each precision.
+        window: Tokens that layers with a sliding window see; 0 if there are none.
+        latent: The KV cache holds latent vectors.
         flags: The options of `ryz up` that it would choose on this machine, and `chosen` says why.
         refused: Why it cannot be served; empty if it can. Then the fields of its shape are 0.
     """
@@ -42,6 +46,8 @@ class ModelFacts:
     parameters: int = 0
     context: int = 0
     memory: dict[str, dict[str, int]]
+    window: int = 0
+    latent: bool = False
     flags: str = ""
     chosen: str = ""
     refused: str = ""
@@ -70,14 +76,25 @@ class ModelFacts:
         }
         for precision, needs in self.memory.items():
             weights = in_bytes(needs["weights"])
-            rows[f"memory, {precision}"] = (
-                f"weights {weights} in a group, KV {needs['kv_token']:,} B per token"
-            )
+            rows[f"memory, {precision}"] = f"weights {weights} in a group, KV {self._kv(needs)}"
         rows |= {"`ryz up` chooses": self.flags, "because": self.chosen}
         for key, value in rows.items():
             if value:
                 table.add_row(key, value)
         return table
+
+    def _kv(self, needs: dict[str, int]) -> str:
+        each, windowed = needs["kv_token"], needs["kv_windowed"]
+        if self.latent:
+            return f"{each:,} B per token (latent vectors, on every rank)"
+        if not windowed:
+            return f"{each:,} B per token"
+        if windowed == each:
+            return f"{each:,} B per token, of which layers keep the last {self.window:,}"
+        return (
+            f"{each - windowed:,} B per token, and {windowed:,} B per token of the last {self.window:,} "
+            "(layers with a sliding window)"
+        )
 
 
 def model_facts(name: str, path: Path) -> ModelFacts:
@@ -87,7 +104,8 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         name: As it was given.
         path: Of the model.
     """
-    from cli.stack.machine import measure_model  # noqa: PLC0415 (quick `--help`)
+    from cli.stack.machine import machine_facts, measure_model, sizing_wishes  # noqa: PLC0415 (quick `--help`)
+    from cli.stack.options import UpOptions  # noqa: PLC0415
     from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415
     from services.worker.engine.config.read_config import read_config  # noqa: PLC0415
 
@@ -108,12 +126,18 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         config = read_config(path)
     except ModelError as error:
         return ModelFacts(**common, memory={}, refused=str(error))
-    size = measure_model(path)
+    machine = machine_facts(UpOptions(), config)
+    size = measure_model(path, kernels=machine.kernels)
     memory = {
-        precision: {"weights": size.weight_bytes(quantize), "kv_token": size.kv_token_bytes(quantize)}
+        precision: {
+            "weights": size.weight_bytes(quantize),
+            "kv_token": size.kv_token_bytes(quantize),
+            "kv_windowed": size.windowed_token_bytes(quantize),
+        }
         for precision, quantize in PRECISIONS.items()
+        if quantize == "none" or not size.latent  # latent attention has no kernels for 8 bits
     }
-    flags, chosen = _choice(size, config.context_length)
+    flags, chosen = _choice(size, config.context_length, machine, sizing_wishes(UpOptions()))
     return ModelFacts(
         **common,
         memory=memory,
@@ -122,18 +146,23 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         architecture=config.architecture,
         parameters=size.parameters,
         context=config.context_length,
+        window=size.window,
+        latent=size.latent,
     )
 
 
-def _choice(size: "ModelSize", context: int) -> tuple[str, str]:
+def _choice(
+    size: "ModelSize", context: int, machine: "MachineFacts", wishes: "SizingWishes"
+) -> tuple[str, str]:
     """Return the options that `ryz up` would choose, and the line that it prints."""
-    from cli.stack.machine import machine_facts  # noqa: PLC0415 (quick `--help`)
-    from cli.stack.options import UpOptions  # noqa: PLC0415
-    from cli.stack.sizing import DoesNotFit, SizingWishes, choose_sizing, describe_sizing  # noqa: PLC0415
+    from cli.stack.sizing import (  # noqa: PLC0415 (quick `--help`)
+        DoesNotFit,
+        choose_sizing,
+        describe_sizing,
+    )
 
-    machine = machine_facts(UpOptions())
     try:
-        sizing = choose_sizing(size, context, machine, SizingWishes())
+        sizing = choose_sizing(size, context, machine, wishes)
     except DoesNotFit as error:
         return "", str(error)
     flags = (

@@ -1,5 +1,6 @@
 """Settles what `ryz up` was not told: looks at model and machine, and has `sizing.py` choose."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -7,6 +8,8 @@ from typing import Literal
 from cli.console import fail
 from cli.stack.options import UpOptions
 from cli.stack.sizing import (
+    MAX_RUNNING,
+    TOKEN_BUDGET,
     DoesNotFit,
     MachineFacts,
     Sizing,
@@ -15,6 +18,7 @@ from cli.stack.sizing import (
     describe_sizing,
 )
 from services.worker.engine.checkpoint.model_size import FP16_BYTES, FP32_BYTES, ModelSize, model_size
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native import build
 from services.worker.host import available_bytes, total_bytes, usable_cores
@@ -40,24 +44,32 @@ def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
         settled = replace(options, groups=groups, tensor_parallel=ranks, quantize=quantize)
         return replace(settled, threads=options.threads or 1), ""
     config = read_config(options.model)
-    size = measure_model(options.model)
-    machine = machine_facts(options)
-    wishes = SizingWishes(
-        groups=options.groups,
-        tensor_parallel=options.tensor_parallel,
-        threads=options.threads,
-        quantize=options.quantize,
-        kv_cache_tokens=options.kv_cache_tokens or 0,
-    )
+    machine = machine_facts(options, config)
+    size = measure_model(options.model, kernels=machine.kernels)
     try:
-        sizing = choose_sizing(size, config.context_length, machine, wishes)
+        sizing = choose_sizing(size, config.context_length, machine, sizing_wishes(options))
     except DoesNotFit as error:
         fail(str(error), 2)
     return _with(options, sizing), describe_sizing(sizing, size, machine)
 
 
-def measure_model(path: Path) -> ModelSize:
+def sizing_wishes(options: UpOptions) -> SizingWishes:
+    """Return what options and the settings of the workers say."""
+    return SizingWishes(
+        groups=options.groups,
+        tensor_parallel=options.tensor_parallel,
+        threads=options.threads,
+        quantize=options.quantize,
+        kv_cache_tokens=options.kv_cache_tokens or 0,
+        token_budget=_setting("RYZ_TOKEN_BUDGET", TOKEN_BUDGET),
+        max_running=_setting("RYZ_MAX_RUNNING", MAX_RUNNING),
+    )
+
+
+def measure_model(path: Path, *, kernels: bool = True) -> ModelSize:
     """Count a model's parameters and bytes, from its config and the sizes of its files.
+
+    Without kernels all weights become fp32.
 
     Raises:
         ModelError: It cannot be served.
@@ -66,14 +78,21 @@ def measure_model(path: Path) -> ModelSize:
     files = [path] if path.is_file() else [*path.glob("*.safetensors")]
     each = sum(file.stat().st_size for file in files) / max(1, size.parameters)
     # weights of fewer than 16 bits are unpacked to floats when they are read
-    return replace(size, stored_bytes=FP16_BYTES if 1.5 < each < 3 else FP32_BYTES)
+    return replace(size, stored_bytes=FP16_BYTES if kernels and 1.5 < each < 3 else FP32_BYTES)
 
 
-def machine_facts(options: UpOptions) -> MachineFacts:
-    """Look at this machine."""
+def machine_facts(options: UpOptions, config: ModelConfig | None = None) -> MachineFacts:
+    """Look at this machine, and at whether it has kernels for the model."""
     stores = 0 if options.redis_url else int(total_bytes() * options.redis_memory_share)
     kernels = options.kernels != "plain" and any(build.find(target) for target in build.targets()[:1])
+    kernels = kernels and not (config is not None and config.latent)
     return MachineFacts(usable_cores(), available_bytes(), kernels, stores)
+
+
+def _setting(name: str, default: int) -> int:
+    """A setting of the workers; a value that they will refuse counts as the default here."""
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() and 0 < int(value) < 2**20 else default
 
 
 def _with(options: UpOptions, sizing: Sizing) -> UpOptions:

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from math import ceil
 
 from services.worker.engine.checkpoint.model_size import ModelSize
+from services.worker.rank_protocol.plan import BLOCK_SIZE
+from services.worker.rank_protocol.run_config import EngineRunConfig
 
 GROUPS = 2  # with two, streams survive the loss of one
 KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
 LEAST_KV_TOKENS = 2_048
+TOKEN_BUDGET, MAX_RUNNING = EngineRunConfig.token_budget, EngineRunConfig.max_running
 # fp32 weights below this fit a processor's caches well enough: 8 bits would gain little
 SMALL_BYTES = 64 * 2**20
 # of a group beside weights and KV: leader, fork server, a rank; measured with SmolLM2-135M
 GROUP_BYTES = 650 * 2**20
 MEMORY_SHARE = 0.95  # of the free memory; the rest is for the gateway and everything else
-BLOCK = 16
 
 
 class DoesNotFit(Exception):
@@ -47,13 +49,18 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizingWishes:
-    """What options and settings say; 0 or `auto` leaves it open."""
+    """What options and settings say; 0 or `auto` leaves it open.
+
+    The last two settle how many blocks layers with a sliding window need.
+    """
 
     groups: int = 0
     tensor_parallel: int = 0
     threads: int = 0
     quantize: str = "auto"
     kv_cache_tokens: int = 0
+    token_budget: int = TOKEN_BUDGET
+    max_running: int = MAX_RUNNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,7 @@ class Sizing:
         quantize: `none` or `int8`.
         kv_cache_tokens: KV cache of each group.
         needed_bytes: Memory of all groups when their KV caches are full.
+        sliding_tokens: The part of the KV cache's tokens that layers with a sliding window keep; 0: all.
     """
 
     groups: int
@@ -75,6 +83,7 @@ class Sizing:
     quantize: str
     kv_cache_tokens: int
     needed_bytes: int
+    sliding_tokens: int = 0
 
 
 def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes) -> Sizing:
@@ -99,13 +108,17 @@ def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, wishes: 
     least = min(LEAST_KV_TOKENS, context)
     room = machine.room_bytes
     each = GROUP_BYTES + size.weight_bytes(quantize)
-    token = size.kv_token_bytes(quantize)
+    steps = wishes.token_budget, wishes.max_running
     for groups in [wishes.groups] if wishes.groups else range(GROUPS, 0, -1):
-        tokens = wishes.kv_cache_tokens or min(KV_TOKENS, (room // groups - each) // token // BLOCK * BLOCK)
-        if tokens >= min(least, wishes.kv_cache_tokens or least) and groups * (each + tokens * token) <= room:
+        tokens = wishes.kv_cache_tokens or min(
+            KV_TOKENS, size.fitting_tokens(room // groups - each, quantize, *steps)
+        )
+        pools = size.pools(tokens, *steps)
+        needed = groups * (each + size.cache_bytes(pools, quantize))
+        if tokens >= min(least, wishes.kv_cache_tokens or least) and needed <= room:
             threads = wishes.threads or max(1, machine.cores // (groups * tensor_parallel))
-            needed = groups * (each + tokens * token)
-            return Sizing(groups, tensor_parallel, threads, quantize, tokens, needed)
+            sliding = pools.num_sliding * BLOCK_SIZE
+            return Sizing(groups, tensor_parallel, threads, quantize, tokens, needed, sliding)
     raise DoesNotFit(_figures(size, quantize, wishes, least, machine))
 
 
@@ -118,18 +131,21 @@ def describe_sizing(sizing: Sizing, size: ModelSize, machine: MachineFacts) -> s
         if sizing.groups == GROUPS
         else _count(sizing.groups, "group")
     )
+    sliding = f" ({sizing.sliding_tokens:,} in layers with a sliding window)" if sizing.sliding_tokens else ""
     shape = f"{_count(sizing.tensor_parallel, 'rank')} of {_count(sizing.threads, 'thread')}"
     return (
         f"{size.parameters / 1e6:.0f} M parameters on {_count(machine.cores, 'core')}, "
         f"{_size(machine.free_bytes)} free: {groups}, each {shape}; {precision}{why}; "
-        f"KV for {sizing.kv_cache_tokens:,} tokens a group; at most {_size(sizing.needed_bytes)} of memory."
+        f"KV for {sizing.kv_cache_tokens:,} tokens a group{sliding}; "
+        f"at most {_size(sizing.needed_bytes)} of memory."
     )
 
 
 def _figures(size: ModelSize, quantize: str, wishes: SizingWishes, least: int, machine: MachineFacts) -> str:
     groups = wishes.groups or 1
     tokens = wishes.kv_cache_tokens or least
-    weights, kv = size.weight_bytes(quantize), tokens * size.kv_token_bytes(quantize)
+    pools = size.pools(tokens, wishes.token_budget, wishes.max_running)
+    weights, kv = size.weight_bytes(quantize), size.cache_bytes(pools, quantize)
     needed = groups * (GROUP_BYTES + weights + kv)
     remedies = ["`--quantize int8`"] * (quantize == "none") + ["fewer `--groups`"] * (groups > 1)
     remedies += ["a smaller RYZ_KV_CACHE_TOKENS"] * (wishes.kv_cache_tokens > least)

@@ -105,6 +105,35 @@ def test_the_least_that_fits_is_taken() -> None:
         choose_sizing(SMALL, 8192, replace(machine, free_bytes=machine.free_bytes - 200), OPEN)
 
 
+def test_layers_with_a_window_count_as_the_pool_that_they_have() -> None:
+    """The counts of Gemma 3 270M: 15 of 18 layers see 512 tokens."""
+    gemma = replace(SMALL, kv_values=9_216, windowed_values=7_680, window=512)
+    few = SizingWishes(kv_cache_tokens=65_536, max_running=4, groups=1)
+    sizing = choose_sizing(gemma, 32_768, LAPTOP, few)
+    # 4 sequences of 512 // 16 + 3 blocks, steps in flight, and an eighth of 4,096 blocks
+    pools = gemma.pools(65_536, few.token_budget, 4)
+    assert 4 * 35 + 512 < pools.num_sliding < pools.num_blocks == 4_096
+    assert sizing.sliding_tokens == pools.num_sliding * 16
+    cache = 16 * 2 * (1_536 * pools.num_blocks + 7_680 * pools.num_sliding)
+    assert sizing.needed_bytes == GROUP_BYTES + gemma.weight_bytes("int8") + cache
+    assert f"({sizing.sliding_tokens:,} in layers with a sliding window)" in describe_sizing(
+        sizing, gemma, LAPTOP
+    )
+    many = choose_sizing(gemma, 32_768, LAPTOP, replace(few, max_running=128))
+    assert many.sliding_tokens == 0, "a pool of their own would save nothing"
+    assert many.needed_bytes == GROUP_BYTES + gemma.weight_bytes("int8") + 65_536 * 2 * 9_216
+
+
+@pytest.mark.parametrize("max_running", [1, 16, 128])
+def test_as_many_tokens_as_fit_with_their_windows(max_running: int) -> None:
+    gemma = replace(SMALL, kv_values=9_216, windowed_values=7_680, window=512)
+    for memory in (0, 10**6, 10**8, 10**9):
+        tokens = gemma.fitting_tokens(memory, "int8", 512, max_running)
+        assert gemma.cache_bytes(gemma.pools(tokens, 512, max_running), "int8") <= memory
+        more = gemma.pools(tokens + 1_024, 512, max_running)
+        assert gemma.cache_bytes(more, "int8") > memory
+
+
 def test_the_stores_room_is_left_to_them() -> None:
     full = choose_sizing(LARGE, 8192, LAPTOP, OPEN)
     less = choose_sizing(LARGE, 8192, replace(LAPTOP, store_bytes=4 * GIB), OPEN)
@@ -118,6 +147,7 @@ def test_parameters_are_those_in_the_files() -> None:
     stored = stored_tensors(demo_model()).values()
     assert size.parameters == sum(prod(one.shape) for one in stored)
     assert measure_model(demo_model()).stored_bytes == 2, "bf16, and kept so"
+    assert measure_model(demo_model(), kernels=False).stored_bytes == 4, "the plain path computes in fp32"
 
 
 def test_up_settles_what_it_was_not_told(tmp_path: Path) -> None:

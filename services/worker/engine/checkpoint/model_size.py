@@ -15,6 +15,8 @@ from services.worker.engine.checkpoint.names.canonical import canonical_tensors
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
 from services.worker.engine.config.layer_config import AttentionConfig, ExpertsConfig, MlpConfig
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.rank_protocol.plan import BLOCK_SIZE
+from services.worker.rank_protocol.sliding_pool import PoolSizes, fitting_blocks, least_blocks, sliding_blocks
 
 FP32_BYTES, FP16_BYTES = 4, 2
 INT8_BYTES = 1 + int8.SCALE_BYTES / int8.SCALE_BLOCK
@@ -33,6 +35,9 @@ class ModelSize:
         tied: The output matrix is a packed copy of the embedding.
         stored_bytes: Of one weight as the files have it: 4 or 2.
         kv_values: Numbers that one token adds to the KV cache.
+        windowed_values: Those of them that belong to layers with a sliding window.
+        window: Tokens that the widest of these layers see; 0 if no layer has a window.
+        latent: The cache holds latent vectors.
     """
 
     matrices: int
@@ -41,6 +46,9 @@ class ModelSize:
     tied: bool
     stored_bytes: int
     kv_values: int
+    windowed_values: int = 0
+    window: int = 0
+    latent: bool = False
 
     @property
     def parameters(self) -> int:
@@ -54,7 +62,36 @@ class ModelSize:
 
     def kv_token_bytes(self, quantize: str) -> int:
         """Bytes that one token takes in the KV cache: halves beside 8-bit weights, else floats."""
-        return self.kv_values * (FP16_BYTES if quantize == "int8" else FP32_BYTES)
+        return self.kv_values * _kv_item(quantize)
+
+    def windowed_token_bytes(self, quantize: str) -> int:
+        """The part of `kv_token_bytes` in layers with a sliding window."""
+        return self.windowed_values * _kv_item(quantize)
+
+    def pools(self, tokens: int, token_budget: int, max_running: int) -> PoolSizes:
+        """The pools of a KV cache of so many tokens, as ranks allocate them."""
+        blocks = -(-tokens // BLOCK_SIZE)
+        least = least_blocks(self.window, token_budget, max_running)
+        return PoolSizes(blocks, sliding_blocks(blocks, least) if self.window else 0)
+
+    def cache_bytes(self, pools: PoolSizes, quantize: str) -> int:
+        """Bytes of both pools."""
+        saved = pools.num_blocks - pools.num_sliding if pools.num_sliding else 0
+        each, windowed = self.kv_token_bytes(quantize), self.windowed_token_bytes(quantize)
+        return BLOCK_SIZE * (pools.num_blocks * each - saved * windowed)
+
+    def fitting_tokens(self, memory: int, quantize: str, token_budget: int, max_running: int) -> int:
+        """The most tokens whose KV cache fits into so many bytes, in whole blocks."""
+        each, windowed = self.kv_token_bytes(quantize), self.windowed_token_bytes(quantize)
+        if not windowed:
+            return max(0, memory // each) // BLOCK_SIZE * BLOCK_SIZE
+        least = least_blocks(self.window, token_budget, max_running)
+        sizes = BLOCK_SIZE * (each - windowed), BLOCK_SIZE * windowed
+        return max(0, fitting_blocks(memory, *sizes, least)) * BLOCK_SIZE
+
+
+def _kv_item(quantize: str) -> int:
+    return FP16_BYTES if quantize == "int8" else FP32_BYTES
 
 
 def model_size(config: ModelConfig, stored_bytes: int = FP32_BYTES) -> ModelSize:
@@ -67,13 +104,17 @@ def model_size(config: ModelConfig, stored_bytes: int = FP32_BYTES) -> ModelSize
             matrices += prod(tensor.shape)
         else:
             others += prod(tensor.shape)
+    values = config.cached_heads * config.cached_values
     return ModelSize(
         matrices=matrices + (embedding if config.tied_embeddings else 0),
         embedding=embedding,
         others=others,
         tied=config.tied_embeddings,
         stored_bytes=stored_bytes,
-        kv_values=config.cached_heads * config.cached_values,
+        kv_values=values,
+        windowed_values=values * sum(window > 0 for window in config.windows) // config.num_layers,
+        window=max(config.windows),
+        latent=config.latent,
     )
 
 
