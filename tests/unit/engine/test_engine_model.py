@@ -24,6 +24,7 @@ from tests.kits.engine.rank_threads import (
     plan_logits,
     transformers_logits,
 )
+from tests.kits.families.models import family_model
 from tests.kits.families.step_plans import mixed_plans, random_plans
 
 LENGTH = 100  # tokens; longer than the sliding windows and original context lengths of the variants
@@ -195,6 +196,12 @@ def test_oracle_equals_transformers(models: dict[str, Path], name: str) -> None:
     with open_checkpoint(models[name]) as checkpoint:
         found = ReferenceDecoder(checkpoint, read_config(models[name])).logits(tokens)
     torch.testing.assert_close(found, _expected(models[name], 1), atol=1e-4, rtol=0)
+
+
+def test_the_oracle_refuses_what_it_does_not_compute() -> None:
+    model = family_model("gemma2")
+    with open_checkpoint(model.directory) as checkpoint, pytest.raises(ValueError, match="with transformers"):
+        ReferenceDecoder(checkpoint, model.config)
 
 
 def test_all_ranks_hold_the_same_bits(models: dict[str, Path]) -> None:

@@ -2,10 +2,12 @@
 
 Deliberately slow and written apart from the fast path (own rotary embedding, number by number, own masks,
 repeated KV heads), so that a mistake in one does not hide in the other. Tests compare; nothing serves from
-it.
+it. It computes the layers of Llama, with windows, biases and norms of heads, and refuses others: for those
+transformers is the oracle (`tests/kits/families`).
 """
 
 import math
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -14,15 +16,27 @@ from torch import Tensor
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import SingleRank
-from services.worker.engine.config.layer_config import MlpConfig
+from services.worker.engine.config.layer_config import (
+    AttentionConfig,
+    LayerConfig,
+    MlpConfig,
+    NormConfig,
+    QueryKeyNorm,
+)
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.rope_config import RopeConfig
 
 
 class ReferenceDecoder:
-    """A decoder that recomputes everything for every token."""
+    """A decoder that recomputes everything for every token.
+
+    Raises:
+        ValueError: The model has something that is not computed here.
+    """
 
     def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
+        if config != llama_like(config):
+            raise ValueError(f"models of {config.architecture} are compared with transformers, not with this")
         self.config = config
         self._read = open_source(checkpoint, config, SingleRank()).read
 
@@ -106,6 +120,39 @@ class ReferenceDecoder:
     def _linear(self, hidden: Tensor, name: str, bias: bool) -> Tensor:
         product: Tensor = hidden @ self._read(f"{name}.weight").T
         return product + self._read(f"{name}.bias") if bias else product
+
+
+def llama_like(config: ModelConfig) -> ModelConfig:
+    """The config without all that is not computed here."""
+    norm = NormConfig(eps=config.final_norm.eps)
+    layers = []
+    for layer in config.layers:
+        given, mlp = layer.attention, layer.mlp
+        attention = AttentionConfig(
+            scale=config.head_dim**-0.5,
+            rope=given.rope and replace(given.rope, dim=config.head_dim, factors=()),
+            window=given.window,
+            qkv_bias=given.qkv_bias,
+            output_bias=given.output_bias,
+            qk_norm=given.qk_norm and QueryKeyNorm(norm=norm),
+        )
+        if isinstance(mlp, MlpConfig):
+            mlp = MlpConfig(inner=mlp.inner, bias=mlp.bias, down_bias=mlp.down_bias)
+        else:
+            mlp = MlpConfig(inner=0)
+        layers.append(LayerConfig(attention=attention, mlp=mlp, input_norm=norm, mlp_norm=norm))
+    return ModelConfig(
+        architecture=config.architecture,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        context_length=config.context_length,
+        layers=tuple(layers),
+        final_norm=norm,
+        tied_embeddings=config.tied_embeddings,
+    )
 
 
 def frequency(rope: RopeConfig, pair: int, half: int, position: int) -> float:
