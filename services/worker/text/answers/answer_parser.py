@@ -2,7 +2,7 @@
 
 The parts joined do not depend on the pieces: all reading goes through `TextReader`. No text is lost or
 repeated. What begins like a call and is none becomes the text that the model wrote; a call that ends too
-early keeps the arguments that it has. White space directly around calls and reasoning belongs to the syntax.
+early keeps the arguments that it has. Half a closing mark that an answer with calls ends with is no text. White space directly around calls and reasoning belongs to the syntax.
 """
 
 import re
@@ -191,8 +191,8 @@ class AnswerParser:
                 return False
         if not block.closed:
             yield from reader.skip_space()
-            if syntax.closes:
-                yield from reader.match(*syntax.closes)
+            if not (yield from reader.match(*syntax.closes)):
+                yield from reader.skip_cut(*(text for text in syntax.texts() if text not in syntax.opens))
         yield from reader.skip_space()
         return True
 

@@ -111,6 +111,16 @@ class TextReader:
                 return self.take(len(found)) if found else ""
             yield
 
+    def skip_cut(self, *literals: str) -> Reading[None]:
+        """Takes the beginning of one of some texts, if the answer ends with it."""
+        while rest := self._text[self._at :]:
+            if not any(len(text) > len(rest) and text.startswith(rest) for text in literals):
+                return
+            if self.closed:
+                self.take(len(rest))
+                return
+            yield
+
     def expect(self, literal: str) -> Reading[None]:
         """Takes a text. Raises `Malformed` if it is not next."""
         if not (yield from self.match(literal)):

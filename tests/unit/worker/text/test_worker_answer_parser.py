@@ -128,6 +128,21 @@ def test_an_answer_that_is_cut_keeps_all_that_was_written(written: Written) -> N
     assert calls[0][3]
 
 
+@pytest.mark.parametrize("written", [a for a in ANSWERS if a.calls], ids=lambda written: written.form)
+def test_half_a_closing_mark_behind_a_call_is_no_text(written: Written) -> None:
+    form = FORMS[written.form].tools
+    assert form is not None
+    closing = [text for one in form.calls for text in (*one.closes, *one.after_arguments) if len(text) > 1]
+    opening = [text for one in form.calls for text in one.opens]
+    for end in range(len(written.answer)):
+        parts = joined(written.form, [written.answer[:end]])
+        assert joined(written.form, list(written.answer[:end])) == parts
+        shown = "".join(part[1] for part in parts if part[0] == "text")
+        more = shown[len(os.path.commonprefix((shown, written.text))) :].strip()
+        if more and not any(text.startswith(more) for text in opening):
+            assert not [text for text in closing if text.startswith(more)], written.answer[:end]
+
+
 def _without_half_mark(form: str, ours: str, theirs: str) -> str:
     """Leaves out the half of a closing text that ends a cut argument: it may have been meant as text."""
     halves = {text[:end] for text in fixed_texts(FORMS[form]) for end in range(1, len(text))}
