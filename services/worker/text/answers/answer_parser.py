@@ -2,7 +2,8 @@
 
 The parts joined do not depend on the pieces: all reading goes through `TextReader`. No text is lost or
 repeated. What begins like a call and is none becomes the text that the model wrote; a call that ends too
-early keeps the arguments that it has. Half a closing mark that an answer with calls ends with is no text. White space directly around calls and reasoning belongs to the syntax.
+early keeps the arguments that it has. White space directly around calls and reasoning belongs to the syntax,
+and so does half a closing mark that the answer ends with, behind a call.
 """
 
 import re
