@@ -10,14 +10,15 @@ const [address, tenant, model, prompt] = process.argv.slice(2);
 const url = new URL(address);
 const token = (name) => name.replace(/[^A-Za-z0-9_-]/gu, (c) =>
   [...new TextEncoder().encode(c)].map((b) => "=" + b.toString(16).toUpperCase().padStart(2, "0")).join(""));
-const own = `ryz.v1.tenant.${tenant}.${url.username}`;
+const own = url.username ? `ryz.v1.tenant.${tenant}.${url.username}` : "ryz.v1"; // no user: no accounts
+const inbox = url.username ? `_INBOX.${url.username}` : "_INBOX";
 const nc = await connect({
-  servers: url.host, user: url.username, pass: url.password, inboxPrefix: `_INBOX.${url.username}`,
+  servers: url.host, inboxPrefix: inbox, ...(url.username && { user: url.username, pass: url.password }),
 });
 
 const request = {
   request_id: randomUUID(), model, messages: [{ role: "user", content: prompt }],
-  sampling: { max_tokens: 64, temperature: 0 }, reply_to: `_INBOX.${url.username}.${randomUUID()}`,
+  sampling: { max_tokens: 64, temperature: 0 }, reply_to: `${inbox}.${randomUUID()}`,
 };
 let group = "", instance = "", fingerprint = "", attempt = 0, next = 0, tokens = [], held = new Map();
 let ended = false, failure = "", heard = Date.now(), published = 0, silent = 0;
@@ -82,7 +83,17 @@ async function askForMissing() {
   if (silent >= 3) nextAttempt();
 }
 
-nc.subscribe(`${request.reply_to}.none`, { callback: () => { failure ||= ""; } });
+nc.subscribe(`${request.reply_to}.none`, {
+  callback: () => { if (!attempt) { ended = true; failure = "unavailable: no router is running"; } },
+});
+async function cancel(why) {
+  if (ended) return;
+  ended = true;
+  failure = why;
+  nc.publish(`${own}.cancel`, encode({ request_id: request.request_id }));
+  await nc.flush();
+}
+process.on("SIGINT", () => cancel("cancelled: interrupted"));
 nc.subscribe(request.reply_to, {
   callback: (error, message) => {
     const batch = decode(message.data);
@@ -104,10 +115,7 @@ while (!ended && Date.now() < until) {
     if (published >= TRIES) { ended = true; failure = "unavailable: no group took the request"; } else publish();
   }
 }
-if (!ended) {
-  failure = "deadline_exceeded: no end in time";
-  nc.publish(`${own}.cancel`, encode({ request_id: request.request_id }));
-}
+await cancel("deadline_exceeded: no end in time");
 process.stdout.write("\n");
 if (failure) { console.error(failure); process.exitCode = 1; }
 await nc.drain();

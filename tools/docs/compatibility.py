@@ -21,6 +21,7 @@ from tests.kits.clients.stream_events import (
 )
 from tools.docs.gateway_document import gateway_document
 from tools.docs.grpc_methods import grpc_methods
+from tools.docs.nats_forms import nats_forms
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -51,8 +52,16 @@ CLIENTS = {
 def render() -> str:
     """Render the whole page."""
     document = gateway_document()
-    parts = [_clients(), _routes(document), _fields(document), _events(), grpc_methods(), _refusals()]
-    return "\n".join([INTRO, *parts])
+    parts = [
+        _clients(),
+        _routes(document),
+        _fields(document),
+        _events(),
+        grpc_methods(),
+        nats_forms(),
+        _refusals(),
+    ]
+    return "\n".join([INTRO, *parts, _refusals()])
 
 
 def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -243,6 +243,10 @@ as they come.
 10. No longer interested: `Cancel` to the group, or to all leaders while no group is known. A cancelled
     request ends with `Failed`, code `cancelled`; no caller needs to wait for it.
 
+[Sequence diagrams](protocol-diagrams.md) show the usual course, and what happens after losses.
+`examples/conformance.py` checks a client: it plays router and leaders with faults, and names the rule that
+was broken.
+
 Text in `Delta` is complete UTF-8. Token ids are unsigned 32-bit little-endian integers, packed. Calls that
 are answered on the NATS reply subject are answered with an `ErrorReply` in place of the expected message if
 they fail.

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.kits.examples import run_example
 from tests.kits.gateway.outside_stack import OutsideStack, outside_stack
+from tests.kits.servers import NatsServer
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "javascript"
 INSTALL_S = 40
@@ -71,6 +73,17 @@ async def test_javascript_asks_streams_and_discovers(scripts: Path, tmp_path: Pa
             code, _, err = await run(scripts, name, url, "tenant-a", "no/such", "Hello!")
             assert (code, "model_not_found" in err) == (1, True), (name, err)
         await discovered(stack, scripts)
+
+
+async def test_the_stream_follows_every_rule(scripts: Path, tmp_path: Path) -> None:
+    broker = NatsServer(tmp_path)
+    broker.start()
+    try:
+        command = ("node", str(scripts / "stream.mjs"), "{url}", "any", "{model}", "hello")
+        code, out, err = await run_example("conformance.py", "--nats-url", broker.url, "--", *command)
+    finally:
+        broker.stop()
+    assert code == 0, out + err
 
 
 async def discovered(stack: OutsideStack, scripts: Path) -> None:

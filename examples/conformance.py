@@ -1,0 +1,274 @@
+"""Checks a client of the protocol: plays router and leader for it, with faults, and says what it did wrong.
+
+    nats-server -p 4333 &
+    .venv/bin/python examples/conformance.py --nats-url nats://127.0.0.1:4333 -- \\
+        .venv/bin/python examples/plain_nats.py --nats-url {url} --model {model} --prompt hello
+
+The command runs once for each case, in which `{model}` names the case. It has to print the answer's text on
+standard output and end with status 0, or with another status after a request that failed. It needs a broker
+without accounts, nats-py and msgpack. `must` cases are for every client; `should` cases are for clients that
+go on at another group. The rules have the numbers of "A generation" in docs/protocol.md.
+"""
+
+import argparse
+import asyncio
+import signal
+import struct
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+LIMIT_S = 20.0
+CANCEL_S = 3.0
+WORDS = ["One ", "two ", "three ", "four ", "five."]
+TEXT = "".join(WORDS)
+
+
+@dataclass
+class Seen:
+    """What a client has sent in one case."""
+
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    resends: list[dict[str, Any]] = field(default_factory=list)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def frames_of(request: dict[str, Any], group: str = "g0", instance: str = "i0") -> list[dict[str, Any]]:
+    """All frames of an answer, from where the request resumes."""
+    ids = {"request_id": request["request_id"], "attempt": request.get("attempt", 0)}
+    resume = request.get("resume") or {}
+    seq, known = resume.get("next_seq", 0), b"".join(resume.get("token_ids", []))
+    frames = [{"type": "accepted", **ids, "seq": seq, "group": group, "instance_id": instance}]
+    for number in range(len(known) // 4, len(WORDS)):
+        last = number == len(WORDS) - 1
+        delta = {"text": WORDS[number], "token_ids": struct.pack("<I", number)}
+        delta |= {"finish_reason": "stop"} if last else {}
+        frames.append({"type": "tokens", **ids, "seq": seq + len(frames), "deltas": [delta]})
+    usage = {"prompt_tokens": 3, "completion_tokens": len(WORDS)}
+    return [*frames, {"type": "done", **ids, "seq": seq + len(frames), "usage": usage}]
+
+
+def failed(request: dict[str, Any], seq: int, code: str, **more: Any) -> dict[str, Any]:
+    """The frame of a failure."""
+    ids = {"request_id": request["request_id"], "attempt": request.get("attempt", 0)}
+    return {"type": "failed", **ids, "seq": seq, "code": code, "message": f"the case {code}", **more}
+
+
+Batches = list[tuple[str, list[dict[str, Any]]]]  # the group that sends, and frames of one message
+
+
+def plan(case: str, seen: Seen) -> Batches:  # noqa: PLR0911, PLR0912
+    """What is sent after the newest request; frames that are missing here can be asked for."""
+    request = seen.requests[-1]
+    frames, first = frames_of(request), len(seen.requests) == 1
+    single: Batches = [("g0", [frame]) for frame in frames]
+    match case:
+        case "one-message":
+            return [("g0", frames)]
+        case "reversed":
+            return single[:1] + single[:0:-1]
+        case "repeated":
+            return [batch for batch in single for _ in range(2)]
+        case "lost-frame":
+            return single[:2] + single[3:]
+        case "lost-end":
+            return single[:-1]
+        case "not-accepted":
+            return [] if first else single
+        case "second-group":
+            other = [("g1", [frame | {"group": "g1"}]) for frame in frames_of(request, "g1", "i1")]
+            wrong = [{**frame, "deltas": [{"text": "WRONG "}]} if frame["type"] == "tokens" else frame
+                     for _, (frame,) in other]  # fmt: skip
+            return [*single[:2], *(("g1", [frame]) for frame in wrong), *single[2:]]
+        case "old-attempt":
+            old = [{**frame, "attempt": 7, "deltas": [{"text": "WRONG "}]} for frame in frames[1:2]]
+            return [*single[:1], ("g0", old), *single[1:]]
+        case "new-fields":
+            return [("g0", [frame | {"field_of_next_year": {"a": [1]}}]) for frame in frames]
+        case "lost-group":
+            return single[:3] if first else [("g1", frames_of(request, "g1", "i1"))]
+        case "resumable":
+            if not first:
+                return [("g1", frames_of(request, "g1", "i1"))]
+            return [*single[:3], ("g0", [failed(request, 3, "group_lost", resumable=True)])]
+        case "refused":
+            return [("", [failed(request, 0, "model_not_found")])]
+        case "fails-late":
+            return [*single[:2], ("g0", [failed(request, 2, "internal")])]
+        case "cancel":
+            return single[:2]
+        case _:
+            return single
+
+
+def check(case: str, seen: Seen, code: int, out: str, err: str) -> str:  # noqa: PLR0911
+    """What is wrong; empty: nothing."""
+    if case in ("refused", "fails-late", "no-router"):
+        name = {"refused": "model_not_found", "fails-late": "internal", "no-router": "unavailable"}[case]
+        if code == 0:
+            return "it ended with status 0 though the request failed (rule 3)"
+        return "" if name in out + err else f"its output does not name the code {name}"
+    if case == "cancel":
+        return "" if seen.cancelled.is_set() else "no Cancel came when it was interrupted (rule 10)"
+    if code:
+        return f"it ended with status {code}: {(err or out).strip()[-200:]}"
+    if out.strip() != TEXT.strip():
+        return f"it printed {out.strip()[:100]!r} and not {TEXT!r}"
+    if case == "not-accepted" and len({request["request_id"] for request in seen.requests}) != 1:
+        return "it published the request again under another id (rule 4)"
+    if case in ("lost-group", "resumable"):
+        again = next((one for one in seen.requests if one.get("attempt")), None)
+        if again is None or not again.get("resume"):
+            return "the next attempt has no `resume`, so tokens are computed twice (rule 7)"
+    return ""
+
+
+CASES: dict[str, tuple[str, str]] = {
+    "plain": ("must", "one frame in each message (2)"),
+    "one-message": ("must", "all frames in one message (2)"),
+    "reversed": ("must", "frames come in reverse order (5)"),
+    "repeated": ("must", "each frame comes twice (8)"),
+    "lost-frame": ("must", "one frame is lost, and comes by Resend (5)"),
+    "lost-end": ("must", "the last frame is lost, and comes by Resend after a silence (6)"),
+    "not-accepted": ("must", "the first publish is lost (4)"),
+    "second-group": ("must", "a second group sends frames of the same request (8)"),
+    "new-fields": ("must", "frames have fields that no client knows"),
+    "refused": ("must", "a router refuses the request (3)"),
+    "fails-late": ("must", "the request fails in mid-stream (3)"),
+    "no-router": ("must", "no router listens (1)"),
+    "cancel": ("must", "the client is interrupted by SIGINT (10)"),
+    "old-attempt": ("should", "a frame of another attempt comes (8)"),
+    "lost-group": ("should", "the group is lost in mid-stream (7)"),
+    "resumable": ("should", "the group says that another one should go on (7)"),
+}
+
+
+class Fleet:
+    """Router and leaders of all cases on one connection."""
+
+    def __init__(self, nc: Client) -> None:
+        self.nc = nc
+        self.seen = {case: Seen() for case in CASES}
+
+    async def listen(self) -> None:
+        """Take requests, resends and cancels, also of services outside."""
+        handlers: dict[str, Callable[[Msg], Awaitable[None]]] = {
+            "resend.*": self.on_resend, "cancel.*": self.on_cancel, "cancel": self.on_cancel,
+        }  # fmt: skip
+        for prefix in ("ryz.v1.", "ryz.v1.tenant.*.*."):
+            for case in CASES:
+                if case != "no-router":
+                    await self.nc.subscribe(f"{prefix}generate.case-{case}", cb=self.on_request)
+            for name, handler in handlers.items():
+                await self.nc.subscribe(prefix + name, cb=handler)
+        await self.nc.flush()
+
+    async def on_request(self, message: Msg) -> None:
+        case = message.subject.rpartition(".case-")[2]
+        seen, request = self.seen[case], msgpack.unpackb(message.data, strict_map_key=False)
+        seen.requests.append(request)
+        for group, frames in plan(case, seen):
+            batch = {"frames": frames, "group": group, "instance_id": group.replace("g", "i")}
+            await self.nc.publish(request["reply_to"], msgpack.packb(batch))
+        seen.begun.set()
+
+    async def on_resend(self, message: Msg) -> None:
+        resend = msgpack.unpackb(message.data, strict_map_key=False)
+        case, seen = self.find(resend["request_id"])
+        if seen is None:
+            await self.nc.publish(message.reply, msgpack.packb({"known": False}))
+            return
+        seen.resends.append(resend)
+        gone = case in ("lost-group", "resumable") and len(seen.requests) == 1
+        frames = [] if gone else frames_of(seen.requests[-1])
+        if case == "cancel":
+            frames = frames[:2]
+        wanted = [frame for frame in frames if frame["seq"] >= resend["from_seq"]]
+        reply = {"known": not gone, "frames": wanted, "next_seq": len(frames)}
+        await self.nc.publish(message.reply, msgpack.packb(reply))
+
+    async def on_cancel(self, message: Msg) -> None:
+        _, seen = self.find(msgpack.unpackb(message.data, strict_map_key=False)["request_id"])
+        if seen is not None:
+            seen.cancelled.set()
+
+    def find(self, request_id: str) -> tuple[str, Seen | None]:
+        for case, seen in self.seen.items():
+            if any(request["request_id"] == request_id for request in seen.requests):
+                return case, seen
+        return "", None
+
+
+async def run_case(fleet: Fleet, case: str, command: list[str], url: str) -> str:
+    """Runs the client; returns what is wrong."""
+    seen = fleet.seen[case]
+    words = [word.replace("{url}", url).replace("{model}", f"case-{case}") for word in command]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            if case == "cancel":
+                await seen.begun.wait()
+                await asyncio.sleep(0.3)  # the client reads what was sent
+                process.send_signal(signal.SIGINT)
+                async with asyncio.timeout(CANCEL_S):
+                    await seen.cancelled.wait()
+            out, err = await process.communicate()
+    except TimeoutError:
+        return check(case, seen, 0, "", "") if case == "cancel" else f"it did not end within {LIMIT_S:g} s"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return check(
+        case, seen, process.returncode or 0, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+    )
+
+
+async def main(args: argparse.Namespace) -> int:
+    nc = Client()
+    try:
+        await asyncio.wait_for(nc.connect(args.nats_url, name="conformance"), 5)
+    except (OSError, TimeoutError, nats.errors.Error) as error:
+        sys.exit(f"no broker at {args.nats_url} ({error}): start one with `nats-server`, or set --nats-url")
+    fleet, places = Fleet(nc), asyncio.Semaphore(args.jobs)
+    await fleet.listen()
+    wanted = args.only.split(",") if args.only else list(CASES)
+    if unknown := set(wanted) - set(CASES):
+        sys.exit(f"there is no case {sorted(unknown)[0]!r}; there are {', '.join(CASES)}")
+    cases = [case for case in wanted if CASES[case][0] == "must" or args.level == "should"]
+
+    async def one(case: str) -> str:
+        async with places:
+            return await run_case(fleet, case, args.command, args.nats_url)
+
+    wrong = await asyncio.gather(*(one(case) for case in cases))
+    for case, why in zip(cases, wrong, strict=True):
+        level, about = CASES[case]
+        print(f"{'FAIL' if why else 'ok  '} {level:6} {case:13} {about}{f': {why}' if why else ''}")
+    print(f"{sum(not why for why in wrong)} of {len(cases)} cases passed")
+    await nc.close()
+    return int(any(wrong))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Checks a client of the protocol, with faults.")
+    parser.add_argument(
+        "--nats-url", default="nats://127.0.0.1:4222", help="a broker without accounts [%(default)s]"
+    )
+    parser.add_argument("--level", choices=["must", "should"], default="should", help="[%(default)s]")
+    parser.add_argument("--only", default="", help="cases, separated by commas")
+    parser.add_argument("--jobs", type=int, default=4, help="cases at the same time [%(default)s]")
+    parser.add_argument("command", nargs="+", help="the client, after `--`, with {url} and {model}")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(parse())))
