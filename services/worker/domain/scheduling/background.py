@@ -15,6 +15,7 @@ from shared.messages.base import BACKGROUND_PRIORITY
 QUIET_S = 5.0  # without other requests; after that steps may be long
 SLACK = 0.25  # by which a short step may be longer than one of a single sequence
 PROBE = 200  # of so many short steps one has a single sequence, to measure that
+MIN_CHUNK = BLOCK_SIZE // 2  # of background prompts, so that they get on
 UNLIMITED = 2**31
 _WEIGHT = 0.2  # of the newest measurement
 
@@ -76,7 +77,7 @@ class BackgroundPace:
             num_tokens: Its tokens; as many if all decode.
             compute_s: Its time.
         """
-        if num_tokens > num_rows + BLOCK_SIZE // 2:
+        if num_tokens > num_rows + MIN_CHUNK:
             token_s = compute_s / num_tokens
             self._token_s += (token_s - self._token_s) * (_WEIGHT if self._token_s else 1.0)
         elif num_rows == 1:
@@ -99,7 +100,8 @@ class BackgroundPace:
         """Returns how many tokens of background prompts may be computed in the next step."""
         if self._long(now) or not self._token_s:
             return budget
-        return min(budget, max(BLOCK_SIZE, int(self._target_s / self._token_s)))
+        # they come on top of what decodes, so they have the slack alone
+        return min(budget, max(MIN_CHUNK, int(self._single_s * SLACK / self._token_s)))
 
     @property
     def _target_s(self) -> float:
