@@ -25,6 +25,13 @@ def test_kernels_and_the_demo_model_are_in_it() -> None:
     }
 
 
+def test_every_file_of_the_pages_is_in_it() -> None:
+    package = ROOT / "services/gateway/pages"
+    patterns = SETUPTOOLS["package-data"]["services.gateway.pages"]
+    packed = {path for pattern in patterns for path in package.glob(pattern) if path.is_file()}
+    assert packed == {path for path in (package / "static").rglob("*") if path.is_file()}
+
+
 def test_the_demo_model_is_found_where_a_wheel_has_put_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
