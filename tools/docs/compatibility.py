@@ -70,6 +70,13 @@ def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
+_BY_HAND = """Run by hand, once: lm-eval-harness (`lm_eval` 0.4.13), model `local-completions` with
+`tokenizer_backend=huggingface` and a directory with the tokenizer, against SmolLM2 with tasks of our
+own of the kinds `multiple_choice`, `generate_until` and `loglikelihood_rolling`. Its
+`tokenizer_backend=remote` needs a route `/tokenizer_info`, which does not exist here.
+"""
+
+
 def _clients() -> str:
     pins = dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     rows = []
@@ -79,9 +86,8 @@ def _clients() -> str:
             if isinstance(found, ast.ClassDef) and (tests := _tests(found)):
                 about = (ast.get_docstring(found) or "").partition("\n")[0]
                 rows.append([f"{client} {pins.get(client, '')}".strip(), about, str(len(tests))])
-    return "## Clients\n\nRun against a stack with a real model, in `tests/e2e/clients`.\n\n" + table(
-        ("client", "what is tried", "tests"), rows
-    )
+    head = "## Clients\n\nRun against a stack with a real model, in `tests/e2e/clients`.\n\n"
+    return f"{head}{table(('client', 'what is tried', 'tests'), rows)}\n{_BY_HAND}"
 
 
 def _tests(found: ast.ClassDef) -> list[str]:
