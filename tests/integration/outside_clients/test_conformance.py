@@ -6,11 +6,15 @@ from pathlib import Path
 from tests.kits.examples import EXAMPLES, run_example
 from tests.kits.servers import NatsServer
 
+LIMIT_S = 80.0  # a case takes a second, and up to twenty on a busy machine
+OURS = "lost-frame,lost-end,second-group,refused,no-router,cancel,lost-group,resumable"
 CLIENT = ("--nats-url", "{url}", "--model", "{model}", "--prompt", "hello")
 
 
 async def conformance(url: str, *command: str, only: str = "") -> tuple[int | None, str]:
-    code, out, err = await run_example("conformance.py", "--nats-url", url, "--only", only, "--", *command)
+    code, out, err = await run_example(
+        "conformance.py", "--nats-url", url, "--only", only, "--", *command, limit_s=LIMIT_S
+    )
     assert not err, err
     return code, out
 
@@ -20,8 +24,8 @@ async def test_it_knows_right_from_wrong(tmp_path: Path) -> None:
     broker.start()
     try:
         command = (sys.executable, str(EXAMPLES / "publish_with_client.py"), *CLIENT)
-        code, out = await conformance(broker.url, *command)
-        assert (code, "16 of 16 cases passed" in out) == (0, True), out
+        code, out = await conformance(broker.url, *command, only=OURS)
+        assert (code, "8 of 8 cases passed" in out) == (0, True), out
         # it does not go on at another group, and is told so
         command = (sys.executable, str(EXAMPLES / "plain_nats.py"), *CLIENT)
         code, out = await conformance(broker.url, *command, only="reversed,old-attempt,lost-group")

@@ -80,7 +80,9 @@ async def test_the_stream_follows_every_rule(scripts: Path, tmp_path: Path) -> N
     broker.start()
     try:
         command = ("node", str(scripts / "stream.mjs"), "{url}", "any", "{model}", "hello")
-        code, out, err = await run_example("conformance.py", "--nats-url", broker.url, "--", *command)
+        code, out, err = await run_example(
+            "conformance.py", "--nats-url", broker.url, "--", *command, limit_s=80
+        )
     finally:
         broker.stop()
     assert code == 0, out + err
