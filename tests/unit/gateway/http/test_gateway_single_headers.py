@@ -15,7 +15,7 @@ READ = re.compile(
     r'headers\.get\(\s*b?"([a-z-]+)"|"([a-z-]+)" (?:not )?in (?:\w+\.)*headers|headers\[b?"([a-z-]+)"\]'
 )
 
-# `accept` may stand in several lines, and decides only whether a page is shown; the other is read from answers
+# `accept` may stand in several lines, and chooses only the kind of a page; the other is read from answers
 _SEVERAL = {"accept", "x-stream-id"}
 
 
