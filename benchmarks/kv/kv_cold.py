@@ -117,7 +117,7 @@ class _TimedOp:
             "window_slot_mapping": (numbers * hot + hot - 1) * BLOCK_SIZE + offset,
             "window_spans": np.stack([ones * first, numbers * hot], 1),
             "window_tables": np.arange(batch * hot),
-            "full_blocks": np.zeros((0, 2), np.int32),
+            "full_blocks": np.zeros((0, 3), np.int32),
         }
         self._arrays = {name: np.ascontiguousarray(made, np.int32) for name, made in self._arrays.items()}
         addresses = {name: made.ctypes.data for name, made in self._arrays.items()}
@@ -166,7 +166,7 @@ def fill(cache: NativeLayerCache) -> None:
 
 def _sequence_bytes(shape: HeadShape, tokens: int, dtype: torch.dtype, zone: ColdZone | None) -> float:
     """Return the bytes of a layer for so many tokens of a running sequence."""
-    blocks = tokens // BLOCK_SIZE * block_bytes(1, shape, dtype, zone)
+    blocks = tokens // BLOCK_SIZE * block_bytes(1, shape, dtype, zone.num_layers if zone else 0)
     if zone is None:
         return blocks
     return blocks + hot_bytes(1, shape, dtype, zone) - hot_bytes(0, shape, dtype, zone)

@@ -22,6 +22,7 @@ from services.worker.engine.rank import rank_process as rank
 from services.worker.engine.rank.compute import Compute
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineInfo, EngineRefused
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.decode_plans import decode_plans
 from tests.kits.engine.devices import BF16_ERROR, FAMILIES, config, relative_error
 from tests.kits.engine.rank_options import rank_options
@@ -52,7 +53,7 @@ def on_gpu(
 ) -> Compute:
     placement = Placement(torch.device("cuda", 0), dtype)
     model = Decoder(checkpoint, shape, collectives, placement)
-    cache = KVCache(shape, num_blocks, collectives.rank, collectives.world, placement)
+    cache = KVCache(shape, PoolSizes(num_blocks), collectives.rank, collectives.world, placement)
     return PlainCompute(model, cache, CudaCapture(placement.device) if recorded else None)
 
 

@@ -206,7 +206,7 @@ def plain_compute(
 ) -> Compute:
     """A rank's `Compute` in torch operations."""
     model = Decoder(checkpoint, config, collectives)
-    return PlainCompute(model, KVCache(config, num_blocks, collectives.rank, collectives.world))
+    return PlainCompute(model, KVCache(config, PoolSizes(num_blocks), collectives.rank, collectives.world))
 
 
 def native_ranks(

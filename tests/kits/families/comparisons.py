@@ -16,6 +16,7 @@ from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.decode_plans import EagerCapture
 from tests.kits.engine.plans import Blocks, new_sequence
 from tests.kits.engine.rank_threads import COMPUTES, ComputeFactory, plain_compute, plan_logits
@@ -46,7 +47,7 @@ def recorded_compute(
 ) -> Compute:
     """As on a GPU, where decode steps are recorded and replayed."""
     model = Decoder(checkpoint, config, collectives)
-    cache = KVCache(config, num_blocks, collectives.rank, collectives.world)
+    cache = KVCache(config, PoolSizes(num_blocks), collectives.rank, collectives.world)
     return PlainCompute(model, cache, EagerCapture())
 
 
@@ -55,7 +56,7 @@ def tiled_compute(
 ) -> Compute:
     """As torch serves on CPUs."""
     model = Decoder(checkpoint, config, collectives)
-    cache = KVCache(config, num_blocks, collectives.rank, collectives.world)
+    cache = KVCache(config, PoolSizes(num_blocks), collectives.rank, collectives.world)
     return PlainCompute(model, cache, tiled=True)
 
 

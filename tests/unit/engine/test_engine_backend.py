@@ -231,7 +231,7 @@ def without_kernels_on(rank_without: int, monkeypatch: pytest.MonkeyPatch) -> No
     """Simulates ranks on two machines, where the machine of one rank has no kernels."""
     choose = backend._native
     monkeypatch.setattr(
-        backend, "_native", lambda *args: None if args[0].rank == rank_without else choose(*args)
+        backend, "_native", lambda *args: (None, "") if args[0].rank == rank_without else choose(*args)
     )
 
 

@@ -235,7 +235,7 @@ def test_torch_s_blocks_may_be_bf16(model: Path) -> None:
     """The cache is in bf16 on a GPU."""
     shape = read_config(model)
     placement = Placement(dtype=torch.bfloat16)
-    first, second = (KVCache(shape, NUM_BLOCKS, 0, 1, placement) for _ in range(2))
+    first, second = (KVCache(shape, PoolSizes(NUM_BLOCKS), 0, 1, placement) for _ in range(2))
     for layer in first.layers:
         layer.keys.normal_()
         layer.values.normal_()

@@ -15,6 +15,7 @@ from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.compute import Compute
 from services.worker.rank_protocol.plan import StepPlan
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.decode_plans import STEPS, EagerCapture, decode_plans
 from tests.kits.engine.rank_threads import Blocks, make_model, new_sequence, plan_logits
 
@@ -29,7 +30,7 @@ def graphed(
     model = Decoder(checkpoint, config, collectives)
     return PlainCompute(
         model,
-        KVCache(config, num_blocks, collectives.rank, collectives.world),
+        KVCache(config, PoolSizes(num_blocks), collectives.rank, collectives.world),
         EagerCapture() if capture is None else capture,
     )
 
@@ -98,7 +99,7 @@ def test_padding_rows_leave_all_blocks_as_they_were(model: Path) -> None:
     def kept(
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
     ) -> Compute:
-        cache = KVCache(config, num_blocks, collectives.rank, collectives.world)
+        cache = KVCache(config, PoolSizes(num_blocks), collectives.rank, collectives.world)
         caches.append(cache)
         capture = EagerCapture() if len(caches) == 2 else None
         return PlainCompute(Decoder(checkpoint, config, collectives), cache, capture)
@@ -109,7 +110,7 @@ def test_padding_rows_leave_all_blocks_as_they_were(model: Path) -> None:
     eager, padded = (
         torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers]) for cache in caches
     )
-    own = caches[0].num_blocks * 16
+    own = caches[0].sizes.num_blocks * 16
     torch.testing.assert_close(padded[:, :, :own], eager[:, :, :own], atol=1e-4, rtol=0)
     assert not eager[:, :, own:].any()
     assert padded[:, :, own:].any()  # the padding rows wrote to blocks after the cache's own

@@ -39,6 +39,7 @@ from services.worker.rank_protocol.rank_messages import (
     RankReady,
     pack_frame,
 )
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from services.worker.settings import WorkerSettings
 from tests.kits.engine.decode_plans import EagerCapture, decode_plans
 from tests.kits.engine.devices import BF16_ERROR, FAMILIES, config, relative_error
@@ -65,7 +66,9 @@ def half(
     num_blocks: int,
 ) -> Compute:
     model = Decoder(checkpoint, shape, collectives, BF16)
-    return PlainCompute(model, KVCache(shape, num_blocks, collectives.rank, collectives.world, BF16), capture)
+    return PlainCompute(
+        model, KVCache(shape, PoolSizes(num_blocks), collectives.rank, collectives.world, BF16), capture
+    )
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +120,7 @@ def test_batches_in_bf16_are_near_to_those_in_fp32(tmp_path: Path, family: str, 
 
 def test_the_cache_has_the_type_of_the_weights(model: Path) -> None:
     shape = read_config(model)
-    cache = KVCache(shape, 3, 0, 1, BF16)
+    cache = KVCache(shape, PoolSizes(3), 0, 1, BF16)
     assert cache.layers[0].keys.dtype == torch.bfloat16
     assert not cache.layers[0].keys.any()
     assert block_bytes(shape, 0, 1, BF16) * 2 == block_bytes(shape, 0, 1)

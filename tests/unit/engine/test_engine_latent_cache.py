@@ -16,6 +16,7 @@ from services.worker.engine.config.rope_config import RopeConfig
 from services.worker.engine.kv_transfer.kv_blocks import PlainBlocks
 from services.worker.engine.plain.plain_cache import KVCache, block_bytes, kv_format
 from services.worker.rank_protocol.plan import BLOCK_SIZE
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 NUM_BLOCKS, LAYERS = 4, 3
 LATENT = LatentConfig(rank=24, query_rank=0, rope_dim=8, plain_dim=12, value_dim=10, eps=1e-6)
@@ -42,7 +43,7 @@ CONFIG = ModelConfig(
 
 def filled(rank: int, world: int) -> KVCache:
     """A cache with the latent vectors of block 2, the same on every rank."""
-    cache, draw = KVCache(CONFIG, NUM_BLOCKS, rank, world), torch.Generator().manual_seed(1)
+    cache, draw = KVCache(CONFIG, PoolSizes(NUM_BLOCKS), rank, world), torch.Generator().manual_seed(1)
     slots = torch.arange(2 * BLOCK_SIZE, 3 * BLOCK_SIZE)
     for layer in cache.layers:
         rows = torch.randn(BLOCK_SIZE, 1, LATENT.rank + LATENT.rope_dim, generator=draw)
@@ -66,7 +67,7 @@ def test_any_number_of_ranks_reads_the_bytes(world: int) -> None:
     stored = np.zeros((1, PlainBlocks(source, CONFIG, 0, 2).head_bytes), np.uint8)
     PlainBlocks(source, CONFIG, 0, 2).copy_out(2, stored)
     for rank in range(world):
-        cache = KVCache(CONFIG, NUM_BLOCKS, rank, world)
+        cache = KVCache(CONFIG, PoolSizes(NUM_BLOCKS), rank, world)
         PlainBlocks(cache, CONFIG, rank, world).copy_in(1, 0, stored[0])
         for layer, wanted in zip(cache.layers, source.layers, strict=True):
             found, expected = layer.gather(torch.tensor([1]), 1), wanted.gather(torch.tensor([2]), 1)

@@ -86,12 +86,13 @@ def cache_bytes(
     each = 2 if kv_dtype == "fp16" else 4
     # bytes of a block, layer and head: in full precision, and compressed
     full, compressed = each * values * BLOCK_SIZE, values * BLOCK_SIZE + 2 * SCALE_BYTES
-    if cold is None:
-        sliding = sum(window > 0 for window in shape.windows) if num_sliding else 0
-        return heads * full * ((shape.num_layers - sliding) * blocks + sliding * num_sliding)
-    window_slots = min(blocks, cold.window_slots(max_running))
-    exact = heads * (shape.num_layers - cold.num_layers) * full * blocks
-    return exact + heads * cold.num_layers * (compressed * blocks + full * window_slots)
+    cold_layers = cold.layers if cold else (False,) * shape.num_layers
+    slots = min(blocks, cold.window_slots(max_running)) if cold else 0
+    total = 0
+    for window, is_cold in zip(shape.windows, cold_layers, strict=True):
+        count = num_sliding if window and num_sliding else blocks
+        total += compressed * count + full * slots if is_cold else full * count
+    return heads * total
 
 
 def require_room(
@@ -116,7 +117,7 @@ def require_room(
     tokens = run.kv_cache_tokens or BLOCK_SIZE
     cold = cold_zone(run, shape.num_layers)
     sliding = 0
-    if native and any(shape.windows):
+    if any(shape.windows):
         least = least_blocks(max(shape.windows), run.token_budget, run.max_running)
         sliding = sliding_blocks(-(-tokens // BLOCK_SIZE), least)
     cache = cache_bytes(

@@ -31,7 +31,12 @@ class PlainBlocks:
         if not self.writes:
             return
         own = slice(0, len(self.writes))
-        sides = [side[own].flatten(1) for layer in self._cache.layers for side in layer.block_sides(block)]
+        assert sliding >= 0 or not self._cache.sizes.num_sliding, "a block is copied in all layers"
+        sides = [
+            side[own].flatten(1)
+            for layer, other in zip(self._cache.layers, self._cache.sliding, strict=True)
+            for side in layer.block_sides(sliding if other else block)
+        ]
         # [heads, layers * (keys, values)]
         out[:, : self.head_bytes] = torch.cat(sides, dim=1).cpu().view(torch.uint8).numpy()
 
@@ -41,7 +46,9 @@ class PlainBlocks:
         device = self._cache.layers[0].keys.device
         # a copy, since received bytes need not be aligned
         numbers = torch.from_numpy(data.copy()).view(self._dtype).to(device)
-        for layer in self._cache.layers:
-            for side in layer.block_sides(block):
+        for layer, other in zip(self._cache.layers, self._cache.sliding, strict=True):
+            left_out = other and sliding < 0
+            for side in layer.block_sides(0 if left_out else sliding if other else block):
                 own, numbers = numbers[: side[at].numel()], numbers[side[at].numel() :]
-                side[at] = own.view(side[at].shape)
+                if not left_out:
+                    side[at] = own.view(side[at].shape)

@@ -74,4 +74,5 @@ def _pointers(layer: NativeLayerCache) -> LayerPointers:
         key_scales=cold.key_scales.data_ptr(),
         value_scales=cold.value_scales.data_ptr(),
         item_bytes=1,
+        sliding=layer.sliding,
     )

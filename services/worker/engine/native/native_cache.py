@@ -111,16 +111,16 @@ class NativeCache:
     ) -> NativeLayerCache:
         sliding = window > 0 and sizes.num_sliding > 0
         count = sizes.num_sliding if sliding else sizes.num_blocks
+        slots = count if zone is None else sizes.num_blocks  # window slots are the same in all layers
         keys, values = (
-            buffer(count, heads.kv_heads, BLOCK_SIZE * heads.width, dtype=dtype) for _ in range(2)
+            buffer(slots, heads.kv_heads, BLOCK_SIZE * heads.width, dtype=dtype) for _ in range(2)
         )
         cold = None if zone is None else ColdLayerCache.allocate(count, heads, zone.hot_blocks)
         return NativeLayerCache(keys, values, cold, sliding)
 
 
-def block_bytes(num_layers: int, heads: HeadShape, dtype: torch.dtype, zone: ColdZone | None = None) -> int:
-    """Memory of one block on one rank: keys and values, compressed in layers with a cold zone."""
-    cold = zone.num_layers if zone else 0
+def block_bytes(num_layers: int, heads: HeadShape, dtype: torch.dtype, cold: int = 0) -> int:
+    """Memory of one block on one rank: keys and values of so many layers, `cold` of them with a cold zone."""
     numbers = BLOCK_SIZE * heads.width
     hot = (num_layers - cold) * numbers * dtype.itemsize
     return 2 * heads.kv_heads * (hot + cold * (numbers + SCALE_BYTES))

@@ -48,7 +48,7 @@ class WindowArrays:
         slot_mapping: Of its tokens, window slot * 16 + offset, [tokens].
         spans: (first block, begin in `tables`) of its spans, [spans, 2].
         tables: The window slots of all spans.
-        full_blocks: (block, window slot) of the blocks that it fills, [blocks, 2].
+        full_blocks: (block, sliding block or 0, window slot) of the blocks that it fills, [blocks, 3].
     """
 
     slot_mapping: Ints
@@ -92,7 +92,7 @@ class RecentWindow:
         slot_mapping = np.empty(sum(count for _, _, count in spans), np.int32)
         rows: list[tuple[int, int]] = []
         tables: list[int] = []
-        full_blocks: list[tuple[int, int]] = []
+        full_blocks: list[tuple[int, int, int]] = []
         behind: list[int] = []  # free from the next pass on
         begin = 0
         for state, start, count in spans:
@@ -107,7 +107,8 @@ class RecentWindow:
                     mapped, mapped + last - first
                 )
                 if last == at + BLOCK_SIZE:
-                    full_blocks.append((int(state.table.view[index]), slot))
+                    sliding = int(state.sliding.view[index]) if state.sliding.size else 0
+                    full_blocks.append((int(state.table.view[index]), sliding, slot))
             begin += count
             behind += window.advance_to(end // BLOCK_SIZE - self._hot_blocks)
         self._free += behind
@@ -115,7 +116,7 @@ class RecentWindow:
             slot_mapping=slot_mapping,
             spans=np.array(rows, np.int32),
             tables=np.array(tables, np.int32),
-            full_blocks=np.array(full_blocks, np.int32).reshape(-1, 2),
+            full_blocks=np.array(full_blocks, np.int32).reshape(-1, 3),
         )
 
     def _extend_window(self, state: SequenceState, start: int, count: int) -> _SequenceWindow:

@@ -80,6 +80,7 @@ class PlainBatch:
         sample_rows: Tokens whose logits are computed, in the order of the plan's sampling chunks.
         attention_metadata: By the windows of the model's layers (0: no window).
         prompt_rows: Tokens whose rows prompts want (`SequenceState.prompt_rows`), in the order of the chunks.
+        sliding_slots: Of the layers with a sliding window, where these have a pool of their own.
     """
 
     token_ids: Tensor
@@ -88,6 +89,11 @@ class PlainBatch:
     sample_rows: Tensor
     attention_metadata: dict[int, AttentionMetadata]
     prompt_rows: Tensor | None = None
+    sliding_slots: Tensor | None = None
+
+    def slots_of(self, window: int) -> Tensor:
+        """The slots in layers of that window."""
+        return self.sliding_slots if window and self.sliding_slots is not None else self.slots
 
     def to(self, placement: Placement) -> "PlainBatch":
         """Copies the batch to a device, with masks of the type of the scores there."""
@@ -123,13 +129,21 @@ class PlainBatch:
                 window: move(metadata) for window, metadata in self.attention_metadata.items()
             },
             prompt_rows=None if self.prompt_rows is None else self.prompt_rows.to(device),
+            sliding_slots=None if self.sliding_slots is None else self.sliding_slots.to(device),
         )
 
 
 def make_batch(
-    slices: Sequence[ScheduledChunk], states: Sequence[SequenceState], windows: Collection[int] = (0,)
+    slices: Sequence[ScheduledChunk],
+    states: Sequence[SequenceState],
+    windows: Collection[int] = (0,),
+    *,
+    sliding: bool = False,
 ) -> PlainBatch:
-    """Makes the batch of these chunks, whose states include them already, for a model with these windows."""
+    """Makes the batch of these chunks, whose states include them already, for a model with these windows.
+
+    With `sliding` the layers that have a window use a pool of blocks of their own.
+    """
     # decodes by length, then the others as they come
     order = sorted(
         range(len(slices)),
@@ -156,78 +170,85 @@ def make_batch(
     ]
     ordered = [states[i] for i in order]
     at = np.array(positions, np.int64)
-    slots = _slots(at, sizes, ordered)
+    tables = {window: [table_of(state, window, sliding) for state in ordered] for window in {0, *windows}}
+    windowed = tables[max(windows)] if sliding else None
     return PlainBatch(
         token_ids=torch.tensor(token_ids, dtype=torch.int64),
         positions=torch.from_numpy(at),
-        slots=torch.from_numpy(slots),
+        slots=torch.from_numpy(_slots(at, sizes, tables[0])),
         sample_rows=torch.tensor(samples, dtype=torch.int64),
         attention_metadata={
             window: AttentionMetadata(
-                _decodes(at[:count], ordered[:count], window),
-                _prefills([slices[i] for i in order[count:]], ordered[count:], count, window),
+                _decodes(at[:count], tables[window][:count], window),
+                _prefills([slices[i] for i in order[count:]], tables[window][count:], count, window),
             )
             for window in windows
         },
         prompt_rows=torch.tensor(prompt_rows, dtype=torch.int64) if prompt_rows else None,
+        sliding_slots=None if windowed is None else torch.from_numpy(_slots(at, sizes, windowed)),
     )
 
 
-def _slots(positions: Ints, sizes: list[int], states: list[SequenceState]) -> Ints:
+def table_of(state: SequenceState, window: int, sliding: bool) -> Ints:
+    """The blocks of a sequence in layers of that window."""
+    return state.sliding.view if sliding and window else state.table.view
+
+
+def _slots(positions: Ints, sizes: list[int], tables: list[Ints]) -> Ints:
     blocks = positions // BLOCK_SIZE
     begin = 0
-    for size, state in zip(sizes, states, strict=True):
+    for size, table in zip(sizes, tables, strict=True):
         end = begin + size
-        blocks[begin:end] = state.table.view[blocks[begin:end]]
+        blocks[begin:end] = table[blocks[begin:end]]
         begin = end
     return blocks * BLOCK_SIZE + positions % BLOCK_SIZE
 
 
-def _decodes(positions: Ints, states: list[SequenceState], window: int) -> list[DecodeGroup]:
+def _decodes(positions: Ints, tables: list[Ints], window: int) -> list[DecodeGroup]:
     """Groups decodes, in the order of their positions, where padding costs less than another call."""
     parts, begin = [], 0
-    for end in range(1, len(states) + 1):
+    for end in range(1, len(tables) + 1):
         if (
-            end == len(states)
+            end == len(tables)
             or _keys(positions[end], window) > 2 * _keys(positions[begin], window) + PADDING
         ):
-            parts.append(decode_group(begin, positions[begin:end], states[begin:end], window))
+            parts.append(decode_group(begin, positions[begin:end], tables[begin:end], window))
             begin = end
     return parts
 
 
-def decode_group(begin: int, positions: Ints, states: list[SequenceState], window: int) -> DecodeGroup:
-    """Tokens at those positions of sequences, attended together as rows from `begin` on."""
+def decode_group(begin: int, positions: Ints, tables: list[Ints], window: int) -> DecodeGroup:
+    """Tokens at those positions of sequences with these blocks, attended together as rows from `begin` on."""
     first = np.array([_first_block(position, window) for position in positions.tolist()])
     length = int((positions + 1 - first * BLOCK_SIZE).max())
-    blocks = np.zeros((len(states), -(-length // BLOCK_SIZE)), np.int64)
-    for row, state in enumerate(states):
-        used = state.table.view[first[row] : positions[row] // BLOCK_SIZE + 1]
+    blocks = np.zeros((len(tables), -(-length // BLOCK_SIZE)), np.int64)
+    for row, table in enumerate(tables):
+        used = table[first[row] : positions[row] // BLOCK_SIZE + 1]
         blocks[row, : len(used)] = used
     keys = first[:, None] * BLOCK_SIZE + np.arange(length)
     mask = _mask(positions, keys, window)
     return DecodeGroup(
         begin=begin,
-        end=begin + len(states),
+        end=begin + len(tables),
         length=length,
         blocks=torch.from_numpy(blocks.reshape(-1)),
-        mask=None if mask is None else mask.view(len(states), 1, 1, -1),
+        mask=None if mask is None else mask.view(len(tables), 1, 1, -1),
         newest=torch.from_numpy(positions - first * BLOCK_SIZE),
     )
 
 
 def _prefills(
-    slices: list[ScheduledChunk], states: list[SequenceState], begin: int, window: int
+    slices: list[ScheduledChunk], tables: list[Ints], begin: int, window: int
 ) -> list[PrefillChunk]:
     prefills: list[PrefillChunk] = []
-    for part, state in zip(slices, states, strict=True):
+    for part, table in zip(slices, tables, strict=True):
         end = begin + part.num_tokens
         first = _first_block(part.start, window)
         positions = np.arange(part.start, part.start + part.num_tokens)
         keys = np.arange(first * BLOCK_SIZE, part.start + part.num_tokens)
         blocks, mask = None, None
         if part.start:
-            used = state.table.view[first : int(positions[-1]) // BLOCK_SIZE + 1]
+            used = table[first : int(positions[-1]) // BLOCK_SIZE + 1]
             blocks = torch.from_numpy(used.copy())
         if part.start or 0 < window < part.num_tokens:
             mask = _mask(positions, keys[None, :], window)

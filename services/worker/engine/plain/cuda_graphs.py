@@ -69,7 +69,8 @@ class _Recording:
     """One recorded step.
 
     Attributes:
-        inputs: Token ids, positions, slots, then the block tables of all rows, in one int64 tensor.
+        inputs: Token ids, positions, slots and block tables of all rows, in one int64 tensor; then slots and
+            tables of the sliding layers' blocks, where these have a pool of their own.
         replay: Runs it.
         logits: Its result.
     """
@@ -124,19 +125,16 @@ class DecodeGraphs:
         self, sizes: tuple[int, int], slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]
     ) -> Ints:
         """The inputs of a recording. Padding rows are tokens at position 0 of the cache's spare block."""
-        sequences, blocks = sizes
-        spare = self._cache.num_blocks
-        token_ids, positions, slots = np.zeros((3, sequences), np.int64)
-        slots[:] = spare * BLOCK_SIZE
-        tables = np.full((sequences, blocks), spare, np.int64)
+        token_ids, positions = np.zeros((2, sizes[0]), np.int64)
         for row, (part, state) in enumerate(zip(slices, states, strict=True)):
-            table, at = state.table.view, part.start
-            used = at // BLOCK_SIZE + 1
-            token_ids[row] = state.tokens.view[at]
-            positions[row] = at
-            slots[row] = table[used - 1] * BLOCK_SIZE + at % BLOCK_SIZE
-            tables[row, :used] = table[:used]
-        return np.concatenate((token_ids, positions, slots, tables.reshape(-1)))
+            token_ids[row], positions[row] = state.tokens.view[part.start], part.start
+        inputs = [token_ids, positions]
+        starts = [part.start for part in slices]
+        num_blocks, num_sliding = self._cache.sizes
+        inputs += _fill_tables(sizes, starts, [state.table.view for state in states], num_blocks)
+        if num_sliding:
+            inputs += _fill_tables(sizes, starts, [state.sliding.view for state in states], num_sliding)
+        return np.concatenate(inputs)
 
     def _record(self, sizes: tuple[int, int], inputs: Tensor) -> _Recording:
         own = inputs.to(self._model.placement.device, copy=True)
@@ -148,6 +146,16 @@ class DecodeGraphs:
         return _Recording(own, replay, logits)
 
 
+def _fill_tables(sizes: tuple[int, int], starts: list[int], found: list[Ints], spare: int) -> list[Ints]:
+    """Slots and block tables of one pool, for sequences whose next tokens are at these positions."""
+    slots, tables = np.full(sizes[0], spare * BLOCK_SIZE, np.int64), np.full(sizes, spare, np.int64)
+    for row, (at, table) in enumerate(zip(starts, found, strict=True)):
+        used = at // BLOCK_SIZE + 1
+        slots[row] = table[used - 1] * BLOCK_SIZE + at % BLOCK_SIZE
+        tables[row, :used] = table[:used]
+    return [slots, tables.reshape(-1)]
+
+
 def padded_batch(inputs: Tensor, sizes: tuple[int, int], windows: Collection[int]) -> PlainBatch:
     """The batch of a recording, made of its inputs by operators only, so that a replay makes it again.
 
@@ -157,16 +165,21 @@ def padded_batch(inputs: Tensor, sizes: tuple[int, int], windows: Collection[int
         windows: Of the model's layers.
     """
     sequences, blocks = sizes
-    token_ids, positions, slots = inputs[: 3 * sequences].view(3, sequences)
-    tables = inputs[3 * sequences :].view(sequences, blocks)
+    token_ids, positions = inputs[: 2 * sequences].view(2, sequences)
+    # of each pool [sequences, 1 + blocks] numbers: slots, then tables
+    pools = inputs[2 * sequences :].view(-1, sequences * (1 + blocks))
+    slots = pools[:, :sequences]
+    tables = pools[:, sequences:].view(-1, sequences, blocks)
     return PlainBatch(
         token_ids=token_ids,
         positions=positions,
-        slots=slots,
+        slots=slots[0],
         sample_rows=torch.arange(sequences, device=inputs.device),
         attention_metadata={
-            window: AttentionMetadata([_decodes(positions, tables, window)], []) for window in windows
+            window: AttentionMetadata([_decodes(positions, tables[-1 if window else 0], window)], [])
+            for window in windows
         },
+        sliding_slots=slots[1] if len(slots) > 1 else None,
     )
 
 

@@ -15,9 +15,10 @@ from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.plain.placement import Placement
-from services.worker.engine.plain.plain_cache import block_bytes
+from services.worker.engine.plain.plain_cache import block_bytes, sliding_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.rank_messages import RankConfig
+from services.worker.rank_protocol.sliding_pool import least_blocks, sliding_blocks
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -86,6 +87,10 @@ def require_gpu_room(
     weights = ceil(weights * weight_share(shape, range(rank, rank + 1), world))
     blocks = -(-max(1, config.run.kv_cache_tokens) // BLOCK_SIZE)
     cache = blocks * block_bytes(shape, rank, world, placement)
+    if any(shape.windows):
+        least = least_blocks(max(shape.windows), config.run.token_budget, config.run.max_running)
+        if sliding := sliding_blocks(blocks, least):
+            cache -= (blocks - sliding) * sliding_bytes(shape, rank, world, placement)
     free, total = memory
     if weights + cache <= free:
         return

@@ -1,5 +1,7 @@
 """The KV cache of one rank: for each layer the keys and values of all blocks, of this rank's heads.
 
+Layers with a sliding window may have a pool of blocks of their own.
+
 The leader decides which block belongs to which sequence; `batch.py` computes the slots that a step writes.
 """
 
@@ -11,6 +13,7 @@ from services.worker.engine.config.layer_config import LatentConfig
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.rank_protocol.plan import BLOCK_SIZE
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 
 class PlainLayerCache:
@@ -80,20 +83,24 @@ class KVCache:
     """All layers' caches of one rank, whose KV heads may be more than another's.
 
     Attributes:
-        num_blocks: Blocks that plans may use. One more follows them, to which padding rows of a batch write.
+        sizes: Blocks that plans may use. One more follows them in each pool, to which padding rows of a batch
+            write.
         layers: The cache of each layer.
+        sliding: For each layer whether its blocks are those of the sliding layers' pool.
     """
 
     def __init__(
-        self, config: ModelConfig, num_blocks: int, rank: int, world: int, placement: Placement = CPU
+        self, config: ModelConfig, sizes: PoolSizes, rank: int, world: int, placement: Placement = CPU
     ) -> None:
         heads = len(config.kv_heads_of(rank, world))
-        self.num_blocks = num_blocks
+        self.sizes = sizes
+        self.sliding = [window > 0 and sizes.num_sliding > 0 for window in config.windows]
+        counts = [1 + (sizes.num_sliding if own else sizes.num_blocks) for own in self.sliding]
         self.layers: list[PlainLayerCache] = [
-            PlainLayerCache(num_blocks + 1, heads, config.head_dim, placement)
+            PlainLayerCache(count, heads, config.head_dim, placement)
             if layer.attention.latent is None
-            else LatentLayerCache(num_blocks + 1, layer.attention.latent, placement)
-            for layer in config.layers
+            else LatentLayerCache(count, layer.attention.latent, placement)
+            for layer, count in zip(config.layers, counts, strict=True)
         ]
 
 
@@ -101,6 +108,12 @@ def block_bytes(config: ModelConfig, rank: int, world: int, placement: Placement
     """Memory of one block on that rank."""
     heads = len(config.cached_heads_of(rank, world))
     return placement.dtype.itemsize * BLOCK_SIZE * heads * config.cached_values
+
+
+def sliding_bytes(config: ModelConfig, rank: int, world: int, placement: Placement = CPU) -> int:
+    """The part of `block_bytes` in layers with a sliding window."""
+    windowed = sum(window > 0 for window in config.windows)
+    return block_bytes(config, rank, world, placement) * windowed // config.num_layers
 
 
 def kv_format(config: ModelConfig, placement: Placement = CPU) -> str:

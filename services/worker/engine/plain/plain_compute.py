@@ -37,7 +37,7 @@ class PlainCompute:
     def __init__(
         self, model: Decoder, cache: KVCache, capture: GraphCapture | None = None, *, tiled: bool = False
     ) -> None:
-        self.sizes = PoolSizes(cache.num_blocks)
+        self.sizes: PoolSizes = cache.sizes
         self.collectives = model.head.collectives
         rank, world = self.collectives.rank, self.collectives.world
         self.blocks: CacheBlocks = PlainBlocks(cache, model.config, rank, world)
@@ -81,10 +81,10 @@ class PlainCompute:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The stream after the last layer, and which of its rows are sampled and wanted by prompts."""
         if self._tiled:
-            step = make_tiles(slices, states, self._windows, self._cache.num_blocks)
+            step = make_tiles(slices, states, self._windows, self.sizes)
             hidden = [self._model.hidden_states(tile, self._cache) for tile in step.tiles]
             return torch.cat(hidden), step.sample_rows, step.prompt_rows
-        batch = make_batch(slices, states, self._windows)
+        batch = make_batch(slices, states, self._windows, sliding=self.sizes.num_sliding > 0)
         if self._model.placement != CPU:
             batch = batch.to(self._model.placement)
         prompts = batch.sample_rows[:0] if batch.prompt_rows is None else batch.prompt_rows

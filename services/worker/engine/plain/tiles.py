@@ -14,10 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.worker.engine.plain.batch import AttentionMetadata, DecodeGroup, PlainBatch, decode_group
+from services.worker.engine.plain.batch import (
+    AttentionMetadata,
+    DecodeGroup,
+    PlainBatch,
+    decode_group,
+    table_of,
+)
 from services.worker.engine.plain.layers.linears import TILE_ROWS
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +46,12 @@ def make_tiles(
     slices: Sequence[ScheduledChunk],
     states: Sequence[SequenceState],
     windows: Collection[int],
-    spare_block: int,
+    sizes: PoolSizes,
 ) -> TiledStep:
-    """Cuts a step, whose states include its chunks already. Rows that pad a tile use the spare block."""
+    """Cuts a step, whose states include its chunks already.
+
+    Rows that pad a tile use the spare block, which follows the others of its pool.
+    """
     rows: list[tuple[SequenceState, int]] = []
     samples: list[int] = []
     prompts: list[int] = []
@@ -54,8 +64,7 @@ def make_tiles(
             prompts += [shift + at for at in state.prompt_rows(part.start, part.num_tokens)]
     return TiledStep(
         tiles=[
-            _tile(rows[begin : begin + TILE_ROWS], windows, spare_block)
-            for begin in range(0, len(rows), TILE_ROWS)
+            _tile(rows[begin : begin + TILE_ROWS], windows, sizes) for begin in range(0, len(rows), TILE_ROWS)
         ],
         sample_rows=torch.tensor(samples, dtype=torch.int64),
         prompt_rows=torch.tensor(prompts, dtype=torch.int64),
@@ -71,13 +80,16 @@ def in_tiles(compute: Callable[[Tensor], Tensor | None], rows: Tensor) -> Tensor
 
 
 def _tile(
-    rows: Sequence[tuple[SequenceState, int]], windows: Collection[int], spare_block: int
+    rows: Sequence[tuple[SequenceState, int]], windows: Collection[int], sizes: PoolSizes
 ) -> PlainBatch:
     token_ids, positions = np.zeros((2, TILE_ROWS), np.int64)
-    slots = np.full(TILE_ROWS, spare_block * BLOCK_SIZE, np.int64)
+    slots, sliding_slots = (np.full(TILE_ROWS, spare * BLOCK_SIZE, np.int64) for spare in sizes)
+    sliding = sizes.num_sliding > 0
     for row, (state, at) in enumerate(rows):
         token_ids[row], positions[row] = state.tokens.view[at], at
         slots[row] = state.table.view[at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE
+        if sliding:
+            sliding_slots[row] = state.sliding.view[at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE
     return PlainBatch(
         token_ids=torch.from_numpy(token_ids),
         positions=torch.from_numpy(positions),
@@ -86,14 +98,15 @@ def _tile(
         attention_metadata={
             window: AttentionMetadata(
                 [
-                    decode_group(row, positions[row : row + 1], [state], window)
+                    decode_group(row, positions[row : row + 1], [table_of(state, window, sliding)], window)
                     for row, (state, _) in enumerate(rows)
                 ]
-                + _padding(len(rows), spare_block),
+                + _padding(len(rows), sizes.num_sliding if sliding and window else sizes.num_blocks),
                 [],
             )
             for window in windows
         },
+        sliding_slots=torch.from_numpy(sliding_slots) if sliding else None,
     )
 
 

@@ -104,8 +104,9 @@ def load_backend(
         return ComputeBackend(
             "plain",
             plain_cache.block_bytes(shape, rank, world),
-            lambda sizes: PlainCompute(model, KVCache(shape, sizes.num_blocks, rank, world), tiled=True),
+            lambda sizes: PlainCompute(model, KVCache(shape, sizes, rank, world), tiled=True),
             plain_cache.kv_format(shape),
+            sliding_bytes=plain_cache.sliding_bytes(shape, rank, world),
             why_plain=why_plain or "rank 0 has no kernels",
         )
     return _load_native(native, config, shape, checkpoint, collectives)
@@ -124,7 +125,7 @@ def _load_gpu(
     model = Decoder(checkpoint, shape, collectives, placement)
 
     def start(sizes: PoolSizes) -> Compute:
-        cache = KVCache(shape, sizes.num_blocks, collectives.rank, collectives.world, placement)
+        cache = KVCache(shape, sizes, collectives.rank, collectives.world, placement)
         return PlainCompute(model, cache, CudaCapture(placement.device))
 
     return ComputeBackend(
@@ -133,6 +134,7 @@ def _load_gpu(
         start,
         plain_cache.kv_format(shape, placement),
         placement,
+        sliding_bytes=plain_cache.sliding_bytes(shape, collectives.rank, collectives.world, placement),
     )
 
 
@@ -175,17 +177,17 @@ def _load_native(
         return NativeCompute(native, shape, weights, collectives, sizes=sizes, options=options)
 
     heads = native_cache.heads_of(shape, collectives.rank, collectives.world)
-    num_windowed = sum(window > 0 for window in shape.windows)
+    cold_layers = cold.layers if cold else (False,) * shape.num_layers
+    windowed = [is_cold for is_cold, window in zip(cold_layers, shape.windows, strict=True) if window]
     weights_name, kv_name = " int8" if quantized else "", str(kv_dtype).removeprefix("torch.")
     kv_format = "fp16" if kv_dtype == torch.float16 else "fp32"
     return ComputeBackend(
         f"native {native.target}{weights_name}, {kv_name} KV{', fp8 behind' if cold else ''}",
-        native_cache.block_bytes(shape.num_layers, heads, kv_dtype, cold),
+        native_cache.block_bytes(shape.num_layers, heads, kv_dtype, sum(cold_layers)),
         start,
         f"{kv_format}+{cold.format}" if cold else kv_format,
         hot_bytes=native_cache.hot_bytes(config.run.max_running, heads, kv_dtype, cold) if cold else 0,
-        # window slots beside compressed blocks are assigned by the ranks: there layers share the blocks
-        sliding_bytes=0 if cold else native_cache.block_bytes(num_windowed, heads, kv_dtype),
+        sliding_bytes=native_cache.block_bytes(len(windowed), heads, kv_dtype, sum(windowed)),
     )
 
 

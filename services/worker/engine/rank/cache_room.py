@@ -28,7 +28,8 @@ def agreed_sizes(
     own = _sizes(config, shape, backend) if config.rank == 0 or backend.placement.on_gpu else PoolSizes(0)
     if backend.placement.on_gpu:
         counts = collectives.all_gather(torch.tensor([float(own.num_blocks)]))
-        own = PoolSizes(int(counts.min()))
+        count = int(counts.min())
+        own = PoolSizes(count, _sliding(config, shape, count) if backend.sliding_bytes else 0)
     told = collectives.broadcast(b"%d %d" % own)
     return PoolSizes(*(int(number) for number in told.split()))
 
@@ -56,7 +57,7 @@ def _sizes(config: RankConfig, shape: ModelConfig, backend: ComputeBackend) -> P
         count = max(1, min(MOST_BLOCKS, _fitting(int(free * run.kv_memory_share), each, sliding, least)))
     else:
         count = -(-run.kv_cache_tokens // BLOCK_SIZE)
-    sizes = PoolSizes(count, sliding_blocks(count, least) if sliding else 0)
+    sizes = PoolSizes(count, _sliding(config, shape, count) if sliding else 0)
     needed = (backend.cache_bytes(sizes) - backend.hot_bytes) * here // own
     if run.kv_cache_tokens and needed > free:
         raise MemoryShort(
@@ -64,6 +65,11 @@ def _sizes(config: RankConfig, shape: ModelConfig, backend: ComputeBackend) -> P
             f"loading {free / 2**30:.1f} GiB of memory are free; set a smaller one"
         )
     return sizes
+
+
+def _sliding(config: RankConfig, shape: ModelConfig, num_blocks: int) -> int:
+    run = config.run
+    return sliding_blocks(num_blocks, least_blocks(max(shape.windows), run.token_budget, run.max_running))
 
 
 def _fitting(memory: int, each: int, sliding: int, least: int) -> int:

@@ -20,7 +20,7 @@ from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.rank_protocol.run_config import EngineRunConfig
-from tests.kits.engine.rank_threads import make_llama
+from tests.kits.engine.rank_threads import make_llama, make_model
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,18 @@ def test_a_cold_zone_saves_all_but_the_last_blocks(model: Path) -> None:
     assert cache_bytes(shape, 1, 32, "fp16", cold=zone, max_running=10) == 3 * place + 2 * 2 * 4 * 3 * 4
     one_layer = ColdZone(1, (False, True, False))
     assert found < cache_bytes(shape, 1, 65536, "fp16", cold=one_layer, max_running=10) < half
+
+
+def test_layers_with_a_window_have_fewer_blocks_also_compressed(tmp_path: Path) -> None:
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    options = {"use_sliding_window": True, "sliding_window": 20, "layer_types": kinds}
+    shape = read_config(make_model(tmp_path, "qwen3", **options))
+    block = cache_bytes(shape, 1, 16, "fp16") // 3  # of one layer
+    assert cache_bytes(shape, 1, 160, "fp16", num_sliding=4) == (10 + 2 * 4) * block
+    zone, slots = ColdZone(1, (True, True, False)), 10
+    compressed = block // 2 + 2 * 4 * shape.num_kv_heads
+    found = cache_bytes(shape, 1, 160, "fp16", cold=zone, max_running=9, num_sliding=4)
+    assert found == (4 + 10) * compressed + 2 * slots * block + 4 * block
 
 
 @pytest.mark.parametrize(

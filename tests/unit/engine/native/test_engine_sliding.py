@@ -1,4 +1,4 @@
-"""Kernels with a pool of sliding blocks give the tokens that they give when all layers share the blocks."""
+"""A pool of sliding blocks changes no token: with kernels, with fp8, in the plain path, in recorded steps."""
 
 import random
 from collections.abc import Iterator
@@ -16,22 +16,29 @@ from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
+from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.collectives.base import SingleRank
+from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.library import kernels
 from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
 from services.worker.engine.native.native_weights import NativeWeights
-from services.worker.engine.rank.compute import CacheBlocks
+from services.worker.engine.plain.model import Decoder
+from services.worker.engine.plain.plain_cache import KVCache
+from services.worker.engine.plain.plain_compute import PlainCompute
+from services.worker.engine.rank.compute import CacheBlocks, Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.engine.rank.sequences import PlanError
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk, StepPlan, StepResult
 from services.worker.rank_protocol.sliding_pool import PoolSizes, chunk_blocks, least_blocks
+from tests.kits.engine.decode_plans import EagerCapture
 from tests.kits.engine.plans import GREEDY
 from tests.kits.engine.rank_threads import make_model, new_sequence
 from tests.kits.worker.scheduler import Output, Run
 
+WAYS = ["native", "fp8", "plain", "recorded"]
 WINDOW, NUM_BLOCKS, LIMITS = 20, 40, SchedulerLimits(24, 3, 32)
 
 
@@ -47,7 +54,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Group:
-    """One rank with kernels, its scheduler, and a store that it may share with another group."""
+    """One rank, its scheduler, and a store that it may share with another group."""
 
     def __init__(self, runner: Runner, store: dict[bytes, NDArray[np.uint8]], sliding: bool) -> None:
         pool = None
@@ -91,45 +98,62 @@ class Group:
 
 
 @contextmanager
-def group(model: Path, store: dict[bytes, NDArray[np.uint8]], *, sliding: bool) -> Iterator[Group]:
-    config, compiled = read_config(model), kernels()
+def group(model: Path, store: dict[bytes, NDArray[np.uint8]], way: str, *, sliding: bool) -> Iterator[Group]:
     num_sliding = least_blocks(WINDOW, LIMITS.token_budget, LIMITS.max_running) if sliding else 0
+    sizes = PoolSizes(NUM_BLOCKS, num_sliding)
     with open_checkpoint(model) as checkpoint:
-        weights = NativeWeights.load(open_source(checkpoint, config, SingleRank()), config, compiled, False)
-    sizes, options = PoolSizes(NUM_BLOCKS, num_sliding), NativeOptions(spin=False)
-    compute = NativeCompute(compiled, config, weights, SingleRank(), sizes=sizes, options=options)
+        compute = _compute(checkpoint, read_config(model), way, sizes)
     try:
         yield Group(Runner(compute), store, sliding)
     finally:
-        compute.close()
+        if isinstance(compute, NativeCompute):
+            compute.close()
 
 
-def requests() -> list[Sequence]:
-    """Prompts that share beginnings and are several windows long."""
+def _compute(checkpoint: Checkpoint, config: ModelConfig, way: str, sizes: PoolSizes) -> Compute:
+    if way in {"plain", "recorded"}:
+        decoder, cache = Decoder(checkpoint, config, SingleRank()), KVCache(config, sizes, 0, 1)
+        recorded = EagerCapture() if way == "recorded" else None
+        return PlainCompute(decoder, cache, recorded, tiled=way == "plain")
+    compiled = kernels()
+    weights = NativeWeights.load(open_source(checkpoint, config, SingleRank()), config, compiled, False)
+    cold = ColdZone(1, (True, True, False)) if way == "fp8" else None
+    options = NativeOptions(spin=False, cold=cold)
+    return NativeCompute(compiled, config, weights, SingleRank(), sizes=sizes, options=options)
+
+
+def requests(*, shared: bool = True) -> list[Sequence]:
+    """Prompts that are several windows long and may share beginnings."""
     chance = random.Random(3)
     common = [chance.randrange(203) for _ in range(200)]
     made = []
     for number in range(10):
+        if not shared:
+            common = [chance.randrange(203) for _ in range(120)]
         prompt = common[: chance.randrange(10, 200)] + [chance.randrange(203) for _ in range(1 + number)]
         made.append(Sequence(str(number), 0, prompt, len(prompt), 40, GREEDY))
         made[-1].enqueued_as(number)
     return made
 
 
-def test_tokens_do_not_depend_on_the_pool(model: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_tokens_do_not_depend_on_the_pool(model: Path, way: str) -> None:
+    # where a sequence finds its beginning decides which of its blocks it reads as fp8
+    shared = way != "fp8"
     outputs = []
     for sliding in (False, True):
-        with group(model, {}, sliding=sliding) as one:
-            for request in requests():
+        with group(model, {}, way, sliding=sliding) as one:
+            for request in requests(shared=shared):
                 one.run.scheduler.add(request)
                 one.run.step()
             outputs.append(one.finish())
-            assert one.run.scheduler.admission.take_counts()[1] > 0  # prefixes were found
+            assert (one.run.scheduler.admission.take_counts()[1] > 0) == shared  # prefixes were found
     assert outputs[0] == outputs[1]
     assert len(outputs[0]) == 10
 
 
-def test_a_group_goes_on_with_what_another_one_stored(model: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_group_goes_on_with_what_another_one_stored(model: Path, way: str) -> None:
     """Also between a group with a pool of sliding blocks and one without."""
     for giver_slides, taker_slides in ((True, True), (True, False), (False, True)):
         store: dict[bytes, NDArray[np.uint8]] = {}
@@ -137,7 +161,7 @@ def test_a_group_goes_on_with_what_another_one_stored(model: Path) -> None:
         first.tokens = first.tokens * 4
         first.prompt_len = len(first.tokens)
         second = Sequence("second", 0, [], 0, 30, GREEDY)
-        with group(model, store, sliding=giver_slides) as giver:
+        with group(model, store, way, sliding=giver_slides) as giver:
             giver.run.scheduler.add(first)
             giver.finish()
             second.tokens = [*first.tokens, 7]
@@ -146,14 +170,14 @@ def test_a_group_goes_on_with_what_another_one_stored(model: Path) -> None:
             giver.run.scheduler.add(again)
             wanted = giver.finish()["again"]
         second.stored = (len(first.tokens) - 1) // BLOCK_SIZE
-        with group(model, store, sliding=taker_slides) as taker:
+        with group(model, store, way, sliding=taker_slides) as taker:
             taker.run.scheduler.add(second)
             assert taker.finish()["second"] == wanted
             assert taker.num_fetched == (len(first.tokens) - 1) // BLOCK_SIZE
 
 
 def test_plans_with_wrong_sliding_blocks_are_refused(model: Path) -> None:
-    with group(model, {}, sliding=True) as one:
+    with group(model, {}, "native", sliding=True) as one:
         runner = one._runner
         for number, (blocks, first, reason) in enumerate(
             (([], 0, "0 sliding blocks for 3 tokens"), ([10**6], 0, "a block outside 0.."))

@@ -22,6 +22,7 @@ from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.engine.rank.runner import Runner
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.rank_protocol.plan import NewSequence, Sampled, StepPlan, StepResult
+from services.worker.rank_protocol.sliding_pool import PoolSizes
 from shared.messages import Sampling
 from tests.kits.engine.rank_threads import GREEDY, ThreadCollectives, make_llama
 from tests.kits.worker.scheduler import Output, Run
@@ -48,7 +49,7 @@ class ThreadRanks:
             collectives = ThreadCollectives(rank, world, barrier, board)
             with open_checkpoint(directory) as checkpoint:
                 decoder = Decoder(checkpoint, config, collectives)
-            return Runner(PlainCompute(decoder, KVCache(config, NUM_BLOCKS, rank, world)))
+            return Runner(PlainCompute(decoder, KVCache(config, PoolSizes(NUM_BLOCKS), rank, world)))
 
         self.runners = list(pool.map(load, range(world)))
 

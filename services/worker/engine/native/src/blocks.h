@@ -37,7 +37,7 @@ void copy_head(const CachePointers& c, int64_t block, int64_t sliding, int64_t h
   for (const LayerPointers* l = c.layers; l < c.layers + c.num_layers; l++) {
     const int64_t row = c.dim * l->item_bytes;
     if (l->sliding && sliding < 0) {
-      bytes += 2 * BLOCK * row;
+      bytes += 2 * BLOCK * row + (l->key_scales ? 2 * sizeof(float) : 0);
       continue;
     }
     const int64_t at = (l->sliding ? sliding : block) * c.kv_heads + head;

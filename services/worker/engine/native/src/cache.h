@@ -22,8 +22,10 @@ struct WindowSpan {  // the recent window of a span's sequence
   int32_t table;     // where its slots begin in `window_tables`
 };
 
-struct FullBlock {  // a block that the pass fills, and the window slot that has it in full precision
-  int32_t block, window_slot;
+// A block that the pass fills: its number, that of the sliding layers' if these have a pool of their own, and the window
+// slot that has it in full precision.
+struct FullBlock {
+  int32_t block, sliding, window_slot;
 };
 
 struct ForwardBatch {

@@ -48,9 +48,10 @@ template <class T>
 void compress_block(const AttentionLayer& l, const ColdBlocks& cold, const FullBlock& full, int64_t head) {
   const FullPrecision<T> window(l);
   const Compressed codes(l, cold);
-  const int64_t count = BLOCK * l.width, at = full.block * l.kv_heads + head;
-  cold.key_scales[at] = compress(window.key(full.window_slot, head), count, codes.key(full.block, head));
-  cold.value_scales[at] = compress(window.value(full.window_slot, head), count, codes.value(full.block, head));
+  const int64_t count = BLOCK * l.width, block = l.sliding ? full.sliding : full.block;
+  const int64_t at = block * l.kv_heads + head;
+  cold.key_scales[at] = compress(window.key(full.window_slot, head), count, codes.key(block, head));
+  cold.value_scales[at] = compress(window.value(full.window_slot, head), count, codes.value(block, head));
 }
 
 }  // namespace ryz

@@ -62,7 +62,7 @@ class Attention:
         if config.rope is not None:
             rotated = rotate(rotated, rotations[config.rope])
         queries, keys, values = rotated[:, : self.num_heads], rotated[:, self.num_heads :], qkv[:, heads:]
-        cache.write(batch.slots, keys, values)
+        cache.write(batch.slots_of(config.window), keys, values)
         metadata = batch.attention_metadata[config.window]
         mixed = paged_attention(queries, keys, values, metadata, cache=cache, rules=self.rules)
         return self.output(mixed if self.output_norm is None else self.output_norm(mixed))

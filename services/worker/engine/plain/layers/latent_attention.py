@@ -63,7 +63,7 @@ class LatentAttention:
         vectors, shared = torch.split(keys.unsqueeze(1), [latent.rank, latent.rope_dim], dim=-1)
         keys = torch.cat((self.kv_a_norm(vectors), rotate(shared, rotation)), dim=-1)
         values = keys[..., : latent.rank]
-        cache.write(batch.slots, keys, values)
+        cache.write(batch.slots_of(self.config.window), keys, values)
         metadata = batch.attention_metadata[self.config.window]
         mixed = paged_attention(
             self._queries(hidden, rotation), keys, values, metadata, cache=cache, rules=self.rules

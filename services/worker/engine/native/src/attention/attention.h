@@ -259,12 +259,12 @@ template <class T>
 void attend_mixed(const AttentionLayer& layer, const ColdBlocks& cold, const ForwardBatch& batch, int s, int64_t index,
                   const AttentionRows& rows) {
   const Span& span = batch.spans[s];
+  const int32_t* block_table = (layer.sliding ? batch.sliding_tables : batch.block_tables) + span.table;
   const WindowSpan& window = batch.window_spans[s];
   attention_task(layer, span, index, rows, [&](int64_t position) {
     const int64_t border = std::max<int64_t>(window.first, position / BLOCK - cold.hot_blocks);
     const int32_t* window_table = batch.window_tables + window.table - window.first;
-    return MixedView<T>{FullPrecision<T>(layer), Compressed(layer, cold), batch.block_tables + span.table, window_table,
-                        border};
+    return MixedView<T>{FullPrecision<T>(layer), Compressed(layer, cold), block_table, window_table, border};
   });
 }
 
