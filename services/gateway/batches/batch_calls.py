@@ -14,6 +14,7 @@ from services.gateway.files.file_store import StoredFile
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.bus.endpoint import Answer, Endpoint
+from shared.bus.subject import can_answer
 from shared.errors import InvalidRequest
 from shared.messages import (
     BatchCreate,
@@ -84,6 +85,8 @@ class BatchCalls:
         self._subscriptions.clear()
 
     async def _handle(self, message: Message) -> None:
+        if not can_answer(message.reply, caller_of(message.subject)):
+            return  # there is no place for an answer, or it is another caller's
         handler = self._handlers.get(".".join(message.subject.split(".")[-2:]))
         if handler is not None:  # other names are of a newer version
             await handler(message)

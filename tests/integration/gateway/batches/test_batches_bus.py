@@ -5,9 +5,14 @@ import os
 
 import pytest
 
+from shared import subjects
+from shared.bus import RequestTimedOut
+from shared.bus.accounts import inbox_prefix
 from shared.bus.nats import NatsBus
 from shared.client.calls.batches_client import BatchesClient
+from shared.codec import decode, encode
 from shared.errors import BatchNotFound, FileNotFound, InvalidRequest
+from shared.messages import FileQuery, FilesFound
 from shared.subjects import Caller
 from tests.kits.gateway.batch_stack import BatchGateway, chat_lines
 from tests.kits.servers import NatsServer
@@ -15,7 +20,7 @@ from tests.kits.waiting import PATIENCE_S
 
 
 async def test_a_service_outside_runs_a_batch(gateway: BatchGateway, broker: NatsServer) -> None:
-    bus = await NatsBus.connect(broker.url, name="outside")
+    bus = await NatsBus.connect(broker.url, name="outside", inbox=inbox_prefix("billing"))
     mine = BatchesClient(bus, caller=Caller("acme", "billing"))
     theirs = BatchesClient(bus, caller=Caller("other", "billing"))
     try:
@@ -41,6 +46,23 @@ async def test_a_service_outside_runs_a_batch(gateway: BatchGateway, broker: Nat
             await mine.create(file.file_id)
         with pytest.raises(InvalidRequest, match="endpoint"):
             await mine.create(batch.output_file_id, "/v1/nonsense")
+    finally:
+        await bus.close()
+
+
+async def test_answers_go_to_the_inbox_of_the_caller_alone(gateway: BatchGateway, broker: NatsServer) -> None:
+    """A user outside cannot have answers sent into the inbox of another one."""
+    bus = await NatsBus.connect(broker.url, name="outside", inbox=inbox_prefix("victim"))
+    try:
+        query = encode(FileQuery(action="list"))
+        for user, answered in (("billing", False), ("victim", True)):
+            subject = subjects.batch_call("files.query", Caller("acme", user))
+            asked = bus.request(subject, query, timeout_s=0.5 if not answered else 5.0)
+            if answered:
+                assert decode((await asked).data, FilesFound).files == []
+            else:
+                with pytest.raises(RequestTimedOut):
+                    await asked
     finally:
         await bus.close()
 
