@@ -37,7 +37,7 @@ SECONDS = {
     "tests/integration/engine/test_engine_fork_server.py": 30,
     "tests/integration/engine/test_engine_two_hosts.py": 15,
     "tests/integration/gateway/responses/test_responses_stack.py": 40,
-    "tests/integration/worker/test_turns_order.py": 60,
+    "tests/integration/worker/turns/test_turns_order.py": 60,
     "tests/unit/bench/test_bench_collectives.py": 10,
     "tests/unit/bench/test_bench_engine.py": 30,
     "tests/unit/bench/test_bench_peers.py": 10,

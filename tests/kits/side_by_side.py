@@ -21,6 +21,9 @@ SHARED_STACKS = {
     ),
     "tests/chaos/conftest.py::pair": ("broker", "failover", "failover_http", "rolling_restart"),
     "tests/chaos/conftest.py::chaos": ("kv_tier", "redis_and_group"),
+    "tests/integration/worker/turns/conftest.py": (
+        "turns_conditions", "turns_order", "turns_repeated", "turns_undelivered",
+    ),
 }  # fmt: skip
 # Processes that compute give way to services under test, some of which have time limits.
 COMPUTING_NICENESS = 5

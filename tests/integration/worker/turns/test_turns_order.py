@@ -9,12 +9,6 @@ import pytest
 from tests.kits.stacks.turn_stack import TurnsFleet, body, both
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnsFleet]:
-    with TurnsFleet(tmp_path_factory.mktemp("turns")) as fleet:
-        yield fleet
-
-
 @pytest.mark.parametrize("gateways", [1, 2])
 async def test_of_ten_pairs_of_turns_none_is_lost(fleet: TurnsFleet, gateways: int) -> None:
     for pair in range(10):

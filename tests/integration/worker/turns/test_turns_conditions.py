@@ -1,16 +1,6 @@
 """Turns that require an existing session or a known version of it; and a session that was lost."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.kits.stacks.turn_stack import TurnsFleet, both
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnsFleet]:
-    with TurnsFleet(tmp_path_factory.mktemp("conditions")) as fleet:
-        yield fleet
 
 
 async def test_who_asks_with_if_match_gets_a_409_and_not_another_order(fleet: TurnsFleet) -> None:

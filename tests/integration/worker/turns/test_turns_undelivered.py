@@ -1,7 +1,6 @@
 """Turns without a key, repeated because their answer never arrived: the session has the turn once."""
 
 import asyncio
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -9,12 +8,6 @@ import pytest
 from tests.kits.stacks.turn_stack import TurnsFleet, body
 
 LONG = 60  # tokens of 2 ms each
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnsFleet]:
-    with TurnsFleet(tmp_path_factory.mktemp("undelivered")) as fleet:
-        yield fleet
 
 
 @pytest.mark.parametrize("first", [True, False])
