@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from shared.web.admitted_connection import AdmittedConnection
 
@@ -23,6 +24,35 @@ class HeldWebSocket(WebSocketsSansIOProtocol):
     def __init__(self, *, on_lost: Callable[[], None], **options: Any) -> None:
         super().__init__(**options)
         self._on_lost = on_lost
+        self._pong = b""  # to the last ping of a client that does not read
+        self._message = bytearray()  # the frames so far of one that comes in several
+
+    def handle_ping(self) -> None:
+        """Called by uvicorn's protocol; a client that does not read gets an answer to its last ping only.
+
+        RFC 6455, 5.5.3, allows that; answers to all of them would wait in memory without a bound.
+        """
+        if self.writable.is_set():
+            super().handle_ping()
+        elif answers := self.conn.data_to_send():
+            self._pong = answers[-1]
+
+    def resume_writing(self) -> None:
+        """Called by the transport."""
+        super().resume_writing()
+        if self._pong and not self.transport.is_closing():
+            self.transport.write(self._pong)
+        self._pong = b""
+
+    def handle_cont(self, event: Frame) -> None:
+        """Called by uvicorn's protocol; frames are joined as they come, since each may be empty or a byte."""
+        if self.frames:  # the first of the message
+            self._message = bytearray(self.frames.pop())
+        self._message += event.data
+        if event.fin:
+            self.frames = [bytes(self._message)]
+            self._message = bytearray()
+            self.send_receive_event_to_app()
 
     async def send(self, message: Any) -> None:
         """Called by the application."""

@@ -211,6 +211,7 @@ class InnerCalls:
         connection, answer = InnerConnection(), InnerAnswer()
         scope[CONNECTION] = connection
         unread = [body]
+        del body  # this frame lives as long as the call; the route decides how long it holds the body
 
         async def receive() -> Message:
             if unread:

@@ -122,11 +122,16 @@ class RealtimeConnection:
             if message["type"] == "websocket.disconnect":
                 return
             text = message.get("text")
+            raw = message.get("bytes") or b"" if text is None else text.encode()
+            del message, text  # a connection that waits for its next message does not hold the last one
             self._heard_s = self._time()
             try:
-                await self._take(message.get("bytes") or b"" if text is None else text.encode())
+                await self._take(raw)
+                del raw
             except TimeoutError:
                 self._close(TRY_LATER)
+                return
+            except OSError:  # the client has left
                 return
             except Exception as error:
                 log.error("a message was not handled", exc_info=error)
@@ -140,7 +145,7 @@ class RealtimeConnection:
             if isinstance(message, Authenticate) or self._caller is None:
                 await self._authenticate(message)
             elif isinstance(message, Ask | Resume):
-                self._begin(message, self._caller)
+                await self._begin(message, self._caller)
             elif isinstance(message, CancelRequest):
                 self._cancel(message.id)
             elif isinstance(message, UseSession):
@@ -168,7 +173,7 @@ class RealtimeConnection:
             return
         await self._send_ready(self._caller)
 
-    def _begin(self, message: Ask | Resume, caller: Caller) -> None:
+    async def _begin(self, message: Ask | Resume, caller: Caller) -> None:
         if message.id in self._runs:
             raise Conflict(f"a request {message.id!r} runs on this connection", param="id")
         most = self._limits.settings.realtime_requests_max
@@ -180,6 +185,9 @@ class RealtimeConnection:
         run = RequestRun(self._inner, caller, message, self._session_id)
         task = asyncio.create_task(self._run(message.id, run))
         self._runs[message.id] = run, task
+        await asyncio.sleep(
+            0
+        )  # it runs now: a `cancel` that came with it would end a task before its first step
 
     async def _run(self, request_id: str, run: RequestRun) -> None:
         try:
@@ -190,9 +198,11 @@ class RealtimeConnection:
             if request_id not in self._cancelled:
                 raise  # the connection ends; its streams wait for their clients
             await self._end_cancelled(request_id, run)
+        except OSError:  # the client has left, which `_read` is told
+            pass
         except Exception as error:
             log.error("request failed", route="/v1/realtime", exc_info=error)
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, OSError):
                 await self._send_error(error, request_id)
         finally:
             self._runs.pop(request_id, None)
@@ -213,6 +223,8 @@ class RealtimeConnection:
             await self._send(server_messages.cancelled(request_id))
         except TimeoutError:
             self._close(TRY_LATER)
+        except OSError:  # the client has left
+            pass
         except Exception as error:
             log.error("a request was not cancelled", exc_info=error)
 

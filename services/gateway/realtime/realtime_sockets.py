@@ -42,10 +42,14 @@ class RealtimeSockets:
         offered: list[str] = scope.get("subprotocols", [])
         # a client that brings no key yet counts for its address
         key, party = key_of(headers, offered), f"address {(scope.get('client') or ('',))[0]}"
-        caller = None
+        caller, placed = None, False
 
         def log_in(authorization: bytes) -> Caller:
+            nonlocal party
             tenant = context.keyring.tenant(authorization)
+            if placed:
+                self._move_place(party, tenant)
+            party = tenant
             carried = [(name, value) for name, value in scope["headers"] if name in _TRACES]
             grace_s = min(context.settings.realtime_grace_s, context.settings.stream_max_grace_s)
             return Caller(tenant, carried, scope.get("client"), grace_s)
@@ -54,8 +58,8 @@ class RealtimeSockets:
             context.check_accepting()
             if key or context.keyring.is_open:
                 caller = log_in(key)
-                party = caller.tenant
             self._places.take_units(party)
+            placed = True
         except (RyzError, HttpRefusal) as error:
             await refuse_socket(send, error, context.metrics, PATH)
             return
@@ -71,3 +75,12 @@ class RealtimeSockets:
         finally:
             self._places.free_units(party)
             context.metrics.count_answer(PATH, 101, time.monotonic() - started_s)
+
+    def _move_place(self, party: str, tenant: str) -> None:
+        """Counts a connection for its tenant, once that is known; raises like `Quota.take_units`."""
+        self._places.free_units(party)
+        try:
+            self._places.take_units(tenant)
+        except RyzError:
+            self._places.take_over_units(party)
+            raise

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from services.gateway.http.request_headers import SESSION_HEADERS
 from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
 from services.gateway.realtime import server_messages
 from services.gateway.realtime.client_messages import Ask, Resume
@@ -50,8 +51,11 @@ class RequestRun:
     def __init__(self, inner: InnerCalls, caller: Caller, message: Ask | Resume, session_id: str) -> None:
         self._inner = inner
         self._caller = caller
-        self._message = message
-        self._session_id = session_id
+        self._request_id = message.id
+        self._headers = _headers(message, caller, session_id)
+        self._body = bytes(message.body) if isinstance(message, Ask) else b""
+        self._path = message.path if isinstance(message, Ask) else f"{STREAMS}/{message.stream_id}"
+        self._method = "POST" if isinstance(message, Ask) else "GET"
         self.stream_id = message.stream_id if isinstance(message, Resume) else ""
 
     async def answer(self, send: SendText) -> None:
@@ -60,30 +64,27 @@ class RequestRun:
         Raises:
             TimeoutError: The client does not read; raised by `send`.
         """
-        message, caller = self._message, self._caller
-        if isinstance(message, Resume):
-            method, path, body = "GET", f"{STREAMS}/{message.stream_id}", b""
-        else:
-            method, path, body = "POST", message.path, bytes(message.body)
+        request_id, caller, body = self._request_id, self._caller, self._body
         call = self._inner.call(
-            path, body, self._headers(), method=method, tenant=caller.tenant, client=caller.client
+            self._path, body, self._headers, method=self._method, tenant=caller.tenant, client=caller.client
         )
+        self._body = body = b""  # only the route decides how long it holds the body
         try:
             async with call as found:
                 if not found.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
                     whole = await found.read()
-                    await send(server_messages.answer(message.id, found.status, found.headers, whole))
+                    await send(server_messages.answer(request_id, found.status, found.headers, whole))
                     return
                 self.stream_id = self.stream_id or found.headers.get(b"x-stream-id", b"").decode()
-                await send(server_messages.accepted(message.id, found.status, found.headers))
-                name = msgspec.json.encode(message.id)
+                await send(server_messages.accepted(request_id, found.status, found.headers))
+                name = msgspec.json.encode(request_id)
                 async for event in found.events():
                     if event.data != DONE:
                         await send(server_messages.event(name, event))
         except AnswerCut:
-            await send(server_messages.cut(message.id, self.stream_id))
+            await send(server_messages.cut(request_id, self.stream_id))
             return
-        await send(server_messages.done(message.id))
+        await send(server_messages.done(request_id))
 
     async def end_stream(self) -> None:
         """Ends the generation, which may go on without its connection."""
@@ -93,15 +94,35 @@ class RequestRun:
         async with self._inner.call(path, method="DELETE", tenant=self._caller.tenant) as found:
             await found.read()
 
-    def _headers(self) -> list[tuple[bytes, bytes]]:
-        message, headers = self._message, dict(self._caller.headers)
-        if isinstance(message, Resume):
-            if message.last_event_id:
-                headers[b"last-event-id"] = message.last_event_id.encode()
-            return list(headers.items())
-        if message.path in _RESUMABLE and self._caller.grace_s > 0:
-            headers[b"x-stream-grace"] = b"%g" % self._caller.grace_s
-        if message.path in _CHATS and self._session_id and b'"session_id"' not in bytes(message.body):
-            headers[b"x-session-id"] = self._session_id.encode("latin-1", "replace")
-        headers |= {name.lower().encode(): value.encode() for name, value in message.headers.items()}
+
+class _NamedSession(msgspec.Struct):
+    session_id: str | None = None
+
+
+_NAMED_SESSION = msgspec.json.Decoder(_NamedSession)
+
+
+def _headers(message: Ask | Resume, caller: Caller, session_id: str) -> list[tuple[bytes, bytes]]:
+    headers = dict(caller.headers)
+    if isinstance(message, Resume):
+        if message.last_event_id:
+            headers[b"last-event-id"] = message.last_event_id.encode()
         return list(headers.items())
+    if message.path in _RESUMABLE and caller.grace_s > 0:
+        headers[b"x-stream-grace"] = b"%g" % caller.grace_s
+    own = {name.lower().encode(): value.encode() for name, value in message.headers.items()}
+    named = not own.keys().isdisjoint(SESSION_HEADERS) or _names_session(message.body)
+    if message.path in _CHATS and session_id and not named:
+        headers[b"x-session-id"] = session_id.encode("latin-1", "replace")
+    return list((headers | own).items())
+
+
+def _names_session(body: msgspec.Raw) -> bool:
+    """Returns whether a body has a session of its own, which the header of the connection's would replace."""
+    raw = bytes(body)
+    if b"session_id" not in raw:  # most have none; the field's name may stand elsewhere, such as in a tool
+        return False
+    try:
+        return bool(_NAMED_SESSION.decode(raw).session_id)
+    except (msgspec.MsgspecError, RecursionError):
+        return False  # the route refuses it

@@ -23,7 +23,7 @@ Message = dict[str, Any]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway() -> AsyncIterator[Gateway]:
-    async with running_gateway(realtime_requests_max=4) as running:
+    async with running_gateway(realtime_requests_max=4, realtime_grace_s=0.3) as running:
         yield running
 
 
@@ -278,7 +278,7 @@ async def test_an_idle_connection_is_closed_and_others_have_places() -> None:
 
 
 async def test_a_client_that_does_not_read_is_paused_told_and_cut() -> None:
-    async with running_gateway(write_timeout_s=2.5) as gateway:
+    async with running_gateway(write_timeout_s=2.5, realtime_grace_s=0.3) as gateway:
         async with connected(gateway, max_size=None, max_queue=1) as socket:
             await receive(socket)
             await send(socket, "request", id="a", body=chat("flood", stream=True))
