@@ -25,7 +25,7 @@ Precisions = Annotated[
     Option(help="none or int8; both with a comma between them."),
     Words(get_args(Quantize)),
 ]
-Door = Literal["http", "grpc"]
+Door = Literal["http", "grpc", "realtime"]
 Policies = Annotated[
     Sequence[PolicyName], Option(help="Policies to compare, with commas between them."),
     Words(get_args(PolicyName)),
@@ -211,7 +211,7 @@ class ServingPlan:
     groups: Annotated[int, Option(min=1, max=16, help="Worker groups of the own stack.")] = 2
     doors: Annotated[
         Sequence[Door],
-        Option(help="Ways to ask, with a comma between them: http, grpc."),
+        Option(help="Ways to ask, with a comma between them: http, grpc, realtime."),
         Words(get_args(Door)),
     ] = ("http",)
     grpc: Annotated[str, Option(help="With --url, where the stack answers by gRPC, as HOST:PORT.")] = ""

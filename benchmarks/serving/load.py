@@ -63,6 +63,10 @@ class Load:
             from benchmarks.serving.grpc_calls import grpc_connections  # noqa: PLC0415 (needs `grpcio`)
 
             self._make = grpc_connections(self._target, model, self._recorder)
+        elif address.scheme == "ws":
+            from benchmarks.serving.realtime_calls import realtime_loops  # noqa: PLC0415 (needs `websockets`)
+
+            self._make = realtime_loops(self._target, model, self._recorder)
         else:
             requests = RequestMaker(address.netloc, model, tokens, stream)
             self._make = lambda: LoadConnection(self._target, requests, self._recorder)

@@ -17,6 +17,7 @@ from benchmarks.serving.load import LoadFigures
 
 EXTRA_S = 40.0  # for the generator's start and late answers
 LOAD = "load"
+_BY: dict[Door, str] = {"http": "HTTP", "grpc": "gRPC", "realtime": "WebSockets"}
 
 
 def measure(plan: ServingPlan, stack: RunningStack, progress: Progress) -> dict[str, Any]:
@@ -36,17 +37,23 @@ def measure(plan: ServingPlan, stack: RunningStack, progress: Progress) -> dict[
         for door in plan.doors:
             row, cpus[door][concurrency] = _measure_level(plan, stack, concurrency, door, progress)
             rows.append(row)
-    names: dict[Door, str] = {"http": "cpu_ms_per_request", "grpc": "cpu_ms_per_grpc_request"}
+    names: dict[Door, str] = {
+        "http": "cpu_ms_per_request",
+        "grpc": "cpu_ms_per_grpc_request",
+        "realtime": "cpu_ms_per_realtime_request",
+    }
     return {"rows": rows} | {names[door]: found[max(found)] for door, found in cpus.items()}
 
 
 def _measure_level(
     plan: ServingPlan, stack: RunningStack, concurrency: int, door: Door, progress: Progress
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    url = stack.url if door == "http" else f"grpc://{stack.grpc}"
+    url = f"grpc://{stack.grpc}" if door == "grpc" else stack.url
+    if door == "realtime":
+        url = url.replace("http", "ws", 1)
     asked = {"url": url, "model": stack.model, "concurrency": concurrency}
     asked |= {"tokens": plan.tokens, "stream": plan.stream}
-    named = f"concurrency {concurrency}" if door == "http" else f"concurrency {concurrency} by gRPC"
+    named = f"concurrency {concurrency}" if door == "http" else f"concurrency {concurrency} by {_BY[door]}"
     progress(f"{named}: warm-up")
     with closing(ChildObject("benchmarks.serving.load:start_load", asked)) as child:
         child.receive(EXTRA_S)

@@ -19,7 +19,8 @@ def serving(plan: ServingPlan, *, as_json: AsJson = False) -> None:
 
     Starts broker, store, kvstate, router, worker groups and gateway, loads them with chat completions that
     belong to no session, checks every answer, and takes all down again. What is not complete is an error.
-    With `--doors http,grpc` each level is measured by HTTP and then by gRPC, on one stack.
+    With `--doors http,grpc,realtime` each level is measured by HTTP, by gRPC, and over WebSockets with four
+    requests on each, on one stack.
     """
     from benchmarks.serving.serving import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
@@ -40,7 +41,11 @@ def _show(report: Report) -> None:
     names = list(report["rows"][0])
     rows = [{name: row.get(name) for name in names} for row in report["rows"]]
     print_table("serving path", rows, {name: f"{{{name}}}" for name in names})
-    for figure, title in (("cpu_ms_per_request", ""), ("cpu_ms_per_grpc_request", ", by gRPC")):
+    for figure, title in (
+        ("cpu_ms_per_request", ""),
+        ("cpu_ms_per_grpc_request", ", by gRPC"),
+        ("cpu_ms_per_realtime_request", ", by WebSockets"),
+    ):
         used = report.get(figure)
         if used:
             cpu = [{"service": name, "ms": ms} for name, ms in {**used, "all": sum(used.values())}.items()]

@@ -13,7 +13,7 @@ from benchmarks.lib.cpu import CpuMeter
 from benchmarks.lib.machine import commit, machine
 from benchmarks.lib.measuring import BenchError
 from benchmarks.lib.stack import RunningStack
-from benchmarks.plans import ServingPlan
+from benchmarks.plans import Door, ServingPlan
 from benchmarks.serving.serving import LOAD, measure
 from cli.bench.bench_commands import app
 from cli.console import CommandError
@@ -40,18 +40,18 @@ async def test_levels_carry_figures_and_cpu_of_every_process() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_both_doors_are_measured_on_one_stack(stream: bool) -> None:
+async def test_all_doors_are_measured_on_one_stack(stream: bool) -> None:
+    doors: list[Door] = ["http", "grpc", "realtime"]
     async with gateway_with_leader(grpc_port=free_port()) as gateway:
-        plan = ServingPlan(
-            concurrency=[2], duration=0.3, warmup=0.1, tokens=4, stream=stream, doors=["http", "grpc"]
-        )
+        plan = ServingPlan(concurrency=[2], duration=0.3, warmup=0.1, tokens=4, stream=stream, doors=doors)
         stack = RunningStack(
             gateway.url, "demo", {"server": os.getpid()}, grpc=f"127.0.0.1:{gateway.grpc_port}"
         )
         report = await asyncio.to_thread(measure, plan, stack, lambda _: None)
-    assert [row["door"] for row in report["rows"]] == ["http", "grpc"]
+    assert [row["door"] for row in report["rows"]] == doors
     assert all(row["errors"] == 0 and row["requests_per_s"] > 1 for row in report["rows"]), report["rows"]
     assert report["cpu_ms_per_grpc_request"]["server"] > 0
+    assert report["cpu_ms_per_realtime_request"]["server"] > 0
 
 
 async def test_a_stack_without_grpc_is_told() -> None:
