@@ -54,6 +54,19 @@ class HeldWebSocket(WebSocketsSansIOProtocol):
             self._message = bytearray()
             self.send_receive_event_to_app()
 
+    def send_receive_event_to_app(self) -> None:
+        """Called by uvicorn's protocol for a whole message; uvicorn would log a wrong one as an error."""
+        if self.curr_msg_data_type == "text":
+            self.frames = [b"".join(self.frames)]
+            try:
+                self.frames[0].decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.send_close(1007)
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
+
     async def send(self, message: Any) -> None:
         """Called by the application."""
         await super().send(message)

@@ -55,7 +55,7 @@ async def test_wrong_frames_are_the_clients_fault(
 ) -> None:
     with caplog.at_level(logging.ERROR):
         await check_frames(gateway.port, sent, right=False)
-    assert [one for one in caplog.records if "UTF-8" not in one.message] == []
+    assert caplog.records == []
     await gateway.wait_idle()
 
 
