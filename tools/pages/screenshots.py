@@ -12,17 +12,16 @@ from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).parents[2] / "docs/images"
 WIDTHS = {"": 1120, "-phone": 390}
-SAYS = ("My name is Ada.", "What is my name?")
-_BEFORE = (
-    "localStorage.setItem('ryz.theme', '{theme}'); localStorage.setItem('ryz.settings', '{{\"seed\":1}}');"
-)
+SAYS = ("Give me three tips for better sleep.",)
+_SETTINGS = '{"temperature":0,"max_tokens":160}'
+_BEFORE = "localStorage.setItem('ryz.theme', {theme!r}); localStorage.setItem('ryz.settings', {settings!r});"
 
 
 def picture(browser: Browser, url: str, *, page_name: str, theme: str, width: str) -> bytes:
     """Takes one picture, and returns it as PNG."""
     context = browser.new_context(viewport={"width": WIDTHS[width], "height": 720})
     page = context.new_page()
-    page.add_init_script(_BEFORE.format(theme=theme))
+    page.add_init_script(_BEFORE.format(theme=theme, settings=_SETTINGS))
     page.goto(f"{url}/{'' if page_name == 'chat' else page_name}")
     if page_name == "chat":
         page.wait_for_selector("#model option", state="attached")
