@@ -85,7 +85,7 @@ _GATEWAY = BusAccount(
         subjects.GENERATE_ALL, RESEND, CANCEL, subjects.CANCEL_ALL, subjects.ATTACH, subjects.MODELS,
         subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
-        DELIVERED, *TOKENIZE, *RESPONSE_CALLS, *BATCHES,
+        DELIVERED, subjects.STATUS, *TOKENIZE, *RESPONSE_CALLS, *BATCHES,
     ),
     read=(
         subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL, subjects.HEARTBEAT_ALL,

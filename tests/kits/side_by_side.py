@@ -17,7 +17,8 @@ STACK_FOLDERS = ("e2e", "chaos", "integration")
 # A stack is stopped when its process goes on to another folder.
 SHARED_STACKS = {
     "tests/e2e/conftest.py": (
-        "bus_users", "clients/test_bad_demands", "conversation", "cutoffs", "garbage", "sessions", "story",
+        "bus_users", "chat_page", "clients/test_bad_demands", "conversation", "cutoffs", "garbage",
+        "sessions", "story",
     ),
     "tests/chaos/conftest.py::pair": ("broker", "failover", "failover_http", "rolling_restart"),
     "tests/chaos/conftest.py::chaos": ("kv_tier", "redis_and_group"),

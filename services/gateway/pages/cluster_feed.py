@@ -1,8 +1,8 @@
 """The one source of all viewers of the live view: hears the bus and makes a snapshot a few times a second.
 
-Heartbeats and turns of sessions are heard only while there are viewers; losses are heard always, since they
-are few and what happened before a page was opened matters. A viewer that is slow misses snapshots, and the
-next one tells it everything.
+Heartbeats, turns of sessions and ranks are heard only while there are viewers; losses are heard always,
+since they are few and what happened before a page was opened matters. A viewer that is slow misses
+snapshots, and the next one tells it everything.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from services.gateway.pages.cluster_state import ClusterState
+from services.gateway.pages.rank_watch import RankWatch
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.client.generation.commands import GenerationStats
@@ -40,6 +41,7 @@ class ClusterFeed:
         self._stats = stats
         self._clock = clock
         self._state = ClusterState()
+        self._ranks = RankWatch(bus, self._state)
         self._viewers = 0
         self._wanted = asyncio.Event()
         self._next = asyncio.Event()
@@ -60,6 +62,8 @@ class ClusterFeed:
                 self._wanted.clear()
             except TimeoutError:
                 pass
+            if self._viewers:
+                await self._ranks.ask_when_due(self._clock())
             self._make_snapshot()
 
     def observe_pause(self, seconds: float) -> None:
@@ -95,6 +99,7 @@ class ClusterFeed:
                     (subjects.SESSION_TURNS, self._turns, TURNS_PER_S),
                 ):
                     self._subscriptions.append(await self._bus.subscribe(subject, handler, max_per_s=per_s))
+                self._subscriptions.append(await self._ranks.subscribe())
             elif not self._viewers and self._subscriptions:
                 ended, self._subscriptions = self._subscriptions, []
                 for subscription in ended:

@@ -37,6 +37,7 @@ class GroupEntry:
         down_s: Since when it serves nothing; 0 if it serves.
         why: What happened to it.
         rate: Requests that it ended in a second, smoothed.
+        ranks: What its leader told of each rank last.
     """
 
     beat: Heartbeat
@@ -45,6 +46,7 @@ class GroupEntry:
     why: str = ""
     rate: float = 0.0
     counted: tuple[float, int] = (0.0, 0)
+    ranks: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ class ClusterState:
         self._note_gap(entry, beat, now_s, wall_ms)
         self._note_state(entry, beat, now_s, wall_ms)
         if beat.instance_id != entry.beat.instance_id:
-            entry.counted, entry.rate = (now_s, beat.ended_total), 0.0
+            entry.counted, entry.rate, entry.ranks = (now_s, beat.ended_total), 0.0, []
         since, ended = entry.counted
         if now_s - since >= 1.0:
             entry.rate = 0.5 * entry.rate + 0.5 * (beat.ended_total - ended) / (now_s - since)
@@ -100,6 +102,12 @@ class ClusterState:
             group=down.group,
             requests=load.running + load.waiting if load else None,
         )
+
+    def take_ranks(self, group: str, instance_id: str, ranks: list[dict[str, Any]]) -> None:
+        """Takes what the leader of a group tells of its ranks."""
+        entry = self.groups.get(group)
+        if entry is not None and entry.beat.instance_id == instance_id:
+            entry.ranks = ranks
 
     def take_turns(self, turns: list[SessionTurn], wall_ms: int) -> None:
         """Takes where sessions were served."""
@@ -170,6 +178,7 @@ def _shown(entry: GroupEntry, now_s: float) -> dict[str, Any]:
         "model": beat.model.name,
         "state": "lost" if lost else beat.state,
         "ranks": beat.tensor_parallel,
+        "rank_list": [] if lost else entry.ranks,
         "running": 0 if lost else load.running,
         "waiting": 0 if lost else load.waiting,
         "max_running": load.max_running,

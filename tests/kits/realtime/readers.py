@@ -46,14 +46,26 @@ class Reader:
             self.done = True
 
 
-async def read(url: str, readers: Sequence[Reader], cuts: Sequence[int]) -> None:
-    """Reads to the end; the connection is torn after so many messages, for each of `cuts`."""
+async def read(
+    url: str, readers: Sequence[Reader], cuts: Sequence[int], *, other: str = "", key: str = ""
+) -> None:
+    """Reads to the end; the connection is torn after so many messages, for each of `cuts`.
+
+    Args:
+        url: Of the gateway.
+        readers: The streams.
+        cuts: Messages on each connection but the last.
+        other: Of another gateway, to which every second connection goes.
+        key: The API key.
+    """
+    headers = {"X-Api-Key": key} if key else {}
     for cut in [*cuts, 1_000_000]:
-        async with connect(url) as socket:
+        async with connect(url, additional_headers=headers) as socket:
             assert json.loads(await socket.recv())["type"] == "ready"
             await _read_some(socket, readers, cut)
             socket.transport.abort()  # as a broken network does
         await asyncio.sleep(0.02)
+        url, other = other or url, url
 
 
 async def _read_some(socket: ClientConnection, readers: Sequence[Reader], count: int) -> None:

@@ -96,6 +96,7 @@ async def test_a_leader_is_killed_while_pages_are_open(browser: Browser, fleet: 
     cluster = open_page(browser, fleet.gateways[0] + "/cluster", key=KEY)
     async with cluster as view, chat(browser, fleet) as opened:
         await view.page.wait_for_selector("#groups .group[data-state=ready] >> nth=1")
+        await view.page.wait_for_selector(".ranks li[data-state=ready]:has-text('rank 0 · ready · ')")
         await opened.say("Go on.")
         await opened.until("performance.getEntriesByName('ryz:first-text').length > 0")
         name = await view.until(
@@ -157,6 +158,33 @@ async def test_a_message_with_script_runs_nothing(browser: Browser, fleet: Fleet
         for link in await page.locator(".turn a:not([href])").all():
             await link.click()
         assert await page.evaluate("window.ran") is None
+        assert opened.wrong == []
+
+
+async def test_tool_calls_are_folded(browser: Browser, fleet: Fleet) -> None:
+    def event(function: dict[str, str]) -> str:
+        delta = {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}
+        return f"id: 1\ndata: {json.dumps({'choices': [{'index': 0, 'delta': delta}]})}\n\n"
+
+    async def calling(route: Route) -> None:
+        parts = [
+            {"name": "weather<b>", "arguments": ""},
+            {"arguments": '{"place": '},
+            {"arguments": '"<i>"}'},
+        ]
+        events = "".join(map(event, parts)) + "data: [DONE]\n\n"
+        await route.fulfill(body=events, content_type="text/event-stream")
+
+    async with chat(browser, fleet) as opened:
+        page = opened.page
+        await page.route("**/v1/chat/completions", calling)
+        await opened.say("What is the weather?")
+        await opened.answer()
+        fold = page.locator(".turn.assistant details.fold:not([hidden])")
+        assert await fold.locator("summary").inner_text() == "Calls weather<b>"
+        assert not await fold.locator("pre").is_visible()
+        await fold.locator("summary").click()
+        assert await fold.locator("pre").inner_text() == '{\n  "place": "<i>"\n}'
         assert opened.wrong == []
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.kits.realtime.readers import Reader, read, said
 from tests.kits.stacks.stream_stack import KEYS, ROOT, Client, Fleet
 
 pytestmark = pytest.mark.timeout(180)
@@ -114,6 +115,19 @@ async def test_twenty_streams_outlive_their_gateway(fleet: Fleet) -> None:
         assert client.told == whole.told
         await same_as_a_whole(fleet, client)
     await fleet.until(lambda: not fleet.running(), "the group has nothing left")
+
+
+async def test_websockets_torn_again_and_again_go_on_at_the_other_gateway(fleet: Fleet) -> None:
+    rng = random.Random(8)
+    one, other = (f"ws{url[4:]}/v1/realtime" for url in fleet.gateways)
+    whole, torn = ([Reader(place, 60) for place in range(6)] for _ in range(2))
+    await read(one, whole, [], key=KEYS["one"])
+    await read(one, torn, [rng.randint(8, 80) for _ in range(7)], other=other, key=KEYS["one"])
+    for expected, reader in zip(whole, torn, strict=True):
+        assert (expected.done, reader.done) == (True, True)
+        ids = [event_id for event_id, _ in reader.events]
+        assert len(set(ids)) == len(ids)
+        assert said(reader) == said(expected)
 
 
 async def test_the_example_reads_on_when_its_gateway_is_killed(fleet: Fleet) -> None:

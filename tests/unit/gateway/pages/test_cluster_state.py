@@ -3,7 +3,13 @@
 from typing import Any
 
 from services.gateway.pages.cluster_state import MAX_INCIDENTS, MAX_SESSIONS, ClusterState
-from shared.messages import GroupDown, Heartbeat, Load, ModelCard, SessionTurn
+from services.gateway.pages.rank_watch import RankWatch
+from shared import subjects
+from shared.bus import Message
+from shared.bus.memory import MemoryBroker, MemoryBus
+from shared.codec import encode
+from shared.messages import GroupDown, Heartbeat, Load, ModelCard, ServiceStatus, SessionTurn
+from tests.kits.waiting import until
 
 
 def beat(seq: int, group: str = "g0", instance: str = "a", **fields: Any) -> Heartbeat:
@@ -72,3 +78,46 @@ def test_all_that_is_kept_has_a_bound() -> None:
         256,
     )
     assert not state.snapshot(1000.0)["groups"]  # none was heard for long
+
+
+async def test_ranks_are_asked_for_and_shown_without_host_and_pid() -> None:
+    broker, state = MemoryBroker(), ClusterState()
+    gateway, leader = MemoryBus(broker), MemoryBus(broker)
+    row = {
+        "rank": 0,
+        "pid": 17,
+        "host": "h",
+        "state": "ready",
+        "steps": 5,
+        "memory_bytes": 9,
+        "kernels": "avx2",
+    }
+
+    async def answer(message: Message) -> None:
+        for instance, rows in (("a", [row]), ("b", [])):  # the second one is not the instance that beats
+            detail = {"group": "g0", "ranks": rows}
+            told = ServiceStatus(
+                service="worker",
+                instance_id=instance,
+                state="ready",
+                version="1",
+                uptime_s=1.0,
+                pid=17,
+                detail=detail,
+            )
+            await leader.publish(message.reply, encode(told))
+        await leader.publish(message.reply, b"garbage")
+
+    await leader.subscribe(subjects.STATUS, answer)
+    state.take_beat(beat(1), 10.0, 1)
+    watch = RankWatch(gateway, state)
+    await watch.subscribe()
+    for now_s in (10.0, 10.1):
+        await watch.ask_when_due(now_s)
+    await until(lambda: bool(state.snapshot(10.2)["groups"][0]["rank_list"]))
+    shown = state.snapshot(10.2)["groups"][0]["rank_list"]
+    assert shown == [{"rank": 0, "state": "ready", "steps": 5, "memory_bytes": 9, "kernels": "avx2"}]
+    state.take_beat(beat(1, instance="b"), 11.0, 1)
+    assert state.snapshot(11.0)["groups"][0]["rank_list"] == []
+    await gateway.close()
+    await leader.close()

@@ -28,10 +28,25 @@ function meter(name, kind) {
   return { node, show(part, most, words) { bar.setAttribute("width", most ? Math.min(100, (100 * part) / most) : 0); value.textContent = words; } };
 }
 
+// One row for each rank; until the leader has told of them, only their numbers are known.
+function drawRanks(list, group) {
+  const known = group.rank_list.length ? group.rank_list : Array.from({ length: Math.min(group.ranks, 32) }, (_, rank) => ({ rank, state: group.state }));
+  while (list.childElementCount > known.length) list.lastChild.remove();
+  while (list.childElementCount < known.length) list.append(element("li", {}, element("i"), element("span")));
+  known.forEach((one, place) => {
+    const item = list.children[place];
+    const state = group.state === "ready" ? one.state : group.state;
+    item.dataset.state = state;
+    const facts = [`rank ${one.rank}`, state, one.memory_bytes && `${short(one.memory_bytes / 2 ** 20)} MiB`, one.steps && `${short(one.steps)} steps`];
+    item.lastChild.textContent = facts.filter(Boolean).join(" · ");
+    item.title = one.kernels ?? "";
+  });
+}
+
 function card(group) {
   const pill = element("span", { className: "pill" });
   const model = element("span", { className: "model" });
-  const ranks = element("div", { className: "ranks" });
+  const ranks = element("ol", { className: "ranks", ariaLabel: `Ranks of ${group}` });
   const [runs, waits, kv] = [meter("Running", "run"), meter("Waiting", "wait"), meter("KV", "kv")];
   const flow = element("p", { className: "note" });
   const chips = element("ul", { className: "chips", ariaLabel: `Sessions at ${group}` });
@@ -42,10 +57,7 @@ function card(group) {
     node.dataset.state = pill.dataset.state = one.state;
     pill.textContent = one.away_s ? `${one.state} · ${one.away_s.toFixed(1)} s` : one.state;
     model.textContent = one.model;
-    if (ranks.childElementCount - 1 !== one.ranks) {
-      const dots = Array.from({ length: Math.min(one.ranks, 32) }, () => element("i"));
-      ranks.replaceChildren(...dots, element("span", { textContent: one.ranks === 1 ? "1 rank" : `${one.ranks} ranks` }));
-    }
+    drawRanks(ranks, one);
     runs.show(one.running, one.max_running, `${one.running} of ${one.max_running}`);
     waits.show(one.waiting, one.max_waiting, `${one.waiting} of ${one.max_waiting}`);
     kv.show(one.used_blocks, one.total_blocks, `${short(one.used_blocks)} of ${short(one.total_blocks)}`);
