@@ -8,6 +8,7 @@ scheduler decides what a step computes; `EngineSupervisor` handles failures of t
 import asyncio
 from collections import deque
 from contextlib import suppress
+from time import monotonic_ns
 from typing import NamedTuple, NoReturn
 
 import structlog
@@ -18,6 +19,7 @@ from services.worker.leader.engine_state import EngineState
 from services.worker.leader.engine_supervisor import EngineSupervisor
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
+from services.worker.leader.step_log import count_tokens
 from services.worker.leader.token_output import TokenOutput
 from services.worker.rank_protocol.plan import EngineFailed, StepResult
 from shared.errors import DeadlineExceeded
@@ -31,11 +33,15 @@ RUN_AHEAD_TOKENS = 64
 
 
 class _Step(NamedTuple):
-    """A step that was submitted at that time."""
+    """A step that was submitted at that time; for the log: when, in nanoseconds, and of how many tokens."""
 
     num_tokens: int
     result: asyncio.Future[StepResult]
     submitted: float
+    planned_ns: int
+    submitted_ns: int
+    decode_tokens: int
+    sequences: int
 
 
 class EngineLoop:
@@ -117,7 +123,7 @@ class EngineLoop:
 
     def _submit_step(self, scheduler: Scheduler) -> bool:
         """Plans a step and gives it to the engine; False if there is nothing to do now."""
-        now, metrics = self._clock(), self._metrics
+        now, metrics, planned_ns = self._clock(), self._metrics, monotonic_ns()
         for sequence in scheduler.expire(now):
             self._fail_expired(sequence.request_id)
         preempted = scheduler.num_preemptions
@@ -134,8 +140,10 @@ class EngineLoop:
         if plan.admit:
             self._mark_admitted(scheduler, {new.seq_id for new in plan.admit})
         result = asyncio.ensure_future(self._engine.engine.submit(plan))
-        num_tokens = sum([piece.num_tokens for piece in plan.slices])
-        self._steps.append(_Step(num_tokens, result, now))
+        submitted_ns = monotonic_ns()
+        decode_tokens, prefill_tokens = count_tokens(plan)
+        num_tokens, sequences = decode_tokens + prefill_tokens, len(plan.slices)
+        self._steps.append(_Step(num_tokens, result, now, planned_ns, submitted_ns, decode_tokens, sequences))
         self._supply_masks(scheduler)
         return True
 
@@ -161,7 +169,14 @@ class EngineLoop:
         return step.result.done()
 
     def _book_result(self, scheduler: Scheduler, step: _Step, result: StepResult) -> None:
-        now = self._clock()
+        now, step_log = self._clock(), self._engine.step_log
+        step_log.add(
+            result.step_id,
+            (step.planned_ns, step.submitted_ns, monotonic_ns()),
+            step.decode_tokens,
+            step.num_tokens - step.decode_tokens,
+            step.sequences,
+        )
         self._metrics.step.observe(now - max(step.submitted, self._last_done))
         self._last_done = now
         self._engine.count_tokens(step.num_tokens)
@@ -171,6 +186,7 @@ class EngineLoop:
         self._supply_masks(scheduler)  # first, since rank 0 may wait for those of the step that runs
         self._output.emit_prompts(prompts)
         self._output.emit_tokens(scheduler, advances, now)
+        step_log.note_booked(monotonic_ns())
 
     def _on_idle_failure(self) -> None:
         self._failed_idle = True

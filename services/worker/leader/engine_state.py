@@ -13,6 +13,7 @@ from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.step_totals import StepTotals
+from services.worker.leader.step_log import StepLog
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineInfo
 from services.worker.rank_protocol.sliding_pool import chunk_blocks
 
@@ -51,6 +52,7 @@ class EngineState:
         kv_parts: Parts of a stored block, one for each KV head.
         num_tokens: Tokens computed since the leader started, prefill and decode.
         totals: Sums over all steps since then.
+        step_log: The newest steps.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class EngineState:
         self.kv_parts = 1
         self.num_tokens = 0
         self.totals = StepTotals()
+        self.step_log = StepLog()
         self._limits = limits
         self._sharing = sharing
         self.clock = clock
@@ -83,6 +86,7 @@ class EngineState:
         # the engine's, not the config's: scaled positions reach beyond what the config calls the longest
         context_length = min(info.context_length, info.num_blocks * BLOCK_SIZE)
         self.info = info
+        self.step_log.begin_start(self.engine.step_times())
         self.facts = EngineFacts(
             context_length, info.vocab_size, f"{info.fingerprint}/{info.kv_format}", names, info.hidden_size
         )

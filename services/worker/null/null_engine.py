@@ -7,6 +7,7 @@ shared only if they hold the tokens of both sequences. A violation is an `Engine
 
 import asyncio
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -27,6 +28,7 @@ from services.worker.rank_protocol.plan import (
 )
 from services.worker.rank_protocol.prompt_parts import PromptPart
 from services.worker.rank_protocol.step_masks import ANY_TOKEN, StepMasks
+from services.worker.rank_protocol.step_times import NO_PARTS, StepTimes, private_times
 
 TEXT = "The quick brown fox jumps over the lazy dog. "
 
@@ -58,6 +60,7 @@ class NullEngine:
         self._step_delay_s = step_delay_s
         self._known: dict[int, NullSequence] = {}
         self._blocks = NullBlocks(num_blocks)
+        self._times, (self._recorded,) = private_times(1)
         self._outstanding: deque[asyncio.Future[StepResult]] = deque()
         # submitted and not computed: the first one waits for its masks
         self._unmasked: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()
@@ -81,6 +84,7 @@ class NullEngine:
     def reset(self) -> None:
         """Drop all sequences and be ready."""
         self._known, self._blocks, self._steps = {}, NullBlocks(self._num_blocks), 0
+        self._times, (self._recorded,) = private_times(1)
         self._state, self._free_at = "ready", 0.0
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
@@ -123,6 +127,7 @@ class NullEngine:
     def compute(self, plan: StepPlan, masks: Sequence[bytes] = ()) -> StepResult:
         """Compute one step at once; raises `EngineFailed` for a wrong plan."""
         self._check_ready(plan)
+        began_ns = time.monotonic_ns()
         try:
             prompts: list[PromptPart] = []
             sampled = self._compute(plan, masks, prompts)
@@ -130,6 +135,9 @@ class NullEngine:
             self._end(f"broken: {error}")
             raise
         self._steps += 1
+        ended_ns = time.monotonic_ns()
+        self._recorded.write_step(plan.step_id, began_ns, ended_ns, NO_PARTS, 0)
+        self._recorded.count_step(began_ns, ended_ns, NO_PARTS, 0)
         return StepResult(step_id=plan.step_id, sampled=sampled, prompts=prompts)
 
     async def fetch_blocks(self, order: FetchBlocks) -> FetchResult:
@@ -145,6 +153,10 @@ class NullEngine:
     def status(self) -> list[dict[str, object]]:
         """Return one row, for this process."""
         return [{"rank": 0, "pid": os.getpid(), "state": self._state, "steps": self._steps, "engine": "null"}]
+
+    def step_times(self) -> StepTimes | None:
+        """Return the times at which this process computed steps, without the delay."""
+        return self._times
 
     async def stop(self) -> None:
         """Fail the steps that are not done."""

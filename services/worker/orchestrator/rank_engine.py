@@ -26,6 +26,7 @@ from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, 
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, StepPlan, StepResult, engine_error
 from services.worker.rank_protocol.rank_messages import FrameKind, RankFailed, RankReady, pack_frame
 from services.worker.rank_protocol.step_masks import StepMasks
+from services.worker.rank_protocol.step_times import StepTimes
 
 _KV_END_WAIT_S = 0.1  # by then the rank's other socket has ended, too, which gives the reason
 _NEW = Failure("start_failed", "the engine was not started")
@@ -139,6 +140,10 @@ class RankEngine:
             row(rank, self._ready.get(rank.rank), failed=failed, steps=self._steps.num_sent)
             for rank in self._processes.ranks
         ]
+
+    def step_times(self) -> StepTimes | None:
+        """See `Engine`."""
+        return self._resources.times
 
     async def stop(self) -> None:
         """End all ranks: those of a healthy engine by closing their sockets, others by killing them.

@@ -23,6 +23,7 @@ from services.worker.rank_protocol.plan import EngineRefused
 from services.worker.rank_protocol.progress_page import page_bytes
 from services.worker.rank_protocol.rank_messages import RankConfig, RankReady, shared_bytes
 from services.worker.rank_protocol.run_config import Collectives, EngineRunConfig
+from services.worker.rank_protocol.step_times import StepTimes, times_bytes
 
 
 class ResourceAllocator:
@@ -34,12 +35,14 @@ class ResourceAllocator:
     Attributes:
         threads: Threads of each rank.
         progress: The ranks' progress page, words of 8 bytes; None: nothing is acquired, or there is no page.
+        times: The ranks' step times, which stay readable after `release`; None: as `progress`.
     """
 
     def __init__(self, options: RankEngineOptions) -> None:
         self._options = options
         self.threads = options.run.threads or max(1, usable_cores() // max(1, options.run.tensor_parallel))
         self.progress: Sequence[int] | None = None
+        self.times: StepTimes | None = None
         self._inherited = ExitStack()
         self._held = ExitStack()
 
@@ -70,13 +73,15 @@ class ResourceAllocator:
     def release(self) -> None:
         """Release everything; may be called twice."""
         self.close_inherited()
-        self.progress = None
+        self.progress = self.times = None
         self._held.close()
 
     def config_for(self, rank: RankProcess, config: RankConfig) -> RankConfig:
         """Return a rank's own config; a rank of another host gets no descriptors."""
         own = msgspec.structs.replace(config, rank=rank.rank, kv_fd=rank.kv_fd, life_fd=rank.life_fd)
-        return msgspec.structs.replace(own, store_fd=-1, progress_fd=-1) if rank.host else own
+        if rank.host:
+            return msgspec.structs.replace(own, store_fd=-1, progress_fd=-1, times_fd=-1)
+        return own
 
     def memory_limit(self, rank: RankProcess, ready: RankReady) -> int:
         """Return the most resident bytes of a rank; 0: no limit, or a rank of another host.
@@ -88,15 +93,24 @@ class ResourceAllocator:
 
     def _acquire(self, address: str) -> tuple[RankConfig, list[int]]:
         config, inherit = group_config(self._options, self.threads, address, self._inherited)
+        world = config.run.tensor_parallel
+        if hasattr(os, "memfd_create"):
+            page, shared = self._share("ryz-times", times_bytes(world))
+            self.times = StepTimes(memoryview(shared), world)
+            config, inherit = msgspec.structs.replace(config, times_fd=page), [*inherit, page]
         # not with other hosts: a stalled network looks like a stalled rank
         if hasattr(os, "memfd_create") and self._options.stall_s and not config.run.remote_ranks:
-            page = os.memfd_create("ryz-progress")
-            self._inherited.callback(os.close, page)
-            os.ftruncate(page, page_bytes(config.run.tensor_parallel))
-            memory = self._held.enter_context(mmap.mmap(page, page_bytes(config.run.tensor_parallel)))
-            self.progress = self._held.enter_context(memoryview(memory).cast("Q"))
+            page, shared = self._share("ryz-progress", page_bytes(world))
+            self.progress = self._held.enter_context(memoryview(self._held.enter_context(shared)).cast("Q"))
             config, inherit = msgspec.structs.replace(config, progress_fd=page), [*inherit, page]
         return config, inherit
+
+    def _share(self, name: str, size: int) -> tuple[int, mmap.mmap]:
+        """Return the descriptor of new memory for ranks to inherit, and the memory as the leader has it."""
+        page = os.memfd_create(name)
+        self._inherited.callback(os.close, page)
+        os.ftruncate(page, size)
+        return page, mmap.mmap(page, size)
 
 
 def group_config(

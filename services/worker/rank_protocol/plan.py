@@ -13,6 +13,7 @@ from services.worker.rank_protocol.failures import Failure, FailureKind
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreBlock, StoreResult
 from services.worker.rank_protocol.prompt_parts import PromptPart
 from services.worker.rank_protocol.step_masks import StepMasks
+from services.worker.rank_protocol.step_times import StepTimes
 from shared.messages import EmbeddingOptions, Sampling
 
 BLOCK_SIZE = 16  # tokens per KV block
@@ -51,15 +52,12 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         seq_id: The sequence.
         start: Position of the first token; the KV of all earlier positions is in the blocks.
         token_ids: The tokens to compute.
-        new_blocks: Block ids appended to the sequence's table before the step; block i of the table holds
-            positions i*BLOCK_SIZE up to (i+1)*BLOCK_SIZE.
+        new_blocks: Block ids appended to its table before the step; block i begins at i*BLOCK_SIZE.
         sliding_blocks: The same for the layers with a sliding window, where these have a pool of their own.
         sliding_first: Place of the first of them in the sequence. Places before it that the ranks were not
             told of are behind the window: nothing reads them.
-        sample: Return the token that follows the last of `token_ids` (false for all but the last prefill
-            chunk).
-        follow: `token_ids` is empty; the chunk is the token that the previous step samples for this sequence,
-            which the leader had not seen when it planned.
+        sample: Return the token after the last of `token_ids`; false for all but the last prefill chunk.
+        follow: `token_ids` is empty; the token is the one that the previous step samples for this sequence.
         masked: It samples, and its tokens are limited by a mask, which comes in the `StepMasks` of this step.
     """
 
@@ -291,6 +289,10 @@ class Engine(Protocol):
 
     def status(self) -> list[dict[str, object]]:
         """Return the row of each rank for `ryz status`: rank, pid, state, steps, memory in bytes."""
+        ...
+
+    def step_times(self) -> StepTimes | None:
+        """Return what the ranks of this start record, readable after `stop`; None: they record nothing."""
         ...
 
     async def stop(self) -> None:

@@ -51,6 +51,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             Empty: loopback.
         shared_fd: File of the shared-memory collectives.
         progress_fd: Page of `progress_page.py`.
+        times_fd: Page of `step_times.py`.
         store_fd: File or listening socket of the rendezvous for Gloo and NCCL.
         store_host: Host of that socket.
         store_port: Its port.
@@ -64,6 +65,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: str = ""
     shared_fd: int = -1
     progress_fd: int = -1
+    times_fd: int = -1
     store_fd: int = -1
     store_host: str = ""
     store_port: int = 0

@@ -37,6 +37,7 @@ from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.runner import AwaitMasks, Runner
 from services.worker.engine.rank.sequences import PlanError
 from services.worker.engine.rank.step_inbox import LeaderGone, StepInbox
+from services.worker.engine.rank.step_recorder import StepRecorder
 from services.worker.rank_protocol.plan import KVParts, RankInfo
 from services.worker.rank_protocol.rank_messages import (
     FrameKind,
@@ -110,6 +111,7 @@ def _config(
         shared_fd=descriptors.get(config.shared_fd, config.shared_fd),
         store_fd=descriptors.get(config.store_fd, config.store_fd),
         progress_fd=descriptors.get(config.progress_fd, config.progress_fd),
+        times_fd=descriptors.get(config.times_fd, config.times_fd),
         kv_fd=descriptors.get(config.kv_fd, config.kv_fd),
         life_fd=descriptors.get(config.life_fd, config.life_fd),
     )
@@ -135,18 +137,20 @@ def _serve(
     if config.kv_store is not None:
         mover = start_mover(config.kv_fd, config.kv_store, runner.blocks)
         sys.setswitchinterval(SWITCH_S)
-    idle_since = time.perf_counter()
+    recorder = StepRecorder(config.times_fd, config.rank)
     for plan in inbox.plans():
-        wait_s = time.perf_counter() - idle_since
+        wait_s = recorder.begin_step(plan.step_id)
         if mover is not None:
             if plan.store:
                 mover.copy_out(plan.store)
             mover.start_due_fetches(plan.step_id)
+            recorder.note_copies()
         result = runner.run_step(plan)
+        recorder.finish_step(result)
         if config.rank == 0:
             result = msgspec.structs.replace(result, wait_s=wait_s)
             sock.sendall(pack_frame(FrameKind.RESULT, result))
-        idle_since = time.perf_counter()
+        recorder.count_step()
 
 
 def connect(config: RankConfig) -> Collectives:

@@ -11,6 +11,7 @@ from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult
+from services.worker.rank_protocol.step_times import StepTimes
 from shared import codec, subjects
 from shared.bus.api import Message
 from shared.bus.memory import MemoryBus
@@ -123,6 +124,9 @@ class Flaky:
 
     def status(self) -> list[dict[str, object]]:
         return self.inner.status()
+
+    def step_times(self) -> StepTimes | None:
+        return self.inner.step_times()
 
     async def stop(self) -> None:
         self.stops += 1

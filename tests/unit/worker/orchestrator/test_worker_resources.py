@@ -14,6 +14,7 @@ from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.rank_protocol.plan import EngineRefused, RankInfo
 from services.worker.rank_protocol.rank_messages import RankReady, shared_bytes
+from services.worker.rank_protocol.step_times import times_bytes
 from tests.kits.engine.rank_options import rank_options
 
 
@@ -49,25 +50,27 @@ def test_cores_are_shared_among_the_ranks() -> None:
 
 @pytest.mark.parametrize(
     ("options", "inherited"),
-    [({}, 1), ({"tensor_parallel": 2}, 2), ({"tensor_parallel": 2, "collectives": "gloo"}, 2)],
+    [({}, 2), ({"tensor_parallel": 2}, 3), ({"tensor_parallel": 2, "collectives": "gloo"}, 3)],
 )
 def test_what_is_taken_is_given_back(options: dict[str, Any], inherited: int) -> None:
     one, before = allocator(**options), files()
     config, descriptors = one.acquire()
     assert len(descriptors) == inherited
-    assert config.progress_fd in descriptors
+    assert {config.progress_fd, config.times_fd} <= set(descriptors)
+    assert os.fstat(config.times_fd).st_size == times_bytes(config.run.tensor_parallel)
     assert os.fstat(config.progress_fd).st_size == 64 * config.run.tensor_parallel
     assert one.progress is not None
     assert len(one.progress) == 8 * config.run.tensor_parallel
     if config.shared_fd >= 0:
         assert os.fstat(config.shared_fd).st_size == shared_bytes(2)
     one.close_inherited()
-    assert files() == before + 1  # the progress page, which the leader reads
+    assert files() == before + 2  # the pages of progress and of step times, which the leader reads
     one.acquire()  # the next start, without a release before
     one.release()
     one.release()
     assert files() == before
     assert not one.progress
+    assert not one.times
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -97,7 +100,8 @@ def test_each_rank_gets_its_own_copy() -> None:
     here, there = this_process(), this_process("10.0.0.2")
     own = one.config_for(here, config)
     assert own == msgspec.structs.replace(config, rank=1, kv_fd=9)
-    assert one.config_for(there, config).progress_fd == -1
+    elsewhere = one.config_for(there, config)
+    assert (elsewhere.progress_fd, elsewhere.times_fd) == (-1, -1)
     for process in (here, there):
         process.sock.close()
     one.release()
