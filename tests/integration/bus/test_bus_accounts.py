@@ -74,7 +74,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.drain("g0"): ({"cli"}, LEADERS),
     subjects.BROKER_DISCONNECT: (set(), ROUTERS),
     subjects.MODELS: ({"gateway", "cli"}, ROUTERS),
-    subjects.STATUS: ({"cli"}, SERVICES),
+    subjects.STATUS: ({"cli", "gateway"}, SERVICES),
     subjects.EXPLAIN: ({"cli"}, SERVICES),
     "$SRV.PING": ({"cli"}, SERVICES),
     "$SRV.INFO.ryz-router.r1": ({"cli"}, SERVICES),
