@@ -110,6 +110,9 @@ class CommonSettings(BusSettings):
     """The lowest level that is logged."""
     log_format: Literal["json", "console"] = "json"
     """Format of log lines."""
+    log_burst: ZeroToMillion = 20
+    """Log lines of one kind (level, event, type of exception) in ten seconds; further ones are counted and
+    left out. 0: all are written."""
     admin_host: str = "127.0.0.1"
     """Address of /live, /ready and /metrics."""
     admin_port: Port = 0

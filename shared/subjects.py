@@ -55,6 +55,7 @@ KVSTATE_QUEUE = "kvstate"
 TOKENIZE_QUEUE = "tokenize"  # the leaders of a model
 
 HEADER_TIMEOUT = "Ryz-Timeout-Ms"
+HEADER_REQUEST = "Ryz-Request-Id"  # the request that a call is made for, for logs and traces
 HEADER_TENANT = "Ryz-Tenant"  # of a call to the KV state service that no turn waits for
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")

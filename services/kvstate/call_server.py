@@ -16,7 +16,7 @@ import structlog
 from services.kvstate.metrics import KVStateMetrics
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
-from shared.bus.endpoint import Endpoint
+from shared.bus.endpoint import Endpoint, bound_to
 from shared.errors import Internal, RateLimited, RyzError
 from shared.flow.tenant_places import TenantPlaces, TooManyWait
 from shared.messages import Wire
@@ -138,7 +138,8 @@ class CallServer:
 
         async def handle(message: Message) -> None:
             started = time.perf_counter()
-            error = await respond(message)
+            with bound_to(message):
+                error = await respond(message)
             self._metrics.requests.labels(call.name, error.code if error else "ok").inc()
             self._metrics.seconds.labels(call.name).observe(time.perf_counter() - started)
 

@@ -22,6 +22,7 @@ from shared.codec import encode
 from shared.errors import DeadlineExceeded, RequestTooLarge, RyzError, Unavailable
 from shared.messages import Failed, FrameBatch, Route, Work
 from shared.telemetry.repeated import RepeatedLog
+from shared.telemetry.request_ids import TRACE_PARENT, bind_request
 
 _JITTER = 0.2  # of the time to come back
 log = structlog.get_logger(__name__)
@@ -49,6 +50,10 @@ class Dispatcher:
 
     async def dispatch(self, incoming: Incoming, now: float, count: int = 1) -> None:
         """Send the request to a group, the `count`-th that it is offered to, or answer with an error."""
+        with bind_request(incoming.request_id, incoming.headers.get(TRACE_PARENT, "")):
+            await self._dispatch(incoming, now, count)
+
+    async def _dispatch(self, incoming: Incoming, now: float, count: int) -> None:
         if incoming.deadline is not None and incoming.deadline <= now:
             late = DeadlineExceeded("the request's time was over before it was given to a group")
             await self.fail_request(_sender(incoming), late, "late")

@@ -24,6 +24,7 @@ from shared.errors import InvalidRequest, RyzError
 from shared.messages import Heartbeat, ListModels, ModelList
 from shared.subjects import caller_of
 from shared.telemetry.repeated import RepeatedLog
+from shared.telemetry.request_ids import TRACE_PARENT, bind_request
 
 LOOKUPS_AT_ONCE = 256
 log = structlog.get_logger(__name__)
@@ -128,7 +129,8 @@ class RouterSubscriptions:
 
     async def _route(self, incoming: Incoming, now: float) -> None:
         if self._last_groups and incoming.session_id:
-            incoming = await self._looked_up(self._last_groups, incoming)
+            with bind_request(incoming.request_id, incoming.headers.get(TRACE_PARENT, "")):
+                incoming = await self._looked_up(self._last_groups, incoming)
             now = self._clock()
         await self._dispatcher.dispatch(incoming, now)
 

@@ -35,7 +35,8 @@ from services.worker.text.grammars.grammar_limits import GrammarLimits
 from shared.client.calls.blocks_client import BlocksClient
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import Internal, InvalidRequest, Unavailable
-from shared.lifecycle import Service, run_service, settle_memory
+from shared.host.settled_memory import settle_memory
+from shared.lifecycle import Service, run_service
 from shared.settings import load
 
 log = structlog.get_logger(__name__)

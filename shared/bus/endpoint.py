@@ -14,10 +14,13 @@ from shared.bus.api import Bus, Message
 from shared.codec import decode, decode_reply, encode
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import ErrorReply, Wire
+from shared.subjects import HEADER_REQUEST
+from shared.telemetry.request_ids import TRACE_PARENT, BoundRequest, bind_request, current_request
 
 M = TypeVar("M", bound=Wire)
 Answer = Callable[[M, Message], Awaitable[Wire | None]]
 Check = Callable[[M, Message], object]
+MAX_REQUEST_ID = 64
 log = structlog.get_logger(__name__)
 
 
@@ -106,6 +109,8 @@ async def call(
 ) -> M:
     """Sends a request and returns its reply of type `kind`.
 
+    The headers name the request that the running task works for (`request_ids.py`).
+
     Raises:
         RyzError: The error of the `ErrorReply` that came instead.
         Internal: The reply cannot be decoded.
@@ -113,5 +118,21 @@ async def call(
         RequestTimedOut: No reply came within `timeout_s`.
         Unavailable: There is no connection to the broker.
     """
-    answer = await bus.request(subject, encode(request), timeout_s=timeout_s, headers=headers)
+    answer = await bus.request(subject, encode(request), timeout_s=timeout_s, headers=_with_request(headers))
     return decode_reply(answer.data, kind)
+
+
+def _with_request(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    ids = current_request()
+    if ids is None or not ids.request_id:
+        return headers
+    named = {HEADER_REQUEST: ids.request_id}
+    if ids.traceparent:
+        named[TRACE_PARENT] = ids.traceparent
+    return {**named, **headers} if headers else named
+
+
+def bound_to(message: Message) -> BoundRequest:
+    """Returns a block in which log lines name the request that a `call` was made for, if it named one."""
+    headers = message.headers
+    return bind_request(headers.get(HEADER_REQUEST, "")[:MAX_REQUEST_ID], headers.get(TRACE_PARENT, ""))

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-TRACE_HEADERS = ("traceparent", "tracestate")
+from shared.telemetry.request_ids import TRACE_PARENT, trace_id_of
+
+TRACE_HEADERS = (TRACE_PARENT, "tracestate")
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -32,5 +34,4 @@ def extract(headers: Mapping[str, str]) -> Context:
 
 def trace_id(headers: Mapping[str, str]) -> str:
     """Returns the trace id in the headers for log lines; empty if there is none."""
-    parts = headers.get("traceparent", "").split("-")
-    return parts[1] if len(parts) == 4 else ""
+    return trace_id_of(headers.get(TRACE_PARENT, ""))

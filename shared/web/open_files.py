@@ -28,9 +28,10 @@ def raise_limit(connections: int) -> int:
     fitting = max(1, fitting)
     if fitting < connections:
         log.warning(
-            "fewer connections than configured: raise the limit of open files (ulimit -n)",
+            "fewer connections than configured",
             open_files=soft,
             connections=fitting,
+            remedy="raise the limit of open files (ulimit -n)",
             configured=connections,
         )
     return fitting

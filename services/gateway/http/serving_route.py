@@ -31,8 +31,8 @@ from services.gateway.settings import GatewaySettings
 from shared.client import InferenceClient
 from shared.errors import Cancelled, RequestTooLarge, RyzError, Unavailable
 from shared.identity import new_request_id
+from shared.telemetry.request_ids import bind_request
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline, Timelines
-from shared.telemetry.trace_context import trace_id
 from shared.web.limited_protocol import CONNECTION, INNER_TENANT
 
 DEADLINE_MARGIN_S = 2.0  # past the deadline of the generations, which is to come first
@@ -144,6 +144,14 @@ class ServingRoute(ABC):
         exchange = HttpExchange(scope, headers, receive, reply, shown_id, request_id)
         exchange.timeline = self.context.timelines.begin(request_id)
         exchange.timeline.mark("received", {"route": self.path})
+        with bind_request(request_id, headers.get(b"traceparent", b"").decode("latin-1")):
+            await self._serve(exchange)
+            exchange.timeline.mark("answered", {"status": reply.status, "tenant": exchange.tenant})
+            self._record(exchange, started_s)
+
+    async def _serve(self, exchange: HttpExchange) -> None:
+        """Serves the request, answers its errors, and gives back what it holds."""
+        reply = exchange.reply
         try:
             await self.serve_request(exchange)
         except ClientDisconnected:
@@ -162,8 +170,6 @@ class ServingRoute(ABC):
             self.context.held.free_units(exchange.tenant, exchange.held)
             # what its generations used is charged when their last frames come
             self.context.tokens.charge(exchange.tenant, -exchange.estimate)
-        exchange.timeline.mark("answered", {"status": reply.status, "tenant": exchange.tenant})
-        self._record(exchange, started_s)
 
     def admit(self, exchange: HttpExchange) -> None:
         """Finds the tenant of a request, and checks whether it may make one now.
@@ -238,12 +244,10 @@ class ServingRoute(ABC):
         if outcome.first_text_s:
             metrics.observe_first_token(self.path, outcome.first_text_s - started_s)
         if self.context.settings.request_log:
-            parent = exchange.headers.get(b"traceparent", b"").decode("latin-1")
             log.info(
                 "request",
                 request_id=exchange.request_id,
                 shown_id=exchange.shown_id,
-                trace_id=trace_id({"traceparent": parent})[:32],
                 tenant=exchange.tenant,
                 route=self.path,
                 status=reply.status,

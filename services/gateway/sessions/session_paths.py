@@ -9,7 +9,7 @@ from services.gateway.http.request_headers import request_ids
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.sessions.session_routes import PREFIX
 from shared.identity import new_request_id
-from shared.telemetry.logs import bind_request
+from shared.telemetry.request_ids import bind_request
 
 log = structlog.get_logger(__name__)
 

@@ -26,9 +26,12 @@ def fail_suspects(table: RequestTable, keys: set[str], why: str) -> None:
         request = generation.request
         if len(suspects) == 1 and request.crashes:
             log.error(
-                "request is poison", request_id=request.request_id, tenant=request.tenant, why=why,
+                "request is poison",
+                **generation.log_ids,
+                tenant=request.tenant,
+                why=why,
                 deaths=request.crashes + 1,
-            )  # fmt: skip
+            )
             error: GroupLost | Poison = Poison(
                 f"{request.crashes + 1} engines died while they computed request {request.request_id}, the "
                 "last one computed nothing else; it is not offered to another group. Do not send it again; "

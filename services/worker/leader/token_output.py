@@ -50,7 +50,7 @@ class TokenOutput:
                     continue  # forced tokens after a stop string
                 reason = choice.advance(advance.sampled, advance.finish_reason)
             except Exception:  # a bug in one request's text must not end the others
-                log.exception("no text from tokens", request_id=sequence.request_id)
+                log.exception("no text from tokens", **generation.log_ids)
                 table.fail_request(generation, Internal("the group could not make text of the tokens"))
                 continue
             if reason is not None:
@@ -84,7 +84,7 @@ class TokenOutput:
                 self._table.send_tokens(generation)
 
     def _fail_without_token(self, generation: Generation, why: str) -> None:
-        log.error("the model gave no token", request_id=generation.request.request_id, why=why)
+        log.error("the model gave no token", **generation.log_ids, why=why)
         self._metrics.failed_sequences.inc()
         self._table.fail_request(generation, Internal(f"the model gave no next token: {why}"))
 

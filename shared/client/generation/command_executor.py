@@ -13,6 +13,7 @@ from shared.client.settings import ClientSettings
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest, RequestTooLarge, RyzError, Unavailable
 from shared.messages import Cancel, Delivered, Resend, ResendReply
+from shared.telemetry.request_ids import log_ids
 
 MAX_REASON = 500  # characters of a cancel's; a longer `Cancel` might be refused
 log = structlog.get_logger(__name__)
@@ -66,7 +67,7 @@ class CommandExecutor:
             try:
                 await self.publish_request(stream, self._encode_attempt(stream, command))
             except Unavailable as error:
-                log.debug("not published again", request_id=stream.request_id, error=error.message)
+                log.debug("not published again", **_ids(stream), error=error.message)
             except RequestTooLarge as error:  # with its tokens so far it does not fit into a message
                 return stream.state.cancel(error.message, reason="too_large_to_resume")
         else:
@@ -111,11 +112,11 @@ class CommandExecutor:
             return
         lost, resume = attempts.interruptions[-1], command.resume
         if not attempts.refusals:
-            log.info("request offered to another group", request_id=stream.request_id,
+            log.info("request offered to another group", **_ids(stream),
                      attempt=command.attempt, from_seq=resume.next_seq if resume else 0,
                      lost_group=lost.group, reason=lost.reason)  # fmt: skip
         elif attempts.refusals == 1:
-            log.info("request waits for a group", request_id=stream.request_id, attempt=command.attempt,
+            log.info("request waits for a group", **_ids(stream), attempt=command.attempt,
                      lost_group=lost.group, why=attempts.refusal)  # fmt: skip
 
     @staticmethod
@@ -124,7 +125,7 @@ class CommandExecutor:
         attempts = stream.state.attempts
         lost = attempts.interruptions[-1] if attempts.interruptions else None
         if lost is not None and lost.accepted_at == now:
-            log.info("request goes on", request_id=stream.request_id, attempt=attempts.number,
+            log.info("request goes on", **_ids(stream), attempt=attempts.number,
                      group=stream.group, lost_group=lost.group,
                      waited_s=round(now - lost.lost_at, 3))  # fmt: skip
 
@@ -168,4 +169,9 @@ class CommandExecutor:
         try:
             await self._bus.publish(subjects.delivered(stream.group), encode(told))
         except RyzError as error:
-            log.debug("not told that an answer arrived", request_id=stream.request_id, error=error.message)
+            log.debug("not told that an answer arrived", **_ids(stream), error=error.message)
+
+
+def _ids(stream: GenerationStream) -> dict[str, str]:
+    """Names the request in a log line: the executor works for all requests of its client."""
+    return log_ids(stream.request_id, stream.headers)

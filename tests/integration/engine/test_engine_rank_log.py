@@ -12,25 +12,30 @@ import pytest
 
 from services.worker.rank_protocol.fork_messages import MAX_PACKET_BYTES, Fork, Forked, ForkServerReport
 from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
+from shared.telemetry.logs.log_schema import problems_of
 from tests.kits.engine.rank_options import rank_config
 
 ROOT = Path(__file__).resolve().parents[3]
 # a rank whose collectives fail with an unexpected exception
 BROKEN = """
-import sys
+import os, signal, sys, time
 from services.worker.engine.rank import fork_server, rank_process
-def fail(config): raise RuntimeError("the moon is wrong")
+def fail(config):
+    if os.environ["FAILS_BY"] == "signal":
+        os.kill(os.getpid(), signal.SIGSEGV)
+        time.sleep(60)
+    raise RuntimeError("the moon is wrong")
 rank_process.connect = fail
 sys.exit(fork_server.main())
 """
 CONFIG = rank_config(threads=1, collectives="shm")
 
 
-@pytest.mark.parametrize("form", ["json", "console"])
-def test_a_rank_that_fails_logs_its_trace_with_its_name(form: str) -> None:
+def fail_by(what: str, form: str, until_reports: int) -> tuple[int, bytes, str]:
+    """Lets a rank fail; returns its process id, what its leader got, and what was logged."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = os.environ | {
-        "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "FAILS_BY": what,
         "RYZ_INSTANCE_ID": "i1", "RYZ_GROUP": "g7", "RYZ_LOG_FORMAT": form,
     }  # fmt: skip
     process = subprocess.Popen(
@@ -48,14 +53,34 @@ def test_a_rank_that_fails_logs_its_trace_with_its_name(form: str) -> None:
         assert isinstance(forked, Forked)
         leader.sendall(pack_frame(FrameKind.CONFIG, CONFIG))
         told = leader.recv(65536)
+        for _ in range(until_reports):
+            ours.recv(MAX_PACKET_BYTES)
     _, text = process.communicate(timeout=60)
+    return forked.pid, told, text
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_rank_that_fails_logs_its_trace_with_its_name(form: str) -> None:
+    pid, told, text = fail_by("exception", form, 0)
     assert b"the moon is wrong" in told
     if form == "console":
         assert "a rank failed" in text
         assert "the moon is wrong" in text
         return
     (line,) = [json.loads(one) for one in text.splitlines()]
+    assert problems_of(line) == []
     assert line["exception"][0]["exc_value"] == "the moon is wrong"
     wanted = {"event": "a rank failed", "level": "error", "service": "worker", "role": "rank", "rank": 3,
-              "instance": "i1", "group": "g7", "pid": forked.pid}  # fmt: skip
+              "instance": "i1", "group": "g7", "pid": pid}  # fmt: skip
     assert wanted.items() <= line.items()
+
+
+def test_the_stack_of_a_rank_that_a_signal_ended_is_a_line() -> None:
+    pid, told, text = fail_by("signal", "json", 1)
+    assert told == b""
+    (line,) = [json.loads(one) for one in text.splitlines()]
+    assert problems_of(line) == []
+    wanted = {"event": "a rank was ended by a signal", "level": "error", "service": "worker", "role": "rank",
+              "rank": 3, "pid": pid, "signal": "SIGSEGV"}  # fmt: skip
+    assert wanted.items() <= line.items()
+    assert any("in fail" in frame for frame in line["stack"])

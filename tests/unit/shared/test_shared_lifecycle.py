@@ -16,7 +16,8 @@ import pytest
 from shared import subjects
 from shared.bus.memory import MemoryBus
 from shared.codec import decode, encode
-from shared.lifecycle import Service, settle_memory
+from shared.host.settled_memory import settle_memory
+from shared.lifecycle import Service
 from shared.messages import ServiceStatus, StatusQuery
 from shared.settings import CommonSettings
 

@@ -23,6 +23,7 @@ from shared.messages import (
     Tokens,
     Usage,
 )
+from shared.telemetry.request_ids import log_ids
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 
 
@@ -58,6 +59,7 @@ class Generation:
         ended: Whether its last frame was made.
         outside: Whether it came from an outside service, whose attempt numbers give it no precedence.
         timeline: When it passed the parts of the leader.
+        traceparent: Its trace context; empty without one.
         key: Its `request_key`.
     """
 
@@ -81,11 +83,17 @@ class Generation:
     ended: bool = False
     outside: bool = False
     timeline: RequestTimeline = UNRECORDED
+    traceparent: str = ""
     key: str = ""
 
     def __post_init__(self) -> None:
         self.key = request_key(self.request.tenant, self.request.request_id)
         self.next_seq = self.request.resume.next_seq if self.request.resume else 0
+
+    @property
+    def log_ids(self) -> dict[str, str]:
+        """The fields that name it in a log line."""
+        return log_ids(self.request.request_id, self.traceparent)
 
     @property
     def resumed(self) -> bool:

@@ -19,7 +19,7 @@ from typing import NoReturn
 import msgspec
 import structlog
 
-from services.worker.engine.rank.process import bind_to_parent, end_process, name_process
+from services.worker.engine.rank.process import CrashTrace, bind_to_parent, end_process, name_process
 from services.worker.engine.rank.rank_log import write_rank_lines
 from services.worker.rank_protocol.fork_messages import (
     MAX_DESCRIPTORS,
@@ -50,6 +50,7 @@ class ForkServer:
         self._sock = sock
         self._serve = serve
         self._children: dict[int, int] = {}  # process id -> the leader's number
+        self._traces: dict[int, tuple[int, CrashTrace]] = {}  # process id -> rank, its last words
         self._requests = msgspec.msgpack.Decoder(ForkServerRequest)
         self._reports = msgspec.msgpack.Encoder()
         self._woken, self._wake = os.pipe()
@@ -92,16 +93,17 @@ class ForkServer:
 
     def _fork(self, request: Fork, descriptors: list[int]) -> None:
         _check_threads()
-        own_pid = os.getpid()
+        own_pid, trace = os.getpid(), CrashTrace()
         pid = os.fork()
         if pid == 0:
-            self._become_rank(request, descriptors, own_pid)
+            self._become_rank(request, descriptors, own_pid, trace)
         self._children[pid] = request.child
+        self._traces[pid] = request.rank, trace
         for descriptor in descriptors:
             os.close(descriptor)
         self._report(Forked(request.child, pid))
 
-    def _become_rank(self, request: Fork, descriptors: list[int], parent: int) -> NoReturn:
+    def _become_rank(self, request: Fork, descriptors: list[int], parent: int, trace: CrashTrace) -> NoReturn:
         status = _CRASHED
         try:
             started = time.monotonic()
@@ -113,6 +115,9 @@ class ForkServer:
             if bind_to_parent(parent):
                 name_process(f"ryz-rank-{request.rank}")
                 write_rank_lines("rank", request.rank)
+                trace.enable()
+                for _, other in self._traces.values():
+                    other.close()
                 sock, *others = descriptors
                 numbered = dict(zip(request.numbers, others, strict=True))
                 status = self._serve(socket.socket(fileno=sock), started, numbered)
@@ -131,7 +136,18 @@ class ForkServer:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            self._report(Ended(self._children.pop(pid), os.waitstatus_to_exitcode(status)))
+            code = os.waitstatus_to_exitcode(status)
+            self._report(Ended(self._children.pop(pid), code))
+            self._log_trace(pid, code)
+
+    def _log_trace(self, pid: int, code: int) -> None:
+        rank, trace = self._traces.pop(pid)
+        stack = trace.take_lines()
+        if stack:
+            name = signal.Signals(-code).name if code < 0 else ""
+            log.error(
+                "a rank was ended by a signal", role="rank", rank=rank, pid=pid, signal=name, stack=stack
+            )
 
     def _report(self, report: ForkServerReport) -> None:
         try:
@@ -148,8 +164,9 @@ def _check_threads() -> None:
     count = len(list(Path("/proc/self/task").iterdir()))
     if count != 1:
         log.error(
-            f"the fork server of the ranks has {count} threads, and a fork would lose all but one of them; "
-            "set RYZ_RANK_START=spawn, which starts each rank as a process of its own"
+            "the fork server has several threads, of which a fork would lose all but one",
+            count=count,
+            remedy="set RYZ_RANK_START=spawn, which starts each rank as a process of its own",
         )
         end_process(1)
 

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import NoReturn
 
 import msgspec
+import structlog
 
 from services.worker.engine.rank.process import bind_to_parent, end_process, name_process
 from services.worker.engine.rank.rank_log import write_rank_lines
@@ -44,6 +45,7 @@ from services.worker.rank_protocol.rank_messages import (
     pack_frame,
 )
 
+log = structlog.get_logger(__name__)
 _CONNECT_S = 10.0
 _PAUSE_S = 1.0  # between two attempts to connect
 REFUSED = 2
@@ -77,6 +79,7 @@ def main(arguments: list[str]) -> int:
     except ModelError as error:
         return _refuse(str(error))
     name_process("ryz-join")
+    write_rank_lines("join")
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _stop)
     gc.freeze()
@@ -88,18 +91,19 @@ def _join_until_refused(address: tuple[str, int], token: str, options: argparse.
     while True:
         try:
             with connect(address, token) as sock:
-                print(f"joined the leader at {options.join}", file=sys.stderr, flush=True)
+                log.info("joined the leader", leader=options.join)
                 told = False
                 code = _run_rank(sock, options)
-            print(f"the leader at {options.join} is gone, or gave this rank up", file=sys.stderr, flush=True)
+            log.warning("the leader is gone, or gave this rank up", leader=options.join)
             if code == REFUSED:
                 return code  # the rank has said why
         except JoinError as error:
-            return _refuse(f"the leader at {options.join} refuses this rank: {error}")
+            log.error("the leader refuses this rank", leader=options.join, why=str(error))
+            return REFUSED
         except OSError as error:
             if not told:
                 told = True
-                print(f"no leader at {options.join} yet ({error}); trying on", file=sys.stderr, flush=True)
+                log.warning("no leader yet", leader=options.join, error=str(error), remedy="it is tried on")
         if options.once:
             return 1
         time.sleep(_PAUSE_S)

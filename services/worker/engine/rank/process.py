@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from typing import NoReturn
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_TIMERSLACK = 29
+_MAX_TRACE_BYTES = 8192
 
 
 def bind_to_parent(parent_pid: int) -> bool:
@@ -51,6 +53,36 @@ def name_process(name: str) -> None:
     """Sets the name that `ps` and `top` show, at most 15 characters; Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode("ascii"))
+
+
+class CrashTrace:
+    """Memory in which a process leaves the stacks of its threads when a fatal signal ends it.
+
+    A parent makes it, the child enables it after the fork, and the parent reads it when the child has ended:
+    what Python's faulthandler would print becomes a log line. Linux only; elsewhere it stays empty.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("ryz-crash", os.MFD_CLOEXEC) if sys.platform == "linux" else -1
+
+    def enable(self) -> None:
+        """Makes this process write its stacks here: at SIGSEGV, SIGFPE, SIGABRT, SIGBUS and SIGILL."""
+        if self._fd >= 0:
+            faulthandler.enable(file=self._fd, all_threads=True)
+
+    def take_lines(self) -> list[str]:
+        """Returns what was written, a line for each frame, and frees the memory."""
+        if self._fd < 0:
+            return []
+        data = os.pread(self._fd, _MAX_TRACE_BYTES, 0)
+        self.close()
+        return [line.strip() for line in data.decode(errors="replace").splitlines() if line.strip()]
+
+    def close(self) -> None:
+        """Frees the memory in this process."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def end_process(status: int) -> NoReturn:

@@ -19,6 +19,7 @@ from shared.bus.subject import check_subject
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import GenerateRequest, Work
 from shared.subjects import HEADER_TIMEOUT
+from shared.telemetry.request_ids import TRACE_PARENT, bind_request
 
 _MILLISECONDS = re.compile(r"-?[0-9]{1,15}")  # negative: the deadline has passed
 
@@ -85,7 +86,8 @@ class Intake:
                 self._table.publisher.send_untracked(work.reply_to, failed_frame(bare, error, 0))
             return
         if not self._is_known(request, work):
-            self._take_request(request, work, message.headers)
+            with bind_request(request.request_id, message.headers.get(TRACE_PARENT, "")):
+                self._take_request(request, work, message.headers)
 
     def _is_known(self, request: GenerateRequest, work: Work) -> bool:
         """Sends frames again if this attempt is known; drops an older attempt.
@@ -130,6 +132,7 @@ class Intake:
             last_flush_at=now,
             outside=work.outside,
             timeline=self._timelines.begin(request.request_id, request.attempt),
+            traceparent=headers.get(TRACE_PARENT, ""),
         )
         generation.timeline.mark("taken", {"group": work.route.group})
         table.open_request(generation)

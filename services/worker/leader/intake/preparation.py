@@ -133,7 +133,7 @@ class Preparation:
         self._context.metrics.kv_sources.labels(kv or "unknown").inc()
         generation.timeline.mark("queued", {"kv": kv, "prompt_tokens": generation.prompt_tokens})
         self._send_accepted(generation, route, generation.session_turns, kv)
-        self._log.debug("prompt taken", request_id=generation.request.request_id, route=route.reason, kv=kv)
+        self._log.debug("prompt taken", reason=route.reason, kv=kv)
         self._kv_tier.begin_generation(generation)  # first: the request may end when it starts
         self._table.start_request(generation)
 
@@ -157,6 +157,6 @@ class Preparation:
 
     def _fail_request(self, generation: Generation, error: Exception) -> None:
         if not isinstance(error, RyzError):
-            log.error("request failed", request_id=generation.request.request_id, exc_info=error)
+            log.error("request failed", exc_info=error)
             error = Internal("the group could not prepare the request; its log says why")
         self._table.fail_request(generation, error)

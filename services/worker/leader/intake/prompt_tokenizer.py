@@ -130,7 +130,7 @@ class PromptTokenizer:
         try:
             return self._tokens(request, turn, form, INLINE_TEMPLATE_S)
         except TemplateOverran:
-            log.warning("the chat template is slow", request_id=request.request_id)
+            log.warning("the chat template is slow")
             return None
         finally:
             took = self._clock() - began

@@ -16,8 +16,9 @@ from shared.errors import Unavailable
 from shared.lifecycle import Service
 from shared.redact import redact
 from shared.settings import CommonSettings
-from shared.telemetry.logs import bind_request, configure_logging
+from shared.telemetry.logs.log_setup import configure_logging
 from shared.telemetry.metrics import BusCollector, ClientCollector
+from shared.telemetry.request_ids import bind_request
 from shared.telemetry.trace_context import carry, extract, inject, trace_id
 from shared.telemetry.traces import tracer, tracer_provider
 
@@ -36,7 +37,7 @@ def restore_logging() -> Iterator[None]:
 
 def test_json_lines_name_service_instance_request_and_trace(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(CommonSettings(instance_id="i1"), "demo")
-    with bind_request("r-1", "0af7"):
+    with bind_request("r-1", PARENT):
         structlog.get_logger("a").info("hello", n=1)
         logging.getLogger("library").warning("from %s", "outside")
     structlog.get_logger("a").debug("too fine")
@@ -45,7 +46,7 @@ def test_json_lines_name_service_instance_request_and_trace(capsys: pytest.Captu
     assert theirs["event"] == "from outside"
     for line in (ours, theirs):
         assert (line["service"], line["instance"]) == ("demo", "i1")
-        assert (line["request_id"], line["trace_id"]) == ("r-1", "0af7")
+        assert (line["request_id"], line["trace_id"]) == ("r-1", PARENT[3:35])
 
 
 def test_warnings_are_lines_too(capsys: pytest.CaptureFixture[str]) -> None:

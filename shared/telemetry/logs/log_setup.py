@@ -1,36 +1,46 @@
 """Log lines in JSON or for the console, with service, instance, and the current request and trace.
 
-`bind_request` sets the ids of request and trace for the running task and the tasks that it starts. Services
-use `configure_logging`; processes without settings, such as ranks, use `write_lines`.
+`bind_request` (`request_ids.py`) names the request of the running task. Services use `configure_logging`;
+processes without settings, such as ranks, use `write_lines`.
 """
 
-import contextlib
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
+
+from shared.telemetry.logs.log_limits import BURST, LogLimiter
+from shared.telemetry.logs.log_lines import MAX_FRAMES, render_line
+from shared.telemetry.request_ids import add_request
 
 if TYPE_CHECKING:  # ranks do not need it, and its import takes long
     from shared.settings import CommonSettings
 
 
-def configure_logging(settings: "CommonSettings", service: str) -> None:
-    """Sets up logging for a service as its settings say."""
+def configure_logging(settings: "CommonSettings", service: str) -> LogLimiter:
+    """Sets up logging for a service as its settings say; returns what limits and counts its lines."""
     names = {"service": service, "instance": settings.instance_id}
-    write_lines(names, level=settings.log_level, form=settings.log_format)
+    return write_lines(names, level=settings.log_level, form=settings.log_format, burst=settings.log_burst)
 
 
-def write_lines(names: Mapping[str, str | int], *, level: str = "info", form: str = "json") -> None:
+def write_lines(
+    names: Mapping[str, str | int], *, level: str = "info", form: str = "json", burst: int = BURST
+) -> LogLimiter:
     """Sets up logging of this process to stderr, with the standard library's loggers and warnings.
 
     Args:
         names: Fields of each line.
         level: The lowest level to log: `debug`, `info`, `warning` or `error`.
         form: `json` or `console`.
+        burst: Lines of one kind in an interval; 0: all.
+
+    Returns:
+        What limits and counts the lines.
     """
     least = getattr(logging, level.upper(), logging.INFO)
+    limiter = LogLimiter(burst)
 
     def add_names(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         for key, value in names.items():
@@ -38,7 +48,7 @@ def write_lines(names: Mapping[str, str | int], *, level: str = "info", form: st
         return event
 
     before: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
+        add_request,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         add_names,
@@ -46,8 +56,8 @@ def write_lines(names: Mapping[str, str | int], *, level: str = "info", form: st
     last: list[structlog.typing.Processor]
     if form == "json":
         # traces leave out local variables, which contain prompts, keys and passwords
-        tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-        last = [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
+        tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=MAX_FRAMES)
+        last = [structlog.processors.ExceptionRenderer(tracebacks), render_line]
     else:
         last = [
             structlog.dev.ConsoleRenderer(
@@ -55,12 +65,13 @@ def write_lines(names: Mapping[str, str | int], *, level: str = "info", form: st
             )
         ]
     structlog.configure(
-        processors=[*before, *last],
+        processors=[limiter, *before, *last],
         wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(limiter.filter)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=before,
@@ -71,11 +82,4 @@ def write_lines(names: Mapping[str, str | int], *, level: str = "info", form: st
     root.handlers[:] = [handler]
     root.setLevel(max(least, logging.INFO))
     logging.captureWarnings(True)
-
-
-@contextlib.contextmanager
-def bind_request(request_id: str, trace_id: str = "") -> Iterator[None]:
-    """Adds the ids of a request and its trace to the log lines inside the block."""
-    values = {"request_id": request_id} | ({"trace_id": trace_id} if trace_id else {})
-    with structlog.contextvars.bound_contextvars(**values):
-        yield
+    return limiter
