@@ -56,6 +56,7 @@ from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
 from services.worker.model import Model
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
+from services.worker.rank_metrics import RankCollector
 from services.worker.rank_protocol.plan import Engine
 from shared.bus.api import Bus
 from shared.bus.endpoint import Endpoint
@@ -161,6 +162,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     )
     ports.registry.register(LoadCollector(table))
     ports.registry.register(RatesCollector(kv_tier))
+    ports.registry.register(RankCollector(engine.step_log, ports.engine.status))
     parts = LeaderParts(
         orchestrator=orchestrator,
         engine=engine,
