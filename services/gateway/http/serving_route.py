@@ -145,11 +145,11 @@ class ServingRoute(ABC):
         exchange.timeline = self.context.timelines.begin(request_id)
         exchange.timeline.mark("received", {"route": self.path})
         with bind_request(request_id, headers.get(b"traceparent", b"").decode("latin-1")):
-            await self._serve(exchange)
+            await self._serve_whole(exchange)
             exchange.timeline.mark("answered", {"status": reply.status, "tenant": exchange.tenant})
             self._record(exchange, started_s)
 
-    async def _serve(self, exchange: HttpExchange) -> None:
+    async def _serve_whole(self, exchange: HttpExchange) -> None:
         """Serves the request, answers its errors, and gives back what it holds."""
         reply = exchange.reply
         try:
