@@ -10,6 +10,8 @@ from cli.command_options import with_options
 from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.text import Text
 
     from cli.logs.log_lines import LogLine
@@ -39,6 +41,10 @@ class LogOptions:
         False
     )
     as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they were written.")] = False
+    source: Annotated[
+        str,
+        typer.Option("--from", help="A file with lines, or - for a pipe, such as of `docker compose logs`."),
+    ] = ""
     state_dir: Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")] = DEFAULT_DIR
 
 
@@ -49,16 +55,20 @@ def logs(options: LogOptions) -> None:
     Examples:
         ryz logs --level warning --since 10m
         ryz logs --request chatcmpl-4f1c --follow
+        docker compose logs --no-color | ryz logs --from - --level warning
     """
     import time  # noqa: PLC0415 (keeps `ryz --help` quick)
     from itertools import chain  # noqa: PLC0415
 
-    from cli.console import fail, out  # noqa: PLC0415
+    from cli.console import fail  # noqa: PLC0415
     from cli.logs.log_files import LogFiles  # noqa: PLC0415
     from cli.logs.log_times import parse_since  # noqa: PLC0415
     from cli.stack.state import StateDir  # noqa: PLC0415
 
     from_s = parse_since(options.since, time.time())
+    if options.source:
+        _show_piped(options, from_s)
+        return
     place = StateDir(options.state_dir)
     with LogFiles(place.logs, older=options.before) as files:
         if not files.services:
@@ -69,13 +79,31 @@ def logs(options: LogOptions) -> None:
         lines = files.past()
         if options.follow:
             lines = chain(lines, files.follow(lambda: time.sleep(LOOK_S)))
-        for line in lines:
-            if not _wanted(line, options, from_s):
-                continue
-            if options.as_json:
-                print(line.raw, flush=options.follow)
-            else:
-                out.print(_shown(line), soft_wrap=True)
+        _show(lines, options, from_s)
+
+
+def _show_piped(options: LogOptions, from_s: float) -> None:
+    """Shows lines of a pipe: sorted by time, or as they come with `--follow`."""
+    from cli.console import fail  # noqa: PLC0415
+    from cli.logs.piped_lines import piped_lines  # noqa: PLC0415
+
+    try:
+        lines = piped_lines(options.source)
+        _show(lines if options.follow else sorted(lines, key=lambda line: line.time_s), options, from_s)
+    except OSError as error:
+        fail(f"`--from {options.source}`: {error.strerror}", exit_code=2)
+
+
+def _show(lines: "Iterable[LogLine]", options: LogOptions, from_s: float) -> None:
+    from cli.console import out  # noqa: PLC0415
+
+    for line in lines:
+        if not _wanted(line, options, from_s):
+            continue
+        if options.as_json:
+            print(line.raw, flush=options.follow)
+        else:
+            out.print(_shown(line), soft_wrap=True)
 
 
 def _wanted(line: "LogLine", options: LogOptions, from_s: float) -> bool:

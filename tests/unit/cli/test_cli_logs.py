@@ -142,3 +142,24 @@ def test_spans() -> None:
         92_800,
         13_600,
     ]
+
+
+def test_lines_of_a_pipe_are_merged_by_time_under_the_names_of_their_containers() -> None:
+    piped = (
+        f"worker-g0_1  | {ours(2, 'two', request_id='ada-1', level='warning')}"
+        f"\x1b[36mgateway_1    |\x1b[0m {ours(1, 'one', request_id='ada-1')}"
+        f"nats_1       | something | else\n"
+        f"{ours(3, 'three')}"
+        "gateway_1    | \n"
+    )
+    shown = CliRunner().invoke(app, ["logs", "--from", "-"], input=piped)
+    assert shown.exit_code == 0, shown.output
+    told = [line.split()[2:4] for line in shown.output.splitlines()]
+    assert told == [["nats_1", "something"], ["gateway_1", "one"], ["worker-g0_1", "two"], ["x", "three"]]
+    one = CliRunner().invoke(
+        app, ["logs", "--from", "-", "--request", "ada", "--level", "warning"], input=piped
+    )
+    assert [line.split()[3] for line in one.output.splitlines()] == ["two"]
+    none = CliRunner().invoke(app, ["logs", "--from", "/no/such/file"])
+    assert isinstance(none.exception, CommandError)
+    assert (none.exception.exit_code, "No such file" in str(none.exception)) == (2, True)

@@ -15,7 +15,7 @@ from shared.bus.accounts import ACCOUNTS as BUS
 from shared.redis_accounts import ACCOUNTS as REDIS
 
 SCRIPT = Path(configure.__file__)
-OURS = {one.password_variable for one in BUS.values()} | {one.password_variable for one in REDIS.values()}
+OURS = {one.password_variable for one in (*BUS.values(), *REDIS.values())} | {"RYZ_GRAFANA_PASSWORD"}
 OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
 
@@ -139,6 +139,11 @@ def test_images_are_pinned_and_renewed(tmp_path: Path, script: str) -> None:
         "RYZ_REDIS_IMAGE": f"redis:7-alpine@{NEW}",
         "RYZ_NATS_IMAGE": f"nats:2.12-alpine@{NEW}",
         "RYZ_PYTHON_IMAGE": f"python:3.11-slim@{NEW}",
+        "RYZ_PROMETHEUS_IMAGE": f"prom/prometheus:v3.4.0@{NEW}",
+        "RYZ_COLLECTOR_IMAGE": f"otel/opentelemetry-collector-contrib:0.123.0@{NEW}",
+        "RYZ_LOKI_IMAGE": f"grafana/loki:3.5.1@{NEW}",
+        "RYZ_JAEGER_IMAGE": f"jaegertracing/jaeger:2.12.0@{NEW}",
+        "RYZ_GRAFANA_IMAGE": f"grafana/grafana:12.0.1@{NEW}",
         "RYZ_NATS_CLI_PASSWORD": "mine",
     }
     assert "redis:7-alpine" in (tmp_path / "calls").read_text()

@@ -30,8 +30,13 @@ def test_only_its_clients_share_a_network_with_a_store() -> None:
     assert members("kv") == {"redis-kv", "kvstate", *WORKERS}
     assert members("bus") == {"nats", "router", "kvstate", "gateway", "ryz", *WORKERS}
     assert members("edge") == {"gateway", "ryz", "model"}
+    assert members("watch") == {"router", "kvstate", "gateway", *WORKERS, "prometheus", "collector"}
+    assert members("telemetry") == {"prometheus", "collector", "loki", "jaeger", "grafana"}
+    assert members("logs") == {"log-collector", "loki"}
+    assert members("boards") == {"grafana"}
     assert members("default") == set(), "a service without `networks` joins a network with all the others"
-    assert all(COMPOSE["networks"][name]["internal"] is True for name in ("store", "kv", "bus"))
+    inner = [name for name, network in COMPOSE["networks"].items() if network.get("internal") is True]
+    assert set(inner) == {"store", "kv", "bus", "watch", "telemetry", "logs"}
 
 
 def test_an_address_of_the_network_wants_keys() -> None:
@@ -66,8 +71,9 @@ def test_only_sessions_and_batches_are_persistent_and_only_where_asked() -> None
     assert more["services"]["redis-data"]["network_mode"] == "none"
 
 
-def test_nothing_is_published_but_the_gateway_on_loopback() -> None:
-    assert [name for name, service in SERVICES.items() if "ports" in service] == ["gateway"]
+def test_nothing_is_published_but_the_gateway_and_the_boards_on_loopback() -> None:
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["gateway", "grafana"]
+    assert SERVICES["grafana"]["ports"] == ["127.0.0.1:${RYZ_GRAFANA_PORT:-3000}:3000"]
     assert SERVICES["gateway"]["ports"] == ["${RYZ_HTTP_BIND:-127.0.0.1}:${RYZ_HTTP_PORT:-8000}:8000"]
 
 
@@ -98,7 +104,7 @@ def test_a_service_gets_no_password_but_its_own() -> None:
             continue
         own = {"ryz": "CLI"}.get(name, name.partition("-")[0].upper())
         found = set(re.findall(r"\$\{(RYZ_\w+_PASSWORD)", str(service)))
-        assert found <= {f"RYZ_NATS_{own}_PASSWORD", f"RYZ_REDIS_{own}_PASSWORD"}, name
+        assert found <= {f"RYZ_NATS_{own}_PASSWORD", f"RYZ_REDIS_{own}_PASSWORD", f"RYZ_{own}_PASSWORD"}, name
     assert not any("_NATS_" in str(SERVICES[name]) for name in STORES)
     assert "WORKER" not in str(SERVICES["redis"]), "workers have no user where sessions are"
 
@@ -155,7 +161,9 @@ def test_every_container_is_hardened(name: str) -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["user"] == "10001:10001"
+    # Prometheus has its image's own user; Docker's files of logs belong to root, who has no capability here
+    others = {"prometheus": "65534:65534", "log-collector": "0:0"}
+    assert service["user"] == others.get(name, "10001:10001")
     assert service["pids_limit"]
     assert service["mem_limit"]
     assert "privileged" not in service
