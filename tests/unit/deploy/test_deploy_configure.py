@@ -15,7 +15,8 @@ from shared.bus.accounts import ACCOUNTS as BUS
 from shared.redis_accounts import ACCOUNTS as REDIS
 
 SCRIPT = Path(configure.__file__)
-OURS = {one.password_variable for one in (*BUS.values(), *REDIS.values())} | {"RYZ_GRAFANA_PASSWORD"}
+OURS = {one.password_variable for one in BUS.values()} | {one.password_variable for one in REDIS.values()}
+OURS.add("RYZ_GRAFANA_PASSWORD")
 OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
 
