@@ -14,23 +14,32 @@ import msgspec
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager
 from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame, shared_bytes
 from tests.kits.engine.rank_options import rank_config
+from tests.kits.engine.shared_fork_server import sharing
 
 COMMAND = (sys.executable, "-m", "tests.kits.engine.collectives_rank")
+FORK_SERVER = (sys.executable, "-m", "tests.kits.engine.collectives_fork_server")
 TIMEOUT_S = 3.0
 
 
 @contextmanager
-def ranks_outcomes(backend: Any, world: int, **fields: Any) -> Iterator[list[dict[str, Any]]]:
+def ranks_outcomes(
+    backend: Any, world: int, *, device: str = "cpu", **fields: Any
+) -> Iterator[list[dict[str, Any]]]:
     """Runs the checks and yields the outcomes of each rank, rank 0 first.
 
     Args:
         backend: Name of the backend; for `gloo-tcp` the rendezvous is a port.
         world: Number of ranks.
+        device: Ranks on `cpu` are forked, those on `cuda` are processes of their own.
         fields: As for `rank_config`.
     """
     backend, _, over = backend.partition("-")
-    manager = ProcessGroupManager(COMMAND)
     with ExitStack() as stack:
+        if device == "cpu":
+            stack.enter_context(sharing(FORK_SERVER))
+            manager = ProcessGroupManager(start="fork")
+        else:
+            manager = ProcessGroupManager(COMMAND)
         shared = os.memfd_create("test")
         stack.callback(os.close, shared)
         os.ftruncate(shared, shared_bytes(world))
@@ -50,6 +59,7 @@ def ranks_outcomes(backend: Any, world: int, **fields: Any) -> Iterator[list[dic
             store_fd=meeting,
             store_host=host,
             store_port=port,
+            device=device,
             **fields,
         )
         ranks = manager.spawn_ranks(world, 1, [shared, meeting])

@@ -1,4 +1,7 @@
-"""One rank of the collectives' contract tests: `python -m tests.kits.engine.collectives_rank FD PID`.
+"""One rank of the collectives' contract tests.
+
+It is forked by `collectives_fork_server.py`; on GPUs it is a process of its own,
+`python -m tests.kits.engine.collectives_rank FD PID`.
 
 It runs every check of the contract in the same order as its peers and sends the pickled outcomes to the test.
 """
@@ -7,7 +10,7 @@ import pickle
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -109,14 +112,21 @@ CHECKS: tuple[Callable[[Collectives], Any], ...] = (
 )  # fmt: skip
 
 
-def main() -> None:
-    with socket.socket(fileno=int(sys.argv[1])) as sock:
+def run_checks(sock: socket.socket, descriptors: Mapping[int, int]) -> None:
+    """Reads the config, runs the checks and sends the outcomes.
+
+    Args:
+        sock: Connected to the test.
+        descriptors: This process's numbers of descriptors, by their numbers in the test.
+    """
+    with sock:
         reader, config = FrameReader(), None
         while config is None:
             for _, body in reader.feed(sock.recv(65536)):
                 config = msgspec.msgpack.decode(body, type=RankConfig)
+        shared, store = (descriptors.get(fd, fd) for fd in (config.shared_fd, config.store_fd))
         torch.set_num_threads(1)
-        collectives = connect(config)
+        collectives = connect(msgspec.structs.replace(config, shared_fd=shared, store_fd=store))
         collectives.timeout_s = config.run.collective_timeout_s
         # with NCCL, `_hang` would end the process: its watchdog thread aborts after the timeout
         checks = CHECKS[:-1] if config.run.collectives == "nccl" else CHECKS
@@ -127,4 +137,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_checks(socket.socket(fileno=int(sys.argv[1])), {})
