@@ -34,7 +34,7 @@ help: ## list the targets
 
 install: $(VENV)/.installed $(VENV)/.kernels ## make .venv, install what serving needs, compile the kernels (at once when nothing changed)
 
-dev: $(VENV)/.installed-dev $(VENV)/.kernels ## the same with the tools for tests and checks
+dev: $(VENV)/.installed-dev $(VENV)/.kernels $(VENV)/.prometheus ## the same with the tools for tests and checks
 
 serve: install ## install, then start the whole stack on this machine (Ctrl-C ends it)
 	@exec $(BIN)/ryz up $(ARGS)
@@ -120,6 +120,10 @@ $(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python
 	@$(BIN)/python deploy/install_torch.py "$(TORCH_INDEX)"
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[worker,local,dev]'
 	@touch $(VENV)/.installed $@
+
+# Debian's package, unpacked: needs no root; without it, tests of alerts and boards say so and are skipped
+$(VENV)/.prometheus: tools/debian/prometheus.py | $(BIN)/python
+	@$(BIN)/python -m tools.debian.prometheus && touch $@ || true
 
 # without a compiler, one is fetched from PyPI for the time being; without a network, ranks serve with the plain path
 $(VENV)/.kernels: $(NATIVE)/build.py $(wildcard $(NATIVE)/src/*) | $(BIN)/python

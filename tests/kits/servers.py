@@ -61,22 +61,28 @@ class ServerProcess:
         command: Program and arguments.
         port: Port that the server listens on.
         env: Variables added to this process's environment.
+        output: File for what it prints; None: that is not kept.
     """
 
-    def __init__(self, command: list[str], port: int, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        port: int,
+        env: Mapping[str, str] | None = None,
+        output: Path | None = None,
+    ) -> None:
         self.command = command
         self.port = port
         self.env = env or {}
+        self.output = output or Path(os.devnull)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Starts the server and waits until it accepts connections."""
-        self.process = subprocess.Popen(
-            self.command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **self.env},
-        )
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                self.command, stdout=output, stderr=output, env={**os.environ, **self.env}
+            )
         give_up = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < give_up:
             if self.process.poll() is not None:
@@ -87,7 +93,8 @@ class ServerProcess:
             except OSError:
                 time.sleep(0.02)
         self.stop()
-        raise RuntimeError(f"{self.command[0]} did not come up on port {self.port}")
+        said = self.output.read_text()[-2000:] if self.output.is_file() else ""
+        raise RuntimeError(f"{self.command[0]} did not come up on port {self.port} {said}")
 
     def stop(self, *, kill: bool = False) -> None:
         """Stops the server with SIGTERM, or with SIGKILL if `kill` is set."""

@@ -1,0 +1,1 @@
+"""Real Prometheus servers for tests: on live services, and on recorded scrapes."""
