@@ -129,7 +129,7 @@ class _TimedOp:
         """Run and time one op."""
         began = time.perf_counter()
         self._kernels.run_program(
-            self._threads, None, self._ops, len(self._ops), self._batch, self._clock.ctypes.data, None
+            self._threads, None, self._ops, len(self._ops), self._batch, self._clock.ctypes.data, None, None
         )
         self._seconds.append(time.perf_counter() - began)
 

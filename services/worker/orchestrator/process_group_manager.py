@@ -44,7 +44,7 @@ class RankProcess:
         sock: For configs, plans and results.
         kv_sock: For KV blocks; None: it has no store.
         kv_fd: Number of the rank's end of `kv_sock`, as the leader names it.
-        life_sock: Nothing is sent on it. It ends when the rank dies, before the kernel has freed the memory.
+        life_sock: It ends when the rank dies, before the kernel has freed the memory; for clock pings too.
         life_fd: Number of the rank's end of `life_sock`.
     """
 

@@ -21,6 +21,7 @@ from services.worker.orchestrator.remote_ranks import RemoteRankListener
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.orchestrator.running_steps import RunningSteps, fail_future
 from services.worker.orchestrator.step_limit import StepLimit
+from services.worker.orchestrator.tracing.rank_tracing import RankTracing
 from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, StepPlan, StepResult, engine_error
@@ -39,6 +40,9 @@ class RankEngine:
     Args:
         options: How the model is run.
         processes: Starts the ranks, for tests; None: as in the options.
+
+    Attributes:
+        tracing: Clocks and recordings of the ranks.
     """
 
     def __init__(self, options: RankEngineOptions, processes: ProcessGroupManager | None = None) -> None:
@@ -54,6 +58,7 @@ class RankEngine:
         )
         self._links: list[RankLink] = []
         self._blocks = RankBlocks(self._on_kv_end)
+        self.tracing = RankTracing()
         self._ready: dict[int, RankReady] = {}
         self._starting: asyncio.Future[None] | None = None
         self._failure: Failure | None = _NEW
@@ -88,6 +93,7 @@ class RankEngine:
                 self._close()
         first = self._ready[0]
         self._steps.health = self._watch()
+        self.tracing.attach(self._links, self._resources.times)
         return EngineInfo(
             num_blocks=first.num_blocks,
             vocab_size=first.vocab_size,
@@ -156,6 +162,7 @@ class RankEngine:
         for link in self._links:
             link.close()
         self._links = []
+        self.tracing.detach()
         self._blocks.detach_ranks(engine_error(self._failure or _STOPPED))
         await self._processes.stop_ranks(0.0 if at_once else self._options.stop_timeout_s)
         self._steps.health = self._watch_nothing()
@@ -230,6 +237,8 @@ class RankEngine:
             all_ready = len(self._ready) == self._run.tensor_parallel
             if all_ready and self._starting is not None and not self._starting.done():
                 self._starting.set_result(None)
+        elif kind in {FrameKind.PONG, FrameKind.TRACED}:
+            self.tracing.on_frame(process.rank, kind, body)
         elif len(self._steps):  # else the engine failed a moment ago
             self._steps.finish_oldest(self._result.decode(body))
 

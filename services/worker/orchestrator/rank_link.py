@@ -44,7 +44,7 @@ class RankLink:
         self._open = True
         self._loop.add_reader(self._sock, self._read)
         if self._life is not None:
-            self._loop.add_reader(self._life, self._dead)
+            self._loop.add_reader(self._life, self._read_life)
 
     def send_frame(self, frame: bytes) -> None:
         """Send or queue a frame; a link that has ended drops it."""
@@ -78,7 +78,19 @@ class RankLink:
         self.close()
         self._on_end(self.rank, reason)
 
-    def _dead(self) -> None:
+    def _read_life(self) -> None:
+        """End the link when the life socket has ended; an answer to a ping that came too late is dropped."""
+        assert self._life is not None
+        try:
+            late = self._life.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            late = b""
+        if not late:
+            self._end_dead()
+
+    def _end_dead(self) -> None:
         """Read what the ended process has sent, which may give the reason, and end the link."""
         while self._open and self._read():
             pass

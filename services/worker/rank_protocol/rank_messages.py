@@ -39,6 +39,10 @@ class FrameKind(IntEnum):
     FETCHED = 10  # rank, on its KV socket: Fetched
     STORED = 11  # rank, on its KV socket: Stored
     MASKS = 12  # leader, to rank 0: StepMasks
+    PING = 13  # leader, to a rank of another host: Ping
+    PONG = 14  # such a rank: Pong
+    TRACE = 15  # leader: TraceOrder
+    TRACED = 16  # rank: TracePiece
 
 
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,7 +60,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         store_host: Host of that socket.
         store_port: Its port.
         kv_fd: This rank's KV socket (`kv_messages.py`).
-        life_fd: A socket on which nothing is sent; it closes when the rank ends.
+        life_fd: A socket that closes when the rank ends; on it the rank answers pings of its clock.
         kv_store: Where KV blocks go; None: nowhere.
     """
 

@@ -9,7 +9,7 @@ Times are nanoseconds of the host's monotonic clock, which all processes of a ho
 
 import struct
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import NamedTuple
 
 SLOTS = 2048  # steps of a rank that are kept
@@ -29,6 +29,7 @@ HEADER_BYTES = 256
 _HEADER_WORDS = HEADER_BYTES // _WORD
 REGION_BYTES = HEADER_BYTES + SLOTS * SLOT_BYTES  # of one rank
 _REGION_WORDS = REGION_BYTES // _WORD
+_NUMBERS = _BUCKETS + len(STEP_BUCKETS_S) + 1 - _STEPS
 _BOUNDS_NS = tuple(round(bound * 1e9) for bound in STEP_BUCKETS_S)
 
 if _SLOT.size > SLOT_BYTES or _BUCKETS + len(STEP_BUCKETS_S) + 1 > _HEADER_WORDS:
@@ -86,6 +87,10 @@ class RankTotals(NamedTuple):
     idle_ns: int
     buckets: tuple[int, ...]
 
+    def flat(self) -> list[int]:
+        """Return all numbers, one after another."""
+        return [self.steps, self.step_ns, *self.parts, self.idle_ns, *self.buckets]
+
 
 class RunningStep(NamedTuple):
     """The step that a rank computes now, and since when."""
@@ -137,10 +142,9 @@ class StepTimesWriter:
         self._words[first] = mark
         self._words[_RUNNING] = 0
 
-    def write_totals(self, totals: RankTotals) -> None:
-        """Replaces the counters, by those that another host's rank sent."""
-        counted = (totals.steps, totals.step_ns, *totals.parts, totals.idle_ns, *totals.buckets)
-        for place, value in enumerate(counted, _STEPS):
+    def write_totals(self, numbers: Sequence[int]) -> None:
+        """Replaces the counters by `RankTotals.flat` of a rank of another host."""
+        for place, value in enumerate(numbers[:_NUMBERS], _STEPS):
             self._words[place] = value
 
 
@@ -150,21 +154,21 @@ class StepTimes:
     Args:
         page: Of `times_bytes(world)` bytes.
         world: Number of ranks.
-        clock_errors_ns: Of ranks on other hosts, see `RankStep`; it may change.
+
+    Attributes:
+        clock_errors_ns: Of ranks on other hosts, see `RankStep`.
 
     Raises:
         ValueError: The page has another size.
     """
 
-    def __init__(
-        self, page: memoryview, world: int, clock_errors_ns: Mapping[int, int] | None = None
-    ) -> None:
+    def __init__(self, page: memoryview, world: int) -> None:
         if page.nbytes < times_bytes(world):
             raise ValueError(f"a step times page of {page.nbytes} bytes is too small for {world} ranks")
         self.world = world
         self._page = page
         self._words = page.cast("q")
-        self._errors = {} if clock_errors_ns is None else clock_errors_ns
+        self.clock_errors_ns: dict[int, int] = {}
 
     def read_step(self, rank: int, step_id: int) -> RankStep | None:
         """Return a rank's record of a step; None if the rank has not done it, or has written over it."""
@@ -176,7 +180,7 @@ class StepTimes:
         _, begin_ns, end_ns, *parts, idle_ns, last = _SLOT.unpack_from(self._page, at)
         if last != mark or self._words[first] != mark:
             return None  # overtaken
-        error_ns = self._errors.get(rank, 0)
+        error_ns = self.clock_errors_ns.get(rank, 0)
         return RankStep(rank, begin_ns, end_ns, PartsOfStep(*parts), idle_ns, error_ns)
 
     def read_step_of_all(self, step_id: int) -> list[RankStep]:
@@ -191,6 +195,10 @@ class StepTimes:
         end = _BUCKETS + len(STEP_BUCKETS_S) + 1
         parts = PartsOfStep(*words[_KIND_NS:_IDLE_NS])
         return RankTotals(words[_STEPS], words[_STEP_NS], parts, words[_IDLE_NS], tuple(words[_BUCKETS:end]))
+
+    def writer(self, rank: int) -> StepTimesWriter:
+        """Return the writer of a rank that does not share the page."""
+        return StepTimesWriter(self._page, rank)
 
     def read_running(self, rank: int) -> RunningStep | None:
         """Return the step that a rank computes now; None if it waits for a plan."""

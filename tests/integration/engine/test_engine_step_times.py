@@ -1,13 +1,17 @@
 """What the ranks of a running engine record of their steps, on the leader's clock."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import StepPlan
+from services.worker.rank_protocol.trace_messages import RankTrace
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import Blocks, make_llama, new_sequence
 
@@ -22,18 +26,21 @@ async def engine(tmp_path: Path) -> AsyncIterator[RankEngine]:
     await engine.stop()
 
 
+def plan(step_id: int, blocks: Blocks) -> StepPlan:
+    """A prompt of 100 tokens."""
+    prompt = [*range(3, 103)]
+    return StepPlan(
+        step_id=step_id, admit=[new_sequence(step_id, prompt)], slices=[blocks.slice(step_id, 0, prompt)]
+    )
+
+
 async def test_each_rank_records_its_steps_by_kind_on_the_clock_of_the_leader(engine: RankEngine) -> None:
     times = engine.step_times()
     assert times is not None
     begun_ns = time.monotonic_ns()
-    prompt, blocks = [*range(3, 103)], Blocks(512)
+    blocks = Blocks(512)
     for step_id in range(1, 5):
-        plan = StepPlan(
-            step_id=step_id,
-            admit=[new_sequence(step_id, prompt)],
-            slices=[blocks.slice(step_id, 0, prompt)],
-        )
-        result = await engine.submit(plan)
+        result = await engine.submit(plan(step_id, blocks))
         ended_ns = time.monotonic_ns()
         first = times.read_step(0, step_id)
         assert first is not None
@@ -50,3 +57,54 @@ async def test_each_rank_records_its_steps_by_kind_on_the_clock_of_the_leader(en
     # the ranks leave the last all-reduce together, so their steps overlap
     assert max(one.begin_ns for one in both) < min(one.end_ns for one in both)
     assert [times.read_totals(rank).steps for rank in (0, 1)] == [4, 4]
+
+
+async def test_a_recording_has_every_op_of_every_rank_on_one_clock(engine: RankEngine) -> None:
+    times, blocks, tracing = engine.step_times(), Blocks(512), engine.tracing
+    assert times is not None
+    await engine.submit(plan(1, blocks))
+    await tracing.ping_all()
+    tracing.begin(5.0, 100_000)
+    for step_id in range(2, 12):
+        await engine.submit(plan(step_id, blocks))
+    found = await tracing.collect()
+    await engine.submit(plan(12, blocks))  # not recorded any more
+    assert [one.rank for one in found] == [0, 1]
+    # both ranks are on the leader's host, so their clock is the leader's: the pings check that
+    clocks = [one.clock for one in found if one.clock is not None]
+    assert len(clocks) == 2
+    for clock in clocks:
+        assert abs(clock.offset_ns) <= clock.error_ns
+    assert sum(clock.error_ns for clock in clocks) < 50_000, clocks
+    for one in found:
+        trace = msgspec.msgpack.decode(one.trace, type=RankTrace)
+        assert trace.left_out == 0
+        phases = np.frombuffer(trace.phases, np.int64).reshape(-1, 7)
+        assert phases[:, 0].tolist() == [*range(2, 12)]
+        assert (np.diff(phases[:, 1:]) >= 0).all()  # each phase begins when the one before ends
+        spans = np.frombuffer(trace.spans, np.int64).reshape(-1, 4)
+        assert len(spans) == len(phases) * (len(trace.ops) - 1)  # one thread; logits need no gather here
+        assert (spans[:, 2] >= spans[:, 1]).all()
+        assert (spans[1:, 1] >= spans[:-1, 2]).all()
+        kinds = np.array([trace.ops[place][1] for place in spans[:, 3]])
+        layers = {trace.ops[place][2] for place in spans[:, 3]}
+        assert layers == {-1, 0, 1, 2}
+        for step in phases[1:]:
+            record = times.read_step(one.rank, int(step[0]))
+            assert record is not None
+            inside = (spans[:, 1] >= step[2]) & (spans[:, 2] <= step[3])
+            for kind in ("linears", "attention", "collectives"):
+                own = spans[inside & (kinds == kind)]
+                spent = int((own[:, 2] - own[:, 1]).sum())
+                # a barrier of threads comes between two ops, and the tokens' broadcast is a collective too
+                assert spent <= getattr(record.parts, kind) + 2000
+                assert spent >= 0.5 * getattr(record.parts, kind) or kind == "collectives"
+
+
+async def test_a_recording_ends_with_the_ranks(engine: RankEngine) -> None:
+    engine.tracing.begin(5.0, 1000)
+    collecting = asyncio.create_task(engine.tracing.collect())
+    await asyncio.sleep(0)  # the orders are sent
+    await engine.stop()
+    found = await asyncio.wait_for(collecting, 5)
+    assert [bool(one.trace) or "ended during the profile" in one.problem for one in found] == [True, True]

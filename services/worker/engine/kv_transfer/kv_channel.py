@@ -10,6 +10,7 @@ import threading
 import msgspec
 
 from services.worker.engine.kv_transfer.kv_mover import KVMover
+from services.worker.engine.kv_transfer.store_thread import Report
 from services.worker.engine.rank.compute import CacheBlocks
 from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame
@@ -17,23 +18,27 @@ from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, 
 _RECEIVE_BYTES = 2**16
 
 
-def start(sock_fd: int, config: KVStoreConfig, blocks: CacheBlocks) -> KVMover:
+def start(sock_fd: int, config: KVStoreConfig, blocks: CacheBlocks, observe: Report | None = None) -> KVMover:
     """Starts the channel; the caller passes the `store` of each plan to the mover.
 
     Args:
         sock_fd: A connected stream socket, which the channel closes.
         config: Of the store.
         blocks: Of this rank's cache.
+        observe: Gets each report that is sent to the leader, from any thread.
     """
-    return KVChannel(socket.socket(fileno=sock_fd), config, blocks).mover
+    return KVChannel(socket.socket(fileno=sock_fd), config, blocks, observe).mover
 
 
 class KVChannel:
     """Reads frames in a thread of its own; reports are sent by the thread that makes them."""
 
-    def __init__(self, sock: socket.socket, config: KVStoreConfig, blocks: CacheBlocks) -> None:
+    def __init__(
+        self, sock: socket.socket, config: KVStoreConfig, blocks: CacheBlocks, observe: Report | None = None
+    ) -> None:
         sock.setblocking(True)
         self._sock = sock
+        self._observe = observe
         self._sending = threading.Lock()
         self.mover = KVMover(config, blocks, self._report)
         threading.Thread(target=self._run, name="kv-channel", daemon=True).start()
@@ -57,6 +62,8 @@ class KVChannel:
                     self.mover.fetch(decoder.decode(body))
 
     def _report(self, kind: FrameKind, message: msgspec.Struct) -> None:
+        if self._observe is not None:
+            self._observe(kind, message)
         frame = pack_frame(kind, message)
         try:
             with self._sending:

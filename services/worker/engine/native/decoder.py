@@ -77,6 +77,7 @@ class NativeDecoder:
         # each layer ends with the norm that the next one, or the head, reads
         followers = [*weights.layers[1:], None]
         for index, (layer, follower) in enumerate(zip(weights.layers, followers, strict=True)):
+            self.program.begin_layer()
             self._attention.add(
                 self.program,
                 layer,

@@ -21,6 +21,8 @@ from services.worker.engine.native.structs import (
     LayerPointers,
     LinearOutput,
     NormRule,
+    OpSpan,
+    OpTrace,
     OutputRule,
     RankBarrier,
     Residual,
@@ -34,6 +36,8 @@ ALL_HERE = -1  # returned in place of the number of a rank that is late
 NUM_TIMES = 4  # nanoseconds of linears, attention, rank barriers, and operations on rows
 SHARED_STRUCTS: tuple[type[ctypes.Structure], ...] = (
     ForwardBatch,
+    OpSpan,
+    OpTrace,
     AttentionLayer,
     ColdBlocks,
     TiledRows,
@@ -93,6 +97,7 @@ class KernelLibrary:
             ctypes.POINTER(ForwardBatch),
             ctypes.c_void_p,
             ctypes.c_void_p,
+            ctypes.POINTER(OpTrace),
         ]
         self.publish_count = library.ryz_publish
         self.publish_count.argtypes = [ctypes.POINTER(RankBarrier)]

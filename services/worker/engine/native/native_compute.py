@@ -5,6 +5,7 @@ ranks do not share memory. Results do not depend on how a batch is cut.
 """
 
 import ctypes
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,11 +29,12 @@ from services.worker.engine.native.native_cache import NativeCache, heads_of
 from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.native.operands import MAX_ROWS
 from services.worker.engine.native.packed_weights import padded
-from services.worker.engine.native.program import OpList, Segment
+from services.worker.engine.native.program import Segment
 from services.worker.engine.native.recent_window import RecentWindow
-from services.worker.engine.native.structs import ForwardBatch
+from services.worker.engine.native.structs import ForwardBatch, OpTrace
 from services.worker.engine.plain.rope import RotaryEmbedding
 from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes
+from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
@@ -40,6 +42,7 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 Ints = NDArray[np.int32]
+_GATHER = OpName("gather logits", "collectives")
 # sequence, first position, tokens, whether the last one is sampled
 PassChunk = tuple[SequenceState, int, int, bool]
 
@@ -96,6 +99,7 @@ class NativeCompute:
         self.times = ComputeTimes()
         self.progress = Progress()
         self.prompts = PromptOutputs()
+        self.spans: OpSpans | None = None
         self._kernels = kernels
         self._vocab_size = config.vocab_size
         heads = heads_of(config, collectives.rank, collectives.world)
@@ -123,6 +127,7 @@ class NativeCompute:
             )
         else:
             self._segments, self._headless = program.segments(), program.segments(head=False)
+        self.op_names = [*program.op_names(barriers=collectives.world > 1), _GATHER]
         self._hidden_size = config.hidden_size
         self._spans = np.zeros((MAX_ROWS, 4), np.int32)
         self._clock = (ctypes.c_int64 * NUM_TIMES)()
@@ -197,22 +202,31 @@ class NativeCompute:
             window.fill_in(batch)
         # embeddings alone need no logits
         headless = bool(wanted) and not any(chunk[3] or chunk[0].embedding is None for chunk in chunks)
-        for ops, sums in self._headless if headless else self._segments:
-            self._run_ops(ops, batch)
-            if sums is not None:
-                self.collectives.all_reduce_sum(sums[:rows])
+        for segment in self._headless if headless else self._segments:
+            self._run_ops(segment, batch)
+            if segment.sums is not None:
+                began_ns = time.monotonic_ns()
+                self.collectives.all_reduce_sum(segment.sums[:rows])
+                self._add_span(segment.first + len(segment.ops), began_ns)
         if not samples:
             return None
         logits = None if headless else self._gather_logits(len(samples))
         return self._take_prompts(wanted, len(samples), logits) if wanted else logits
 
-    def _run_ops(self, ops: OpList, batch: ForwardBatch) -> None:
-        barrier = self._buffers.barrier
+    def _add_span(self, place: int, began_ns: int) -> None:
+        if self.spans is not None:
+            self.spans.add(place, began_ns, time.monotonic_ns())
+
+    def _run_ops(self, segment: Segment, batch: ForwardBatch) -> None:
+        barrier, ops, trace = self._buffers.barrier, segment.ops, None
+        if self.spans is not None:
+            spans, counts = self.spans.spans.ctypes.data, self.spans.counts.ctypes.data
+            trace = OpTrace(spans=spans, counts=counts, capacity=self.spans.capacity, first=segment.first)
         if barrier is not None:
             barrier.timeout_ns = int(self.collectives.timeout_s * 1e9)
         before = self._clock[2]
         late = self._kernels.run_program(
-            self._threads, barrier, ops, len(ops), batch, self._clock, self.progress.address
+            self._threads, barrier, ops, len(ops), batch, self._clock, self.progress.address, trace
         )
         self.collectives.seconds += (self._clock[2] - before) / 1e9
         if late != ALL_HERE:
@@ -236,7 +250,9 @@ class NativeCompute:
         """The logits of that many rows on rank 0, [rows, vocab]."""
         collectives, logits = self.collectives, self._buffers.logits[:rows]
         if collectives.world > 1 and self._buffers.barrier is None:
+            began_ns = time.monotonic_ns()
             gathered = collectives.gather(logits)
+            self._add_span(len(self.op_names) - 1, began_ns)
             if gathered is None:
                 return None
             logits = gathered.transpose(0, 1).reshape(rows, -1)

@@ -1,6 +1,8 @@
 """The ops of a program as the kernels read them: a struct for each kind, field by field as in `src/ops.h`."""
 
 import ctypes
+from bisect import bisect_right
+from collections.abc import Sequence
 from ctypes import c_int32, c_int64
 from enum import IntEnum
 from typing import ClassVar
@@ -15,6 +17,9 @@ from services.worker.engine.native.structs import (
     Rotary,
     TiledRows,
 )
+from services.worker.engine.rank.op_spans import OpName
+
+ROWS = "rows"  # norms, sums, embeddings
 
 
 class OpKind(IntEnum):
@@ -157,3 +162,31 @@ class RankBarrierOp(Op):
 
     KIND = OpKind.RANK_BARRIER
     _fields_ = [("header", OpHeader)]
+
+
+# as `time_of` in `src/program.cpp`; all others are operations on rows
+TIME_OF = {
+    OpKind.LINEAR: "linears",
+    OpKind.EXPERT_LINEAR: "linears",
+    OpKind.ROTATE: "attention",
+    OpKind.COMPRESS: "attention",
+    OpKind.ATTENTION: "attention",
+    OpKind.RANK_BARRIER: "collectives",
+}
+
+
+def op_names(ops: Sequence[Op], layers: Sequence[int], head: int, *, barriers: bool) -> list[OpName]:
+    """What a program's ops are called.
+
+    Args:
+        ops: The ops.
+        layers: Place of the first op of each layer.
+        head: Place of the first op behind the layers.
+        barriers: Whether the barriers between ranks have places.
+    """
+    names = []
+    for place, op in enumerate(ops):
+        if barriers or op.KIND != OpKind.RANK_BARRIER:
+            layer = bisect_right(layers, place) - 1 if place < head else -1
+            names.append(OpName(op.KIND.name.lower(), TIME_OF.get(op.KIND, ROWS), layer))
+    return names

@@ -35,6 +35,7 @@ from services.worker.engine.native.ops import (
     RotateOp,
     SquareSumOp,
     TileOp,
+    op_names,
 )
 from services.worker.engine.native.packed_weights import STORED_TYPES, PackedLinear
 from services.worker.engine.native.structs import (
@@ -46,16 +47,21 @@ from services.worker.engine.native.structs import (
     Rotary,
     ScoreRule,
 )
+from services.worker.engine.rank.op_spans import OpName
 
 OpList = ctypes.Array[ctypes.c_void_p]
 CUT_NORMS = 2  # as SUMS in `src/rows/cut_norm.h`
 
 
 class Segment(NamedTuple):
-    """Ops without a barrier, and what the ranks add up after them: [MAX_ROWS, numbers]."""
+    """Ops without a barrier, and what the ranks add up after them: [MAX_ROWS, numbers].
+
+    `first` is the place of the first op; behind the last one is that of the barrier.
+    """
 
     ops: OpList
     sums: Tensor | None = None
+    first: int = 0
 
 
 class Program:
@@ -64,6 +70,7 @@ class Program:
     def __init__(self) -> None:
         self._ops: list[Op] = []
         self._head = 0  # number of ops before the head
+        self._layers: list[int] = []  # the first op of each layer
         self._sums: dict[int, Tensor | None] = {}  # that the collectives add up at each barrier
         self._kept_alive: list[object] = []
 
@@ -255,20 +262,28 @@ class Program:
         self._sums[len(self._ops)] = None if sums is None else sums.rows
         self.append(RankBarrierOp())
 
+    def begin_layer(self) -> None:
+        """Marks the ops that follow as the next layer."""
+        self._layers.append(len(self._ops))
+
+    def op_names(self, *, barriers: bool) -> list[OpName]:
+        """What is at each place; without barriers as in `whole`."""
+        return op_names(self._ops, self._layers, self._head, barriers=barriers)
+
     def begin_head(self) -> None:
         """Marks the ops that follow as the head, which passes without logits leave out."""
         self._head = len(self._ops)
 
     def segments(self, *, head: bool = True) -> list[Segment]:
         """The ops between the barriers, for collectives that are called from Python."""
-        segments, ops = list[Segment](), list[Op]()
+        segments, ops, first = list[Segment](), list[Op](), 0
         for index, op in enumerate(self._ops if head else self._ops[: self._head]):
             if isinstance(op, RankBarrierOp):
-                segments.append(Segment(_addresses(ops), self._sums[index]))
-                ops = []
+                segments.append(Segment(_addresses(ops), self._sums[index], first))
+                ops, first = [], index + 1
             else:
                 ops.append(op)
-        return [*segments, Segment(_addresses(ops))]
+        return [*segments, Segment(_addresses(ops), None, first)]
 
     def whole(self, barriers: bool, *, head: bool = True) -> OpList:
         """All ops; a rank alone needs no barriers."""

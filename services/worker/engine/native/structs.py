@@ -43,6 +43,18 @@ class ForwardBatch(ctypes.Structure):
     ]
 
 
+class OpSpan(ctypes.Structure):
+    """When a thread computed an op; see `src/op_trace.h`."""
+
+    _fields_ = [("begin_ns", c_int64), ("end_ns", c_int64), ("place", c_int64)]
+
+
+class OpTrace(ctypes.Structure):
+    """Where the spans of ops are written; see `src/op_trace.h`."""
+
+    _fields_ = [("spans", ADDRESS), ("counts", ADDRESS), ("capacity", c_int64), ("first", c_int64)]
+
+
 class AttentionLayer(ctypes.Structure):
     """A layer's heads on this rank and their cache; see `src/cache.h`."""
 

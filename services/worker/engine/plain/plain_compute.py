@@ -1,5 +1,6 @@
 """Computes a step in torch operators, on a CPU or a GPU."""
 
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,6 +15,7 @@ from services.worker.engine.plain.placement import CPU
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.tiles import in_tiles, make_tiles
 from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes
+from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
@@ -50,6 +52,9 @@ class PlainCompute:
         # which experts are computed depends on the tokens, so steps with experts cannot be recorded
         routed = any(isinstance(layer.mlp, ExpertsConfig) for layer in model.config.layers)
         self._graphs = None if capture is None or routed else DecodeGraphs(model, cache, capture)
+        self.spans: OpSpans | None = None
+        self.op_names = [OpName("layer", "layer", layer) for layer in range(len(model.config.layers))]
+        self._layer, self._layer_ns = 0, 0  # whose end comes next, and when the one before ended
         self.progress = Progress()
 
     @property
@@ -60,10 +65,12 @@ class PlainCompute:
     @progress.setter
     def progress(self, progress: Progress) -> None:
         self._progress = progress
-        self._model.after_layer = progress.beat
+        self._model.after_layer = self._after_layer
 
     def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
+        if self.spans is not None:
+            self._layer, self._layer_ns = 0, time.monotonic_ns()
         with torch.inference_mode():
             plain = any(state.wants_rows for state in states)
             if self._graphs is not None and not plain and self._graphs.can_replay(slices):
@@ -75,6 +82,13 @@ class PlainCompute:
                 logits = self._by_rows(self._logits, hidden[samples]) if len(samples) else None
             # the sampler computes on the CPU: one copy per step
             return None if logits is None else logits.to(torch.float32).cpu()
+
+    def _after_layer(self) -> None:
+        self._progress.beat()
+        if self.spans is not None:
+            now_ns = time.monotonic_ns()
+            self.spans.add(self._layer, self._layer_ns, now_ns)
+            self._layer, self._layer_ns = (self._layer + 1) % len(self.op_names), now_ns
 
     def _run(
         self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
@@ -77,6 +78,8 @@ class Compute(Protocol):
         collectives: Connects the ranks, which all call `forward` with the same chunks.
         times: Spent so far.
         progress: Counts a beat for each layer or operation; may be replaced between steps.
+        spans: Takes when each op was computed; None: nothing does. It may be replaced between steps.
+        op_names: The ops, by their places in `spans`.
         prompts: On rank 0 it takes the rows that prompts want; the caller collects them after each call.
     """
 
@@ -86,6 +89,8 @@ class Compute(Protocol):
     times: ComputeTimes
     progress: Progress
     prompts: PromptOutputs
+    spans: OpSpans | None
+    op_names: list[OpName]
 
     def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """Computes the chunks, whose states include them already, and caches their keys and values.

@@ -13,9 +13,12 @@ import gc
 import os
 import sys
 import threading
+import time
 from _thread import LockType, allocate_lock
 
 import structlog
+
+from services.worker.rank_protocol.trace_messages import LIFE_PONG
 
 log = structlog.get_logger(__name__)
 _CLOSE_RANGE = 436  # the system call's number on all machines that torch runs on
@@ -64,8 +67,9 @@ def _keep(descriptor: int, ready: LockType, answers: list[int]) -> None:
     finally:
         ready.release()
     with contextlib.suppress(OSError):  # the leader is gone; the rank's main socket ends as well
-        while os.read(descriptor, 1):  # the leader sends nothing
-            pass
+        while ping := os.read(descriptor, 1):  # answered here, so that no step delays it
+            received_ns = time.monotonic_ns()
+            os.write(descriptor, LIFE_PONG.pack(ping[0], received_ns, time.monotonic_ns()))
 
 
 def _take_own_table(descriptor: int) -> None:

@@ -38,6 +38,7 @@ from services.worker.engine.rank.runner import AwaitMasks, Runner
 from services.worker.engine.rank.sequences import PlanError
 from services.worker.engine.rank.step_inbox import LeaderGone, StepInbox
 from services.worker.engine.rank.step_recorder import StepRecorder
+from services.worker.engine.rank.step_tracer import StepTracer
 from services.worker.rank_protocol.plan import KVParts, RankInfo
 from services.worker.rank_protocol.rank_messages import (
     FrameKind,
@@ -128,16 +129,18 @@ def _serve(
     lifeline: int,
 ) -> None:
     torch.set_num_threads(config.run.threads)
-    inbox = StepInbox(frames)
+    tracer = StepTracer(sock, config.run.threads)
+    inbox = StepInbox(frames, tracer.on_frame)
     runner, ready = load(config, collectives, started, inbox.await_masks)
     sock.sendall(pack_frame(FrameKind.READY, ready))
     lower_priority(besides=lifeline)  # the end of that thread must not wait for a core
     collectives.timeout_s = config.run.collective_timeout_s
     mover = None
     if config.kv_store is not None:
-        mover = start_mover(config.kv_fd, config.kv_store, runner.blocks)
+        mover = start_mover(config.kv_fd, config.kv_store, runner.blocks, tracer.note_report)
         sys.setswitchinterval(SWITCH_S)
     recorder = StepRecorder(config.times_fd, config.rank)
+    tracer.attach(runner.compute, recorder.take_new)
     for plan in inbox.plans():
         wait_s = recorder.begin_step(plan.step_id)
         if mover is not None:
@@ -151,6 +154,8 @@ def _serve(
             result = msgspec.structs.replace(result, wait_s=wait_s)
             sock.sendall(pack_frame(FrameKind.RESULT, result))
         recorder.count_step()
+        if tracer.is_on:
+            tracer.add_step(plan.step_id, recorder.began_ns, recorder.copied_ns, runner.moments)
 
 
 def connect(config: RankConfig) -> Collectives:

@@ -7,6 +7,7 @@ process. Rank 0 broadcasts what it sampled, so the next plan need not carry it.
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -16,6 +17,17 @@ from services.worker.engine.rank.sequences import PlanError, Sequences, Sequence
 from services.worker.engine.sampling.sampler import Sampler
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import ANY_TOKEN
+
+
+class StepMoments(NamedTuple):
+    """Seconds of the performance counter: when a step began, and when each of its phases ended."""
+
+    began: float
+    computed: float
+    masked: float
+    sampled: float
+    ended: float
+
 
 AwaitMasks = Callable[[int], Sequence[bytes]]  # of a step_id, see `StepMasks`; called by rank 0 only
 BROADCAST_TOKENS = 255  # 4 bytes each, in one broadcast of at most 1,024 bytes
@@ -28,6 +40,10 @@ class Runner:
         compute: This rank's forward pass.
         progress: Where it counts what is done; None for memory of its own.
         await_masks: Waits for the masks of a step that has masked chunks; None: there are no such steps.
+
+    Attributes:
+        compute: As given.
+        moments: Of the last step.
     """
 
     def __init__(
@@ -35,7 +51,8 @@ class Runner:
     ) -> None:
         self._progress = compute.progress = progress or Progress()
         self.sequences = Sequences(compute.sizes)
-        self._compute = compute
+        self.compute = compute
+        self.moments = StepMoments(0.0, 0.0, 0.0, 0.0, 0.0)
         self._sampler = Sampler()
         self._await_masks = await_masks
         self._collectives = compute.collectives
@@ -43,7 +60,7 @@ class Runner:
     @property
     def blocks(self) -> CacheBlocks:
         """The contents of this rank's KV cache."""
-        return self._compute.blocks
+        return self.compute.blocks
 
     def run_step(self, plan: StepPlan) -> StepResult:
         """Runs one step.
@@ -55,7 +72,7 @@ class Runner:
             PlanError: The plan contradicts earlier ones.
             CollectiveError: Another rank is gone.
         """
-        began, waited, times = time.perf_counter(), self._collectives.seconds, self._compute.times
+        began, waited, times = time.perf_counter(), self._collectives.seconds, self.compute.times
         self._progress.begin_step()
         linears_s, attention_s = times.linears_s, times.attention_s
         states, logits = self.compute_logits(plan)
@@ -64,27 +81,29 @@ class Runner:
         ends = [plan.slices[i].start + plan.slices[i].num_tokens for i in sampling]
         self._progress.beat()
         computed, sampled = time.perf_counter(), list[Sampled]()
-        masks_s = 0.0
+        masked = computed
         if logits is not None and rows:
             masks = self._masks_of(plan, sampling)
-            masks_s = time.perf_counter() - computed
+            masked = time.perf_counter()
             sampled = self._sampler.sample(logits.numpy(), rows, ends, masks)
-        sampling_s = time.perf_counter() - computed - masks_s
+        chosen = time.perf_counter()
         self._progress.beat()
         self._broadcast_tokens(sampled, rows, ends)
         if self._collectives.rank == 0:
             sampled = _with_embeddings(plan, states, sampled)
         self._progress.finish_step()
+        ended = time.perf_counter()
+        self.moments = StepMoments(began, computed, masked, chosen, ended)
         return StepResult(
             step_id=plan.step_id,
             sampled=sampled,
-            prompts=self._compute.prompts.collect(),
-            compute_s=time.perf_counter() - began,
+            prompts=self.compute.prompts.collect(),
+            compute_s=ended - began,
             linears_s=times.linears_s - linears_s,
             attention_s=times.attention_s - attention_s,
             collectives_s=self._collectives.seconds - waited,
-            sampling_s=sampling_s,
-            masks_s=masks_s,
+            sampling_s=chosen - masked,
+            masks_s=masked - computed,
         )
 
     def compute_logits(self, plan: StepPlan) -> tuple[list[SequenceState], Tensor | None]:
@@ -92,7 +111,7 @@ class Runner:
         states = self.sequences.apply(plan)
         if not plan.slices:
             return states, None
-        return states, self._compute.forward(plan.slices, states)
+        return states, self.compute.forward(plan.slices, states)
 
     def _masks_of(self, plan: StepPlan, sampling: Sequence[int]) -> list[bytes] | None:
         """The mask of each chunk that samples, awaited if there is one; None if no chunk is masked."""

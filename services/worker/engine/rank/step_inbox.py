@@ -4,7 +4,7 @@ The plan of the next step may come before the masks of the step that waits for t
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -24,10 +24,14 @@ class StepInbox:
     Args:
         frames: From the leader's socket, after the config; blocks until there is one, and ends with the
             socket.
+        on_other: Gets each frame that has nothing to do with steps.
     """
 
-    def __init__(self, frames: Iterator[tuple[FrameKind, bytes]]) -> None:
+    def __init__(
+        self, frames: Iterator[tuple[FrameKind, bytes]], on_other: Callable[[FrameKind, bytes], None]
+    ) -> None:
         self._frames = frames
+        self._on_other = on_other
         self._plans: deque[StepPlan] = deque()
         self._masks: deque[StepMasks] = deque()
         self._decode_plan = msgspec.msgpack.Decoder(StepPlan).decode
@@ -64,6 +68,8 @@ class StepInbox:
         kind, body = frame
         if kind is FrameKind.MASKS:
             self._masks.append(self._decode_masks(body))
-        else:
+        elif kind is FrameKind.PLAN:
             self._plans.append(self._decode_plan(body))
+        else:
+            self._on_other(kind, body)
         return True

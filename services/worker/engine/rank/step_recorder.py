@@ -6,17 +6,31 @@ The page is described in `rank_protocol/step_times.py`. Only the computing threa
 import mmap
 import os
 import time
+from array import array
+from collections import deque
 
 from services.worker.rank_protocol.plan import StepResult
-from services.worker.rank_protocol.step_times import NO_PARTS, PartsOfStep, StepTimesWriter, times_bytes
+from services.worker.rank_protocol.step_times import (
+    NO_PARTS,
+    SLOTS,
+    PartsOfStep,
+    StepTimes,
+    StepTimesWriter,
+    times_bytes,
+)
 
 
 class StepRecorder:
     """Call `begin_step`, `note_copies` if blocks were copied, `finish_step` and `count_step` for each step.
 
     Args:
-        shared_fd: Of the page, which is closed; -1 for memory of this process alone.
+        shared_fd: Of the page, which is closed; -1 for memory of this process alone, whose newest steps
+            the leader asks for (`take_new`).
         rank: Whose region it is.
+
+    Attributes:
+        began_ns: When the last step began.
+        copied_ns: When its KV blocks were copied.
     """
 
     def __init__(self, shared_fd: int = -1, rank: int = 0) -> None:
@@ -24,34 +38,49 @@ class StepRecorder:
         if shared_fd >= 0:
             os.close(shared_fd)
         self._writer = StepTimesWriter(page, rank)
-        self._parts = NO_PARTS
-        self._began_ns = self._copied_ns = self._ended_ns = time.monotonic_ns()
+        self._times = StepTimes(page, rank + 1)
+        self._rank = rank
+        self._new: deque[tuple[int, ...]] | None = None if shared_fd >= 0 else deque(maxlen=SLOTS)
+        self._parts, self._step_id = NO_PARTS, 0
+        self.began_ns = self.copied_ns = self._ended_ns = time.monotonic_ns()
         self._idle_ns = 0
 
     def begin_step(self, step_id: int) -> float:
         """Notes the begin of a step; returns the seconds since the one before it."""
-        self._began_ns = self._copied_ns = now_ns = time.monotonic_ns()
+        self.began_ns = self.copied_ns = now_ns = time.monotonic_ns()
         self._idle_ns = now_ns - self._ended_ns
         self._writer.begin_step(step_id, now_ns)
         return self._idle_ns / 1e9
 
     def note_copies(self) -> None:
         """Notes that the KV blocks are copied that the plan names."""
-        self._copied_ns = time.monotonic_ns()
+        self.copied_ns = time.monotonic_ns()
 
     def finish_step(self, result: StepResult) -> None:
         """Records the step; call it before the leader hears of the result."""
         self._ended_ns = time.monotonic_ns()
+        self._step_id = result.step_id
         self._parts = PartsOfStep(
             int(result.linears_s * 1e9),
             int(result.attention_s * 1e9),
             int(result.collectives_s * 1e9),
             int(result.sampling_s * 1e9),
             int(result.masks_s * 1e9),
-            self._copied_ns - self._began_ns,
+            self.copied_ns - self.began_ns,
         )
-        self._writer.write_step(result.step_id, self._began_ns, self._ended_ns, self._parts, self._idle_ns)
+        self._writer.write_step(result.step_id, self.began_ns, self._ended_ns, self._parts, self._idle_ns)
 
     def count_step(self) -> None:
         """Adds the step to the counters; the leader does not wait for it."""
-        self._writer.count_step(self._began_ns, self._ended_ns, self._parts, self._idle_ns)
+        self._writer.count_step(self.began_ns, self._ended_ns, self._parts, self._idle_ns)
+        if self._new is not None:
+            self._new.append((self._step_id, self.began_ns, self._ended_ns, *self._parts, self._idle_ns))
+
+    def take_new(self) -> tuple[bytes, list[int]]:
+        """Returns the steps since the last call and the counters, as `Pong` has them."""
+        if self._new is None:
+            return b"", []
+        rows = array("q")
+        while self._new:
+            rows.extend(self._new.popleft())
+        return rows.tobytes(), self._times.read_totals(self._rank).flat()

@@ -39,7 +39,7 @@ def computed(target: str, rule: OutputRule, matrix: Tensor) -> Tensor:
     program.linear(source, packed, out.data_ptr(), packed.columns)
     ops, clock = program.whole(barriers=False), (ctypes.c_int64 * NUM_TIMES)()
     pool = library.new_thread_pool(1, False)
-    library.run_program(pool, None, ops, len(ops), ForwardBatch(num_rows=1), clock, None)
+    library.run_program(pool, None, ops, len(ops), ForwardBatch(num_rows=1), clock, None, None)
     library.free_thread_pool(pool)
     return out[0]
 

@@ -59,7 +59,7 @@ def _route(config: ExpertsConfig, logits: Tensor, bias: Tensor | None) -> tuple[
     program.append(SortRowsOp(slots=own.slots))
     pool, times = library.new_thread_pool(2, False), (ctypes.c_int64 * 4)()
     ops = program.whole(barriers=False)
-    library.run_program(pool, None, ops, len(ops), ForwardBatch(num_rows=rows), times, None)
+    library.run_program(pool, None, ops, len(ops), ForwardBatch(num_rows=rows), times, None, None)
     library.free_thread_pool(pool)
     return own, list(own.memory)
 

@@ -13,7 +13,7 @@ def inbox_of(*messages: StepPlan | StepMasks) -> StepInbox:
     reader, data = FrameReader(), b""
     for message in messages:
         data += pack_frame(FrameKind.PLAN if isinstance(message, StepPlan) else FrameKind.MASKS, message)
-    return StepInbox(reader.feed(data))
+    return StepInbox(reader.feed(data), lambda kind, body: None)
 
 
 def masks(step_id: int) -> StepMasks:

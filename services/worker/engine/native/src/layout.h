@@ -5,6 +5,7 @@
 
 #include "blocks.h"
 #include "experts/expert_ops.h"
+#include "op_trace.h"
 #include "rank_barrier.h"
 
 namespace ryz {
@@ -24,6 +25,10 @@ const LayoutEntry LAYOUT[] = {
     FIELD(ForwardBatch, block_tables), FIELD(ForwardBatch, sample_rows), FIELD(ForwardBatch, sliding_slot_mapping),
     FIELD(ForwardBatch, sliding_tables), FIELD(ForwardBatch, window_slot_mapping),
     FIELD(ForwardBatch, window_spans), FIELD(ForwardBatch, window_tables), FIELD(ForwardBatch, full_blocks),
+
+    STRUCT(OpSpan), FIELD(OpSpan, begin_ns), FIELD(OpSpan, end_ns), FIELD(OpSpan, place),
+
+    STRUCT(OpTrace), FIELD(OpTrace, spans), FIELD(OpTrace, counts), FIELD(OpTrace, capacity), FIELD(OpTrace, first),
 
     STRUCT(AttentionLayer), FIELD(AttentionLayer, heads), FIELD(AttentionLayer, kv_heads), FIELD(AttentionLayer, dim),
     FIELD(AttentionLayer, width), FIELD(AttentionLayer, keys), FIELD(AttentionLayer, values),

@@ -5,6 +5,7 @@
 
 #include "experts/expert_ops.h"
 #include "layout.h"
+#include "op_trace.h"
 #include "ops.h"
 #include "pack.h"
 #include "rank_barrier.h"
@@ -29,14 +30,15 @@ TimeOf time_of(int kind) {
 
 // ops: addresses of the ops, each of which begins with an `OpHeader`. times: [4], raised by the nanoseconds of each op.
 // beats: raised by one before each op, so that the leader sees progress; may be null.
+// trace: gets the time of each op on each thread, without the waiting for the other threads behind it; may be null.
 // Returns -1, or the number of a rank that did not reach a barrier in time.
 int run(ThreadPool& pool, RankBarrier* ranks, const OpHeader* const* ops, int count, const ForwardBatch& batch,
-        int64_t* times, uint64_t* beats) {
+        int64_t* times, uint64_t* beats, OpTrace* trace) {
   const int threads = pool.threads();
   std::vector<TaskCounter> counters(count * threads);
   std::atomic<int> late{-1};
   pool.run_on_all([&](int thread) {
-    int64_t before = thread == 0 ? now_ns() : 0;
+    int64_t before = thread == 0 || trace ? now_ns() : 0;
     for (int i = 0; i < count; i++) {
       if (thread == 0 && beats) __atomic_store_n(beats, *beats + 1, __ATOMIC_RELAXED);
       const auto share = [&](const auto& op) {
@@ -66,11 +68,14 @@ int run(ThreadPool& pool, RankBarrier* ranks, const OpHeader* const* ops, int co
           }
           break;
       }
+      if (trace) trace->add(thread, i, before, now_ns());
       pool.barrier(thread);
       if (thread == 0) {
         const int64_t now = now_ns();
         times[time_of(op.kind)] += now - before;
         before = now;
+      } else if (trace) {
+        before = now_ns();
       }
       if (late.load(std::memory_order_relaxed) >= 0) return;
     }
@@ -123,8 +128,8 @@ ThreadPool* ryz_thread_pool_new(int threads, int spin) { return new ThreadPool(t
 void ryz_thread_pool_free(ThreadPool* pool) { delete pool; }
 
 int ryz_run(ThreadPool* pool, RankBarrier* ranks, const OpHeader* const* ops, int count, const ForwardBatch* batch,
-            int64_t* times, uint64_t* beats) {
-  return run(*pool, ranks, ops, count, *batch, times, beats);
+            int64_t* times, uint64_t* beats, OpTrace* trace) {
+  return run(*pool, ranks, ops, count, *batch, times, beats, trace);
 }
 void ryz_publish(RankBarrier* ranks) { ranks->publish(); }
 int ryz_wait(RankBarrier* ranks) { return ranks->wait(); }

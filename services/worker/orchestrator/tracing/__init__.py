@@ -1,0 +1,1 @@
+"""Clocks of the ranks, and the recordings that they make for a profile."""

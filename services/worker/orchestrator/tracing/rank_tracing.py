@@ -1,0 +1,177 @@
+"""Clocks and recordings of the ranks of a group, for profiles: the leader's side of `trace_messages.py`.
+
+Ranks of other hosts are pinged all the time while they compute, since their newest steps come with the
+answers. Ranks of this host are pinged only for a profile.
+"""
+
+import asyncio
+import time
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from services.worker.orchestrator.rank_link import RankLink
+from services.worker.orchestrator.tracing.clock_estimate import ClockEstimate, ClockOffset, RoundTrip
+from services.worker.orchestrator.tracing.life_pings import ping_life
+from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
+from services.worker.rank_protocol.step_times import KINDS, PartsOfStep, StepTimes
+from services.worker.rank_protocol.trace_messages import Ping, Pong, TraceOrder, TracePiece
+
+PING_S = 0.2  # between two pings of a rank of another host
+PINGS = 16  # of each rank, for a profile
+_PIECE_WAIT_S = 15.0  # a long step delays the answer of a rank
+_STEP_NUMBERS = 4 + len(KINDS)
+
+
+class TracedRank(NamedTuple):
+    """What a profile gets of one rank.
+
+    Attributes:
+        rank: The rank.
+        host: Its host; empty: the leader's.
+        pid: Its process there.
+        clock: Of pings; None: it answered none.
+        trace: Its recording, encoded; empty: there is none.
+        problem: Why there is none.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    clock: ClockOffset | None
+    trace: bytes
+    problem: str = ""
+
+
+class _RankEnded(Exception):
+    """The engine was stopped while a rank was asked."""
+
+
+class RankTracing:
+    """Sends orders to the ranks of the present start of an engine, and collects their answers."""
+
+    def __init__(self) -> None:
+        self._links: list[RankLink] = []
+        self._times: StepTimes | None = None
+        self._clocks: dict[int, ClockEstimate] = {}
+        self._sent: dict[tuple[int, int], int] = {}  # when a ping of a rank was sent
+        self._pings = 0
+        self._waiting: dict[int, asyncio.Future[TracePiece]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._seen = -1  # steps of the first rank at the last look
+
+    def attach(self, links: Sequence[RankLink], times: StepTimes | None) -> None:
+        """Takes the ranks of a start, once they are ready."""
+        self._links, self._times = list(links), times
+        self._clocks = {link.rank.rank: ClockEstimate() for link in links}
+        if any(link.rank.host for link in links):
+            self._ping_remote()
+
+    def detach(self) -> None:
+        """Forgets the ranks; whoever waits for one of them gets nothing."""
+        self._links, self._times = [], None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._sent.clear()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(_RankEnded())
+
+    def on_frame(self, rank: int, kind: FrameKind, body: bytes) -> None:
+        """Takes an answer of a rank."""
+        if kind is FrameKind.PONG:
+            self._take_pong(rank, msgspec.msgpack.decode(body, type=Pong))
+        elif (waiting := self._waiting.pop(rank, None)) is not None and not waiting.done():
+            waiting.set_result(msgspec.msgpack.decode(body, type=TracePiece))
+
+    def begin(self, seconds: float, max_spans: int) -> None:
+        """Has all ranks record."""
+        order = TraceOrder(action="begin", seconds=seconds, max_spans=max_spans)
+        self._send_all(order)
+
+    async def ping_all(self) -> None:
+        """Measures the clocks of all ranks."""
+        for _ in range(PINGS):
+            for link in list(self._links):
+                life = link.rank.life_sock
+                self._pings += 1
+                if link.rank.host:
+                    self._ping(link)
+                elif life is not None and (trip := ping_life(life, self._pings % 256)) is not None:
+                    self._clocks[link.rank.rank].add(trip)
+            await asyncio.sleep(0.001)
+
+    async def collect(self) -> list[TracedRank]:
+        """Ends the recording, and returns what the ranks have; those that are gone meanwhile are missing."""
+        found = await asyncio.gather(*(self._collect(link) for link in self._links))
+        self._send_all(TraceOrder(action="drop"))
+        return found
+
+    async def _collect(self, link: RankLink) -> TracedRank:
+        rank, host, pid, pieces, problem = link.rank.rank, link.rank.host, link.rank.pid, bytearray(), ""
+        try:
+            order = TraceOrder(action="end")
+            while True:
+                piece = await self._ask(link, order)
+                pieces += piece.data
+                if not piece.data or len(pieces) >= piece.size:
+                    break
+                order = TraceOrder(action="read", offset=len(pieces))
+        except TimeoutError:
+            problem = f"rank {rank} did not answer within {_PIECE_WAIT_S:g} s"
+        except _RankEnded:
+            problem = f"rank {rank} ended during the profile"
+        clock = self._clocks[rank].offset(time.monotonic_ns())
+        return TracedRank(rank, host, pid, clock, b"" if problem else bytes(pieces), problem)
+
+    async def _ask(self, link: RankLink, order: TraceOrder) -> TracePiece:
+        if link not in self._links:
+            raise _RankEnded
+        future: asyncio.Future[TracePiece] = asyncio.get_running_loop().create_future()
+        self._waiting[link.rank.rank] = future
+        link.send_frame(pack_frame(FrameKind.TRACE, order))
+        async with asyncio.timeout(_PIECE_WAIT_S):
+            return await future
+
+    def _send_all(self, order: TraceOrder) -> None:
+        frame = pack_frame(FrameKind.TRACE, order)
+        for link in self._links:
+            link.send_frame(frame)
+
+    def _ping_remote(self) -> None:
+        """Pings the ranks of other hosts, again and again, while they compute."""
+        steps = self._times.read_totals(0).steps if self._times is not None else 0
+        if steps != self._seen:
+            self._seen = steps
+            for link in self._links:
+                if link.rank.host:
+                    self._ping(link)
+        self._timer = asyncio.get_running_loop().call_later(PING_S, self._ping_remote)
+
+    def _ping(self, link: RankLink) -> None:
+        self._pings += 1
+        key = link.rank.rank, self._pings
+        self._sent = {one: at for one, at in self._sent.items() if one[1] > self._pings - 256}
+        self._sent[key] = time.monotonic_ns()
+        link.send_frame(pack_frame(FrameKind.PING, Ping(self._pings)))
+
+    def _take_pong(self, rank: int, pong: Pong) -> None:
+        heard_ns, sent_ns = time.monotonic_ns(), self._sent.pop((rank, pong.ping_id), None)
+        clock = self._clocks.get(rank)
+        if clock is None or sent_ns is None:
+            return
+        clock.add(RoundTrip(sent_ns, pong.received_ns, pong.answered_ns, heard_ns))
+        found = clock.offset(heard_ns)
+        if found is None or self._times is None:
+            return
+        self._times.clock_errors_ns[rank] = found.error_ns
+        writer, numbers = self._times.writer(rank), array("q", pong.steps)
+        for first in range(0, len(numbers) - _STEP_NUMBERS + 1, _STEP_NUMBERS):
+            step_id, begin_ns, end_ns, *parts, idle_ns = numbers[first : first + _STEP_NUMBERS]
+            own_ns = found.offset_ns
+            writer.write_step(step_id, begin_ns - own_ns, end_ns - own_ns, PartsOfStep(*parts), idle_ns)
+        writer.write_totals(pong.totals)
