@@ -9,6 +9,7 @@ from openai import NotFoundError, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.kits.e2e.stack import Stack, ryz
+from tests.kits.e2e.written_lines import check_lines
 
 # the first test with the model waits for four processes that import torch
 pytestmark = pytest.mark.timeout(90)
@@ -122,3 +123,9 @@ def test_status_says_when_nothing_answers(nats_url: str, null_stack: Stack) -> N
     no_broker = ryz("status", "--json", "--nats-url", "nats://127.0.0.1:9", cwd=null_stack.folder)
     assert no_broker.returncode == 1
     assert json.loads(no_broker.stdout)["services"] == []
+
+
+def test_the_lines_of_all_services_and_ranks_follow_the_schema(torch_stack: Stack) -> None:
+    events, wrong = check_lines(torch_stack)
+    assert wrong == {}
+    assert {"a rank is ready", "group", "ready"} <= events

@@ -18,7 +18,9 @@ from shared.bus import RequestTimedOut
 from shared.bus.accounts import ACCOUNTS
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest
+from tests.kits.e2e import told_secrets
 from tests.kits.e2e.stack import RYZ, Stack, ryz, wait_for
+from tests.kits.e2e.written_lines import check_lines, wait_for_lines
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -26,7 +28,9 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack that only this file uses, because the tests read its logs and kill a leader."""
-    with Stack(tmp_path_factory.mktemp("guarded-stack"), "--engine", "null") as stack:
+    with Stack(
+        tmp_path_factory.mktemp("guarded-stack"), "--engine", "null", env=told_secrets.ENVIRONMENT
+    ) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
         assert {path.name for path in stack.place.path.iterdir()} == {"logs", ".ryz-state"}
@@ -46,7 +50,8 @@ def logs(stack: Stack) -> dict[str, str]:
 
 def use(stack: Stack) -> None:
     """Uses every kind of message on the broker."""
-    with httpx.Client(base_url=stack.state.url, timeout=30) as http:
+    key = {"Authorization": f"Bearer {told_secrets.API_KEY}"}
+    with httpx.Client(base_url=stack.state.url, timeout=30, headers=key) as http:
         body = {"model": "demo", "max_tokens": 40, "messages": [{"role": "user", "content": "Hello?"}]}
         session = {"X-Session-Id": "secure-1"}
         assert http.post("/v1/chat/completions", json=body, headers=session).status_code == 200
@@ -153,6 +158,22 @@ async def test_a_service_outside_reaches_no_session(guarded: Stack) -> None:
         await bus.close()
 
 
+def test_the_lines_of_a_request_that_moved_name_it_and_its_trace_in_every_service(guarded: Stack) -> None:
+    told_secrets.move_a_stream(guarded, "told-8")
+    lines = wait_for_lines(guarded, "told-8", "request")
+    assert {one["trace_id"] for one in lines} == {told_secrets.TRACE}
+    events = {(one["service"], one["event"]) for one in lines}
+    assert {
+        ("gateway", "request offered to another group"),
+        ("gateway", "request goes on"),
+        ("gateway", "request"),
+        ("router", "session moved"),
+        ("worker", "prompt taken"),
+    } <= events
+    shown = ryz("logs", "--request", told_secrets.TRACE, "--json", cwd=guarded.folder).stdout
+    assert len({json.loads(line)["service"] for line in shown.splitlines()}) == 3
+
+
 def test_the_broker_tells_routers_that_a_leader_is_gone(guarded: Stack) -> None:
     os.kill(guarded.pid_of("worker-g1"), signal.SIGKILL)
 
@@ -163,3 +184,22 @@ def test_the_broker_tells_routers_that_a_leader_is_gone(guarded: Stack) -> None:
 
     wait_for(told, "the router knows it from the broker")
     wait_for(lambda: guarded.state.services[-2].ready and guarded.pid_of("worker-g1") > 0, "it is back", 30)
+
+
+def test_no_text_and_no_key_is_told_also_when_something_fails(guarded: Stack) -> None:
+    told_secrets.use_with_words(guarded)
+    told = told_secrets.everything_told(guarded)
+    words = (*told_secrets.SECRETS, *passwords(guarded))
+    found = {(where, word) for where, text in told.items() for word in words if word in text}
+    assert found == set()
+    assert "prompt taken" in told["log of worker-g0"] + told["log of worker-g1"], "debug level"
+    assert '"kind": "SpanKind' in "".join(told.values()), "there are spans"
+    assert "bad message" in told["log of router"], "it got the message that cannot be read"
+    assert "told-1" in told["explain"] or "told-8" in told["explain"], "what is told is looked at"
+
+
+def test_every_line_of_ours_follows_the_schema(guarded: Stack) -> None:
+    """Runs last: services have logged all that the tests before caused."""
+    events, wrong = check_lines(guarded)
+    assert wrong == {}
+    assert len(events) > 20

@@ -129,6 +129,7 @@ OF_PROCESSES = {
         change="what changed",
         task="the name of a task in the process",
         kind="the kind of a failure",
+        engine="the kind of engine, if it is no ordinary one",
         kernels="what a rank computes with",
         why_plain="why it has no compiled kernels",
         signal="the signal that ended a process",
