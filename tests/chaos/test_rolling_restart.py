@@ -22,7 +22,7 @@ def drain(stack: Stack, group: str) -> None:
 
 
 def test_rolling_restart_of_groups_and_routers(pair: Stack) -> None:
-    bodies = make_bodies("demo", scaled(10, 24), 128)
+    bodies = make_bodies("demo", scaled(6, 24), 128)
     broker = pair.state.nats_urls["router"]
     with http_client(pair.state.url) as client:
         expected = undisturbed(client, bodies)

@@ -36,13 +36,13 @@ async def weather(
     """Runs calm traffic, the storm, and calm traffic again; compares resources after the two calm phases."""
     faults = Faults(stack, SEED, ranks=ranks)
     async with Storm(stack, model, tokens=tokens, seed=SEED) as storm:
-        first = await storm.run(calm, scaled(4.0, 6.0))
+        first = await storm.run(calm, scaled(2.5, 6.0))
         before = await take_when_quiet(stack, storm.asks)
         began = time.monotonic()
         rough = await storm.run(visits, seconds, faults, floods=scaled(2, 10))
         await take_when_quiet(stack, storm.asks)
         took_s = round(time.monotonic() - began)
-        last = await storm.run(calm, scaled(4.0, 6.0))
+        last = await storm.run(calm, scaled(2.5, 6.0))
         after = await take_when_quiet(stack, storm.asks)
         print(shown([first, rough, last]), f"{len(storm.losses)} losses", sep="\n", flush=True)
     record(
@@ -84,8 +84,8 @@ async def test_a_storm_over_a_model(tmp_path: Path) -> None:
         await weather(
             stack,
             stack.state.model,
-            seconds=scaled(12.0, 300.0),
-            visits=scaled(90, 1000),
+            seconds=scaled(9.0, 300.0),
+            visits=scaled(70, 1000),
             calm=scaled(25, 100),
             tokens=32,
             ranks=True,
