@@ -13,7 +13,7 @@ from shared.client.generation.timer_wheel import TimerWheel
 from shared.client.generation.unwanted_frames import UnwantedFrames
 from shared.client.generation.usage_reports import UsageReports
 from shared.client.settings import ClientSettings
-from shared.errors import InvalidRequest, Overloaded, Unavailable
+from shared.errors import InvalidRequest, Overloaded, RyzError, Unavailable
 from shared.messages import AnyFrame, FrameBatch
 
 
@@ -80,6 +80,10 @@ class RunningStreams:
         self.by_id[stream.request_id] = stream
         try:
             await self._executor.publish_request(stream, stream.data)
+        except RyzError as error:
+            del self.by_id[stream.request_id]
+            stream.state.observed.end(self._loop.time(), error, stream.usage)
+            raise
         except BaseException:
             del self.by_id[stream.request_id]
             raise
@@ -94,6 +98,7 @@ class RunningStreams:
         if self.by_id.get(stream.request_id) is stream:
             del self.by_id[stream.request_id]
             if stream.finished:
+                stream.state.observed.end(self._loop.time(), stream.error, stream.usage)
                 self.usage.end_stream(stream)
 
     def leave_stream(self, stream: GenerationStream) -> None:

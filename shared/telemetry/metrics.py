@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from shared.bus.delivery import BusStats
 from shared.client.generation.commands import GenerationStats
+from shared.telemetry.service_levels import ServiceLevels
 
 PAUSE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -48,7 +49,7 @@ class ClientCollector(Collector):
             buckets=PAUSE_BUCKETS,
             registry=registry,
         )
-        self.stats = GenerationStats(observe_pause=pauses.observe)
+        self.stats = GenerationStats(observe_pause=pauses.observe, observer=ServiceLevels(registry))
         registry.register(self)
 
     def collect(self) -> Iterator[CounterMetricFamily]:

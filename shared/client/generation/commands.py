@@ -6,6 +6,7 @@ The state is pure. `CommandExecutor` carries the commands out.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shared.client.request_observer import UNOBSERVED, RequestObserver
 from shared.messages import ResumePoint
 from shared.messages.base import MAX_ATTEMPT
 
@@ -74,6 +75,7 @@ class GenerationStats:
         resumed: Losses after which the request was published again.
         refused: Publishes after a loss that no group could take.
         observe_pause: Called with the seconds that a stream paused because its group was lost.
+        observer: Measures each request.
     """
 
     republished: int = 0
@@ -85,3 +87,4 @@ class GenerationStats:
     resumed: int = 0
     refused: int = 0
     observe_pause: Callable[[float], None] = lambda seconds: None
+    observer: RequestObserver = UNOBSERVED

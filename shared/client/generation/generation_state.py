@@ -24,9 +24,12 @@ class GenerationState:
     Attributes:
         lifecycle: The phase of the request, its attempts, its leader and its error.
         answer: The frames for the reader, and what came with the end.
+        observed: Measures the request.
     """
 
-    __slots__ = ("_buffer", "_context", "_deadline", "_heard_at", "answer", "lifecycle", "request_id")
+    __slots__ = (
+        "_buffer", "_context", "_deadline", "_heard_at", "answer", "lifecycle", "observed", "request_id",
+    )  # fmt: skip
 
     def __init__(
         self, request: GenerateRequest, context: ClientContext, *, now: float, deadline: float, max_ready: int
@@ -47,6 +50,7 @@ class GenerationState:
         self._buffer = ReorderBuffer(context.settings, request.resume.next_seq if request.resume else 0)
         self._heard_at = now  # the last frame or answer of the leader
         self.lifecycle = RequestLifecycle(request, context, self._buffer, now=now)
+        self.observed = context.stats.observer.begin(request, now)
 
     @property
     def phase(self) -> GenerationPhase:
@@ -101,6 +105,7 @@ class GenerationState:
         Its frames from `first_seq` on are asked for. Those below `must_reach` were shown by the other caller
         and have to come as they were, so a loss of the group before them ends the request.
         """
+        self.observed.adopt()
         self._buffer.start_at(first_seq)
         self.lifecycle.adopt(group, instance_id, must_reach, self._heard_at)
         return self._ask_resend()
@@ -197,6 +202,7 @@ class GenerationState:
         frame: AnyFrame | None = first
         while frame is not None:
             if isinstance(frame, Tokens):
+                self.observed.add_tokens(now)
                 pause_s = self.lifecycle.attempts.add_tokens(frame, now)
                 if pause_s:
                     self._context.stats.observe_pause(pause_s)

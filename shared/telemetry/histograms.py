@@ -1,0 +1,124 @@
+"""Histograms that are cheap enough to feed once per token, and labels whose number is bounded."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+Labels = tuple[str, ...]
+OTHER = "other"
+
+
+class TokenHistogram:
+    """One series of a histogram: no locks, for one event loop only.
+
+    Attributes:
+        sum: Of all values.
+    """
+
+    __slots__ = ("_buckets", "_counts", "sum")
+
+    def __init__(self, buckets: Sequence[float]) -> None:
+        self._buckets = buckets
+        self._counts = [0] * (len(buckets) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._buckets, value)] += 1
+        self.sum += value
+
+    def add_from(self, other: "TokenHistogram") -> None:
+        """Add the values of another histogram with the same buckets."""
+        self._counts = [mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)]
+        self.sum += other.sum
+
+    def rows(self) -> list[tuple[str, float]]:
+        """Return upper bounds and the number of values up to each."""
+        total, rows = 0, list[tuple[str, float]]()
+        for bound, count in zip([*map(str, self._buckets), "+Inf"], self._counts, strict=True):
+            total += count
+            rows.append((bound, total))
+        return rows
+
+
+class HistogramFamily(Collector):
+    """A histogram with labels. Callers keep the series that they feed often.
+
+    Args:
+        registry: Shows it; None: another collector does.
+        name: Of the metric.
+        text: What it tells.
+        buckets: Upper bounds.
+        labels: Names of the labels; without any there is one series, from the start.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None,
+        name: str,
+        text: str,
+        buckets: Sequence[float],
+        labels: Labels = (),
+    ) -> None:
+        self._name, self._text, self._buckets, self._labels = name, text, buckets, labels
+        self._series: dict[Labels, TokenHistogram] = {}
+        if not labels:
+            self.series()
+        if registry is not None:
+            registry.register(self)
+
+    def series(self, *values: str) -> TokenHistogram:
+        """Return the series with these values of the labels."""
+        found = self._series.get(values)
+        if found is None:
+            found = self._series[values] = TokenHistogram(self._buckets)
+        return found
+
+    def total(self) -> TokenHistogram:
+        """Return the sum of all series."""
+        total = TokenHistogram(self._buckets)
+        for one in self._series.values():
+            total.add_from(one)
+        return total
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric, for the registry."""
+        yield self.family(self._name, self._text)
+
+    def family(self, name: str, text: str, extra: dict[str, str] | None = None) -> Metric:
+        """Return the metric under a name, with labels that all its series get."""
+        extra = extra or {}
+        family = HistogramMetricFamily(name, text, labels=(*extra, *self._labels))
+        for values, one in self._series.items():
+            family.add_metric((*extra.values(), *values), one.rows(), one.sum)
+        return family
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield the metric without series, when it is registered."""
+        yield HistogramMetricFamily(self._name, self._text, labels=self._labels)
+
+
+class LabelBound:
+    """Keeps the number of label combinations below a limit, whatever clients send.
+
+    Args:
+        limit: Combinations that are shown as they are: the first ones.
+        common: Returns what a later combination is shown as; it has to have few results.
+    """
+
+    def __init__(self, limit: int, common: Callable[[Labels], Labels]) -> None:
+        self._limit = limit
+        self._common = common
+        self._known: set[Labels] = set()
+
+    def fit(self, values: Labels) -> Labels:
+        """Return the labels under which a combination is counted."""
+        if values in self._known:
+            return values
+        if len(self._known) < self._limit:
+            self._known.add(values)
+            return values
+        return self._common(values)
