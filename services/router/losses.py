@@ -46,7 +46,7 @@ class LossReports:
                 log.warning("group lost", group=loss.group, group_instance=loss.instance_id,
                             reason=loss.reason, found_by="us" if loss.own else "another router")  # fmt: skip
                 self._metrics.event("group_lost")
-                self._metrics.lost(loss.reason)
+                self._metrics.lost(loss.reason, loss.group)
             if loss.tripped:
                 log.warning("breaker tripped", group=loss.group, reason="losses")
                 self._metrics.event("group_tripped")

@@ -49,8 +49,8 @@ class RouterMetrics:
         )
         self._losses = Counter(
             "ryz_router_groups_lost_total",
-            "Groups that were given up, by reason.",
-            ["reason"],
+            "Times that a group was given up, by reason and group.",
+            ["reason", "group"],
             registry=registry,
         )
         self._seconds = Histogram(
@@ -65,9 +65,6 @@ class RouterMetrics:
         # there from the start, for alerts: to Prometheus a counter that appears with 1 has not grown
         for event in ("deaf", "group_tripped", "heartbeat_rival"):
             self._events.labels(event)
-        for loss in get_args(DownReason):
-            if loss != "stopped":  # a clean end is no loss
-                self._losses.labels(loss)
         self._children: dict[tuple[str, str], Callable[[], None]] = {}
 
     def decided(self, reason: str, group: str, seconds: float) -> None:
@@ -90,9 +87,15 @@ class RouterMetrics:
         """A refusal of a user outside is not answered, because many were."""
         self._unanswered.labels(reason).inc()
 
-    def lost(self, reason: str) -> None:
+    def knows(self, group: str) -> None:
+        """A group was heard: its losses are counted from 0 on."""
+        for reason in get_args(DownReason):
+            if reason != "stopped":  # a clean end is no loss
+                self._losses.labels(reason, group)
+
+    def lost(self, reason: str, group: str) -> None:
         """A group was given up."""
-        self._losses.labels(reason).inc()
+        self._losses.labels(reason, group).inc()
 
     def event(self, name: str) -> None:
         """Something else happened."""
@@ -114,6 +117,16 @@ class FleetCollector(Collector):
         for state, count in sorted(Tally(str(group.standing(now)) for group in groups).items()):
             states.add_metric([state], count)
         yield states
+        serving = GaugeMetricFamily(
+            "ryz_router_ready_groups",
+            "Groups of a model that take requests; 0 while it is known and none of them does.",
+            labels=["model"],
+        )
+        models = Tally({group.heartbeat.model.name: 0 for group in groups})
+        models.update(group.heartbeat.model.name for group in groups if group.standing(now) == "ready")
+        for model, count in sorted(models.items()):
+            serving.add_metric([model], count)
+        yield serving
         yield GaugeMetricFamily(
             "ryz_router_group_rivals",
             "Groups under whose name two leaders live; requests go to one of them.",

@@ -152,6 +152,7 @@ class RouterSubscriptions:
         if change == "same":
             return
         self._metrics.event(f"heartbeat_{change}")
+        self._metrics.knows(heartbeat.group)
         if change == "restarted":
             await self._losses.publish_losses()
         if change == "tripped":

@@ -5,17 +5,19 @@ Gauges are computed from the group's state when they are scraped.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from services.worker.rank_protocol.failures import FailureKind
 from shared.messages import KVRates, Load
 from shared.telemetry.children import Children
 
 PREFIX = "ryz_worker_"
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_TOKEN_SECONDS = tuple(sorted((*_SECONDS, 0.03)))  # the service levels are 30 and 50 ms per token
 
 
 class TokenHistogram(Collector):
@@ -69,7 +71,11 @@ class WorkerMetrics:
         self.unsent_frames = counter(
             "unsent_frames", "Frames kept for retransmission while the bus was away."
         )
-        self.engine_failures = counter("engine_failures", "Times the engine failed and was started again.")
+        self.engine_failures = counter(
+            "engine_failures", "Times the engine failed and was started again, by what failed.", ["kind"]
+        )
+        for kind in get_args(FailureKind):
+            self.engine_failures.labels(kind)  # alerts measure their growth, from 0 on
         self.session_commits = Children(
             counter("session_commits", "Session records by what became of them.", ["outcome"])
         )
@@ -112,10 +118,17 @@ class WorkerMetrics:
             PREFIX + "time_to_first_token_seconds", "From the request's arrival to its first token.", _SECONDS
         )
         self.inter_token = TokenHistogram(
-            PREFIX + "inter_token_latency_seconds", "Between two tokens of a request.", _SECONDS
+            PREFIX + "inter_token_latency_seconds", "Between two tokens of a request.", _TOKEN_SECONDS
         )
         registry.register(self.first_token)
         registry.register(self.inter_token)
+        self._info = Gauge(
+            PREFIX + "info", "Always 1; says which group this leader has.", ["group"], registry=registry
+        )
+
+    def name_group(self, group: str) -> None:
+        """Exports the group's name."""
+        self._info.labels(group).set(1)
 
 
 class HasLoad(Protocol):

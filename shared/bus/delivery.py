@@ -22,7 +22,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class BusStats:
-    """Counters of a bus since it was connected; services export them as metrics."""
+    """Counters of a bus since it was connected; services export them as metrics.
+
+    Attributes:
+        connected: Whether there is a connection to the broker now; the only one that is no counter.
+    """
 
     published: int = 0
     received: int = 0
@@ -33,6 +37,7 @@ class BusStats:
     disconnects: int = 0
     reconnects: int = 0
     foreign_brokers: int = 0
+    connected: bool = False
 
 
 class Delivery:

@@ -244,10 +244,12 @@ class NatsBus:
     def _went_up(self) -> None:
         if self.stats.disconnects:
             self._restored_at = asyncio.get_running_loop().time()
+        self.stats.connected = True
         self._up.set()
 
     def _went_down(self, *, final: bool) -> None:
         """Handles a broken connection; `final`: nats-py gave it up after an error of the broker."""
+        self.stats.connected = False
         self._up.clear()
         if self._closing:
             return

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from shared.bus.delivery import BusStats
@@ -15,7 +15,7 @@ PAUSE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class BusCollector(Collector):
-    """Exports the counters of one connection as `ryz_bus_<name>_total{connection=...}`."""
+    """Exports the counters of one connection as `ryz_bus_<name>_total{connection=...}` and its state."""
 
     def __init__(self, stats: BusStats, connection: str) -> None:
         self._stats = stats
@@ -25,9 +25,18 @@ class BusCollector(Collector):
         """Adds it to a registry."""
         registry.register(self)
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """See `prometheus_client`."""
+        up = GaugeMetricFamily(
+            "ryz_bus_connected",
+            "1 while there is a connection to the broker, 0 while there is none.",
+            labels=["connection"],
+        )
+        up.add_metric([self._connection], self._stats.connected)
+        yield up
         for field in fields(BusStats):
+            if field.name == "connected":
+                continue
             family = CounterMetricFamily(
                 f"ryz_bus_{field.name}", f"Bus: {field.name.replace('_', ' ')}.", labels=["connection"]
             )

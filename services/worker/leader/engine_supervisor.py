@@ -75,7 +75,7 @@ class EngineSupervisor:
             restart_in_s=round(recovery.pause_s, 2),
             gives_up=recovery.gives_up,
         )
-        self._metrics.engine_failures.inc()
+        self._metrics.engine_failures.labels(error.failure.kind).inc()
         scheduler = self._engine.end_start()
         failure, suspects = error.failure, set[str]()
         if failure.fault and scheduler is not None:

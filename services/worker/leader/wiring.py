@@ -160,6 +160,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         deliveries=deliveries,
         tokens=TokenCalls(context, engine, builder, tokenizer, model.tokenizer),
     )
+    metrics.name_group(options.group)
     ports.registry.register(LoadCollector(table))
     ports.registry.register(RatesCollector(kv_tier))
     ports.registry.register(RankCollector(engine.step_log, ports.engine.status))

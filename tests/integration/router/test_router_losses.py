@@ -316,7 +316,7 @@ async def test_bad_news_and_news_of_others_change_nothing(world: World) -> None:
         assert await world.group_of() == "g0"
         value = service.registry.get_sample_value
         assert value("ryz_router_events_total", {"event": "bad_broker_news"}) == 8
-        assert not value("ryz_router_groups_lost_total", {"reason": "disconnected"})
+        assert value("ryz_router_groups_lost_total", {"reason": "disconnected", "group": "g0"}) == 0
 
 
 async def test_a_group_that_breaks_what_it_accepts_is_tripped(

@@ -239,7 +239,13 @@ class Kit:
         return last
 
     def metric(self, name: str, **labels: str) -> float:
-        return self.registry.get_sample_value(f"ryz_worker_{name}", labels) or 0.0
+        """The sum of the series that have these labels, among others."""
+        samples = [one for family in self.registry.collect() for one in family.samples]
+        return sum(
+            one.value
+            for one in samples
+            if one.name == f"ryz_worker_{name}" and labels.items() <= one.labels.items()
+        )
 
     async def all_free(self, timeout_s: float = PATIENCE_S) -> None:
         """Waits until the leader and the engine hold no request, block or queue place."""

@@ -139,7 +139,8 @@ async def test_silence_is_a_loss_and_everybody_hears_of_it_once() -> None:
     (told,) = world.broker.told
     assert (told.group, told.instance_id, told.reason) == ("g0", "i", "silent")
     assert told.router_id == world.context.settings.instance_id
-    assert world.registry.get_sample_value("ryz_router_groups_lost_total", {"reason": "silent"}) == 1
+    lost = {"reason": "silent", "group": "g0"}
+    assert world.registry.get_sample_value("ryz_router_groups_lost_total", lost) == 1
 
 
 async def test_a_router_that_stood_still_finds_the_news_in_its_socket() -> None:

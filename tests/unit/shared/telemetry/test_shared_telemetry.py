@@ -149,6 +149,11 @@ async def test_bus_counters_are_exported() -> None:
     service = Service(CommonSettings(), "demo")
     stats = BusStats(dropped=3)
     BusCollector(stats, "main").register(service.registry)
+    value, main = service.registry.get_sample_value, {"connection": "main"}
+    assert value("ryz_bus_connected", main) == 0
+    stats.connected = True
+    assert value("ryz_bus_connected", main) == 1
+    assert value("ryz_bus_connected_total", main) is None
     assert service.registry.get_sample_value("ryz_bus_dropped_total", {"connection": "main"}) == 3
 
 
