@@ -17,6 +17,7 @@ from cli.explain.explain_command import explain
 from cli.groups.group_commands import app as groups
 from cli.logs.log_command import logs
 from cli.models.model_commands import app as models
+from cli.profile.profile_command import profile
 from cli.sessions.session_commands import app as sessions
 from cli.stack.up import down, up
 from cli.status.status_command import status
@@ -45,7 +46,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, down, chat, status, logs, explain, train_demo):
+for command in (up, down, chat, status, logs, explain, profile, train_demo):
     app.command(name=command.__name__.replace("_", "-"))(command)
 app.add_typer(sessions, name="sessions")
 app.add_typer(batch, name="batch")

@@ -177,6 +177,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         index=BlocksClient(bus),
         registry=service.registry,
         timelines=service.timelines,
+        tracer=ranks.tracing if ranks is not None else None,
     )
     leader = build_leader(leader_options(settings), ports)
     claim = NameClaim(

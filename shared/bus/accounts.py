@@ -125,7 +125,7 @@ _WORKER = BusAccount(
         *(_member(subject, subjects.TOKENIZE_QUEUE) for subject in (*TOKENIZE, *TOKENIZE_OUTSIDE)),
         subjects.cancel_all(ANY_CALLER), subjects.ATTACH, DRAIN, PEER, WARM, CLAIM, DELIVERED,
         subjects.KV_HOLDERS,
-        subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN,
+        subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.PROFILE,
         subjects.SRV_ALL,
     ),
 )  # fmt: skip
@@ -148,10 +148,10 @@ _KVSTATE = BusAccount(
 )  # fmt: skip
 _CLI = BusAccount(
     "cli",
-    "operators: `ryz status`, `ryz groups`, `ryz explain`, `nats micro`",
+    "operators: `ryz status`, `ryz groups`, `ryz explain`, `ryz profile`, `ryz top`, `nats micro`",
     publish=(
-        subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL, subjects.MODELS, DRAIN, subjects.SESSION_ROUTE,
-        subjects.KV_HOLDERS, subjects.BLOCKS_FIND,
+        subjects.STATUS, subjects.EXPLAIN, subjects.PROFILE, subjects.SRV_ALL, subjects.MODELS, DRAIN,
+        subjects.SESSION_ROUTE, subjects.KV_HOLDERS, subjects.BLOCKS_FIND,
     ),
 )  # fmt: skip
 OUTSIDE = "outside"  # the user that every deployment has for services outside, and its tenant

@@ -88,6 +88,14 @@ from shared.messages.generate import (
     SessionRef,
     Work,
 )
+from shared.messages.profiles import (
+    GroupRecording,
+    ProfileAnswer,
+    ProfilePart,
+    ProfileQuery,
+    RecordedMessage,
+    RecordedRank,
+)
 from shared.messages.responses import (
     ResponseChain,
     ResponseChainQuery,
@@ -175,6 +183,7 @@ __all__ = [
     "GenerateRequest",
     "GroupClaimed",
     "GroupDown",
+    "GroupRecording",
     "Heartbeat",
     "HeldBlocks",
     "HoldersQuery",
@@ -189,7 +198,12 @@ __all__ = [
     "PinList",
     "PinPage",
     "Pinned",
+    "ProfileAnswer",
+    "ProfilePart",
+    "ProfileQuery",
     "ReasoningPart",
+    "RecordedMessage",
+    "RecordedRank",
     "Resend",
     "ResendReply",
     "ResponseChain",

@@ -117,6 +117,12 @@ RESPONSE = m.ResponseRecord(
     response_id="resp_1", tenant="acme", model="demo", parent="resp_0", created_ms=1_700_000_000_000,
     ended=False, input_items='[{"type":"message"}]', body='{"id":"resp_1"}', request=b"\x80",
 )  # fmt: skip
+RECORDED_MESSAGE = m.RecordedMessage(
+    subject="ryz.v1.work.g0", outgoing=True, begin_ns=2, length_ns=1, num_bytes=9
+)
+RECORDED_RANK = m.RecordedRank(
+    rank=1, pid=8, host="10.0.0.2", offset_ns=-3, error_ns=2, trace=b"t", problem="it ended"
+)
 EXAMPLES: list[m.Wire] = [
     TOP,
     LOGPROB,
@@ -252,6 +258,21 @@ EXAMPLES: list[m.Wire] = [
     m.WarmSession(tenant="acme", session_id="s1"),
     m.Warmed(group="g0", num_tokens=100, cached_tokens=96, fetched_tokens=64),
     KV_RATES,
+    m.ProfileQuery(seconds=5.0, group="g0", op_spans=1000),
+    m.ProfileAnswer(
+        group="g0", instance_id="i1", host_id="b1", received_ns=1, answered_ns=2, refused="one runs"
+    ),
+    m.ProfilePart(group="g0", instance_id="i1", number=1, count=2, data=b"x"),
+    m.GroupRecording(
+        group="g0", instance_id="i1", model="demo", pid=7, began_ns=1, ended_ns=9, unix_ns=5,
+        steps=bytes(8), rank_steps=bytes(8),
+        messages=[RECORDED_MESSAGE],
+        late_turns=bytes(16),
+        ranks=[RECORDED_RANK],
+        left_out=1,
+    ),
+    RECORDED_MESSAGE,
+    RECORDED_RANK,
     m.ErrorReply(error="session_not_found", message="no session s1", data={"param": "session_id"}),
 ]  # fmt: skip
 

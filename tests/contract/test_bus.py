@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from services.worker.leader.profiling.watched_bus import BusWatch, WatchedBus
 from shared.bus import Bus, Message, NoResponders, RequestTimedOut
 from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.bus.nats import NatsBus
@@ -16,7 +17,7 @@ from tests.kits.waiting import until
 Connect = Callable[[], Awaitable[Bus]]
 
 
-@pytest.fixture(params=["memory", "nats"])
+@pytest.fixture(params=["memory", "nats", "watched"])
 async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
     """Returns a function that connects buses to one broker."""
     buses: list[Bus] = []
@@ -25,6 +26,10 @@ async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
 
     async def make() -> Bus:
         bus: Bus = await NatsBus.connect(url, name="contract") if url else MemoryBus(broker)
+        if request.param == "watched":  # by a profile that runs
+            watch = BusWatch()
+            watch.begin()
+            bus = WatchedBus(bus, watch)
         buses.append(bus)
         return bus
 

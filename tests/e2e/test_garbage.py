@@ -30,6 +30,7 @@ SENDERS = {
     subjects.MODELS: "gateway",
     subjects.STATUS: "cli",
     subjects.EXPLAIN: "cli",
+    subjects.PROFILE: "cli",
     subjects.SESSION_GET: "worker",
     subjects.SESSION_COMMIT: "worker",
     subjects.SESSION_LIST: "gateway",

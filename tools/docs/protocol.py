@@ -30,6 +30,7 @@ from shared.messages import (
     fleet,
     frames,
     generate,
+    profiles,
     responses,
     sessions,
     timelines,
@@ -51,6 +52,7 @@ PARTS: list[tuple[str, ModuleType]] = [
     ("KV blocks", blocks),
     ("Fleet and status", fleet),
     ("Where the time of a request went", timelines),
+    ("Profiles", profiles),
 ]
 PLAIN = {
     inspect.StrType: "string",

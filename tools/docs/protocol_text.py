@@ -92,6 +92,12 @@ SUBJECTS = [
         "every service",
     ),
     SubjectRow(
+        f"`{subjects.PROFILE}`",
+        "ProfileQuery, answered by ProfileAnswer and then ProfileParts",
+        "operators",
+        "all leaders",
+    ),
+    SubjectRow(
         "`$SRV.PING`, `$SRV.INFO`, `$SRV.STATS`; `.<service>`, `.<instance>` may follow",
         "JSON as in NATS's ADR-32 ([client.md](client.md#who-is-there))",
         "operators",

@@ -39,6 +39,7 @@ class _Step(NamedTuple):
     result: asyncio.Future[StepResult]
     submitted: float
     planned_ns: int
+    ready_ns: int
     submitted_ns: int
     decode_tokens: int
     sequences: int
@@ -139,11 +140,13 @@ class EngineLoop:
             return False
         if plan.admit:
             self._mark_admitted(scheduler, {new.seq_id for new in plan.admit})
+        ready_ns = monotonic_ns()
         result = asyncio.ensure_future(self._engine.engine.submit(plan))
         submitted_ns = monotonic_ns()
         decode_tokens, prefill_tokens = count_tokens(plan)
         num_tokens, sequences = decode_tokens + prefill_tokens, len(plan.slices)
-        self._steps.append(_Step(num_tokens, result, now, planned_ns, submitted_ns, decode_tokens, sequences))
+        moments_ns = planned_ns, ready_ns, submitted_ns
+        self._steps.append(_Step(num_tokens, result, now, *moments_ns, decode_tokens, sequences))
         self._supply_masks(scheduler)
         return True
 
@@ -172,7 +175,7 @@ class EngineLoop:
         now, step_log = self._clock(), self._engine.step_log
         step_log.add(
             result.step_id,
-            (step.planned_ns, step.submitted_ns, monotonic_ns()),
+            (step.planned_ns, step.ready_ns, step.submitted_ns, monotonic_ns()),
             step.decode_tokens,
             step.num_tokens - step.decode_tokens,
             step.sequences,

@@ -28,6 +28,7 @@ class LoggedStep(NamedTuple):
         decode_tokens: Tokens of chunks of one token that is sampled.
         prefill_tokens: All others.
         sequences: Chunks of the plan.
+        ready_ns: When the plan was ready to be sent.
     """
 
     start: int
@@ -39,6 +40,7 @@ class LoggedStep(NamedTuple):
     decode_tokens: int
     prefill_tokens: int
     sequences: int
+    ready_ns: int = 0
 
 
 _PLANNED, _RESULT, _BOOKED = (
@@ -85,7 +87,7 @@ class StepLog:
     def add(
         self,
         step_id: int,
-        moments_ns: tuple[int, int, int],
+        moments_ns: tuple[int, int, int, int],
         decode_tokens: int,
         prefill_tokens: int,
         sequences: int,
@@ -94,12 +96,14 @@ class StepLog:
 
         Args:
             step_id: Id of the plan.
-            moments_ns: When it was planned, when it was submitted, when its result came.
+            moments_ns: When planning began, the plan was ready, it was submitted, and its result came.
             decode_tokens: See `LoggedStep`.
             prefill_tokens: See `LoggedStep`.
             sequences: See `LoggedStep`.
         """
-        self._rows.append([self.start, step_id, *moments_ns, 0, decode_tokens, prefill_tokens, sequences])
+        planned, ready, submitted, result = moments_ns
+        counts = decode_tokens, prefill_tokens, sequences
+        self._rows.append([self.start, step_id, planned, submitted, result, 0, *counts, ready])
 
     def note_booked(self, now_ns: int) -> None:
         """Note that the tokens of the step added last were given to their requests."""

@@ -12,6 +12,7 @@ from services.worker.leader.calls.token_calls import MAX_AT_ONCE, MAX_WAITING, T
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.fleet.fence import Fence
 from services.worker.leader.intake.intake import Intake
+from services.worker.leader.profiling.profile_calls import ProfileCalls
 from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
 from shared import subjects
 from shared.bus.api import Bus, Subscription
@@ -24,6 +25,7 @@ from shared.messages import (
     DrainGroup,
     GroupDown,
     HoldersQuery,
+    ProfileQuery,
     Resend,
     SessionGet,
     SessionGone,
@@ -44,6 +46,7 @@ class LeaderCalls(NamedTuple):
     fence: Fence
     deliveries: DeliveryTracker
     tokens: TokenCalls
+    profiles: ProfileCalls
 
 
 class Subscriptions:
@@ -98,6 +101,7 @@ class Subscriptions:
             (subjects.peer(group), handler(SessionGet, calls.sessions.find_record)),
             (subjects.SESSION_GONE, handler(SessionGone, calls.sessions.forget_session)),
             (subjects.drain(group), handler(DrainGroup, calls.drain.drain_group)),
+            (subjects.PROFILE, handler(ProfileQuery, calls.profiles.profile, answers_bad=False)),
             (subjects.GROUP_DOWN, down),
         ):
             self._subscriptions.append(await bus.subscribe(subject, handle))
@@ -152,6 +156,7 @@ class Subscriptions:
             ]
 
     async def unsubscribe_all(self) -> None:
-        """Ends all subscriptions."""
+        """Ends all subscriptions, and a profile that is recorded."""
+        await self._calls.profiles.stop()
         for subscription in self._subscriptions:
             await subscription.unsubscribe()

@@ -41,6 +41,9 @@ from services.worker.leader.kv_tier.block_ownership import BlockIndex
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.leader import Leader, LeaderParts
 from services.worker.leader.options import LeaderOptions
+from services.worker.leader.profiling.profile_calls import ProfileCalls
+from services.worker.leader.profiling.profiler import Profiler, RankTracer
+from services.worker.leader.profiling.watched_bus import BusWatch, WatchedBus
 from services.worker.leader.request_table import EndOfRequest, RequestTable
 from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
 from services.worker.leader.sessions.peer_sessions import PeerSessionClient
@@ -79,6 +82,7 @@ class LeaderPorts:
         registry: Gets the metrics.
         clock: Returns monotonic seconds.
         timelines: Keeps when requests passed the parts of the leader.
+        tracer: Records the ranks for profiles; None: the engine has none.
     """
 
     bus: Bus
@@ -91,11 +95,13 @@ class LeaderPorts:
     registry: CollectorRegistry
     clock: Callable[[], float] = field(default=time.monotonic)
     timelines: Timelines = field(default_factory=lambda: Timelines(0))
+    tracer: RankTracer | None = None
 
 
 def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     """Returns a leader that is ready to start."""
-    bus, model, metrics = ports.bus, ports.model, WorkerMetrics(ports.registry)
+    watch, model, metrics = BusWatch(), ports.model, WorkerMetrics(ports.registry)
+    bus, outside = WatchedBus(ports.bus, watch), WatchedBus(ports.outside, watch)
     context = LeaderContext(
         options.group, options.instance_id, model.name, bus, metrics, ports.clock, ports.timelines
     )
@@ -159,6 +165,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         fence=Fence(context, table),
         deliveries=deliveries,
         tokens=TokenCalls(context, engine, builder, tokenizer, model.tokenizer),
+        profiles=ProfileCalls(context, Profiler(context, engine, watch, ports.tracer)),
     )
     metrics.name_group(options.group)
     ports.registry.register(LoadCollector(table))
@@ -180,7 +187,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         drain=drain,
         status=GroupStatus(context, orchestrator, engine, table, kv_tier, sessions=sessions),
         subscriptions=Subscriptions(
-            context, endpoint, bad_messages, calls, ports.outside, outside_calls_s=options.outside_calls_s
+            context, endpoint, bad_messages, calls, outside, outside_calls_s=options.outside_calls_s
         ),
     )
     return Leader(parts, options.sessions.commit_timeout_s)

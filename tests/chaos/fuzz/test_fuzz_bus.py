@@ -96,6 +96,7 @@ TARGETS = (
     Target(subjects.MODELS, "cli", m.ListModels, answered=True),
     Target(subjects.STATUS, "cli", m.StatusQuery),
     Target(subjects.EXPLAIN, "cli", m.ExplainQuery),
+    Target(subjects.PROFILE, "cli", m.ProfileQuery),
     Target(subjects.SESSION_GET, "worker", m.SessionGet, answered=True),
     Target(subjects.SESSION_COMMIT, "worker", m.SessionCommit, answered=True),
     Target(subjects.SESSION_LIST, "gateway", m.SessionList, answered=True),

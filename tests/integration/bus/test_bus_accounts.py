@@ -76,6 +76,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.MODELS: ({"gateway", "cli"}, ROUTERS),
     subjects.STATUS: ({"cli", "gateway"}, SERVICES),
     subjects.EXPLAIN: ({"cli"}, SERVICES),
+    subjects.PROFILE: ({"cli"}, LEADERS),
     "$SRV.PING": ({"cli"}, SERVICES),
     "$SRV.INFO.ryz-router.r1": ({"cli"}, SERVICES),
     subjects.complete("demo", OURS): (OUTSIDE, {"gateway"}),

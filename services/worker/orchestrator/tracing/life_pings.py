@@ -8,8 +8,8 @@ import select
 import socket
 import time
 
-from services.worker.orchestrator.tracing.clock_estimate import RoundTrip
 from services.worker.rank_protocol.trace_messages import LIFE_PONG
+from shared.telemetry.clock_estimate import RoundTrip
 
 ANSWER_MS = 2  # the longest that the leader's event loop stands still for one ping
 

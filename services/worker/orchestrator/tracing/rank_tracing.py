@@ -13,11 +13,11 @@ from typing import NamedTuple
 import msgspec
 
 from services.worker.orchestrator.rank_link import RankLink
-from services.worker.orchestrator.tracing.clock_estimate import ClockEstimate, ClockOffset, RoundTrip
 from services.worker.orchestrator.tracing.life_pings import ping_life
 from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
 from services.worker.rank_protocol.step_times import KINDS, PartsOfStep, StepTimes
 from services.worker.rank_protocol.trace_messages import Ping, Pong, TraceOrder, TracePiece
+from shared.telemetry.clock_estimate import ClockEstimate, ClockOffset, RoundTrip
 
 PING_S = 0.2  # between two pings of a rank of another host
 PINGS = 16  # of each rank, for a profile

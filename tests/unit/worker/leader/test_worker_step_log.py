@@ -29,7 +29,7 @@ PARTS = PartsOfStep(linears=40, attention=20, collectives=10, sampling=5, masks=
 
 def add_step(log: StepLog, step_id: int, begin_ns: int) -> None:
     """A step that is planned at that time, and done 30 ns later."""
-    log.add(step_id, (begin_ns, begin_ns + 5, begin_ns + 30), 4, 0, 4)
+    log.add(step_id, (begin_ns, begin_ns + 3, begin_ns + 5, begin_ns + 30), 4, 0, 4)
     log.note_booked(begin_ns + 35)
 
 
@@ -45,7 +45,7 @@ def test_steps_between_two_moments_are_those_that_ran_at_some_moment_between_the
     assert [one.step.step_id for one in log.steps_between(331, 399)] == []
     assert [one.step.step_id for one in log.steps_between(0, 10_000, limit=2)] == [4, 5]
     record = log.steps_between(200, 200)[0]
-    assert record.step == (1, 2, 200, 205, 230, 235, 4, 0, 4)
+    assert record.step == (1, 2, 200, 205, 230, 235, 4, 0, 4, 203)
     assert record.ranks == [RankStep(rank, 210, 225, PARTS, 60) for rank in (0, 1)]
 
 

@@ -2,7 +2,7 @@
 
 import random
 
-from services.worker.orchestrator.tracing.clock_estimate import DRIFT, ClockEstimate, ClockOffset, RoundTrip
+from shared.telemetry.clock_estimate import DRIFT, ClockEstimate, ClockOffset, RoundTrip
 
 
 def trip(at_ns: int, ahead_ns: int, out_ns: int, back_ns: int, held_ns: int = 100) -> RoundTrip:
