@@ -17,6 +17,14 @@ from tests.kits.waiting import until
 Connect = Callable[[], Awaitable[Bus]]
 
 
+class Watched(WatchedBus):
+    """A watched bus that shows the counts of the bus below it, as the others do."""
+
+    def __init__(self, bus: MemoryBus | NatsBus, watch: BusWatch) -> None:
+        super().__init__(bus, watch)
+        self.stats = bus.stats
+
+
 @pytest.fixture(params=["memory", "nats", "watched"])
 async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
     """Returns a function that connects buses to one broker."""
@@ -25,11 +33,12 @@ async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
     url = request.getfixturevalue("nats_url") if request.param == "nats" else ""
 
     async def make() -> Bus:
-        bus: Bus = await NatsBus.connect(url, name="contract") if url else MemoryBus(broker)
+        below = await NatsBus.connect(url, name="contract") if url else MemoryBus(broker)
+        bus: Bus = below
         if request.param == "watched":  # by a profile that runs
             watch = BusWatch()
             watch.begin()
-            bus = WatchedBus(bus, watch)
+            bus = Watched(below, watch)
         buses.append(bus)
         return bus
 
