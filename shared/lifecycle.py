@@ -32,6 +32,7 @@ from shared.telemetry.explanations import answer_explain
 from shared.telemetry.logs.log_limits import LogLimiter
 from shared.telemetry.logs.log_metrics import LogCollector
 from shared.telemetry.logs.log_setup import configure_logging
+from shared.telemetry.loop_lag import watch_loop_lag
 from shared.telemetry.metrics import BusCollector
 from shared.telemetry.timelines import Timelines
 from shared.telemetry.traces import tracer, tracer_provider
@@ -133,7 +134,7 @@ class Service:
         stack.push_async_callback(bus.close)
         if needed:
             self.add_check(f"broker{name and f' {name}'}", lambda: bus.connected)
-        BusCollector(bus.stats, name or "main").register(self.registry)
+        BusCollector(bus.stats, name or "main", lambda: bus.num_pending).register(self.registry)
         return bus
 
     async def answer_operators(self, bus: CountingBus, *others: CountingBus) -> None:
@@ -255,6 +256,7 @@ async def _run(settings: CommonSettings, name: str, setup: Setup, limiter: LogLi
     service = Service(settings, name)
     LogCollector(limiter).register(service.registry)
     service.spawn(limiter.tell_regularly(), "tell of log lines left out")
+    service.spawn(watch_loop_lag(service.registry), "measure how late the event loop is")
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, service.stop)

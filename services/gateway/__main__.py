@@ -22,7 +22,7 @@ from services.gateway.http.serving_route import GatewayContext
 from services.gateway.http.slow_readers import ReaderLimits, watch_readers
 from services.gateway.info_routes import ServiceInfo
 from services.gateway.inner.inner_calls import InnerCalls
-from services.gateway.metrics import GatewayMetrics
+from services.gateway.metrics import GatewayMetrics, QuotaCollector
 from services.gateway.pages.assembly import page_parts
 from services.gateway.readiness import ROUTER_WAIT_S, ReadinessCheck
 from services.gateway.realtime.realtime_sockets import PATH as REALTIME
@@ -87,6 +87,8 @@ async def start(
     share = settings.tenant_share if keyring.num_tenants > 1 else 1.0
     places = Quota(settings.max_concurrent, share=share)
     held = Quota(settings.max_held_bytes, share=share, what="bytes of bodies", reason="gateway_memory")
+    units = {"places": (places, "Requests under way"), "held_bytes": (held, "Bytes of bodies under way")}
+    service.registry.register(QuotaCollector(units))
     detached = DetachedStreams(places, metrics, Quota(settings.stream_max_parked, share=share))
     stack.push_async_callback(detached.close)
     context = GatewayContext(

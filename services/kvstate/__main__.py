@@ -18,6 +18,7 @@ from services.kvstate.domain.block_eviction import SESSION_SHARE, BlockQuotas
 from services.kvstate.domain.session_quota import ALONE_SHARE, SessionLives, SessionQuotas
 from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.redis.redis_metrics import MeasuredRedis, RedisCollector, RedisMemory
 from services.kvstate.redis.store_errors import KV_STORE, SESSION_STORE
 from services.kvstate.responses.redis_responses import RedisResponseStore
 from services.kvstate.responses.response_calls import ResponseCalls
@@ -53,6 +54,19 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     tier = BlockTier(blocks, tier_limits(settings), counted.evicted, store.fates)
     service.registry.register(TierCollector(tier, lambda: kv_circuit.open))
     sweeper = BlockSweeper(tier, blocks, sweep_rules(settings), counted.evicted, store.fates)
+    sessions_redis = MeasuredRedis(
+        "sessions",
+        store.exchanges,
+        lambda: circuit.open,
+        lambda: RedisMemory(store.last.used_memory, store.last.maxmemory),
+    )
+    kv_redis = MeasuredRedis(
+        "kv",
+        blocks.exchanges,
+        lambda: kv_circuit.open,
+        lambda: RedisMemory(tier.totals.used_memory, tier.totals.maxmemory),
+    )
+    service.registry.register(RedisCollector([sessions_redis, kv_redis]))
     server = CallServer(
         bus,
         metrics,

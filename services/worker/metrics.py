@@ -1,45 +1,25 @@
-"""Metrics of a worker group, under the names that vLLM made common, with the prefix `ryz_worker_`.
+"""Metrics of a worker group with the prefix `ryz_worker_`.
 
-Gauges are computed from the group's state when they are scraped.
+Gauges are computed from the group's state when they are scraped. `request_metrics.py` has what is measured of
+each request, `vllm_metrics.py` shows the same under the names of vLLM.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from services.worker.rank_protocol.failures import FailureKind
+from services.worker.request_metrics import RequestHistograms
 from shared.messages import KVRates, Load
 from shared.telemetry.children import Children
+from shared.telemetry.histograms import HistogramFamily
 
 PREFIX = "ryz_worker_"
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _TOKEN_SECONDS = tuple(sorted((*_SECONDS, 0.03)))  # the service levels are 30 and 50 ms per token
-
-
-class TokenHistogram(Collector):
-    """A histogram cheap enough to feed once per token: no locks, for one event loop only."""
-
-    def __init__(self, name: str, text: str, buckets: tuple[float, ...]) -> None:
-        self._name, self._text, self._buckets = name, text, buckets
-        self._counts = [0] * (len(buckets) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._buckets, value)] += 1
-        self._sum += value
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, for the registry."""
-        total, rows = 0, []
-        for bound, count in zip([*map(str, self._buckets), "+Inf"], self._counts, strict=True):
-            total += count
-            rows.append((bound, total))
-        yield HistogramMetricFamily(self._name, self._text, buckets=rows, sum_value=self._sum)
 
 
 class WorkerMetrics:
@@ -111,17 +91,23 @@ class WorkerMetrics:
         self.kv_store_up = Gauge(
             PREFIX + "kv_store_up", "1 while the KV store is used, 0 while it is away.", registry=registry
         )
+        self.requests_ended = RequestHistograms()
         self.step = Histogram(
             PREFIX + "step_seconds", "One engine step.", buckets=_SECONDS, registry=registry
         )
-        self.first_token = TokenHistogram(
-            PREFIX + "time_to_first_token_seconds", "From the request's arrival to its first token.", _SECONDS
+        self.first_tokens = HistogramFamily(
+            registry,
+            PREFIX + "time_to_first_token_seconds",
+            "From the request's arrival to its first token.",
+            _SECONDS,
         )
-        self.inter_token = TokenHistogram(
-            PREFIX + "inter_token_latency_seconds", "Between two tokens of a request.", _TOKEN_SECONDS
+        self.inter_tokens = HistogramFamily(
+            registry,
+            PREFIX + "inter_token_latency_seconds",
+            "Between two tokens of a request.",
+            _TOKEN_SECONDS,
         )
-        registry.register(self.first_token)
-        registry.register(self.inter_token)
+        self.first_token, self.inter_token = self.first_tokens.series(), self.inter_tokens.series()
         self._info = Gauge(
             PREFIX + "info", "Always 1; says which group this leader has.", ["group"], registry=registry
         )
@@ -139,6 +125,11 @@ class HasLoad(Protocol):
         ...
 
 
+def used_share(load: Load) -> float:
+    """Return the share of the KV blocks in use, 0 to 1."""
+    return (load.total_blocks - load.free_blocks) / max(1, load.total_blocks)
+
+
 class LoadCollector(Collector):
     """The group's load as gauges."""
 
@@ -148,15 +139,15 @@ class LoadCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, for the registry."""
         load = self._group.load()
-        used = load.total_blocks - load.free_blocks
         for name, text, value in (
             ("num_requests_running", "Requests whose tokens are being computed.", load.running),
             ("num_requests_waiting", "Requests in the queue.", load.waiting),
-            (
-                "kv_cache_usage_perc",
-                "Share of the KV blocks in use, 0 to 1.",
-                used / max(1, load.total_blocks),
-            ),
+            ("max_running", "Requests that may be computed at the same time.", load.max_running),
+            ("max_waiting", "Requests that the queue holds at most.", load.max_waiting),
+            ("queued_tokens", "Prompt tokens that are not computed yet.", load.queued_tokens),
+            ("kv_blocks", "KV blocks of the group.", load.total_blocks),
+            ("kv_free_blocks", "KV blocks that are free or can be freed at once.", load.free_blocks),
+            ("kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.", used_share(load)),
         ):
             yield GaugeMetricFamily(PREFIX + name, text, value=value)
 

@@ -73,6 +73,11 @@ class Delivery:
         return ServedSubject(self.subject, queue, self._handled, self._failed, self._busy_ns)
 
     @property
+    def num_pending(self) -> int:
+        """Messages that wait for the handler."""
+        return len(self._pending)
+
+    @property
     def finished(self) -> bool:
         """True if it is stopped and no handler runs any more."""
         return self._stopped and not self._running

@@ -141,6 +141,11 @@ class NatsBus:
         """What was handled on each subscription."""
         return self._subscriptions.served
 
+    @property
+    def num_pending(self) -> int:
+        """Messages that wait for their handlers."""
+        return self._subscriptions.num_pending
+
     def new_inbox(self) -> str:
         """See `Bus.new_inbox`."""
         inbox: str = self._connection.new_inbox()

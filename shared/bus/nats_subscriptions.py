@@ -60,6 +60,11 @@ class SubscriptionTable:
         """What was handled on each subscription."""
         return [one.delivery.served(one.queue) for one in self._registered]
 
+    @property
+    def num_pending(self) -> int:
+        """Messages that wait for their handlers, on all subscriptions."""
+        return sum(delivery.num_pending for delivery in self._deliveries)
+
     async def add(self, pattern: str, queue: str, delivery: Delivery, max_per_s: int) -> NatsSubscription:
         """Subscribes; the broker may not have heard of it when this returns."""
         subscription = NatsSubscription(self, pattern, queue, delivery, max_per_s)

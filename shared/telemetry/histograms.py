@@ -1,7 +1,7 @@
 """Histograms that are cheap enough to feed once per token, and labels whose number is bounded."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -30,11 +30,6 @@ class TokenHistogram:
         self._counts[bisect_left(self._buckets, value)] += 1
         self.sum += value
 
-    def add_from(self, other: "TokenHistogram") -> None:
-        """Add the values of another histogram with the same buckets."""
-        self._counts = [mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)]
-        self.sum += other.sum
-
     def rows(self) -> list[tuple[str, float]]:
         """Return upper bounds and the number of values up to each."""
         total, rows = 0, list[tuple[str, float]]()
@@ -53,6 +48,9 @@ class HistogramFamily(Collector):
         text: What it tells.
         buckets: Upper bounds.
         labels: Names of the labels; without any there is one series, from the start.
+
+    Attributes:
+        name: Of the metric.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class HistogramFamily(Collector):
         buckets: Sequence[float],
         labels: Labels = (),
     ) -> None:
-        self._name, self._text, self._buckets, self._labels = name, text, buckets, labels
+        self.name, self._text, self._buckets, self._labels = name, text, buckets, labels
         self._series: dict[Labels, TokenHistogram] = {}
         if not labels:
             self.series()
@@ -77,28 +75,21 @@ class HistogramFamily(Collector):
             found = self._series[values] = TokenHistogram(self._buckets)
         return found
 
-    def total(self) -> TokenHistogram:
-        """Return the sum of all series."""
-        total = TokenHistogram(self._buckets)
-        for one in self._series.values():
-            total.add_from(one)
-        return total
-
     def collect(self) -> Iterator[Metric]:
         """Yield the metric, for the registry."""
-        yield self.family(self._name, self._text)
+        yield self.shown()
 
-    def family(self, name: str, text: str, extra: dict[str, str] | None = None) -> Metric:
-        """Return the metric under a name, with labels that all its series get."""
-        extra = extra or {}
-        family = HistogramMetricFamily(name, text, labels=(*extra, *self._labels))
+    def shown(self, name: str = "", labels: Mapping[str, str] | None = None) -> Metric:
+        """Return the metric, under another name if one is given, with labels that all its series get."""
+        labels = labels or {}
+        family = HistogramMetricFamily(name or self.name, self._text, labels=(*labels, *self._labels))
         for values, one in self._series.items():
-            family.add_metric((*extra.values(), *values), one.rows(), one.sum)
+            family.add_metric((*labels.values(), *values), one.rows(), one.sum)
         return family
 
     def describe(self) -> Iterator[Metric]:
         """Yield the metric without series, when it is registered."""
-        yield HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        yield HistogramMetricFamily(self.name, self._text, labels=self._labels)
 
 
 class LabelBound:

@@ -1,6 +1,6 @@
 """Metrics of several services: of bus connections, and of requests to the fleet."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 
 from prometheus_client import CollectorRegistry, Histogram
@@ -14,12 +14,32 @@ from shared.telemetry.service_levels import ServiceLevels
 PAUSE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class BusCollector(Collector):
-    """Exports the counters of one connection as `ryz_bus_<name>_total{connection=...}` and its state."""
+_BUS_TEXTS = {
+    "published": "Messages published.",
+    "received": "Messages received.",
+    "dropped": "Messages dropped because too many waited for their handlers: this service is too slow.",
+    "throttled": "Times that a subscription with a limit had more messages than it takes a second.",
+    "handler_errors": "Messages whose handler failed.",
+    "errors": "Errors that the broker reported.",
+    "disconnects": "Times that the connection was lost.",
+    "reconnects": "Times that the connection was made again.",
+    "foreign_brokers": "Connections closed because they were not to a broker of this machine.",
+}
 
-    def __init__(self, stats: BusStats, connection: str) -> None:
+
+class BusCollector(Collector):
+    """Exports one connection: its counters as `ryz_bus_<name>_total{connection=...}`, and its state.
+
+    Args:
+        stats: Counters of the connection.
+        connection: Names it.
+        num_pending: Returns the number of messages that wait for their handlers.
+    """
+
+    def __init__(self, stats: BusStats, connection: str, num_pending: Callable[[], int]) -> None:
         self._stats = stats
         self._connection = connection
+        self._num_pending = num_pending
 
     def register(self, registry: CollectorRegistry) -> None:
         """Adds it to a registry."""
@@ -34,14 +54,31 @@ class BusCollector(Collector):
         )
         up.add_metric([self._connection], self._stats.connected)
         yield up
+        pending = GaugeMetricFamily(
+            "ryz_bus_pending_messages", "Messages that wait for their handlers.", labels=["connection"]
+        )
+        pending.add_metric([self._connection], self._num_pending())
+        yield pending
         for field in fields(BusStats):
             if field.name == "connected":
                 continue
             family = CounterMetricFamily(
-                f"ryz_bus_{field.name}", f"Bus: {field.name.replace('_', ' ')}.", labels=["connection"]
+                f"ryz_bus_{field.name}", f"Broker: {_BUS_TEXTS[field.name]}", labels=["connection"]
             )
             family.add_metric([self._connection], getattr(self._stats, field.name))
             yield family
+
+
+_CLIENT_TEXTS = {
+    "republished": "Requests published again because no group had answered.",
+    "gaps": "Frames that arrived before one that was missing.",
+    "resends": "Questions for missing frames.",
+    "duplicates": "Frames that had arrived before.",
+    "ignored": "Frames of other attempts, other leaders or unknown requests, and unreadable messages.",
+    "lost": "Groups that were lost, counted once for each of their requests.",
+    "resumed": "Losses after which the request was published again.",
+    "refused": "Publishes after a loss that no group could take.",
+}
 
 
 class ClientCollector(Collector):
@@ -66,5 +103,5 @@ class ClientCollector(Collector):
         for field in fields(GenerationStats):
             value = getattr(self.stats, field.name)
             if isinstance(value, int):
-                text = f"Requests to the fleet: {field.name}."
+                text = f"Requests to the fleet: {_CLIENT_TEXTS[field.name]}"
                 yield CounterMetricFamily(f"ryz_client_{field.name}", text, value=value)

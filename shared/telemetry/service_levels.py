@@ -25,7 +25,7 @@ MAX_SERIES = 24  # combinations of model, tenant and priority; the common ones c
 MAX_MODELS = 8
 LEVEL_LABELS = ("model", "tenant", "priority")
 FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-BETWEEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0)
+BETWEEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0)
 WHOLE_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 # codes of errors for which the caller is not to blame
 _FAULTS = frozenset({"overloaded", "unavailable", "group_lost", "deadline_exceeded", "internal"})

@@ -17,6 +17,7 @@ from services.kvstate.domain import block_eviction, keys
 from services.kvstate.redis.redis_link import RedisLink, ScriptCall
 from services.kvstate.sessions.session_store import SessionFate
 from shared.kv_store import PREFIX_PATTERN, data_key, name_of
+from shared.telemetry.histograms import TokenHistogram
 
 _KEYS = (
     keys.META,
@@ -45,6 +46,11 @@ class RedisBlockStore:
     def __init__(self, link: RedisLink, *, data_ttl_s: float) -> None:
         self._link = link
         self._data_ttl_ms = int(data_ttl_s * 1000)
+
+    @property
+    def exchanges(self) -> TokenHistogram:
+        """Seconds that Redis took to answer."""
+        return self._link.exchanges
 
     async def find_blocks(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
         """See `BlockStore.find_blocks`."""

@@ -25,7 +25,9 @@ from services.kvstate.redis.answer_time import AnswerTime
 from services.kvstate.redis.store_errors import StoreAway, StoreFull, StoreUnwritable
 from shared.errors import Unavailable
 from shared.flow.circuit import Circuit
+from shared.telemetry.histograms import TokenHistogram
 
+EXCHANGE_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 ScriptCall = tuple[Sequence[str | bytes], Sequence[Any]]  # KEYS and ARGV
 _NO_DISK = re.compile(r"MISCONF ([^,]*?)(?: script: .*)?$", re.DOTALL)
 _CLOSE_S = 5.0  # for closing a connection; all else has the limit of the link
@@ -63,6 +65,9 @@ class RedisLink:
         name: Names the store in messages.
         reason: The `reason` in the data of errors.
         circuit: While it is open, only probes are sent. None: everything is sent.
+
+    Attributes:
+        exchanges: Seconds that Redis took to answer, as this process saw it.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class RedisLink:
         reason: str,
         circuit: Circuit | None = None,
     ) -> None:
+        self.exchanges = TokenHistogram(EXCHANGE_BUCKETS)
         self._name = name
         self._reason = reason
         self._circuit = circuit
@@ -184,5 +190,7 @@ class RedisLink:
         async with AnswerTime(self._timeout_s), self._redis.pipeline(transaction=False) as pipe:
             for command in commands:
                 pipe.execute_command(*command)
+            began = time.monotonic()
             answers: list[Any] = await pipe.execute()
+            self.exchanges.observe(time.monotonic() - began)
             return answers

@@ -27,6 +27,7 @@ from services.kvstate.sessions.session_store import (
 from shared.codec import decode
 from shared.errors import Internal, InvalidRequest
 from shared.messages import Pinned, SessionSummary
+from shared.telemetry.histograms import TokenHistogram
 
 _VERDICTS = {0: Verdict.STALE, 1: Verdict.STORE, 2: Verdict.DELETED, 3: Verdict.OVER_QUOTA}
 _PINNED = {0: PinOutcome.NO_SESSION, 1: PinOutcome.DONE, 2: PinOutcome.TENANT_FULL, 3: PinOutcome.ALL_FULL}
@@ -158,6 +159,11 @@ class RedisSessionStore:
         self.writable = all(state == "ok" for state in states)
         return self.writable
 
+    @property
+    def exchanges(self) -> TokenHistogram:
+        """Seconds that Redis took to answer."""
+        return self._link.exchanges
+
     async def tally(self) -> SessionTally:
         """See `SessionStore.tally`; asks also while the circuit is open."""
         tenants, memory = await self._link.pipeline(
@@ -175,6 +181,8 @@ class RedisSessionStore:
             num_bytes=sum(num_bytes for _, num_bytes in rows),
             tenants=len(rows),
             nearly_full=sum(self._quotas.nearly_full(row[0], row[1], self._max_bytes) for row in rows),
+            used_memory=int(memory.get("used_memory", 0)),
+            maxmemory=int(memory.get("maxmemory", 0)),
         )
         return self.last
 

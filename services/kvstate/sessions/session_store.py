@@ -37,12 +37,16 @@ class SessionTally(NamedTuple):
         num_bytes: Bytes of those.
         tenants: How many tenants were counted.
         nearly_full: How many of them are close to a quota.
+        used_memory: Bytes of memory that Redis uses.
+        maxmemory: Bytes that Redis may use; 0: no limit.
     """
 
     sessions: int = 0
     num_bytes: int = 0
     tenants: int = 0
     nearly_full: int = 0
+    used_memory: int = 0
+    maxmemory: int = 0
 
 
 class SummaryPage(NamedTuple):

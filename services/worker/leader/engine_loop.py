@@ -154,6 +154,9 @@ class EngineLoop:
         totals = self._engine.totals.shown()
         for sequence in scheduler.running:
             if sequence.seq_id in seq_ids:
+                generation = self._table.by_key.get(sequence.request_id)
+                if generation is not None:
+                    generation.computing_at = generation.computing_at or self._clock()
                 sequence.timeline.mark("computing", {"choice": sequence.choice, **totals})
 
     def _supply_masks(self, scheduler: Scheduler) -> None:

@@ -138,6 +138,7 @@ class RequestTable:
         """Sends `Done`."""
         generation.timeline.mark("done")
         self._metrics.requests.labels("done").inc()
+        self._metrics.requests_ended.count_end(generation, self._clock())
         self.counts.count_end()
         self.publisher.send(generation, generation.done())
         self._remove(generation)
@@ -155,6 +156,7 @@ class RequestTable:
             return
         generation.timeline.mark("failed", {"code": error.code})
         self._metrics.requests.labels(error.code).inc()
+        self._metrics.requests_ended.count_end(generation, self._clock(), error.code)
         self.counts.count_end(error)
         self.send_tokens(generation)
         self.publisher.send(generation, generation.failed(error))

@@ -53,6 +53,7 @@ class Generation:
         session_version: Of the session before this turn; -1 until it is known.
         session: What the caller is told of the session at the end.
         started: Whether the scheduler has its sequences.
+        computing_at: When it came into a step first; 0 before.
         first_token_at: When it got its first token; 0 before.
         last_token_at: When it got its newest tokens.
         last_flush_at: When tokens were sent last.
@@ -77,6 +78,7 @@ class Generation:
     session_version: int = -1
     session: SessionOutcome | None = None
     started: bool = False
+    computing_at: float = 0.0
     first_token_at: float = 0.0
     last_token_at: float = 0.0
     last_flush_at: float = 0.0

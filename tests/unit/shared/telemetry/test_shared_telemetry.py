@@ -148,9 +148,10 @@ def test_a_missing_exporter_is_told_at_the_start() -> None:
 async def test_bus_counters_are_exported() -> None:
     service = Service(CommonSettings(), "demo")
     stats = BusStats(dropped=3)
-    BusCollector(stats, "main").register(service.registry)
+    BusCollector(stats, "main", lambda: 7).register(service.registry)
     value, main = service.registry.get_sample_value, {"connection": "main"}
     assert value("ryz_bus_connected", main) == 0
+    assert value("ryz_bus_pending_messages", main) == 7
     stats.connected = True
     assert value("ryz_bus_connected", main) == 1
     assert value("ryz_bus_connected_total", main) is None
