@@ -15,14 +15,14 @@ from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_compl
 from services.gateway.checked_settings import checked_keys, made_root_key
 from services.gateway.grpc.assembly import open_grpc
 from services.gateway.http.auth import Keyring
-from services.gateway.http.gateway_gate import gateway_gate
+from services.gateway.http.gateway_gate import QuotaCollector, gateway_gate
 from services.gateway.http.quota import Quota
 from services.gateway.http.rate_limits import RateLimiter, tokens_per_minute
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.http.slow_readers import ReaderLimits, watch_readers
 from services.gateway.info_routes import ServiceInfo
 from services.gateway.inner.inner_calls import InnerCalls
-from services.gateway.metrics import GatewayMetrics, QuotaCollector
+from services.gateway.metrics import GatewayMetrics
 from services.gateway.pages.assembly import page_parts
 from services.gateway.readiness import ROUTER_WAIT_S, ReadinessCheck
 from services.gateway.realtime.realtime_sockets import PATH as REALTIME

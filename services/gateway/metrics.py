@@ -4,32 +4,9 @@ Label values come from short fixed lists (routes, HTTP statuses), so the number 
 are looked up once, because `labels()` costs more than counting.
 """
 
-from collections.abc import Iterator, Mapping
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
-
-from services.gateway.http.quota import Quota
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-
-
-class QuotaCollector(Collector):
-    """Exports how much of what requests share is taken, as `ryz_gateway_<name>` and `..._limit`.
-
-    Args:
-        quotas: By name, with what a unit is.
-    """
-
-    def __init__(self, quotas: Mapping[str, tuple[Quota, str]]) -> None:
-        self._quotas = quotas
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """See `prometheus_client`."""
-        for name, (quota, text) in self._quotas.items():
-            yield GaugeMetricFamily(f"ryz_gateway_{name}", f"{text}, now.", value=quota.taken)
-            yield GaugeMetricFamily(f"ryz_gateway_{name}_limit", f"{text}, at most.", value=quota.limit)
 
 
 class GatewayMetrics:

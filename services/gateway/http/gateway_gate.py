@@ -1,11 +1,12 @@
 """The gate of the gateway's HTTP server: limits of connections and headers, and their metrics."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from services.gateway.http.quota import Quota
 from services.gateway.http.request_headers import SESSION_HEADERS, STREAM_GRACE
 from services.gateway.settings import GatewaySettings
 from shared.web.faults import SINGLE_HEADERS
@@ -70,3 +71,20 @@ class GateCollector(Collector):
             for reason, count in sorted(counts.items()):
                 family.add_metric([reason], count)
             yield family
+
+
+class QuotaCollector(Collector):
+    """Exports how much of what requests share is taken, as `ryz_gateway_<name>` and `..._limit`.
+
+    Args:
+        quotas: By name, with what a unit is.
+    """
+
+    def __init__(self, quotas: Mapping[str, tuple[Quota, str]]) -> None:
+        self._quotas = quotas
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """See `prometheus_client`."""
+        for name, (quota, text) in self._quotas.items():
+            yield GaugeMetricFamily(f"ryz_gateway_{name}", f"{text}, now.", value=quota.taken)
+            yield GaugeMetricFamily(f"ryz_gateway_{name}_limit", f"{text}, at most.", value=quota.limit)
