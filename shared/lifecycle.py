@@ -33,6 +33,7 @@ from shared.telemetry.logs.log_limits import LogLimiter
 from shared.telemetry.logs.log_metrics import LogCollector
 from shared.telemetry.logs.log_setup import configure_logging
 from shared.telemetry.loop_lag import watch_loop_lag
+from shared.telemetry.memory_trace import MemoryTrace
 from shared.telemetry.metrics import BusCollector
 from shared.telemetry.timelines import Timelines
 from shared.telemetry.traces import tracer, tracer_provider
@@ -260,6 +261,7 @@ async def _run(settings: CommonSettings, name: str, setup: Setup, limiter: LogLi
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, service.stop)
+    loop.add_signal_handler(signal.SIGUSR1, MemoryTrace(settings.memory_trace).tell)
     async with AsyncExitStack() as stack:
         starting = asyncio.create_task(_start(service, setup, stack))
         stopping = asyncio.create_task(service.wait_stopping())

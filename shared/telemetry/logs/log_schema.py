@@ -207,6 +207,7 @@ OF_TROUBLE = {
         broken_total="generations that failed by the group's fault",
         ended_total="generations that ended",
     ),
+    **_fields(TEXTS, places="lines of code that hold memory, or whose memory has grown"),
     **_fields(TEXTS, stack="frames of the threads of a process that a signal ended"),
     **_fields(STACKS, exception="type, text and frames of an exception and its causes, without variables"),
 }
