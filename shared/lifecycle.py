@@ -32,7 +32,7 @@ from shared.telemetry.explanations import answer_explain
 from shared.telemetry.logs.log_limits import LogLimiter
 from shared.telemetry.logs.log_metrics import LogCollector
 from shared.telemetry.logs.log_setup import configure_logging
-from shared.telemetry.loop_lag import watch_loop_lag
+from shared.telemetry.loop_lag import lag_histogram, watch_loop_lag
 from shared.telemetry.memory_trace import MemoryTrace
 from shared.telemetry.metrics import BusCollector
 from shared.telemetry.timelines import Timelines
@@ -257,7 +257,7 @@ async def _run(settings: CommonSettings, name: str, setup: Setup, limiter: LogLi
     service = Service(settings, name)
     LogCollector(limiter).register(service.registry)
     service.spawn(limiter.tell_regularly(), "tell of log lines left out")
-    service.spawn(watch_loop_lag(service.registry), "measure how late the event loop is")
+    service.spawn(watch_loop_lag(lag_histogram(service.registry)), "measure how late the event loop is")
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, service.stop)

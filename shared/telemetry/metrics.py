@@ -63,7 +63,7 @@ class BusCollector(Collector):
             if field.name == "connected":
                 continue
             family = CounterMetricFamily(
-                f"ryz_bus_{field.name}", f"Broker: {_BUS_TEXTS[field.name]}", labels=["connection"]
+                f"ryz_bus_{field.name}", _BUS_TEXTS[field.name], labels=["connection"]
             )
             family.add_metric([self._connection], getattr(self._stats, field.name))
             yield family
@@ -103,5 +103,4 @@ class ClientCollector(Collector):
         for field in fields(GenerationStats):
             value = getattr(self.stats, field.name)
             if isinstance(value, int):
-                text = f"Requests to the fleet: {_CLIENT_TEXTS[field.name]}"
-                yield CounterMetricFamily(f"ryz_client_{field.name}", text, value=value)
+                yield CounterMetricFamily(f"ryz_client_{field.name}", _CLIENT_TEXTS[field.name], value=value)

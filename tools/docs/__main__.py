@@ -6,13 +6,22 @@ Run as `python -m tools.docs [--check]`. Each generator also runs alone, by its 
 import sys
 
 from shared.bus import nats_conf
-from tools.docs import chat_completions, compatibility, logs, protocol, redis_acl, settings
+from tools.docs import chat_completions, compatibility, logs, metrics, protocol, redis_acl, settings
 
 
 def main() -> None:
     """Run all generators, also after one that fails."""
     failed = False
-    for generator in (protocol, settings, nats_conf, redis_acl, compatibility, chat_completions, logs):
+    for generator in (
+        protocol,
+        settings,
+        nats_conf,
+        redis_acl,
+        compatibility,
+        chat_completions,
+        logs,
+        metrics,
+    ):
         try:
             generator.main()
         except SystemExit as end:

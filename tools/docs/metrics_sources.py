@@ -1,0 +1,129 @@
+"""Builds the metrics of every service with stand-ins for what they measure, so that they can be listed."""
+
+import time
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.registry import Collector
+
+from services.gateway.batches.batch_metrics import BatchMetrics
+from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
+from services.gateway.http.gateway_gate import GateCollector, QuotaCollector
+from services.gateway.http.quota import Quota
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.settings import GatewaySettings
+from services.kvstate.blocks.block_metrics import BlockMetrics, TierCollector
+from services.kvstate.blocks.block_tier import BlockTier, TierLimits
+from services.kvstate.blocks.memory_blocks import MemoryBlockStore
+from services.kvstate.metrics import KVStateMetrics
+from services.kvstate.redis.redis_metrics import RedisCollector
+from services.kvstate.sessions.session_store import SessionFate
+from services.router.domain.fleet import Fleet
+from services.router.metrics import FleetCollector, RouterMetrics
+from services.router.router_state import RouterState
+from services.router.settings import RouterSettings
+from services.worker.leader.step_log import StepLog
+from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
+from services.worker.rank_metrics import RankCollector
+from services.worker.request_metrics import OperationCollector
+from services.worker.vllm_metrics import VllmCollector
+from shared.bus.delivery import BusStats
+from shared.kv_hash import BLOCK_TOKENS
+from shared.messages import KVRates, Load
+from shared.telemetry.logs.log_limits import LogLimiter
+from shared.telemetry.logs.log_metrics import LogCollector
+from shared.telemetry.loop_lag import lag_histogram
+from shared.telemetry.metrics import BusCollector, ClientCollector
+from shared.web.gate import Gate
+
+
+class NotingRegistry(CollectorRegistry):
+    """A registry that can be asked for its collectors.
+
+    Attributes:
+        collectors: In the order of their registration.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collectors: list[Collector] = []
+
+    def register(self, collector: Collector) -> None:
+        """Note the collector, and register it."""
+        self.collectors.append(collector)
+        super().register(collector)
+
+
+class IdleGroup:
+    """A group without work."""
+
+    def load(self) -> Load:
+        """Return no load."""
+        return Load()
+
+    def rates(self) -> KVRates:
+        """Return that nothing was measured."""
+        return KVRates()
+
+
+def every_service(registry: CollectorRegistry) -> None:
+    """Register what all services show."""
+    ProcessCollector(registry=registry)
+    lag_histogram(registry)
+    registry.register(LogCollector(LogLimiter()))
+    registry.register(BusCollector(BusStats(), "main", lambda: 0))
+
+
+def gateway(registry: CollectorRegistry) -> None:
+    """Register what gateways show."""
+    settings = GatewaySettings()
+    GatewayMetrics(registry)
+    units = {
+        "places": (Quota(1), "Requests under way"),
+        "held_bytes": (Quota(1), "Bytes of bodies under way"),
+    }
+    registry.register(QuotaCollector(units))
+    registry.register(GateCollector(Gate(settings)))
+    GrpcMetrics(registry)
+    BatchMetrics(registry)
+    ClientCollector(registry)
+
+
+def router(registry: CollectorRegistry) -> None:
+    """Register what routers show."""
+    settings = RouterSettings()
+    RouterMetrics(registry, settings.router_policy)
+    registry.register(FleetCollector(Fleet(settings.fleet_limits()), RouterState(settings)))
+
+
+def worker(registry: CollectorRegistry) -> None:
+    """Register what leaders of worker groups show."""
+    metrics, group = WorkerMetrics(registry), IdleGroup()
+    registry.register(LoadCollector(group))
+    registry.register(RatesCollector(group))
+    registry.register(RankCollector(StepLog(), list))
+    registry.register(OperationCollector(metrics.requests_ended.operations, "demo"))
+    registry.register(VllmCollector(group, metrics, "demo", BLOCK_TOKENS))
+
+
+def kvstate(registry: CollectorRegistry) -> None:
+    """Register what KV state services show."""
+
+    async def fates(sessions: object) -> list[SessionFate]:
+        return []
+
+    KVStateMetrics(registry)
+    counted = BlockMetrics(registry)
+    store = MemoryBlockStore(clock=time.monotonic)
+    tier = BlockTier(store, TierLimits(), counted.evicted, fates)
+    registry.register(TierCollector(tier, lambda: False))
+    registry.register(RedisCollector([]))
+
+
+SERVICES: list[tuple[str, Callable[[CollectorRegistry], None]]] = [
+    ("Every service", every_service),
+    ("Gateway", gateway),
+    ("Router", router),
+    ("Worker group", worker),
+    ("KV state", kvstate),
+]
