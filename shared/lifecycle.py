@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import structlog
 import uvloop
-from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from shared import subjects
@@ -35,8 +34,9 @@ from shared.telemetry.logs.log_setup import configure_logging
 from shared.telemetry.loop_lag import lag_histogram, watch_loop_lag
 from shared.telemetry.memory_trace import MemoryTrace
 from shared.telemetry.metrics import BusCollector
+from shared.telemetry.spans.span_export import span_export
+from shared.telemetry.spans.span_facts import SpanSink
 from shared.telemetry.timelines import Timelines
-from shared.telemetry.traces import tracer, tracer_provider
 from shared.web.admin_endpoints import ADMIN_LIMITS, admin_app
 from shared.web.bearer_key import BearerKey
 from shared.web.gate import Gate
@@ -48,7 +48,7 @@ log = structlog.get_logger(__name__)
 
 
 class Service:
-    """One running service: its state, checks and end, its metrics, its tracer, its requests' timelines."""
+    """One running service: its state, checks and end, its metrics, its spans, its requests' timelines."""
 
     def __init__(self, settings: CommonSettings, name: str) -> None:
         self.settings = settings
@@ -56,7 +56,7 @@ class Service:
         self.state: State = "starting"
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.tracer: Tracer = tracer(None, name)
+        self.spans: SpanSink | None = None  # None: no request is recorded
         self.timelines = Timelines(settings.explain_requests)
         self.exit_code = 0
         self._started = time.monotonic()
@@ -246,10 +246,10 @@ def run_service(settings: CommonSettings, name: str, setup: Setup) -> None:
 
 
 async def _start(service: Service, setup: Setup, stack: AsyncExitStack) -> None:
-    provider = tracer_provider(service.settings, service.name)
-    if provider is not None:
-        stack.callback(provider.shutdown)
-        service.tracer = tracer(provider, service.name)
+    export = span_export(service.settings, service.name, service.registry)
+    if export is not None:
+        stack.callback(export.close)
+        service.spans = export
     await setup(service, stack)
 
 

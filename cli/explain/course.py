@@ -9,34 +9,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from shared.messages import Explanation, Moment
+from shared.telemetry.spans.computed import computed_between
+from shared.telemetry.spans.span_names import AGAIN, SPANS
 
-# by service and moment: what the time before the moment was spent on
-SPANS = {
-    ("gateway", "read"): "key, limits and body",
-    ("gateway", "published"): "body into a request",
-    ("gateway", "last frame"): "last frame to the gateway",
-    ("gateway", "answered"): "answer to the client",
-    ("router", "routed"): "to the router",
-    ("router", "decided"): "choice of a group",
-    ("router", "refused"): "choice of a group: none",
-    ("worker", "taken"): "to the leader",
-    ("worker", "history"): "history of the session",
-    ("worker", "tokenized"): "template and tokens",
-    ("worker", "queued"): "look-up of stored KV",
-    ("worker", "fetching"): "queue",
-    ("worker", "fetched"): "fetch of stored KV",
-    ("worker", "computing"): "queue",
-    ("worker", "first token"): "prefill",
-    ("worker", "last token"): "decode",
-    ("worker", "done"): "end of the turn",
-    ("worker", "failed"): "until it failed",
-}
 UNKNOWN = "in a group whose record is gone"  # its leader died, or has forgotten the request
-AGAIN = "out of the batch"  # until a sequence is admitted once more
 RESUMED = "lost with its group, until it was sent again"
 # others may come before or after the moments beside them, or when the request is over
 _BESIDE = frozenset({("gateway", "accepted"), ("gateway", "first frame"), ("worker", "superseded")})
-_PARTS = ("linears_s", "attention_s", "collectives_s", "sampling_s", "masks_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,20 +145,8 @@ def _course(request_id: str, noted: list[_Noted]) -> Course:
 
 
 def _computed(first: Moment | None, last: Moment) -> dict[str, str | int | float]:
-    """What the group computed from a sequence's admission to its last token, all its requests together."""
-    if first is None:
-        return {}
-    grown = {
-        name: value - before
-        for name, value in last.data.items()
-        if isinstance(value, int | float) and isinstance(before := first.data.get(name), int | float)
-    }
-    shown: dict[str, str | int | float] = {"steps": int(grown.get("steps", 0))}
-    compute_s = grown.get("compute_s", 0.0)
-    if compute_s > 0:
-        shown["computed_ms"] = round(compute_s * 1000, 3)
-        shown |= {name[:-2]: f"{grown.get(name, 0.0) / compute_s:.0%}" for name in _PARTS if grown.get(name)}
-    return shown
+    """What the group computed from a sequence's admission to its last token."""
+    return {} if first is None else computed_between(first.data, last.data)
 
 
 def longest(spans: Sequence[Span], share: float = 0.1) -> set[int]:

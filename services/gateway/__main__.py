@@ -18,6 +18,7 @@ from services.gateway.http.auth import Keyring
 from services.gateway.http.gateway_gate import QuotaCollector, gateway_gate
 from services.gateway.http.quota import Quota
 from services.gateway.http.rate_limits import RateLimiter, tokens_per_minute
+from services.gateway.http.request_tracing import RequestTracing
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.http.slow_readers import ReaderLimits, watch_readers
 from services.gateway.info_routes import ServiceInfo
@@ -103,6 +104,7 @@ async def start(
         metrics=metrics,
         accepting=lambda: service.is_ready,
         timelines=service.timelines,
+        tracing=RequestTracing(service.spans, settings.trace_ratio) if service.spans is not None else None,
     )
 
     async def models() -> list[ModelCard]:

@@ -70,6 +70,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     server = CallServer(
         bus,
         metrics,
+        service.spans,
         max_concurrent=settings.kvstate_max_concurrent,
         max_pending=settings.kvstate_max_pending,
     )

@@ -21,6 +21,8 @@ from shared.errors import Internal, RateLimited, RyzError
 from shared.flow.tenant_places import TenantPlaces, TooManyWait
 from shared.messages import Wire
 from shared.subjects import HEADER_TENANT
+from shared.telemetry.spans.call_trace import recorded_call
+from shared.telemetry.spans.span_facts import SpanSink
 
 log = structlog.get_logger(__name__)
 
@@ -53,11 +55,18 @@ class CallServer:
     """Subscribes to calls and answers them. Several calls of each kind run at once, in no order."""
 
     def __init__(
-        self, bus: Bus, metrics: KVStateMetrics, *, max_concurrent: int = 32, max_pending: int = 4096
+        self,
+        bus: Bus,
+        metrics: KVStateMetrics,
+        spans: SpanSink | None = None,
+        *,
+        max_concurrent: int = 32,
+        max_pending: int = 4096,
     ) -> None:
         self._bus = bus
         self._endpoint = Endpoint(bus)
         self._metrics = metrics
+        self._spans = spans
         self._max_concurrent = max_concurrent
         self._max_pending = max_pending
         self._subscriptions: list[Subscription] = []
@@ -138,8 +147,13 @@ class CallServer:
 
         async def handle(message: Message) -> None:
             started = time.perf_counter()
-            with bound_to(message):
+            with (
+                bound_to(message),
+                recorded_call(self._spans, f"kvstate {call.name}", message.headers) as trace,
+            ):
                 error = await respond(message)
+                if error is not None and trace is not None:
+                    trace.error = error.code
             self._metrics.requests.labels(call.name, error.code if error else "ok").inc()
             self._metrics.seconds.labels(call.name).observe(time.perf_counter() - started)
 

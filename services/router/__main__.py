@@ -37,7 +37,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     costs = settings.costs()
     policy = make_policy(settings.router_policy, settings.hybrid_limits(), costs)
     context = RouterContext(
-        bus, fleet, policy, costs, state, metrics, settings, time.monotonic, service.tracer, service.timelines
+        bus, fleet, policy, costs, state, metrics, settings, time.monotonic, service.spans, service.timelines
     )
     losses, sessions = LossReports(context), SessionEvents(context)
     requests = RouterSubscriptions(context, Dispatcher(context), losses, outside)

@@ -1,15 +1,18 @@
 """Records each decision and its alternatives in metrics, log and trace."""
 
 import logging
+import time
+from collections.abc import Mapping
 
 import structlog
-from opentelemetry.trace import NoOpTracer, Tracer
 
 from services.router.domain.decision import Assignment, FleetView, RequestFacts
 from services.router.domain.policies.costs import Costs, Move
 from services.router.incoming import Incoming
 from services.router.metrics import RouterMetrics
-from shared.telemetry.trace_context import extract
+from shared.telemetry.request_ids import TRACE_PARENT
+from shared.telemetry.spans.span_facts import Attribute, SpanFacts, SpanSink
+from shared.telemetry.spans.trace_ids import TraceParent
 
 log = structlog.get_logger(__name__)
 
@@ -17,10 +20,10 @@ log = structlog.get_logger(__name__)
 class DecisionLog:
     """Records where each request went and why, and the costs of a session that changed its group."""
 
-    def __init__(self, metrics: RouterMetrics, costs: Costs, tracer: Tracer) -> None:
+    def __init__(self, metrics: RouterMetrics, costs: Costs, spans: SpanSink | None) -> None:
         self._metrics = metrics
         self._costs = costs
-        self._tracer = None if isinstance(tracer, NoOpTracer) else tracer
+        self._spans = spans
 
     def record_assignment(
         self, incoming: Incoming, facts: RequestFacts, view: FleetView, chosen: Assignment, seconds: float
@@ -40,7 +43,8 @@ class DecisionLog:
         self._metrics.decided(chosen.reason, chosen.group, seconds)
         group = view.find(chosen.group)
         before = facts.last_group or chosen.preferred_group
-        if group is None or (chosen.group == before and self._tracer is None):
+        parent = self._recorded(incoming)
+        if group is None or (chosen.group == before and parent is None):
             return Move()
         place = view.find(before)
         move = self._costs.move(facts, group, place)
@@ -60,7 +64,36 @@ class DecisionLog:
             # under load there may be as many moves as turns, and metrics count them: only losses are logged
             level = logging.INFO if chosen.reason == "resumed" else logging.DEBUG
             log.log(level, "session moved", request_id=incoming.request_id, **told)
-        if self._tracer is not None:
-            attributes = {f"ryz.route.{name}": value for name, value in told.items()}
-            self._tracer.start_span("route", extract(incoming.headers), attributes=attributes).end()
+        if parent is not None:
+            self._record_span(parent, told, seconds)
         return move
+
+    def record_refusal(self, incoming: Incoming, reason: str, seconds: float) -> None:
+        """Records that no group was chosen."""
+        parent = self._recorded(incoming)
+        if parent is not None:
+            self._record_span(parent, {"reason": reason}, seconds, error=f"refused: {reason}")
+
+    def _recorded(self, incoming: Incoming) -> TraceParent | None:
+        """The place in its trace that the request comes from, if the trace is recorded here."""
+        if self._spans is None:
+            return None
+        parent = TraceParent.read(incoming.headers.get(TRACE_PARENT, ""))
+        return parent if parent is not None and parent.sampled else None
+
+    def _record_span(
+        self, parent: TraceParent, told: Mapping[str, str | float | int], seconds: float, error: str = ""
+    ) -> None:
+        assert self._spans is not None
+        ended_ns = time.monotonic_ns()
+        attributes: dict[str, Attribute] = {f"ryz.route.{name}": value for name, value in told.items()}
+        span = SpanFacts(
+            "choice of a group",
+            parent.trace_id,
+            parent.span_id,
+            ended_ns - round(seconds * 1e9),
+            ended_ns,
+            attributes,
+            error=error,
+        )
+        self._spans.submit(lambda: [span])

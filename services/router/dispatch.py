@@ -42,7 +42,7 @@ class Dispatcher:
         self._bus = context.bus
         self._fleet = context.fleet
         self._policy = context.policy
-        self._decisions = DecisionLog(context.metrics, context.costs, context.tracer)
+        self._decisions = DecisionLog(context.metrics, context.costs, context.spans)
         self._metrics = context.metrics
         self._state = context.state
         self._timelines = context.timelines
@@ -73,6 +73,7 @@ class Dispatcher:
                 self._fleet.count_sent(decision.group, prompt_tokens, now, answer_tokens)
         else:
             timeline.mark("refused", {"reason": decision.reason})
+            self._decisions.record_refusal(incoming, decision.reason, time.perf_counter() - started)
             await self._refuse(incoming, decision)
 
     async def dispatch_again(self, forward: Forward, now: float) -> None:

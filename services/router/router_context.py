@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from opentelemetry.trace import NoOpTracer, Tracer
-
 from services.router.domain.fleet import Fleet
 from services.router.domain.policies.base import Policy
 from services.router.domain.policies.costs import Costs
@@ -12,6 +10,7 @@ from services.router.metrics import RouterMetrics
 from services.router.router_state import RouterState
 from services.router.settings import RouterSettings
 from shared.bus import Bus
+from shared.telemetry.spans.span_facts import SpanSink
 from shared.telemetry.timelines import Timelines
 
 
@@ -28,7 +27,7 @@ class RouterContext:
         metrics: Counters and histograms.
         settings: As read at the start.
         clock: Returns monotonic seconds.
-        tracer: For spans of decisions.
+        spans: Takes the spans of decisions; None: none are recorded.
         timelines: Keeps when requests passed this router.
     """
 
@@ -40,5 +39,5 @@ class RouterContext:
     metrics: RouterMetrics
     settings: RouterSettings
     clock: Callable[[], float]
-    tracer: Tracer = field(default_factory=NoOpTracer)
+    spans: SpanSink | None = None
     timelines: Timelines = field(default_factory=lambda: Timelines(0))

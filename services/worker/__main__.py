@@ -178,6 +178,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         registry=service.registry,
         timelines=service.timelines,
         tracer=ranks.tracing if ranks is not None else None,
+        spans=service.spans,
     )
     leader = build_leader(leader_options(settings), ports)
     claim = NameClaim(

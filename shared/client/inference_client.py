@@ -38,6 +38,7 @@ from shared.messages import (
     GroupDown,
 )
 from shared.telemetry.repeated import RepeatedLog
+from shared.telemetry.spans.request_trace import CURRENT_TRACE
 from shared.telemetry.timelines import Timelines
 from shared.telemetry.trace_context import inject
 
@@ -191,6 +192,7 @@ class InferenceClient(ClientCalls):
             deadline=now + timeout_s,
             max_ready=MAX_WHOLE_FRAMES if whole else self._settings.max_buffered_frames,
         )
+        trace = CURRENT_TRACE.get()
         return GenerationStream(
             self._streams,
             request,
@@ -198,7 +200,8 @@ class InferenceClient(ClientCalls):
             headers=headers,
             deadline=now + timeout_s,
             whole=whole,
-            timeline=self._timelines.begin(request.request_id, request.attempt),
+            timeline=self._timelines.begin(request.request_id, request.attempt, traced=trace is not None),
+            trace=None if trace is None else trace.add_stream(request.model),
         )
 
     @classmethod

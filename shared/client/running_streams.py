@@ -100,6 +100,8 @@ class RunningStreams:
             if stream.finished:
                 stream.state.observed.end(self._loop.time(), stream.error, stream.usage)
                 self.usage.end_stream(stream)
+            if stream.trace is not None:
+                stream.trace.end(stream.timeline, stream.error.code if stream.error is not None else "")
 
     def leave_stream(self, stream: GenerationStream) -> None:
         """Lets go of a stream that runs on, for a caller that will attach to it."""

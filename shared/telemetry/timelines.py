@@ -8,12 +8,20 @@ half a microsecond, so it is always done.
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from shared.messages import Moment, Timeline
 
 MAX_MOMENTS = 64  # of one timeline; later ones are counted only
 Data = dict[str, str | int | float]
+
+
+class MarkedMoment(NamedTuple):
+    """A moment of a timeline, on the clock of its process."""
+
+    name: str
+    at_ns: int
+    data: Data
 
 
 class RequestTimeline:
@@ -38,12 +46,19 @@ class RequestTimeline:
         else:
             self.left_out += 1
 
+    def marked(self) -> list[MarkedMoment]:
+        """The moments so far."""
+        marks = iter(self._marks)
+        return [
+            MarkedMoment(name, at_ns, data or {})
+            for name, at_ns, data in zip(marks, marks, marks, strict=True)
+        ]
+
     def shown(self, offset_ns: int) -> Timeline:
         """The timeline as it travels; `offset_ns` added to its clock gives the time since 1970."""
-        marks = iter(self._marks)
         moments = [
-            Moment(name=name, at_us=(at_ns + offset_ns) // 1000, data=data or {})
-            for name, at_ns, data in zip(marks, marks, marks, strict=True)
+            Moment(name=name, at_us=(at_ns + offset_ns) // 1000, data=data)
+            for name, at_ns, data in self.marked()
         ]
         return Timeline(
             request_id=self.request_id, attempt=self.attempt, moments=moments, left_out=self.left_out
@@ -75,9 +90,15 @@ class Timelines:
         self._kept: deque[RequestTimeline] = deque(maxlen=capacity)
         self._clock = clock
 
-    def begin(self, request_id: str, attempt: int = 0) -> RequestTimeline:
-        """Begins a timeline; the oldest one goes if there are too many."""
-        if not self._kept.maxlen:
+    def begin(self, request_id: str, attempt: int = 0, *, traced: bool = False) -> RequestTimeline:
+        """Begins a timeline; the oldest one goes if there are too many.
+
+        Args:
+            request_id: Of the request.
+            attempt: At the request.
+            traced: Spans are made out of it, so it is recorded also where none are kept.
+        """
+        if not (self._kept.maxlen or traced):
             return UNRECORDED
         timeline = RequestTimeline(request_id, attempt, self._clock)
         self._kept.append(timeline)

@@ -24,6 +24,7 @@ from services.gateway.http.quota import Quota
 from services.gateway.http.rate_limits import RateLimiter, tokens_per_minute
 from services.gateway.http.reply import CallOutcome, Reply
 from services.gateway.http.request_headers import RawHeaders, request_ids
+from services.gateway.http.request_tracing import AnsweredRequest, RequestTracing
 from services.gateway.http.running_request import RunningRequest
 from services.gateway.http.slow_readers import OpenAnswer
 from services.gateway.metrics import GatewayMetrics
@@ -32,6 +33,7 @@ from shared.client import InferenceClient
 from shared.errors import Cancelled, RequestTooLarge, RyzError, Unavailable
 from shared.identity import new_request_id
 from shared.telemetry.request_ids import bind_request
+from shared.telemetry.spans.request_trace import CURRENT_TRACE, RequestTrace
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline, Timelines
 from shared.web.limited_protocol import CONNECTION, INNER_TENANT
 
@@ -52,6 +54,7 @@ class GatewayContext:
         running: Answers that may be ended early.
         tokens: Limits the tokens of tenants.
         timelines: Keeps when requests passed the parts of this gateway.
+        tracing: Records requests in traces; None: none are recorded.
     """
 
     settings: GatewaySettings
@@ -67,6 +70,7 @@ class GatewayContext:
     running: set[OpenAnswer] = field(default_factory=set)
     tokens: RateLimiter = field(default_factory=lambda: tokens_per_minute(0))
     timelines: Timelines = field(default_factory=lambda: Timelines(0))
+    tracing: RequestTracing | None = None
 
     def check_accepting(self) -> None:
         """Raises `Unavailable` while no requests are welcome."""
@@ -92,6 +96,7 @@ class HttpExchange:
         created_s: When it came, in seconds since 1970.
         write_failure: Makes the event of a failure in the middle of a stream.
         timeline: When the request passed the parts of this gateway.
+        trace: Of a request that is recorded.
     """
 
     scope: Scope
@@ -110,6 +115,7 @@ class HttpExchange:
     created_s: int = field(default_factory=lambda: int(time.time()))
     write_failure: Callable[[ErrorAnswer], bytes] = error_event
     timeline: RequestTimeline = UNRECORDED
+    trace: RequestTrace | None = None
 
     def take_ids(self, request_id: str, shown_id: str) -> None:
         """Takes the ids of an earlier request, whose answer is sent here."""
@@ -142,12 +148,36 @@ class ServingRoute(ABC):
         reply = Reply(send)
         reply.set_request_id(shown_id, anthropic=is_anthropic(self.path))
         exchange = HttpExchange(scope, headers, receive, reply, shown_id, request_id)
-        exchange.timeline = self.context.timelines.begin(request_id)
+        tracing = self.context.tracing
+        trace = exchange.trace = tracing.begin(headers, self.traced_id(exchange)) if tracing else None
+        exchange.timeline = self.context.timelines.begin(request_id, traced=trace is not None)
         exchange.timeline.mark("received", {"route": self.path})
-        with bind_request(request_id, headers.get(b"traceparent", b"").decode("latin-1")):
+        outer = CURRENT_TRACE.set(trace)
+        parent = trace.header if trace is not None else headers.get(b"traceparent", b"").decode("latin-1")
+        with bind_request(request_id, parent):
             await self._serve_whole(exchange)
             exchange.timeline.mark("answered", {"status": reply.status, "tenant": exchange.tenant})
             self._record(exchange, started_s)
+        CURRENT_TRACE.reset(outer)
+        if tracing is not None and trace is not None:
+            tracing.end(trace, self._answered(exchange))
+
+    def traced_id(self, exchange: HttpExchange) -> str:
+        """The id of the request whose trace this exchange belongs to."""
+        return exchange.request_id
+
+    def _answered(self, exchange: HttpExchange) -> AnsweredRequest:
+        return AnsweredRequest(
+            route=self.path,
+            method=exchange.scope["method"],
+            status=exchange.reply.status,
+            shown_id=exchange.shown_id,
+            request_id=exchange.request_id,
+            tenant=exchange.tenant,
+            model=exchange.model,
+            outcome=exchange.outcome,
+            marks=exchange.timeline.marked(),
+        )
 
     async def _serve_whole(self, exchange: HttpExchange) -> None:
         """Serves the request, answers its errors, and gives back what it holds."""

@@ -70,6 +70,10 @@ class StreamRoute(ServingRoute):
             async with stream_with_grace(found.stream, self._detached, running, grace_s, known=True):
                 await self._send(exchange, found, token, last)
 
+    def traced_id(self, exchange: HttpExchange) -> str:
+        """See `ServingRoute`: the trace is that of the request which is resumed."""
+        return str(exchange.scope["path_params"].get("request_id", exchange.request_id))
+
     async def _attach(self, exchange: HttpExchange, last: EventId, timeout_s: float) -> Attachment:
         request_id = request_id_of(exchange.scope["path_params"]["request_id"])
         settings = self.context.settings

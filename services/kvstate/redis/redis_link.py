@@ -26,6 +26,7 @@ from services.kvstate.redis.store_errors import StoreAway, StoreFull, StoreUnwri
 from shared.errors import Unavailable
 from shared.flow.circuit import Circuit
 from shared.telemetry.histograms import TokenHistogram
+from shared.telemetry.spans.call_trace import part_of_call
 
 EXCHANGE_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 ScriptCall = tuple[Sequence[str | bytes], Sequence[Any]]  # KEYS and ARGV
@@ -187,10 +188,11 @@ class RedisLink:
             ) from error
 
     async def _send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        async with AnswerTime(self._timeout_s), self._redis.pipeline(transaction=False) as pipe:
-            for command in commands:
-                pipe.execute_command(*command)
-            began = time.monotonic()
-            answers: list[Any] = await pipe.execute()
-            self.exchanges.observe(time.monotonic() - began)
-            return answers
+        with part_of_call(f"Redis, {self._name}"):
+            async with AnswerTime(self._timeout_s), self._redis.pipeline(transaction=False) as pipe:
+                for command in commands:
+                    pipe.execute_command(*command)
+                began = time.monotonic()
+                answers: list[Any] = await pipe.execute()
+                self.exchanges.observe(time.monotonic() - began)
+                return answers

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from services.worker.metrics import WorkerMetrics
 from shared.bus.api import Bus
+from shared.telemetry.spans.span_facts import SpanSink
 from shared.telemetry.timelines import Timelines
 
 
@@ -20,6 +21,7 @@ class LeaderContext:
         metrics: Counters of the group.
         clock: Returns monotonic seconds.
         timelines: Keeps when requests passed the parts of this leader.
+        spans: Takes the spans of recorded requests; None: none are recorded.
     """
 
     group: str
@@ -29,3 +31,4 @@ class LeaderContext:
     metrics: WorkerMetrics
     clock: Callable[[], float]
     timelines: Timelines = field(default_factory=lambda: Timelines(0))
+    spans: SpanSink | None = None

@@ -14,6 +14,7 @@ from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.frame_publisher import FramePublisher
 from services.worker.leader.kv_tier.block_ownership import BlockOwnership
+from services.worker.leader.request_spans import RequestSpans
 from services.worker.leader.sessions.turn_end import TurnFinisher
 from services.worker.leader.sessions.turn_lines import TurnLines
 from shared.errors import Cancelled, RyzError
@@ -52,6 +53,7 @@ class RequestTable:
         counts: How many were taken, and how they ended.
         publisher: Sends the frames.
         buffer: Keeps the frames that were sent.
+        spans: Begins and ends the traces of requests.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class RequestTable:
         self.buffer = publisher.buffer
         self.by_key: dict[str, Generation] = {}
         self.counts = RequestCounts()
+        self.spans = RequestSpans(context.spans, context.group, engine.step_log)
         self._metrics = context.metrics
         self._clock = context.clock
         self._engine = engine
@@ -137,6 +140,7 @@ class RequestTable:
     def complete_request(self, generation: Generation) -> None:
         """Sends `Done`."""
         generation.timeline.mark("done")
+        self.spans.end(generation)
         self._metrics.requests.labels("done").inc()
         self._metrics.requests_ended.count_end(generation, self._clock())
         self.counts.count_end()
@@ -155,6 +159,7 @@ class RequestTable:
             self.complete_request(generation)
             return
         generation.timeline.mark("failed", {"code": error.code})
+        self.spans.end(generation, error.code)
         self._metrics.requests.labels(error.code).inc()
         self._metrics.requests_ended.count_end(generation, self._clock(), error.code)
         self.counts.count_end(error)
@@ -177,6 +182,7 @@ class RequestTable:
         generation = self.by_key.get(key)
         if generation is not None:
             generation.timeline.mark("superseded")
+            self.spans.end(generation, "superseded")
             self._metrics.requests.labels("superseded").inc()
             generation.ended = True
             self.buffer.abandon_attempt(key, self._clock())

@@ -66,6 +66,7 @@ from services.worker.vllm_metrics import VllmCollector
 from shared.bus.api import Bus
 from shared.bus.endpoint import Endpoint
 from shared.kv_hash import BLOCK_TOKENS
+from shared.telemetry.spans.span_facts import SpanSink
 from shared.telemetry.timelines import Timelines
 
 
@@ -86,6 +87,7 @@ class LeaderPorts:
         clock: Returns monotonic seconds.
         timelines: Keeps when requests passed the parts of the leader.
         tracer: Records the ranks for profiles; None: the engine has none.
+        spans: Takes the spans of recorded requests; None: none are recorded.
     """
 
     bus: Bus
@@ -99,6 +101,7 @@ class LeaderPorts:
     clock: Callable[[], float] = field(default=time.monotonic)
     timelines: Timelines = field(default_factory=lambda: Timelines(0))
     tracer: RankTracer | None = None
+    spans: SpanSink | None = None
 
 
 def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
@@ -106,7 +109,14 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     watch, model, metrics = BusWatch(), ports.model, WorkerMetrics(ports.registry)
     bus, outside = WatchedBus(ports.bus, watch), WatchedBus(ports.outside, watch)
     context = LeaderContext(
-        options.group, options.instance_id, model.name, bus, metrics, ports.clock, ports.timelines
+        options.group,
+        options.instance_id,
+        model.name,
+        bus,
+        metrics,
+        ports.clock,
+        ports.timelines,
+        ports.spans,
     )
     bad_messages = BadMessages(metrics)
     endpoint = Endpoint(bus, bad_messages.report)

@@ -13,7 +13,7 @@ from shared.client.settings import ClientSettings
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest, RequestTooLarge, RyzError, Unavailable
 from shared.messages import Cancel, Delivered, Resend, ResendReply
-from shared.telemetry.request_ids import log_ids
+from shared.telemetry.request_ids import TRACE_PARENT, log_ids
 
 MAX_REASON = 500  # characters of a cancel's; a longer `Cancel` might be refused
 log = structlog.get_logger(__name__)
@@ -49,11 +49,14 @@ class CommandExecutor:
             told |= {"lost": last.group, "reason": last.reason, "silent_ms": silent_ms}
         stream.timeline.mark("published", told)
         left_ms = max(1, int((stream.deadline - self._loop.time()) * 1000))
+        headers = {**stream.headers, subjects.HEADER_TIMEOUT: str(left_ms)}
+        if stream.trace is not None:
+            headers[TRACE_PARENT] = stream.trace.header(attempts.number)
         await self._bus.publish(
             subjects.generate(stream.request.model, self._caller),
             data,
             reply=f"{self._inbox}.{stream.request_id}",
-            headers={**stream.headers, subjects.HEADER_TIMEOUT: str(left_ms)},
+            headers=headers,
         )
 
     async def carry_out(self, stream: GenerationStream, command: Command) -> Commands:

@@ -12,6 +12,7 @@ from shared.client.generation.results import Completion, gather
 from shared.codec import encode
 from shared.errors import RyzError
 from shared.messages import Accepted, Delta, GenerateRequest, SessionOutcome, Tokens, Usage
+from shared.telemetry.spans.request_trace import StreamTrace
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 
 MAX_WHOLE_FRAMES = 1_000_000  # of an answer that is wanted as a whole; the leader's limits are tighter
@@ -54,6 +55,7 @@ class GenerationStream:
         headers: Headers of the published message.
         deadline: On the loop's clock, in seconds.
         timeline: When the request passed the parts of this client.
+        trace: Of a request that is recorded, else None.
         timer_due: When the client's `TimerWheel` comes to the stream; the wheel sets it.
     """
 
@@ -68,6 +70,7 @@ class GenerationStream:
         "state",
         "timeline",
         "timer_due",
+        "trace",
     )
 
     def __init__(
@@ -80,9 +83,11 @@ class GenerationStream:
         deadline: float,
         whole: bool,
         timeline: RequestTimeline = UNRECORDED,
+        trace: StreamTrace | None = None,
     ) -> None:
         self.request = request
         self.timeline = timeline
+        self.trace = trace
         self.state = state
         self.data = encode(request)
         self.headers = headers

@@ -60,7 +60,8 @@ class Generation:
         ended: Whether its last frame was made.
         outside: Whether it came from an outside service, whose attempt numbers give it no precedence.
         timeline: When it passed the parts of the leader.
-        traceparent: Its trace context; empty without one.
+        traceparent: Its trace context, for what it leads to; empty without one.
+        parent_span: The span of its caller if it is recorded in a trace, else empty.
         key: Its `request_key`.
     """
 
@@ -86,6 +87,7 @@ class Generation:
     outside: bool = False
     timeline: RequestTimeline = UNRECORDED
     traceparent: str = ""
+    parent_span: str = ""
     key: str = ""
 
     def __post_init__(self) -> None:

@@ -86,8 +86,9 @@ class Intake:
                 self._table.publisher.send_untracked(work.reply_to, failed_frame(bare, error, 0))
             return
         if not self._is_known(request, work):
-            with bind_request(request.request_id, message.headers.get(TRACE_PARENT, "")):
-                self._take_request(request, work, message.headers)
+            trace = self._table.spans.begin(message.headers.get(TRACE_PARENT, ""))
+            with bind_request(request.request_id, trace[0]):
+                self._take_request(request, work, message.headers, trace)
 
     def _is_known(self, request: GenerateRequest, work: Work) -> bool:
         """Sends frames again if this attempt is known; drops an older attempt.
@@ -110,7 +111,9 @@ class Intake:
                 table.publisher.send_untracked(work.reply_to, frame)
         return True
 
-    def _take_request(self, request: GenerateRequest, work: Work, headers: Mapping[str, str]) -> None:
+    def _take_request(
+        self, request: GenerateRequest, work: Work, headers: Mapping[str, str], trace: tuple[str, str]
+    ) -> None:
         table = self._table
         try:
             timeout_s = self._timeout_s(headers)
@@ -131,8 +134,9 @@ class Intake:
             arrived=now,
             last_flush_at=now,
             outside=work.outside,
-            timeline=self._timelines.begin(request.request_id, request.attempt),
-            traceparent=headers.get(TRACE_PARENT, ""),
+            timeline=self._timelines.begin(request.request_id, request.attempt, traced=bool(trace[1])),
+            traceparent=trace[0],
+            parent_span=trace[1],
         )
         generation.timeline.mark("taken", {"group": work.route.group})
         table.open_request(generation)

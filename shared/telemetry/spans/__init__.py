@@ -1,0 +1,1 @@
+"""Spans of requests, made out of their timelines when they are over."""
