@@ -82,7 +82,7 @@ class SpanExport:
                 done, why = False, f"{type(error).__name__}: {error}"
             self._counts["exported" if done else "failed"].inc(len(batch))
             if not done:
-                log.warning("spans were not exported", spans=len(batch), why=why)
+                log.warning("spans were not exported", count=len(batch), why=why)
 
     def _batches(self) -> Iterator[list[ReadableSpan]]:
         open_jobs = True

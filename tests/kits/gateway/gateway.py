@@ -39,6 +39,7 @@ from shared.messages import (
     Usage,
 )
 from shared.messages.blocks import KVSource
+from shared.telemetry.spans.span_facts import SpanSink
 from tests.kits.gateway.response_service import serve_responses
 from tests.kits.gateway.session_services import SessionServices
 from tests.kits.waiting import PATIENCE_S
@@ -245,13 +246,18 @@ class Gateway:
 
 @asynccontextmanager
 async def running_gateway(
-    *, max_payload: int = 1024 * 1024, scripted: bool = True, **settings: Any
+    *,
+    max_payload: int = 1024 * 1024,
+    scripted: bool = True,
+    spans: SpanSink | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """Runs a gateway on a free port. On exit it drains as a service does and may leave no task.
 
     Args:
         max_payload: Of the bus.
         scripted: The scripted fleet answers; else the test brings its own.
+        spans: Takes spans of recorded requests.
         settings: Of the gateway.
     """
     chosen = GatewaySettings.model_validate(
@@ -264,6 +270,7 @@ async def running_gateway(
     if scripted:
         await fleet.start()
     service = Service(chosen, "gateway")
+    service.spans = spans
     service.add_check("broker", lambda: bus.connected)
     async with AsyncExitStack() as stack:
         keys = parse_keys(chosen.api_keys.get_secret_value())

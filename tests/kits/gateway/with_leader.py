@@ -9,21 +9,23 @@ from shared.bus import Message
 from shared.bus.memory import MemoryBus
 from shared.codec import decode, encode
 from shared.messages import GenerateRequest, Route, Work
+from shared.telemetry.spans.span_facts import SpanSink
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.worker.leader import Kit
 
 
 @asynccontextmanager
 async def gateway_with_leader(
-    *, leader: dict[str, Any] | None = None, **settings: Any
+    *, leader: dict[str, Any] | None = None, spans: SpanSink | None = None, **settings: Any
 ) -> AsyncIterator[Gateway]:
     """Runs both; each request goes to the leader, as a router would send it.
 
     Args:
         leader: Options of the leader's `Kit`.
+        spans: Takes the spans of both.
         settings: Of the gateway.
     """
-    async with running_gateway(scripted=False, **settings) as gateway:
+    async with running_gateway(scripted=False, spans=spans, **settings) as gateway:
         bus = MemoryBus(gateway.broker)
 
         async def forward(message: Message) -> None:
@@ -35,7 +37,7 @@ async def gateway_with_leader(
             await bus.publish(subjects.work("g0"), encode(work), headers=dict(message.headers))
 
         await bus.subscribe(subjects.GENERATE_ALL, forward, queue=subjects.ROUTER_QUEUE)
-        async with Kit(bus, **(leader or {})) as kit:
+        async with Kit(bus, spans=spans, **(leader or {})) as kit:
             gateway.leader_metric = kit.metric
             yield gateway
             await gateway.wait_idle()

@@ -45,6 +45,7 @@ from shared.messages import (
     Tokens,
     Work,
 )
+from shared.telemetry.spans.span_facts import SpanSink
 from tests.kits.waiting import PATIENCE_S
 
 
@@ -155,6 +156,7 @@ class Kit:
         instance_id: str = "i",
         outside: Bus | None = None,
         store: DictStore | None = None,
+        spans: SpanSink | None = None,
         **options: Any,
     ) -> None:
         self.bus = bus
@@ -177,6 +179,7 @@ class Kit:
             store=self.store,
             index=index or BlocksClient(bus),
             registry=self.registry,
+            spans=spans,
         )
         self.leader = build_leader(LeaderOptions(group=group, instance_id=instance_id, **options), ports)
         self.frames: defaultdict[str, list[AnyFrame]] = defaultdict(list)

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.explain.course import AGAIN, RESUMED, SPANS, UNKNOWN, Course, HeardExplanation, courses
+from cli.explain.course import RESUMED, UNKNOWN, Course, HeardExplanation, courses
 from shared.messages import Explanation, Moment, Timeline
+from shared.telemetry.spans.span_names import AGAIN, SPANS
 
 START_US = 1_700_000_000_000_000
 Place = tuple[int, str, dict[str, str | int | float]]

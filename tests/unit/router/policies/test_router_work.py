@@ -3,10 +3,6 @@
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import NoOpTracer, Tracer
 from prometheus_client import CollectorRegistry
 
 from benchmarks.plans import RoutingPlan
@@ -23,6 +19,8 @@ from shared import subjects
 from shared.bus import Message
 from shared.codec import encode
 from shared.messages import GenerateRequest, Heartbeat, KVRates, Load, ModelCard, State
+from shared.telemetry.spans.span_facts import SpanSink
+from tests.kits.spans import KeptSpans
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
@@ -105,9 +103,9 @@ def test_prompts_wait_by_the_measured_rate_also_when_little_was_done_lately() ->
     assert fleet.view("m", 0.0).ready[0].wait_s == 0.5
 
 
-def account(tracer: Tracer) -> tuple[DecisionLog, CollectorRegistry]:
+def account(spans: SpanSink | None = None) -> tuple[DecisionLog, CollectorRegistry]:
     registry = CollectorRegistry()
-    return DecisionLog(RouterMetrics(registry, "hybrid"), Costs(), tracer), registry
+    return DecisionLog(RouterMetrics(registry, "hybrid"), Costs(), spans), registry
 
 
 def assigned(account: DecisionLog, chosen: Assignment, facts: RequestFacts) -> Move:
@@ -121,7 +119,7 @@ def assigned(account: DecisionLog, chosen: Assignment, facts: RequestFacts) -> M
 def test_a_session_that_moves_is_counted_and_says_what_its_group_computes_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    accounts, registry = account(NoOpTracer())
+    accounts, registry = account()
     facts = RequestFacts("m", "s", 100, "g0", 300)
     assert assigned(accounts, Assignment("g1", "spill_wait", "g0"), facts) == Move(0.3, 300)
     labels = {"policy": "hybrid", "reason": "spill_wait", "group": "g1"}
@@ -136,16 +134,14 @@ def test_a_session_that_moves_is_counted_and_says_what_its_group_computes_again(
 
 
 def test_a_decision_is_in_the_callers_trace() -> None:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    accounts, _ = account(provider.get_tracer("router"))
+    spans = KeptSpans()
+    accounts, _ = account(spans)
     assigned(accounts, Assignment("g0", "preferred_busy", "g0"), RequestFacts("m", "s", 100))
-    (span,) = exporter.get_finished_spans()
-    assert span.context is not None
-    assert f"{span.context.trace_id:032x}" == TRACE
-    assert span.attributes is not None
+    (span,) = spans.made
+    assert (span.name, span.trace_id, span.parent_id) == ("choice of a group", TRACE, "b7ad6b7169203331")
     assert span.attributes["ryz.route.reason"] == "preferred_busy"
     assert span.attributes["ryz.route.cost_s"] == 2.2
+    assert span.end_ns - span.begin_ns == 10_000
 
 
 def test_in_virtual_time_hybrid_is_even_and_keeps_its_hits() -> None:

@@ -7,20 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 
 from shared.bus.delivery import BusStats
-from shared.errors import Unavailable
 from shared.lifecycle import Service
 from shared.redact import redact
 from shared.settings import CommonSettings
 from shared.telemetry.logs.log_setup import configure_logging
 from shared.telemetry.metrics import BusCollector, ClientCollector
 from shared.telemetry.request_ids import bind_request
-from shared.telemetry.trace_context import carry, extract, inject, trace_id
-from shared.telemetry.traces import tracer, tracer_provider
+from shared.telemetry.trace_context import carry, inject, trace_id
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -107,42 +103,6 @@ def test_context_passes_through_headers_without_any_provider() -> None:
     assert carry(headers) == {"traceparent": PARENT, "tracestate": "x=1"}
     assert inject(headers) == headers
     assert trace_id(headers) == "0af7651916cd43dd8448eb211c80319c"
-    with tracer(None, "demo").start_as_current_span("work", context=extract(headers)):
-        assert trace_id(inject()) == trace_id(headers)
-
-
-def test_spans_are_off_by_default() -> None:
-    assert tracer_provider(CommonSettings(), "demo") is None
-    assert tracer_provider(CommonSettings(trace_ratio=1.0), "demo") is None
-
-
-def test_recorded_spans_continue_the_callers_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    provider = tracer_provider(CommonSettings(trace_ratio=1.0, trace_export="console"), "demo")
-    assert isinstance(provider, TracerProvider)
-    with tracer(provider, "t").start_as_current_span(
-        "work", context=extract({"traceparent": PARENT})
-    ) as span:
-        sent = inject()
-        assert trace_id(sent) == "0af7651916cd43dd8448eb211c80319c"
-        assert sent["traceparent"] != PARENT
-        assert span.get_span_context().is_valid
-    provider.shutdown()
-    written = json.loads(capsys.readouterr().err)
-    assert written["name"] == "work"
-    assert written["resource"]["attributes"]["service.name"] == "demo"
-
-
-def test_a_callers_decision_not_to_record_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    provider = tracer_provider(CommonSettings(trace_ratio=1.0, trace_export="console"), "demo")
-    parent = extract({"traceparent": PARENT[:-2] + "00"})
-    with tracer(provider, "t").start_as_current_span("work", context=parent):
-        assert trace.get_current_span().get_span_context().is_valid
-    assert capsys.readouterr().err == ""
-
-
-def test_a_missing_exporter_is_told_at_the_start() -> None:
-    with pytest.raises(Unavailable, match="opentelemetry-exporter-otlp-proto-http"):
-        tracer_provider(CommonSettings(trace_ratio=0.1, trace_export="otlp"), "demo")
 
 
 async def test_bus_counters_are_exported() -> None:
