@@ -44,8 +44,8 @@ run_service(load(CommonSettings), "demo", setup)
 """
 
 
-def start(drain_s: float = 0.0, **env: str) -> subprocess.Popen[str]:
-    program = textwrap.dedent(PROGRAM).replace("DRAIN", str(drain_s))
+def start(drain_s: float = 0.0, before: str = "", **env: str) -> subprocess.Popen[str]:
+    program = before + textwrap.dedent(PROGRAM).replace("DRAIN", str(drain_s))
     return subprocess.Popen(
         [sys.executable, "-c", program],
         env={**os.environ, **env},
@@ -127,7 +127,8 @@ def test_no_broker_ends_the_start_with_one_sentence() -> None:
 
 
 def test_a_missing_exporter_ends_the_start_with_one_sentence(nats_url: str) -> None:
-    process = start(RYZ_NATS_URL=nats_url, RYZ_TRACE_RATIO="1", RYZ_TRACE_EXPORT="otlp")
+    missing = "import sys; sys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None\n"
+    process = start(before=missing, RYZ_NATS_URL=nats_url, RYZ_TRACE_RATIO="1", RYZ_TRACE_EXPORT="otlp")
     _, err = process.communicate(timeout=20)
     assert process.returncode == 1
     assert "demo cannot start: RYZ_TRACE_EXPORT=otlp needs the package" in err
