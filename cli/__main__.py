@@ -21,6 +21,7 @@ from cli.profile.profile_command import profile
 from cli.sessions.session_commands import app as sessions
 from cli.stack.up import down, up
 from cli.status.status_command import status
+from cli.top.top_command import top
 from cli.train_demo import train_demo
 
 
@@ -46,7 +47,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, down, chat, status, logs, explain, profile, train_demo):
+for command in (up, down, chat, status, logs, explain, profile, top, train_demo):
     app.command(name=command.__name__.replace("_", "-"))(command)
 app.add_typer(sessions, name="sessions")
 app.add_typer(batch, name="batch")

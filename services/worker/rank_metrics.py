@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from services.worker.leader.step_log import StepLog
 from services.worker.metrics import PREFIX
-from services.worker.rank_protocol.step_times import KINDS, STEP_BUCKETS_S, RankTotals
+from services.worker.rank_protocol.step_times import STEP_BUCKETS_S, by_kind
 
 _BOUNDS = [*map(str, STEP_BUCKETS_S), "+Inf"]
 
@@ -70,10 +70,3 @@ class RankCollector(Collector):
             if isinstance(used, int) and used:
                 memory.add_metric([str(row["rank"])], used)
         yield from (steps, seconds, running, memory)
-
-
-def by_kind(totals: RankTotals) -> dict[str, int]:
-    """Return nanoseconds by kind, which sum to the rank's time from its first plan to its last step."""
-    spent = dict(zip(KINDS, totals.parts, strict=True))
-    other_ns = max(0, totals.step_ns - sum(totals.parts))
-    return {**spent, "other": other_ns, "idle": totals.idle_ns}

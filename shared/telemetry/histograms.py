@@ -30,6 +30,10 @@ class TokenHistogram:
         self._counts[bisect_left(self._buckets, value)] += 1
         self.sum += value
 
+    def counts(self) -> dict[str, list[float] | list[int]]:
+        """Return upper bounds and the number of values in each bucket, the last one without a bound."""
+        return {"bounds": list(self._buckets), "counts": list(self._counts)}
+
     def rows(self) -> list[tuple[str, float]]:
         """Return upper bounds and the number of values up to each."""
         total, rows = 0, list[tuple[str, float]]()

@@ -211,3 +211,10 @@ def private_times(world: int) -> tuple[StepTimes, list[StepTimesWriter]]:
     """Return reader and writers of a page that is memory of this process alone."""
     page = memoryview(bytearray(times_bytes(world)))
     return StepTimes(page, world), [StepTimesWriter(page, rank) for rank in range(world)]
+
+
+def by_kind(totals: RankTotals) -> dict[str, int]:
+    """Return nanoseconds by kind, which sum to the rank's time from its first plan to its last step."""
+    spent = dict(zip(KINDS, totals.parts, strict=True))
+    other_ns = max(0, totals.step_ns - sum(totals.parts))
+    return {**spent, "other": other_ns, "idle": totals.idle_ns}

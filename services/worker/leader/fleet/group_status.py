@@ -1,11 +1,14 @@
 """Makes the group's part of `ryz status`."""
 
+from collections.abc import Mapping
+
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
+from services.worker.rank_protocol.step_times import by_kind
 
 RECORDS_LATE_S = 5.0  # session records that wait for longer mean that their store is away
 
@@ -43,6 +46,12 @@ class GroupStatus:
             "degraded": self.degraded(),
             "running": load.running,
             "waiting": load.waiting,
+            "max_running": load.max_running,
+            "max_waiting": load.max_waiting,
+            "queued_tokens": load.queued_tokens,
+            "computed_tokens": engine.num_tokens,
+            "first_token_s": self._context.metrics.first_token.counts(),
+            "inter_token_s": self._context.metrics.inter_token.counts(),
             "free_blocks": load.free_blocks,
             "total_blocks": load.total_blocks,
             "requests": len(table.by_key),
@@ -51,8 +60,17 @@ class GroupStatus:
             "kv_store": self._kv_tier.describe(),
             "sessions_cached": sessions.num_cached,
             "sessions_pending": sessions.writer.num_pending,
-            "ranks": engine.engine.status(),
+            "ranks": [{**row, **self._times_of(row)} for row in engine.engine.status()],
         }
+
+    def _times_of(self, row: Mapping[str, object]) -> dict[str, object]:
+        """Returns what a rank has spent its time on, in seconds since its leader began."""
+        log, rank = self._engine.step_log, row.get("rank")
+        if not isinstance(rank, int) or rank >= log.world:
+            return {}
+        totals = log.totals(rank)
+        seconds = {kind: round(spent_ns / 1e9, 6) for kind, spent_ns in by_kind(totals).items()}
+        return {"steps_done": totals.steps, "step_s": round(totals.step_ns / 1e9, 6), "seconds": seconds}
 
     def degraded(self) -> list[str]:
         """Returns the stores that the group does without at present; docs/operations.md explains them."""

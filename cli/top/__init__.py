@@ -1,0 +1,1 @@
+"""`ryz top`: the fleet live in the terminal."""

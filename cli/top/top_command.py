@@ -1,0 +1,96 @@
+"""`ryz top`: the fleet live in the terminal, from what `ryz status` asks all services."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.stack.state import DEFAULT_DIR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cli.top.fleet_rates import FleetRates
+
+
+def top(
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Look for one interval, print, and end.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", min=0.5, max=60.0, help="Seconds between two looks.")
+    ] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each look.")] = False,
+    nats_url: Annotated[
+        str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
+    ] = "",
+    state_dir: Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")] = DEFAULT_DIR,
+) -> None:
+    """Show groups, ranks, queues, rates and losses live, until q or Ctrl-C.
+
+    Rates and quantiles are those of the last interval. Of a rank they say what its time went into; the rank
+    that waits least in collectives is the one for which the others wait. Exit code 1 of `--once` when
+    nothing answers.
+    """
+    import asyncio  # noqa: PLC0415 (keeps `ryz --help` quick)
+
+    from cli.console import fail  # noqa: PLC0415
+    from cli.stack.state import StateDir  # noqa: PLC0415
+    from cli.status.status_query import find_broker, query_status  # noqa: PLC0415
+    from cli.top.fleet_rates import FleetWatch  # noqa: PLC0415
+    from shared.redact import redact  # noqa: PLC0415
+
+    place, watch = StateDir(state_dir), FleetWatch()
+
+    def look() -> "FleetRates":
+        report = asyncio.run(query_status(find_broker(nats_url, place), place))
+        return watch.take(report, time.monotonic(), time.time())
+
+    broker = redact(find_broker(nats_url, place))
+    try:
+        if once or as_json:
+            first = look()
+            if once and first.problem:
+                fail(first.problem)
+            _print(look, broker, interval, once=once, as_json=as_json)
+        else:
+            _show(look, broker, interval)
+    except KeyboardInterrupt:
+        return
+
+
+def _print(
+    look: "Callable[[], FleetRates]", broker: str, interval: float, *, once: bool, as_json: bool
+) -> None:
+    """Prints what each look finds; rates need a look before."""
+    import json  # noqa: PLC0415
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from cli.console import out  # noqa: PLC0415
+    from cli.top.top_view import render  # noqa: PLC0415
+
+    while True:
+        time.sleep(interval)
+        fleet = look()
+        if as_json:
+            print(json.dumps(asdict(fleet)), flush=True)
+        else:
+            out.print(render(fleet, out.width, broker, interval))
+        if once:
+            return
+
+
+def _show(look: "Callable[[], FleetRates]", broker: str, interval: float) -> None:
+    """Redraws the view until q."""
+    from rich.live import Live  # noqa: PLC0415
+
+    from cli.console import out  # noqa: PLC0415
+    from cli.top.quit_key import quit_key  # noqa: PLC0415
+    from cli.top.top_view import render  # noqa: PLC0415
+
+    with quit_key() as keys, Live(console=out, screen=True, auto_refresh=False) as live:
+        while True:
+            began = time.monotonic()
+            live.update(render(look(), out.width, broker, interval), refresh=True)
+            if keys.pressed_within(max(0.05, began + interval - time.monotonic())):
+                return
