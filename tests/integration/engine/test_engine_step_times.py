@@ -9,9 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from cli.profile.profile_file import PlacedRecording, profile_file
+from services.worker.leader.profiling.profiler import recorded_rank
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.trace_messages import RankTrace
+from shared.messages import GroupRecording
+from shared.telemetry.clock_estimate import ClockOffset
+from tests.kits.chrome_tracks import nested
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import Blocks, make_llama, new_sequence
 
@@ -63,10 +68,10 @@ async def test_a_recording_has_every_op_of_every_rank_on_one_clock(engine: RankE
     times, blocks, tracing = engine.step_times(), Blocks(512), engine.tracing
     assert times is not None
     await engine.submit(plan(1, blocks))
-    await tracing.ping_all()
     tracing.begin(5.0, 100_000)
     for step_id in range(2, 12):
         await engine.submit(plan(step_id, blocks))
+    await tracing.ping_all()
     found = await tracing.collect()
     await engine.submit(plan(12, blocks))  # not recorded any more
     assert [one.rank for one in found] == [0, 1]
@@ -99,6 +104,36 @@ async def test_a_recording_has_every_op_of_every_rank_on_one_clock(engine: RankE
                 # a barrier of threads comes between two ops, and the tokens' broadcast is a collective too
                 assert spent <= getattr(record.parts, kind) + 2000
                 assert spent >= 0.5 * getattr(record.parts, kind) or kind == "collectives"
+
+
+async def test_the_file_of_a_profile_shows_all_ranks_each_op_inside_its_step(engine: RankEngine) -> None:
+    blocks, tracing = Blocks(512), engine.tracing
+    began_ns = time.monotonic_ns()
+    tracing.begin(5.0, 100_000)
+    for step_id in range(1, 9):
+        await engine.submit(plan(step_id, blocks))
+    ranks = [recorded_rank(one) for one in await tracing.collect()]
+    recording = GroupRecording(
+        group="g0", instance_id="i", model="m", pid=1, began_ns=began_ns, ended_ns=time.monotonic_ns(),
+        unix_ns=0, ranks=ranks,
+    )  # fmt: skip
+    found = profile_file([PlacedRecording(recording, ClockOffset(0, 0))])
+    tracks = nested(found.events)
+    assert set(tracks) == {(2, 1), (3, 1)}  # a thread for each rank
+    one, other = ([name for name, depth in tracks[pid, 1] if depth == 2] for pid in (2, 3))
+    assert one == other  # the same ops in the same order
+    spans = [event for event in found.events if event["ph"] == "X" and event["pid"] == 2]
+    for step in (event for event in spans if event["cat"] == "step"):
+        begin, end = step["ts"], step["ts"] + step["dur"]
+        inside = [one for one in spans if begin <= one["ts"] < end and one is not step]
+        phases = {one["name"]: one["dur"] for one in inside if one["cat"] == "phase"}
+        ops_us = sum(one["dur"] for one in inside if one["cat"] not in {"phase", "step"})
+        assert sum(phases.values()) == pytest.approx(step["dur"], abs=1.0)
+        assert 0.2 * phases["forward"] < ops_us <= phases["forward"]  # the rest prepares indices
+    # no rank leaves a collective before the other has entered it, which bounds their clocks
+    (clock,) = [one for one in found.clocks if "collectives" in one["by"]]
+    assert clock["by"] == "64 collectives"  # embedding, two in each of three layers, logits; of eight steps
+    assert abs(clock["ahead_us"]) <= clock["error_us"] + 0.001
 
 
 async def test_a_recording_ends_with_the_ranks(engine: RankEngine) -> None:

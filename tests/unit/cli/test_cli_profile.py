@@ -3,9 +3,7 @@
 import asyncio
 import json
 from array import array
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,6 +17,7 @@ from services.worker.rank_protocol.trace_messages import BlockMove, RankTrace
 from shared.bus.memory import MemoryBus
 from shared.messages import GroupRecording, RecordedMessage, RecordedRank
 from shared.telemetry.clock_estimate import ClockOffset
+from tests.kits.chrome_tracks import nested
 from tests.kits.worker.leader import Kit, chat, null_engine
 
 OPS = [("embed", "rows", -1), ("linear", "linears", 0), ("rank_barrier", "collectives", 0)]
@@ -68,27 +67,6 @@ def recording(group: str = "g0", *ranks: RecordedRank) -> GroupRecording:
         steps=steps.tobytes(), rank_steps=rank_steps.tobytes(), messages=messages,
         late_turns=array("q", [6 * MS, 9 * MS]).tobytes(), ranks=list(ranks),
     )  # fmt: skip
-
-
-def nested(events: list[dict[str, Any]]) -> dict[tuple[int, int], list[tuple[str, int]]]:
-    """Name and depth of the spans of each thread, in their order; fails where two overlap."""
-    tracks = defaultdict(list)
-    for event in events:
-        if event["ph"] == "X":
-            tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"], event))
-    found: dict[tuple[int, int], list[tuple[str, int]]] = {}
-    for track, spans in tracks.items():
-        spans.sort(key=lambda one: (one[0], -one[1]))
-        open_until: list[float] = []
-        found[track] = []
-        for begin, end, event in spans:
-            assert event["dur"] >= 0
-            while open_until and open_until[-1] <= begin:
-                open_until.pop()
-            assert not open_until or end <= open_until[-1], (track, event)
-            found[track].append((event["name"], len(open_until)))
-            open_until.append(end)
-    return found
 
 
 def test_the_file_shows_leader_and_ranks_each_thread_nested() -> None:

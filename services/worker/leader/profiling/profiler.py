@@ -95,7 +95,7 @@ class Profiler:
             rank_steps=rows.rank_steps.tobytes(),
             messages=messages,
             late_turns=turns.found.tobytes(),
-            ranks=[_recorded(one) for one in ranks],
+            ranks=[recorded_rank(one) for one in ranks],
             left_out=self._watch.left_out + rows.left_out,
         )
 
@@ -136,7 +136,8 @@ class _StepRows:
                 self.rank_steps.extend((step.step_id, one.rank, *times))
 
 
-def _recorded(one: TracedRank) -> RecordedRank:
+def recorded_rank(one: TracedRank) -> RecordedRank:
+    """Returns a rank's part of a recording."""
     return RecordedRank(
         rank=one.rank,
         pid=one.pid,
