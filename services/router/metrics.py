@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from services.router.domain.balance import imbalance
 from services.router.domain.fleet import Fleet
+from services.router.domain.group import Standing
 from services.router.router_state import RouterState
 from shared.messages.fleet import DownReason
 
@@ -114,8 +115,9 @@ class FleetCollector(Collector):
         now = time.monotonic()
         groups = self._fleet.groups()
         states = GaugeMetricFamily("ryz_router_groups", "Groups by state.", labels=["state"])
-        for state, count in sorted(Tally(str(group.standing(now)) for group in groups).items()):
-            states.add_metric([state], count)
+        counted = Tally(group.standing(now) for group in groups)
+        for state in get_args(Standing) if groups else ():
+            states.add_metric([state], counted[state])
         yield states
         serving = GaugeMetricFamily(
             "ryz_router_ready_groups",

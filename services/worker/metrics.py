@@ -76,6 +76,8 @@ class WorkerMetrics:
         )
         self.kv_sources = Children(counter("kv_sources", "Prompts by where their KV came from.", ["source"]))
         self.kv_fetches = counter("kv_fetches", "Fetches from the store by what came.", ["outcome"])
+        for outcome in ("whole", "part", "nothing", "given_up"):  # shown from the start
+            self.kv_fetches.labels(outcome)
         self.kv_fetched_blocks = counter("kv_fetched_blocks", "KV blocks fetched from the store.")
         self.kv_fetched_bytes = counter("kv_fetched_bytes", "Bytes of them, as they were stored.")
         self.kv_stored_blocks = counter("kv_stored_blocks", "KV blocks written to the store.")

@@ -27,6 +27,7 @@ LEVEL_LABELS = ("model", "tenant", "priority")
 FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 BETWEEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0)
 WHOLE_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+OUTCOMES = ("ok", "failed", "refused", "cancelled")
 # codes of errors for which the caller is not to blame
 _FAULTS = frozenset({"overloaded", "unavailable", "group_lost", "deadline_exceeded", "internal"})
 
@@ -125,7 +126,10 @@ class ServiceLevels:
 
     def level_labels(self, model: str, tenant: str, priority: str) -> Labels:
         """Return the labels under which a request is counted."""
-        return self._levels.fit((model, tenant, priority))
+        labels = self._levels.fit((model, tenant, priority))
+        for outcome in OUTCOMES:  # from 0 on: to Prometheus a counter that appears with 1 has not grown
+            self._outcomes.labels(*labels, outcome)
+        return labels
 
     def count_first(self, model: str, operation: str, seconds: float) -> None:
         """Count the first tokens of a stream."""

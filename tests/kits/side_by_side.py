@@ -18,7 +18,7 @@ STACK_FOLDERS = ("e2e", "chaos", "integration")
 SHARED_STACKS = {
     "tests/e2e/conftest.py": (
         "bus_users", "chat_page", "clients/test_bad_demands", "conversation", "cutoffs", "garbage",
-        "sessions", "story",
+        "recorded_scrapes", "sessions", "story",
     ),
     "tests/chaos/conftest.py::pair": ("broker", "failover", "failover_http", "rolling_restart"),
     "tests/chaos/conftest.py::chaos": ("kv_tier", "redis_and_group"),

@@ -6,6 +6,7 @@ Run as `python -m tools.docs [--check]`. Each generator also runs alone, by its 
 import sys
 
 from shared.bus import nats_conf
+from tools.boards import files as boards
 from tools.docs import chat_completions, compatibility, logs, metrics, protocol, redis_acl, settings
 
 
@@ -21,6 +22,7 @@ def main() -> None:
         chat_completions,
         logs,
         metrics,
+        boards,
     ):
         try:
             generator.main()
