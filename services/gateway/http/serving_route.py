@@ -142,7 +142,7 @@ class ServingRoute(ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Never raises: every error becomes an answer."""
-        started_s = asyncio.get_running_loop().time()
+        started_s = time.monotonic()  # uvloop's clock stands still during a turn of the loop
         headers: RawHeaders = dict(scope["headers"])
         shown_id, request_id = request_ids(headers, new_request_id())
         reply = Reply(send)
@@ -156,8 +156,9 @@ class ServingRoute(ABC):
         parent = trace.header if trace is not None else headers.get(b"traceparent", b"").decode("latin-1")
         with bind_request(request_id, parent):
             await self._serve_whole(exchange)
+            seconds = time.monotonic() - started_s
             exchange.timeline.mark("answered", {"status": reply.status, "tenant": exchange.tenant})
-            self._record(exchange, started_s)
+            self._record(exchange, started_s, seconds)
         CURRENT_TRACE.reset(outer)
         if tracing is not None and trace is not None:
             tracing.end(trace, self._answered(exchange))
@@ -266,13 +267,12 @@ class ServingRoute(ABC):
             await discard_body(exchange.receive)
         await reply.finish()
 
-    def _record(self, exchange: HttpExchange, started_s: float) -> None:
+    def _record(self, exchange: HttpExchange, started_s: float, seconds: float) -> None:
         metrics, outcome, reply = self.context.metrics, exchange.outcome, exchange.reply
-        seconds = asyncio.get_running_loop().time() - started_s
         metrics.count_answer(self.path, reply.status, seconds)
         metrics.response_bytes.inc(reply.bytes_sent)
         if outcome.first_text_s:
-            metrics.observe_first_token(self.path, outcome.first_text_s - started_s)
+            metrics.observe_first_token(self.path, max(0.0, outcome.first_text_s - started_s))
         if self.context.settings.request_log:
             log.info(
                 "request",

@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 MAX_WAITING = 1024  # requests whose spans are not made yet
 BATCH_SPANS = 512
 BATCH_S = 0.5  # the longest that a span waits for others
+SWITCH_S = 0.0005  # the longest that this thread keeps the event loop from running
 CLOSE_S = 3.0  # for what is left at the end of the service
 _SCOPE = InstrumentationScope("ryzanstein")
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -54,6 +55,7 @@ class SpanExport:
             registry=registry,
         )
         self._counts = {name: counter.labels(name) for name in ("exported", "failed", "dropped")}
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         self._thread = threading.Thread(target=self._run, name="ryz-spans", daemon=True)
         self._thread.start()
 
