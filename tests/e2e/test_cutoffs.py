@@ -192,7 +192,7 @@ async def check_traces(collector: Collector, names: list[str], moved: Set[str]) 
     print(
         f"spans cover {min(shares):.4f} at least, {median(without_frames):.4f} without frames; {both} moved"
     )
-    assert least >= 0.98
+    assert min(shares) >= 0.98
     assert median(without_frames) >= 0.9
     assert both >= len(moved) > 0
 
