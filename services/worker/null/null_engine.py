@@ -62,6 +62,7 @@ class NullEngine:
         self._blocks = NullBlocks(num_blocks)
         self._times, (self._recorded,) = private_times(1)
         self._outstanding: deque[asyncio.Future[StepResult]] = deque()
+        self._computed: dict[asyncio.Future[StepResult], StepResult] = {}  # behind one whose time is not over
         # submitted and not computed: the first one waits for its masks
         self._unmasked: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()
         self._free_at = 0.0  # when the last step submitted is done, on the event loop's clock
@@ -174,6 +175,7 @@ class NullEngine:
                 future.set_exception(EngineFailed(f"the null engine is {state}"))
                 future.exception()  # retrieved, so that asyncio does not warn
         self._outstanding.clear()
+        self._computed.clear()
         self._unmasked.clear()
 
     def _check_ready(self, plan: StepPlan) -> None:
@@ -189,10 +191,17 @@ class NullEngine:
             self._deliver(future, result)
 
     def _deliver(self, future: asyncio.Future[StepResult], result: StepResult) -> None:
-        if self._outstanding and self._outstanding[0] is future:
-            self._outstanding.popleft()
-        if not future.done():
-            future.set_result(result)
+        """Give a step its result, after those before it: timers that are due together may be swapped."""
+        if future not in self._outstanding:  # of an earlier start, or without a delay
+            if not future.done():
+                future.set_result(result)
+            return
+        self._computed[future] = result
+        while self._outstanding and self._outstanding[0] in self._computed:
+            first = self._outstanding.popleft()
+            told = self._computed.pop(first)
+            if not first.done():
+                first.set_result(told)
 
     def _compute(self, plan: StepPlan, masks: Sequence[bytes], prompts: list[PromptPart]) -> list[Sampled]:
         for seq_id in plan.release:

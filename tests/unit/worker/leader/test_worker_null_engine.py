@@ -1,6 +1,8 @@
 """The null engine computes valid plans and refuses those that real ranks could not compute."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -148,3 +150,19 @@ async def test_the_end_of_the_engine_is_that_of_its_steps() -> None:
     await engine.stop()
     with pytest.raises(EngineFailed, match="the null engine is stopped"):
         await second
+
+
+async def test_steps_end_in_their_order_whichever_timer_fires_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, timers = null_engine(delay_s=0.005), list[Callable[[], None]]()
+    await engine.start()
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_at", lambda at, call, *rest: timers.append(partial(call, *rest)))
+    first, second = engine.submit(GOOD), engine.submit(StepPlan(step_id=2, slices=[follow(1, 2)]))
+    monkeypatch.undo()
+    timers[1]()
+    assert not first.done()
+    assert not second.done()
+    timers[0]()
+    assert [one.result().step_id for one in (first, second)] == [1, 2]
+    again = [engine.submit(StepPlan(step_id=step_id)) for step_id in (3, 4)]  # both places are free
+    await asyncio.gather(*again)
