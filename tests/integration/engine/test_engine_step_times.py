@@ -1,6 +1,8 @@
 """What the ranks of a running engine record of their steps, on the leader's clock."""
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from services.worker.leader.profiling.profiler import recorded_rank
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.trace_messages import RankTrace
+from shared.host.own_python import module_command, module_environment
 from shared.messages import GroupRecording
 from shared.telemetry.clock_estimate import ClockOffset
 from tests.kits.chrome_tracks import nested
@@ -143,3 +146,45 @@ async def test_a_recording_ends_with_the_ranks(engine: RankEngine) -> None:
     await engine.stop()
     found = await asyncio.wait_for(collecting, 5)
     assert [bool(one.trace) or "ended during the profile" in one.problem for one in found] == [True, True]
+
+
+async def test_a_rank_of_another_host_tells_of_its_steps_with_a_bound_of_its_clock(tmp_path: Path) -> None:
+    model, token = make_llama(tmp_path), "a secret of this test"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    engine = RankEngine(
+        rank_options(
+            model=model, tensor_parallel=2, threads=1, kv_cache_tokens=8192, remote_ranks=1,
+            rank_listen=address, rank_token=token,
+        )
+    )  # fmt: skip
+    command = [*module_command("services.worker.engine"), "--join", address, "--model", str(model)]
+    environment = {**module_environment(os.environ), "RYZ_RANK_TOKEN": token}
+    joined = await asyncio.create_subprocess_exec(*command, "--threads", "1", "--once", env=environment)
+    try:
+        await engine.start()
+        times, blocks = engine.step_times(), Blocks(512)
+        assert times is not None
+        for step_id in range(1, 4):
+            await engine.submit(plan(step_id, blocks))
+        for _ in range(200):
+            if len(times.read_step_of_all(3)) == 2:  # they come with the answer to a ping
+                break
+            await asyncio.sleep(0.05)
+        here, there = times.read_step_of_all(3)
+        assert here.clock_error_ns == 0 < there.clock_error_ns
+        # the host is this one, so the clocks are the same: the steps overlap but for the error
+        assert there.begin_ns - there.clock_error_ns < here.end_ns
+        assert here.begin_ns - there.clock_error_ns < there.end_ns
+        assert times.read_totals(1).steps == 3
+        await engine.tracing.ping_all()
+        engine.tracing.begin(5.0, 1000)
+        await engine.submit(plan(4, blocks))
+        _, traced = await engine.tracing.collect()
+        assert traced.clock is not None
+        assert abs(traced.clock.offset_ns) <= traced.clock.error_ns < 50_000_000
+        assert traced.trace
+    finally:
+        await engine.stop()
+        joined.kill()
+        await joined.wait()
