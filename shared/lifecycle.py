@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import structlog
 import uvloop
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import ProcessCollector
 
 from shared import subjects
 from shared.bus import Message
@@ -34,6 +34,7 @@ from shared.telemetry.logs.log_setup import configure_logging
 from shared.telemetry.loop_lag import lag_histogram, watch_loop_lag
 from shared.telemetry.memory_trace import MemoryTrace
 from shared.telemetry.metrics import BusCollector
+from shared.telemetry.service_registry import ServiceRegistry
 from shared.telemetry.spans.span_export import span_export
 from shared.telemetry.spans.span_facts import SpanSink
 from shared.telemetry.timelines import Timelines
@@ -54,7 +55,7 @@ class Service:
         self.settings = settings
         self.name = name
         self.state: State = "starting"
-        self.registry = CollectorRegistry()
+        self.registry = ServiceRegistry()
         ProcessCollector(registry=self.registry)
         self.spans: SpanSink | None = None  # None: no request is recorded
         self.timelines = Timelines(settings.explain_requests)

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -9,6 +10,15 @@ from prometheus_client.registry import Collector
 
 Labels = tuple[str, ...]
 OTHER = "other"
+
+
+def bounds_of(buckets: Sequence[float]) -> list[str]:
+    """Return the values of the label `le`."""
+    return [*(str(float(bound)) for bound in buckets), "+Inf"]
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 class TokenHistogram:
@@ -34,13 +44,13 @@ class TokenHistogram:
         """Return upper bounds and the number of values in each bucket, the last one without a bound."""
         return {"bounds": list(self._buckets), "counts": list(self._counts)}
 
+    def cumulative(self) -> Iterator[int]:
+        """Return the number of values up to each upper bound, and of all."""
+        return accumulate(self._counts)
+
     def rows(self) -> list[tuple[str, float]]:
         """Return upper bounds and the number of values up to each."""
-        total, rows = 0, list[tuple[str, float]]()
-        for bound, count in zip([*map(str, self._buckets), "+Inf"], self._counts, strict=True):
-            total += count
-            rows.append((bound, total))
-        return rows
+        return list(zip(bounds_of(self._buckets), self.cumulative(), strict=True))
 
 
 class HistogramFamily(Collector):
@@ -67,6 +77,7 @@ class HistogramFamily(Collector):
     ) -> None:
         self.name, self._text, self._buckets, self._labels = name, text, buckets, labels
         self._series: dict[Labels, TokenHistogram] = {}
+        self._beginnings: dict[Labels, list[str]] = {}
         if not labels:
             self.series()
         if registry is not None:
@@ -90,6 +101,30 @@ class HistogramFamily(Collector):
         for values, one in self._series.items():
             family.add_metric((*labels.values(), *values), one.rows(), one.sum)
         return family
+
+    def text(self) -> str:
+        """Return the metric in Prometheus's text format."""
+        lines = [f"# HELP {self.name} {self._text}\n# TYPE {self.name} histogram\n"]
+        for values, one in self._series.items():
+            beginnings = self._beginnings.get(values)
+            if beginnings is None:
+                beginnings = self._beginnings[values] = self._begin_lines(values)
+            *buckets, count, total = beginnings
+            counts = list(one.cumulative())
+            lines += [f"{begin}{value}\n" for begin, value in zip(buckets, counts, strict=True)]
+            lines.append(f"{count}{counts[-1]}\n{total}{one.sum!r}\n")
+        return "".join(lines)
+
+    def _begin_lines(self, values: Labels) -> list[str]:
+        """Return the lines of one series up to their values: buckets, count, sum."""
+        pairs = [f'{name}="{_escaped(value)}"' for name, value in zip(self._labels, values, strict=True)]
+        buckets = [",".join([*pairs, f'le="{bound}"']) for bound in bounds_of(self._buckets)]
+        labels = f"{{{','.join(pairs)}}}" if pairs else ""
+        return [
+            *(f"{self.name}_bucket{{{inner}}} " for inner in buckets),
+            f"{self.name}_count{labels} ",
+            f"{self.name}_sum{labels} ",
+        ]
 
     def describe(self) -> Iterator[Metric]:
         """Yield the metric without series, when it is registered."""

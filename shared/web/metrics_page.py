@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from shared.telemetry.service_registry import metrics_text
 from shared.web.bearer_key import BearerKey
 
 FRESH_PER_S = 8.0  # texts made a second, and as many at once, so that people and scrapers get fresh ones
@@ -45,5 +46,5 @@ class MetricsPage:
         self._asked_s = now
         if self._fresh >= 1:
             self._fresh -= 1
-            self._text = generate_latest(self._registry)
+            self._text = metrics_text(self._registry)
         return Response(self._text, media_type=CONTENT_TYPE_LATEST)

@@ -15,7 +15,7 @@ from uuid import uuid4
 import httpx
 import psutil
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from services.gateway.__main__ import start
 from services.gateway.http.auth import parse_keys
@@ -24,6 +24,7 @@ from services.worker.null.null_model import null_model
 from shared.bus.nats import NatsBus
 from shared.client import ClientSettings
 from shared.lifecycle import Service
+from shared.telemetry.service_registry import metrics_text
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
 from tests.kits.router.live import router
@@ -88,7 +89,7 @@ def key_of(number: int) -> str:
 
 
 def lines_of(registry: CollectorRegistry) -> list[bytes]:
-    return [line for line in generate_latest(registry).splitlines() if not line.startswith(b"#")]
+    return [line for line in metrics_text(registry).splitlines() if not line.startswith(b"#")]
 
 
 def slowest_s(registry: CollectorRegistry) -> float:
@@ -96,7 +97,7 @@ def slowest_s(registry: CollectorRegistry) -> float:
     times = []
     for _ in range(SCRAPES):
         began = time.thread_time()
-        generate_latest(registry)
+        metrics_text(registry)
         times.append(time.thread_time() - began)
     return sorted(times)[int(0.99 * (len(times) - 1))]
 
