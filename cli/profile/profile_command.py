@@ -81,6 +81,8 @@ def write_profile(leaders: "list[HeardLeader]", output: Path) -> list[str]:
 
     placed, problems = list[PlacedRecording](), list[str]()
     for leader in sorted(leaders, key=lambda one: one.group):
+        if not (leader.asked or leader.recording):
+            continue
         try:
             if leader.recording and not leader.problem:
                 placed.append(PlacedRecording(leader.unpacked(), leader.offset()))

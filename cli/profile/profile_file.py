@@ -70,6 +70,8 @@ def profile_file(placed: list[PlacedRecording]) -> ProfileFile:
         _add_steps(events, recording, ranks, first)
         found.events += events.events
         found.clocks += _clocks(one, ranks)
+        if recording.problem:
+            found.notes.append(f"group {recording.group}: {recording.problem}")
         left_out = recording.left_out + sum(rows.left_out for rows in ranks)
         if left_out:
             found.notes.append(f"group {recording.group}: {left_out} events beyond the bounds are missing")

@@ -34,6 +34,8 @@ class HeardLeader:
         host_id: Names its clock.
         clock: Its clock against ours.
         refused: Why it does not record.
+        asked: Whether it was there when the recording was asked for; not a leader that began later.
+        recording: Whether it records.
         parts: Of the recording.
         count: Number of parts; 0: unknown.
         problem: Why there is no recording.
@@ -43,6 +45,7 @@ class HeardLeader:
     host_id: str
     clock: ClockEstimate = field(default_factory=ClockEstimate)
     refused: str = ""
+    asked: bool = False
     recording: bool = False
     parts: dict[int, bytes] = field(default_factory=dict)
     count: int = 0
@@ -117,6 +120,8 @@ class ProfileSession:
     async def record(self, seconds: float, op_spans: int) -> None:
         """Has the leaders record, and waits until all recordings are here or their leaders are gone."""
         began = time.monotonic()
+        for one in self.leaders.values():
+            one.asked = True
         await self._ask(seconds, op_spans)
         await asyncio.sleep(min(ANSWER_S, seconds))
         while not all(one.is_complete for one in self.leaders.values()):

@@ -115,6 +115,7 @@ class GroupRecording(Wire, frozen=True, kw_only=True):
         late_turns: Rows of 2 numbers of 8 bytes: when the event loop should have turned, and when it did.
         ranks: Their recordings.
         left_out: Messages and steps beyond the bounds.
+        problem: What else is missing.
     """
 
     group: GroupName
@@ -130,3 +131,4 @@ class GroupRecording(Wire, frozen=True, kw_only=True):
     late_turns: bytes = b""
     ranks: list[RecordedRank] = []
     left_out: int = 0
+    problem: str = ""

@@ -270,6 +270,7 @@ EXAMPLES: list[m.Wire] = [
         late_turns=bytes(16),
         ranks=[RECORDED_RANK],
         left_out=1,
+        problem="it ended",
     ),
     RECORDED_MESSAGE,
     RECORDED_RANK,

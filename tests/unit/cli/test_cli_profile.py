@@ -13,6 +13,7 @@ from cli.profile.profile_command import write_profile
 from cli.profile.profile_file import PlacedRecording, profile_file
 from cli.profile.profile_query import HeardLeader, ProfileSession
 from cli.profile.rank_rows import clock_of_collectives, rank_rows
+from services.worker.rank_protocol.plan import EngineFailed
 from services.worker.rank_protocol.trace_messages import BlockMove, RankTrace
 from shared.bus.memory import MemoryBus
 from shared.messages import GroupRecording, RecordedMessage, RecordedRank
@@ -135,12 +136,14 @@ def test_collectives_bound_the_clocks_of_two_ranks_by_who_comes_last() -> None:
 def test_what_was_not_recorded_is_told_and_the_rest_is_written(tmp_path: Path) -> None:
     group = recording("g0", recorded_rank(0), RecordedRank(rank=1, problem="rank 1 ended during the profile"))
     good = heard("g0", group)
-    refused = HeardLeader("g1", "h", refused="group g1 records a profile already, which ends in 3.0 s")
+    busy = "group g1 records a profile already, which ends in 3.0 s"
+    refused = HeardLeader("g1", "h", asked=True, refused=busy)
     lost = HeardLeader("g2", "h", recording=True, problem="its leader ended")
     file = tmp_path / "p.json"
-    problems = write_profile([lost, refused, good], file)
+    later = HeardLeader("g2", "h")  # the successor of the lost one, which was not asked
+    problems = write_profile([lost, refused, good, later], file)
     assert problems == [
-        "Group g1 was not recorded: group g1 records a profile already, which ends in 3.0 s.",
+        f"Group g1 was not recorded: {busy}.",
         "Group g2 was not recorded: its leader ended.",
     ]
     written = json.loads(file.read_text())
@@ -207,3 +210,26 @@ async def test_a_leader_that_ends_meanwhile_is_told(
     assert "its leader ended" in session.leaders["i"].problem
     assert not session.leaders["j"].problem
     assert session.leaders["j"].unpacked().group == "g1"
+
+
+async def test_an_engine_that_begins_again_meanwhile_is_told(
+    memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = null_engine(delay_s=0.002)
+    async with Kit(memory_bus, engine) as kit:
+        kit.expected_errors = {"the engine failed"}
+        session = ProfileSession(memory_bus, "g0")
+        await session.listen()
+        await session.find_leaders()
+        recording = asyncio.create_task(session.record(0.5, 0))
+        await asyncio.sleep(0.05)
+        monkeypatch.setattr(engine, "compute", _failing)
+        await kit.failure(chat("r"))
+        await recording
+        told = session.leaders["i"].unpacked()
+    assert "started again meanwhile" in told.problem
+    assert told.problem in profile_file([PlacedRecording(told, ClockOffset(0, 0))]).notes[0]
+
+
+def _failing(*_: object) -> None:
+    raise EngineFailed("rank 1 died")

@@ -20,6 +20,7 @@ from shared.messages import GroupRecording, RecordedRank
 
 OP_SPANS = 400_000  # of all ranks together
 MAX_STEPS = 20_000
+_RESTARTED = "its engine failed and was started again meanwhile; ops of the ranks before that are lost"
 _GATHER_S = 0.25  # the rings of the step log hold some seconds
 
 
@@ -65,7 +66,7 @@ class Profiler:
             op_spans: Ops that the ranks record together at most; 0: as many as is allowed.
         """
         tracer, turns, rows = self._tracer, LateTurns(), _StepRows()
-        world = max(1, self._engine.step_log.world)
+        world, start = max(1, self._engine.step_log.world), self._engine.step_log.start
         if tracer is not None:
             await tracer.ping_all()
             tracer.begin(seconds, min(op_spans or OP_SPANS, OP_SPANS) // world)
@@ -97,6 +98,7 @@ class Profiler:
             late_turns=turns.found.tobytes(),
             ranks=[recorded_rank(one) for one in ranks],
             left_out=self._watch.left_out + rows.left_out,
+            problem=_RESTARTED if self._engine.step_log.start != start else "",
         )
 
     async def _gather_steps(self, rows: "_StepRows", began_ns: int, ends_ns: int) -> None:
