@@ -51,7 +51,7 @@ export class Answer {
       }
     } finally {
       removeEventListener("pagehide", this.keep);
-      store.run.write(null);
+      store.runs.write(this.run.sessionId, null);
     }
   }
 
@@ -95,7 +95,8 @@ export class Answer {
   take(chunk) {
     const { message } = this.run;
     const choice = chunk.choices?.[0];
-    if (chunk.usage) message.meta = `${chunk.usage.completion_tokens} tokens`;
+    if (choice?.finish_reason === "length") message.cut = true;
+    if (chunk.usage) message.meta = `${chunk.usage.completion_tokens} tokens${message.cut ? ", cut off: that was the longest answer allowed" : ""}`;
     if (!choice) return;
     const { content, reasoning, tool_calls: calls } = choice.delta ?? {};
     if (content || reasoning) this.on.first();
@@ -128,7 +129,7 @@ export class Answer {
     const time = performance.now();
     if (!now && time - this.saved < SAVE_MS) return;
     this.saved = time;
-    store.run.write(this.run);
+    store.runs.write(this.run.sessionId, this.run);
   }
 }
 

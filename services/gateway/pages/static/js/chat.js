@@ -12,7 +12,8 @@ const STARTERS = ["My name is Ada.", "Tell me about yourself.", "What can I ask 
 const newId = () => `chat-${crypto.getRandomValues(new Uint32Array(3)).reduce((all, one) => all + one.toString(16).padStart(8, "0"), "")}`;
 
 let talk = store.chat.read() ?? { sessionId: newId(), messages: [] };
-let running = null;
+const answering = new Map(); // answers that are being written, by session; only that of the open conversation is shown
+const running = () => answering.get(talk.sessionId) ?? null;
 
 function keep() { store.chat.write(talk); }
 function tell(words, kind = "bad", button = null) {
@@ -32,12 +33,13 @@ function draw() {
     turn.show(message, { broke: message.broke });
     return turn.node;
   }));
+  if (running()) show(running());
   buttons();
 }
 
 function buttons() {
-  at("send").hidden = running !== null;
-  at("stop").hidden = running === null;
+  at("send").hidden = running() !== null;
+  at("stop").hidden = running() === null;
   at("send").disabled = !text.value.trim();
   text.style.height = "auto";
   text.style.height = `${text.scrollHeight}px`;
@@ -48,46 +50,51 @@ function showPlace(group) {
   at("place").textContent = group ? `answered by ${group}` : "";
 }
 
-const showSessions = () => sessions.show(talk.sessionId, {
+const showSessions = () => sessions.show(talk.sessionId, new Set(answering.keys()), {
   open: openSession,
-  removed: (id) => { if (id === talk.sessionId) startChat(); showSessions(); },
+  removed: (id) => { answering.get(id)?.answer.stop(); if (id === talk.sessionId) startChat(); showSessions(); },
 });
 
+// Another conversation is opened; the answer of this one goes on meanwhile.
+function change(other, group = "") {
+  const one = running();
+  if (one) hide(one);
+  talk = other;
+  keep(); tell(""); draw(); showPlace(group); closeMenu(); toEnd(); showSessions(); text.focus();
+}
+
 async function openSession(id) {
-  await stop();
+  const here = answering.get(id)?.talk ?? store.unsaved.of(id);
+  if (here) { change(here); return; }
   try {
     const found = await json(`/v1/sessions/${encodeURIComponent(id)}?messages=true`);
     const system = found.messages.find((one) => one.role === "system");
     const messages = found.messages.filter((one) => ["user", "assistant"].includes(one.role));
-    talk = { sessionId: id, system: system?.content, messages };
-    keep(); tell(""); draw(); showPlace(found.last_group); closeMenu(); toEnd(); showSessions(); text.focus();
+    change({ sessionId: id, system: system?.content, messages }, found.last_group);
   } catch (error) { fail(error); }
 }
 
-async function startChat() {
-  await stop();
-  talk = { sessionId: newId(), messages: [] };
-  keep(); tell(""); draw(); showPlace(""); closeMenu(); showSessions(); text.focus();
-}
+const startChat = () => change({ sessionId: newId(), messages: [] });
 
 function fail(error) {
   if (error.status === 401) {
-    tell("This gateway asks for an API key.", "wait", button("Enter the key", () => openSettings("key")));
-    openSettings("key");
+    const words = store.key.read() ? "The gateway does not know this API key." : "This gateway asks for an API key.";
+    tell(words, "wait", button("Enter the key", () => openSettings("key", words)));
+    openSettings("key", words);
   } else if (error.status) {
     tell(`${error.message[0].toUpperCase()}${error.message.slice(1)}.`.replace(/\.\.$/, "."));
   } else tell("The gateway does not answer. Is it running?", "bad", button("Try again", () => { tell(""); load(); }));
 }
 
 async function stop() {
-  const one = running;
+  const one = running();
   await one?.answer.stop();
   await one?.ended;
 }
 
 function ask() {
   const content = text.value.trim();
-  if (!content || running) return;
+  if (!content || running()) return;
   talk.messages.push({ role: "user", content });
   text.value = "";
   if (talk.messages.length === 1) store.titles.write(talk.sessionId, content.slice(0, 60));
@@ -104,48 +111,67 @@ function begin() {
   toEnd();
 }
 
-function follow(run) {
-  const turn = new AnswerTurn(talk.messages.length);
-  list.append(turn.node);
-  tell("");
-  const draws = drawing(() => {
-    const stay = nearEnd();
-    turn.show(run.message, { busy: true });
-    if (run.message.content) performance.mark("ryz:first-text");
-    if (stay) toEnd();
-  });
+// Follows an answer to its end, in the open conversation or in another one.
+function follow(run, its = talk) {
+  const one = { talk: its, run, turn: null, draws: null };
   let began = false;
-  const answer = new Answer(run, {
-    first: () => { if (!began) { began = true; performance.mark("ryz:first-event"); live.textContent = "The answer begins."; } },
-    change: draws.ask,
-    waiting: (words) => tell(words, "wait"),
+  one.answer = new Answer(run, {
+    first: () => { if (!began && one.turn) { began = true; performance.mark("ryz:first-event"); live.textContent = "The answer begins."; } },
+    change: () => one.draws?.ask(),
+    waiting: (words) => { if (one.turn) tell(words, "wait"); },
   });
-  const ended = end(answer, run, turn, draws);
-  running = { answer, ended };
-  turn.show(run.message, { busy: true });
+  answering.set(its.sessionId, one);
+  if (its === talk) { tell(""); show(one); }
+  one.ended = end(one);
   buttons();
 }
 
-async function end(answer, run, turn, draws) {
+function show(one) {
+  one.turn = new AnswerTurn(one.talk.messages.length);
+  list.append(one.turn.node);
+  one.draws = drawing(() => {
+    const stay = nearEnd();
+    one.turn?.show(one.run.message, { busy: true });
+    if (one.run.message.content) performance.mark("ryz:first-text");
+    if (stay) toEnd();
+  });
+  one.turn.show(one.run.message, { busy: true });
+}
+
+function hide(one) {
+  one.draws.end();
+  one.turn = one.draws = null;
+}
+
+async function end(one) {
   let outcome;
-  try { outcome = await answer.finish(); } catch (error) { outcome = { ended: "refused", error }; }
-  draws.end();
-  running = null;
-  const { message } = run;
+  try { outcome = await one.answer.finish(); } catch (error) { outcome = { ended: "refused", error }; }
+  const { run, turn, talk: its } = one, { message } = run;
+  one.draws?.end();
+  answering.delete(its.sessionId);
   if (outcome.ended === "stopped") message.broke = "Stopped";
   if (outcome.ended === "broke") message.broke = `The answer broke off: ${outcome.why}`;
-  const empty = !message.content && !message.reasoning && !message.calls;
-  if (outcome.ended === "refused" && empty) turn.node.remove();
-  else talk.messages.push(message);
-  const stay = nearEnd();
-  turn.show(message, { broke: message.broke });
-  if (stay) toEnd();
-  keep(); buttons(); showPlace(run.group);
-  if (outcome.ended === "refused") fail(outcome.error);
-  else tell("");
-  if (outcome.ended === "done") live.textContent = `The answer: ${turn.body.textContent.slice(0, 2000)}`;
-  else live.textContent = message.broke ?? "";
+  const refused = outcome.ended === "refused" && !message.content && !message.reasoning && !message.calls;
+  if (refused) takeBack(its); else its.messages.push(message);
+  // what the cluster has not stored is kept here
+  store.unsaved.write(its.sessionId, outcome.ended === "done" || !its.messages.length ? null : its);
+  if (turn) {
+    const stay = nearEnd();
+    if (refused) draw(); else turn.show(message, { broke: message.broke });
+    if (stay) toEnd();
+    keep(); buttons(); showPlace(run.group);
+    tell("");
+    live.textContent = outcome.ended === "done" ? `The answer: ${turn.body.textContent.slice(0, 2000)}` : message.broke ?? "";
+  }
+  if (outcome.ended === "refused" && (turn || outcome.error.status === 401)) fail(outcome.error);
   showSessions();
+}
+
+// A message that was refused is not part of the conversation: it goes back to where it was written.
+function takeBack(its) {
+  const { content } = its.messages.pop();
+  if (its === talk && !text.value) text.value = content;
+  if (!its.messages.length) store.titles.write(its.sessionId, "");
 }
 
 // Draws at most once in a frame, and seldomer where drawing takes long.
@@ -176,11 +202,12 @@ function edit(turn, index) {
     talk.messages = [...talk.messages.slice(0, index), { role: "user", content: box.value.trim() }];
     begin();
   };
-  const row = element("div", { className: "edit-row" }, button("Cancel", draw), button("Send", save));
-  turn.querySelector(".body").replaceChildren(box, row);
+  const send = Object.assign(button("Send", save), { className: "button primary" });
+  turn.querySelector(".body").replaceChildren(box, element("div", { className: "edit-row" }, button("Cancel", draw), send));
+  turn.querySelector(".acts").hidden = true;
   box.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); save(); }
-    if (event.key === "Escape") draw();
+    if (event.key === "Escape") { event.stopPropagation(); draw(); }
   });
   box.focus();
 }
@@ -223,7 +250,10 @@ text.addEventListener("input", buttons);
 text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); ask(); }
 });
-addEventListener("keydown", (event) => { if (event.key === "Escape") { closeMenu(); stop(); } });
+addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || at("settings").open) return;
+  if ("open" in at("sidebar").dataset) { closeMenu(); at("menu").focus(); } else stop();
+});
 model.addEventListener("change", () => store.settings.write({ ...store.settings.read(), model: model.value }));
 at("starters").append(...STARTERS.map((words) => element("li", {}, element("button", {
   type: "button", textContent: words, onclick: () => { text.value = words; ask(); },
@@ -242,7 +272,9 @@ async function load() {
 }
 
 draw();
-const left = store.run.read();
-if (left && left.sessionId === talk.sessionId) follow(left);
+for (const left of store.runs.all()) {
+  const said = left.body.messages.filter((one) => one.role !== "system");
+  follow(left, left.sessionId === talk.sessionId ? talk : { sessionId: left.sessionId, messages: said });
+}
 toEnd();
 load();

@@ -23,26 +23,29 @@ function age(ms) {
   return minutes < 1440 ? `${Math.floor(minutes / 60)} h ago` : `${Math.floor(minutes / 1440)} d ago`;
 }
 
-export async function show(current, { open, removed }) {
-  let found;
-  try {
-    found = (await json("/v1/sessions?limit=50")).data;
-  } catch {
-    note.textContent = "Earlier conversations cannot be read at the moment.";
-    return;
-  }
-  note.textContent = found.length ? "" : "Conversations appear here.";
-  list.replaceChildren(...found.map((session) => {
+export async function show(current, answering, { open, removed }) {
+  const stored = await json("/v1/sessions?limit=50").then((answer) => answer.data, () => null);
+  const found = stored ?? [];
+  // those that the cluster has not stored come first: an answer is being written, or was stopped
+  const here = [...answering].map((id) => ({ session_id: id, told: "answering …" }));
+  const unsaved = store.unsaved.all().filter((one) => !answering.has(one.sessionId));
+  here.push(...unsaved.map((one) => ({ session_id: one.sessionId, told: "in this browser only" })));
+  const ids = new Set(here.map((one) => one.session_id));
+  const all = [...here, ...found.filter((one) => !ids.has(one.session_id))];
+  if (!stored) note.textContent = "Earlier conversations cannot be read at the moment.";
+  else note.textContent = all.length ? "" : "Conversations appear here.";
+  list.replaceChildren(...all.map((session) => {
     const id = session.session_id;
     const name = store.titles.of(id) ?? id;
     const where = session.last_group ? ` · ${session.last_group}` : "";
     const button = element("button", { type: "button", className: "open", onclick: () => open(id) },
-      element("b", { textContent: name }), element("small", { textContent: age(session.updated_ms) + where }));
+      element("b", { textContent: name }), element("small", { textContent: session.told ?? age(session.updated_ms) + where }));
     const remove = element("button", { type: "button", className: "icon", ariaLabel: `Delete ${name}` }, icon(CROSS));
     remove.addEventListener("click", async () => {
       if (!confirm(`Delete “${name}”? The cluster forgets its text.`)) return;
       await call(`/v1/sessions/${encodeURIComponent(id)}`, { method: "DELETE" }).catch(() => {});
       store.titles.write(id, "");
+      store.unsaved.write(id, null);
       removed(id);
     });
     const item = element("li", {}, button, remove);

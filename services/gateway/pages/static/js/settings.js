@@ -3,9 +3,12 @@ import * as store from "./store.js";
 
 const dialog = document.getElementById("settings");
 const form = document.getElementById("settings-form");
+const note = document.getElementById("key-note");
 const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
 
-export function openSettings(focus) {
+export function openSettings(focus, words = "") {
+  note.hidden = !words;
+  note.textContent = words;
   const kept = store.settings.read();
   for (const name of ["system", ...NUMBERS]) form.elements[name].value = kept[name] ?? "";
   form.elements.key.value = store.key.read();

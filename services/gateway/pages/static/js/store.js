@@ -15,9 +15,10 @@ function set(area, name, value) {
 const local = () => localStorage;
 const tab = () => sessionStorage;
 const MOST_TITLES = 200;
+const MOST_UNSAVED = 20;
 
 export const settings = {
-  read: () => get(local, "ryz.settings") ?? {},
+  read: () => get(local, "ryz.settings") ?? { temperature: 0.6, top_p: 0.95 }, // calmer than the API's defaults
   write: (value) => set(local, "ryz.settings", value),
 };
 
@@ -32,7 +33,25 @@ export const key = {
 
 // The conversation of this tab and the answer that runs in it; both survive a reload.
 export const chat = { read: () => get(tab, "ryz.chat"), write: (value) => set(tab, "ryz.chat", value) };
-export const run = { read: () => get(tab, "ryz.run"), write: (value) => set(tab, "ryz.run", value) };
+// Answers that are being written, by session.
+export const runs = {
+  all: () => Object.values(get(tab, "ryz.runs") ?? {}),
+  write(id, value) {
+    const { [id]: _, ...others } = get(tab, "ryz.runs") ?? {};
+    set(tab, "ryz.runs", value ? { ...others, [id]: value } : others);
+  },
+};
+
+// Conversations whose last answer was stopped or broke off: the cluster stores whole turns only.
+export const unsaved = {
+  all: () => Object.values(get(local, "ryz.unsaved") ?? {}),
+  of: (id) => (get(local, "ryz.unsaved") ?? {})[id],
+  write(id, value) {
+    const { [id]: _, ...others } = get(local, "ryz.unsaved") ?? {};
+    const kept = Object.entries(others).slice(-(MOST_UNSAVED - 1));
+    set(local, "ryz.unsaved", Object.fromEntries(value ? [...kept, [id, value]] : kept));
+  },
+};
 
 export const titles = {
   of: (id) => (get(local, "ryz.titles") ?? {})[id],
