@@ -20,7 +20,7 @@ from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest
 from tests.kits.e2e import told_secrets
 from tests.kits.e2e.stack import RYZ, Stack, ryz, wait_for
-from tests.kits.e2e.written_lines import check_lines, wait_for_lines
+from tests.kits.e2e.written_lines import check_lines, lines_of, wait_for_lines
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -194,7 +194,9 @@ def test_no_text_and_no_key_is_told_also_when_something_fails(guarded: Stack) ->
     assert found == set()
     assert "prompt taken" in told["log of worker-g0"] + told["log of worker-g1"], "debug level"
     assert '"kind": "SpanKind' in "".join(told.values()), "there are spans"
-    assert "bad message" in told["log of router"], "it got the message that cannot be read"
+    (trace,) = {one["trace_id"] for one in lines_of(guarded, "told-1")}
+    assert trace != told_secrets.TRACE, "without a caller's trace the gateway makes one"
+    assert {"gateway", "worker"} == {one["service"] for one in lines_of(guarded, "told-1")}
     assert "told-1" in told["explain"] or "told-8" in told["explain"], "what is told is looked at"
 
 

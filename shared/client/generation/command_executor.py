@@ -177,4 +177,6 @@ class CommandExecutor:
 
 def _ids(stream: GenerationStream) -> dict[str, str]:
     """Names the request in a log line: the executor works for all requests of its client."""
-    return log_ids(stream.request_id, stream.headers)
+    trace = stream.trace  # of the process that began it, where it is recorded
+    parent = stream.headers if trace is None else trace.header(stream.state.attempts.number)
+    return log_ids(stream.request_id, parent)

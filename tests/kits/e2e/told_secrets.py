@@ -73,7 +73,9 @@ def use_with_words(stack: Stack) -> None:
     key = {"Authorization": f"Bearer {API_KEY}"}
     with httpx.Client(base_url=stack.state.url, timeout=30, headers=key) as http:
         body = {"model": "demo", "max_tokens": 40, "messages": said(1)}
-        answer = http.post("/v1/chat/completions", json=body, headers={"X-Session-Id": "told-1"})
+        answer = http.post(
+            "/v1/chat/completions", json=body, headers={"X-Session-Id": "told-1", "X-Request-Id": "told-1"}
+        )
         assert ANSWER in answer.json()["choices"][0]["message"]["content"]
         for path, wrong in wrong_calls():
             data = wrong if isinstance(wrong, str) else json.dumps(wrong)
@@ -85,6 +87,8 @@ def use_with_words(stack: Stack) -> None:
                 assert stranger.get(f"/v1/models?key={WRONG_KEY}").status_code == 401
         assert http.get("/v1/sessions/told-1/export").status_code == 200
     asyncio.run(_send_garbage(stack))
+    router = next(iter(stack.place.logs.glob("router*.log")))
+    wait_for(lambda: "bad message" in router.read_text(), "the router says that it cannot read a message")
 
 
 async def _send_garbage(stack: Stack) -> None:
