@@ -38,6 +38,7 @@ class GroupEntry:
         why: What happened to it.
         rate: Requests that it ended in a second, smoothed.
         ranks: What its leader told of each rank last.
+        before: Requests taken, ended and broken by the instances before this one.
     """
 
     beat: Heartbeat
@@ -47,6 +48,7 @@ class GroupEntry:
     rate: float = 0.0
     counted: tuple[float, int] = (0.0, 0)
     ranks: list[dict[str, Any]] = field(default_factory=list)
+    before: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -57,11 +59,13 @@ class ClusterState:
         groups: By name.
         sessions: Group and tokens of each session, by tenant and id; the newest at the end.
         incidents: What happened, the newest at the end.
+        lost: Groups whose loss was told, and whose return was not.
     """
 
     groups: dict[str, GroupEntry] = field(default_factory=dict)
     sessions: OrderedDict[tuple[str, str], tuple[str, int, int]] = field(default_factory=OrderedDict)
     incidents: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_INCIDENTS))
+    lost: set[str] = field(default_factory=set)
     told: int = 0
 
     def take_beat(self, beat: Heartbeat, now_s: float, wall_ms: int) -> None:
@@ -74,12 +78,17 @@ class ClusterState:
             entry.counted = now_s, beat.ended_total
             if beat.state in _AWAY:
                 entry.down_s, entry.why = now_s, beat.state
+            elif beat.state == "ready" and beat.group in self.lost:  # it came back while there was no view
+                self._tell("back", f"{beat.group} serves again", wall_ms, group=beat.group)
+                self.lost.discard(beat.group)
             return
         if beat.instance_id == entry.beat.instance_id and beat.seq < entry.beat.seq:
             return
         self._note_gap(entry, beat, now_s, wall_ms)
         self._note_state(entry, beat, now_s, wall_ms)
         if beat.instance_id != entry.beat.instance_id:
+            entry.before = _counted(entry)
+            entry.why = entry.why and "restarted"
             entry.counted, entry.rate, entry.ranks = (now_s, beat.ended_total), 0.0, []
         since, ended = entry.counted
         if now_s - since >= 1.0:
@@ -94,6 +103,8 @@ class ClusterState:
             if entry.down_s or entry.beat.instance_id not in {"", down.instance_id}:
                 return
             entry.down_s, entry.why = now_s, "lost"
+        if len(self.lost) < MAX_GROUPS:
+            self.lost.add(down.group)
         load = entry.beat.load if entry else None
         self._tell(
             "lost",
@@ -160,6 +171,7 @@ class ClusterState:
                 away_s, entry.down_s, entry.why = now_s - entry.down_s, 0.0, ""
                 text = f"{beat.group} serves again after {away_s:.1f} s"
                 self._tell("back", text, wall_ms, group=beat.group, seconds=round(away_s, 3))
+                self.lost.discard(beat.group)
         elif beat.state in _AWAY and not entry.down_s:
             entry.down_s, entry.why = now_s, beat.state
             told = "lost a rank and restarts it" if beat.state == "recovering" else f"is {beat.state}"
@@ -170,8 +182,15 @@ class ClusterState:
         self.incidents.append({"number": self.told, "kind": kind, "text": text, "at_ms": wall_ms, **data})
 
 
+def _counted(entry: GroupEntry) -> tuple[int, int, int]:
+    """Requests taken, ended and broken by all instances that were heard."""
+    beat, (taken, ended, broken) = entry.beat, entry.before
+    return taken + beat.accepted_total, ended + beat.ended_total, broken + beat.broken_total
+
+
 def _shown(entry: GroupEntry, now_s: float) -> dict[str, Any]:
     beat, load = entry.beat, entry.beat.load
+    taken, ended, broken = _counted(entry)
     lost = entry.why == "lost" or now_s - entry.heard_s > _STALE_S
     return {
         "group": beat.group,
@@ -187,9 +206,9 @@ def _shown(entry: GroupEntry, now_s: float) -> dict[str, Any]:
         "tokens_per_s": 0 if lost else round(load.tokens_per_s, 1),
         "used_blocks": 0 if lost else load.total_blocks - load.free_blocks,
         "total_blocks": load.total_blocks,
-        "accepted": beat.accepted_total,
-        "ended": beat.ended_total,
-        "broken": beat.broken_total,
+        "accepted": taken,
+        "ended": ended,
+        "broken": broken,
         "ended_per_s": 0 if lost else round(entry.rate, 1),
         "store": beat.kv.store,
         "away_s": round(now_s - entry.down_s, 1) if entry.down_s else 0,

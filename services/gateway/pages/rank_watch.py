@@ -9,7 +9,7 @@ from shared.codec import decode, encode
 from shared.errors import InvalidRequest, Unavailable
 from shared.messages import ServiceStatus, StatusQuery
 
-ASK_S = 2.0
+ASK_S = 1.0
 MAX_RANKS = 64  # of a group, that are shown
 _ANSWERS_PER_S = 512
 

@@ -121,3 +121,17 @@ async def test_ranks_are_asked_for_and_shown_without_host_and_pid() -> None:
     assert state.snapshot(11.0)["groups"][0]["rank_list"] == []
     await gateway.close()
     await leader.close()
+
+
+def test_a_return_without_a_view_is_told_when_a_view_opens_and_counts_go_on() -> None:
+    state = ClusterState()
+    state.take_down(GroupDown(group="g0", instance_id="a", reason="silent"), 10.0, 1)
+    state.take_beat(beat(1, instance="b", ended_total=7), 600.0, 2)
+    assert kinds(state) == ["lost", "back"]
+    state.take_down(GroupDown(group="g0", instance_id="b", reason="silent"), 601.0, 3)
+    state.take_beat(beat(1, instance="c", state="starting"), 602.0, 4)
+    shown = state.snapshot(602.0)["groups"][0]
+    assert (shown["state"], shown["away_s"], shown["ended"]) == ("starting", 1.0, 7)
+    state.take_beat(beat(2, instance="c", ended_total=2), 603.0, 5)
+    assert kinds(state) == ["lost", "back", "lost", "back"]
+    assert state.snapshot(603.0)["groups"][0]["ended"] == 9

@@ -60,7 +60,7 @@ function card(group) {
     drawRanks(ranks, one);
     runs.show(one.running, one.max_running, `${one.running} of ${one.max_running}`);
     waits.show(one.waiting, one.max_waiting, `${one.waiting} of ${one.max_waiting}`);
-    kv.show(one.used_blocks, one.total_blocks, `${short(one.used_blocks)} of ${short(one.total_blocks)}`);
+    kv.show(one.used_blocks, one.total_blocks, `${short(one.used_blocks)} of ${short(one.total_blocks)} blocks`);
     flow.textContent = `${short(one.tokens_per_s)} tokens/s · ${one.ended} answered${one.broken ? ` · ${one.broken} failed` : ""}`;
     const names = sessions.slice(0, 12).map((session) => store.titles.of(session.session_id) ?? session.session_id);
     if (names.join("\n") !== drawn) {
@@ -98,7 +98,9 @@ function show(state) {
   at("calm").hidden = at("incidents").childElementCount > 0;
   history.push({ at: state.at_ms, tokens: sum(groups, "tokens_per_s"), running: sum(groups, "running") });
   while (history.length && state.at_ms - history[0].at > 60_000) history.shift();
-  drawFlow(at("flow"), history, incidents.filter((one) => one.kind === "lost").map((one) => one.at_ms));
+  const highest = drawFlow(at("flow"), history, incidents.filter((one) => one.kind === "lost").map((one) => one.at_ms));
+  at("most-tokens").textContent = `, ${short(highest.tokens)} at most`;
+  at("most-running").textContent = `, ${short(highest.running)} at most`;
 }
 
 function place(id, group) {

@@ -1,4 +1,4 @@
-// Two lines over the last minute, and a mark where a group was lost.
+// Two lines over the last minute, each on a scale of its own, and a mark where a group was lost. Returns their highest values.
 const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT, SPAN_MS] = [600, 120, 60_000];
 
@@ -10,11 +10,12 @@ function part(tag, name, attributes) {
 }
 
 export function drawFlow(svg, history, losses) {
-  if (!history.length) return;
+  if (!history.length) return {};
   const end = history.at(-1).at;
   const x = (at) => WIDTH * (1 - (end - at) / SPAN_MS);
+  const highest = (field) => Math.max(...history.map((one) => one[field]));
   const line = (field) => {
-    const most = Math.max(1, ...history.map((one) => one[field])) * 1.1;
+    const most = Math.max(1, highest(field)) * 1.1;
     return history.map((one) => `${x(one.at).toFixed(1)} ${(HEIGHT - 2 - (HEIGHT - 6) * (one[field] / most)).toFixed(1)}`);
   };
   const tokens = line("tokens");
@@ -26,4 +27,5 @@ export function drawFlow(svg, history, losses) {
     part("path", "b", { d: `M${line("running").join("L")}` }),
     ...losses.filter((at) => end - at < SPAN_MS).map((at) => part("line", "cut", { x1: x(at), x2: x(at), y1: 0, y2: HEIGHT })),
   );
+  return { tokens: highest("tokens"), running: highest("running") };
 }
