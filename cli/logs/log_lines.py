@@ -83,6 +83,8 @@ def parse_line(raw: str, service: str, before_s: float) -> LogLine:
 
 
 def _ours(found: dict[str, Any], raw: str, service: str, before_s: float) -> LogLine:
+    if "event" not in found and isinstance(found.get("context"), dict):
+        found = _span(found)
     level = str(found.pop("level", "info"))
     event = str(found.pop("event", ""))
     try:
@@ -92,6 +94,18 @@ def _ours(found: dict[str, Any], raw: str, service: str, before_s: float) -> Log
     return LogLine(
         max(time_s, before_s), service, level if level in LEVELS else "info", event, raw, fields=found
     )
+
+
+def _span(found: dict[str, Any]) -> dict[str, Any]:
+    """A span of `RYZ_TRACE_EXPORT=console` as the fields of a line, at the time of its end."""
+    attributes = found.get("attributes")
+    return {
+        "timestamp": found.get("end_time"),
+        "level": "debug",
+        "event": f"span {found.get('name', '')}",
+        "trace_id": str(found["context"].get("trace_id", "")).removeprefix("0x"),
+        **{name: value for name, value in (attributes or {}).items() if name not in {"event", "level"}},
+    }
 
 
 def _local(text: str, form: str, before_s: float) -> float:

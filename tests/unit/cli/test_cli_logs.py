@@ -163,3 +163,15 @@ def test_lines_of_a_pipe_are_merged_by_time_under_the_names_of_their_containers(
     none = CliRunner().invoke(app, ["logs", "--from", "/no/such/file"])
     assert isinstance(none.exception, CommandError)
     assert (none.exception.exit_code, "No such file" in str(none.exception)) == (2, True)
+
+
+def test_spans_of_the_console_exporter_are_lines_of_their_trace() -> None:
+    span = {
+        "name": "route", "context": {"trace_id": "0x0af7", "span_id": "0x1"}, "parent_id": None,
+        "start_time": "2026-03-01T12:00:01.000000Z", "end_time": "2026-03-01T12:00:01.500000Z",
+        "attributes": {"ryz.group": "g1"},
+    }  # fmt: skip
+    line = parse_line(json.dumps(span), "router", 0.0)
+    assert (line.event, line.level, line.time_s) == ("span route", "debug", NOON + 1.5)
+    assert line.fields == {"trace_id": "0af7", "ryz.group": "g1"}
+    assert line.has_id("0af7")

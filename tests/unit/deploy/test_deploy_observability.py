@@ -79,6 +79,9 @@ def test_spans_go_from_the_services_to_the_collector_and_on_to_jaeger() -> None:
     assert address[1] in WATCHERS
     collector = read("collector.yaml")
     assert collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].endswith(f":{address[2]}")
+    for policy in collector["processors"]["tail_sampling"]["policies"]:
+        key = policy.get("numeric_attribute", {}).get("key", "ryz.attempt")
+        assert f'"{key}"' in (ROOT / "services" / "worker" / "leader" / "request_spans.py").read_text()
     (way_out,) = collector["service"]["pipelines"]["traces"]["exporters"]
     host, port = collector["exporters"][way_out]["endpoint"].split(":")
     assert host in WATCHERS
