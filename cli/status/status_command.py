@@ -5,14 +5,11 @@ It needs nothing but the broker's address. Tables are laid out in `status_view.p
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cli.stack.state import DEFAULT_DIR
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 
 def status(
@@ -26,7 +23,6 @@ def status(
     """Show services, groups, ranks, queues and sessions. Exit code 1 when nothing answers."""
     import asyncio  # noqa: PLC0415 (keeps `ryz --help` quick)
     import json  # noqa: PLC0415
-    import signal  # noqa: PLC0415
 
     from cli.console import fail, out  # noqa: PLC0415
     from cli.stack.state import StateDir  # noqa: PLC0415
@@ -39,8 +35,10 @@ def status(
     if watch:
         from rich.live import Live  # noqa: PLC0415
 
+        from cli.live_pause import pause_with  # noqa: PLC0415
+
         with Live(console=out, screen=True, auto_refresh=False) as live:
-            signal.signal(signal.SIGTSTP, lambda *_: _pause(live))
+            pause_with(live)
             while True:
                 live.update(
                     render(asyncio.run(query_status(find_broker(nats_url, place), place))), refresh=True
@@ -53,13 +51,3 @@ def status(
         out.print(render(report))
     if not report.services:
         fail(report.problem)
-
-
-def _pause(live: "Live") -> None:
-    """Restore the terminal and stop, as Ctrl-Z asks; go on with the table afterwards."""
-    import os  # noqa: PLC0415
-    import signal  # noqa: PLC0415
-
-    live.stop()
-    os.kill(os.getpid(), signal.SIGSTOP)
-    live.start(refresh=True)

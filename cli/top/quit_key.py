@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from select import select
 
@@ -11,10 +11,16 @@ _QUIT = frozenset(b"qQ")
 
 
 class QuitKey:
-    """Reads keys between two looks."""
+    """Reads keys between two looks.
 
-    def __init__(self, reads: bool) -> None:
+    Args:
+        reads: Whether stdin is a terminal.
+        resume: Call it when the command goes on after Ctrl-Z, since a shell resets the terminal.
+    """
+
+    def __init__(self, reads: bool, resume: Callable[[], object] = lambda: None) -> None:
         self._reads = reads
+        self.resume = resume
 
     def pressed_within(self, seconds: float) -> bool:
         """Waits so long, or until q is pressed, which makes it True."""
@@ -42,6 +48,6 @@ def quit_key() -> Iterator[QuitKey]:
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)
-        yield QuitKey(True)
+        yield QuitKey(True, lambda: tty.setcbreak(sys.stdin))
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -85,10 +85,12 @@ def _show(look: "Callable[[], FleetRates]", broker: str, interval: float) -> Non
     from rich.live import Live  # noqa: PLC0415
 
     from cli.console import out  # noqa: PLC0415
+    from cli.live_pause import pause_with  # noqa: PLC0415
     from cli.top.quit_key import quit_key  # noqa: PLC0415
     from cli.top.top_view import render  # noqa: PLC0415
 
     with quit_key() as keys, Live(console=out, screen=True, auto_refresh=False) as live:
+        pause_with(live, keys.resume)
         while True:
             began = time.monotonic()
             live.update(render(look(), out.width, broker, interval), refresh=True)

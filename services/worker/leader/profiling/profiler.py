@@ -80,10 +80,10 @@ class Profiler:
             watching.cancel()
             with suppress(asyncio.CancelledError):
                 await watching
-            ranks = []
-            if tracer is not None:
-                await tracer.ping_all()  # again, since clocks drift
-                ranks = await tracer.collect()
+        ranks: list[TracedRank] = []
+        if tracer is not None:  # not when the leader stops: ranks end a recording by themselves
+            await tracer.ping_all()  # again, since clocks drift
+            ranks = await tracer.collect()
         return GroupRecording(
             group=self._context.group,
             instance_id=self._context.instance_id,
