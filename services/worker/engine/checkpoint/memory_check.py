@@ -27,6 +27,8 @@ def ran_out(error: BaseException) -> bool:
     """Whether an error is about missing memory; torch raises `RuntimeError` for that on a CPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
+    if isinstance(error, SystemError):  # numpy's functions set no `MemoryError` when a buffer cannot be had
+        return "ufunc" in str(error) and "returned NULL without setting an exception" in str(error)
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
