@@ -93,6 +93,7 @@ class GatewayMetrics:
         """Counts an answered request."""
         counter = self._request_children.get((route, status))
         if counter is None:
+            self._requests.labels(route, "400")  # alerts measure the growth of wrong requests, from 0 on
             counter = self._request_children[route, status] = self._requests.labels(route, str(status))
         counter.inc()
         histogram = self._second_children.get(route)

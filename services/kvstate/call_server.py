@@ -17,7 +17,7 @@ from services.kvstate.metrics import KVStateMetrics
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.bus.endpoint import Endpoint, bound_to
-from shared.errors import Internal, RateLimited, RyzError
+from shared.errors import Internal, InvalidRequest, RateLimited, RyzError
 from shared.flow.tenant_places import TenantPlaces, TooManyWait
 from shared.messages import Wire
 from shared.subjects import HEADER_TENANT
@@ -76,6 +76,7 @@ class CallServer:
     async def start(self, calls: Sequence[CallKind]) -> None:
         """Subscribes to these calls as a member of the queue group."""
         for call in calls:
+            self._metrics.requests.labels(call.name, InvalidRequest.code)  # alerts measure growth from 0
             subscription = await self._bus.subscribe(
                 call.subject,
                 self._scheduled(call),

@@ -49,7 +49,7 @@ class LossReports:
                 self._metrics.lost(loss.reason, loss.group)
             if loss.tripped:
                 log.warning("breaker tripped", group=loss.group, reason="losses")
-                self._metrics.event("group_tripped")
+                self._metrics.event("group_tripped_by_losses")
             if loss.own:
                 await self._publish(
                     GroupDown(

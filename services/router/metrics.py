@@ -64,7 +64,7 @@ class RouterMetrics:
             registry=registry,
         )
         # there from the start, for alerts: to Prometheus a counter that appears with 1 has not grown
-        for event in ("deaf", "group_tripped", "heartbeat_rival"):
+        for event in ("bad_heartbeat", "bad_query", "deaf", "group_tripped", "heartbeat_rival"):
             self._events.labels(event)
         self._children: dict[tuple[str, str], Callable[[], None]] = {}
 

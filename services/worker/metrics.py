@@ -38,6 +38,7 @@ class WorkerMetrics:
         self.duplicates = counter("duplicate_requests", "Requests published again that were known already.")
         self.attached = counter("attached_requests", "Requests given to another caller who asked for them.")
         self.bad_messages = counter("bad_messages", "Messages that could not be decoded.", ["subject"])
+        self.bad_messages.labels("work")  # alerts measure its growth, from 0 on
         self.misdirected = counter(
             "misdirected_messages", "Messages for another leader that has this group's name.", ["subject"]
         )
@@ -111,12 +112,12 @@ class WorkerMetrics:
         )
         self.first_token, self.inter_token = self.first_tokens.series(), self.inter_tokens.series()
         self._info = Gauge(
-            PREFIX + "info", "Always 1; says which group this leader has.", ["group"], registry=registry
+            PREFIX + "info", "Always 1; says whose leader this is.", ["group", "model"], registry=registry
         )
 
-    def name_group(self, group: str) -> None:
-        """Exports the group's name."""
-        self._info.labels(group).set(1)
+    def name_group(self, group: str, model: str) -> None:
+        """Exports the names of the group and of its model."""
+        self._info.labels(group, model).set(1)
 
 
 class HasLoad(Protocol):

@@ -25,7 +25,7 @@ from tests.kits.prometheus.server import PrometheusServer, ScrapeTarget
 
 pytestmark = pytest.mark.timeout(120)
 SWEEP_S = 40.0
-LIBRARIES = ("python_", "process_", "up")
+LIBRARIES = ("python_", "process_", "scrape_", "up")
 
 
 class RecordedStack(NamedTuple):
@@ -89,7 +89,7 @@ def recorded(torch_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def test_every_selector_of_every_board_and_rule_finds_series(recorded: RecordedStack) -> None:
-    made, asked = recorded_names(), dict[str, str]()
+    made, asked = recorded_names() | {"ALERTS", "ALERTS_FOR_STATE"}, dict[str, str]()
     for place, expr, _ in [*board_expressions(), *rule_expressions()]:
         for selector in selectors_of(expr):
             if selector.partition("{")[0] not in made:

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from services.gateway.http.quota import Quota
 from services.gateway.http.request_headers import SESSION_HEADERS, STREAM_GRACE
 from services.gateway.settings import GatewaySettings
-from shared.web.faults import SINGLE_HEADERS
+from shared.web.faults import MALFORMED, SINGLE_HEADERS
 from shared.web.gate import Gate
 from shared.web.open_files import raise_limit
 
@@ -65,7 +65,11 @@ class GateCollector(Collector):
                 "Connections that lost their place or their time.",
                 stats.closed_connections,
             ),
-            ("refused_http_requests", "Requests refused before their body.", stats.refused_requests),
+            (
+                "refused_http_requests",
+                "Requests refused before their body.",
+                {MALFORMED.code: 0, **stats.refused_requests},
+            ),
         ):
             family = CounterMetricFamily(f"ryz_gateway_{name}", text, labels=["reason"])
             for reason, count in sorted(counts.items()):

@@ -180,7 +180,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         tokens=TokenCalls(context, engine, builder, tokenizer, model.tokenizer),
         profiles=ProfileCalls(context, Profiler(context, engine, watch, ports.tracer)),
     )
-    metrics.name_group(options.group)
+    metrics.name_group(options.group, model.name)
     ports.registry.register(LoadCollector(table))
     ports.registry.register(VllmCollector(table, metrics, model.name, BLOCK_TOKENS))
     ports.registry.register(OperationCollector(metrics.requests_ended.operations, model.name))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import httpx
@@ -32,6 +33,11 @@ class ThreadedProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     @property
+    def port(self) -> int:
+        """The proxy's port."""
+        return self._proxy.port
+
+    @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self._proxy.port}/0"
 
@@ -47,6 +53,10 @@ class ThreadedProxy:
 
     def cut(self) -> None:
         self._loop.call_soon_threadsafe(self._proxy.cut)
+
+    def refuse(self) -> None:
+        """Closes all connections and new ones until `resume`."""
+        self._loop.call_soon_threadsafe(partial(self._proxy.cut, refuse=True))
 
     def __enter__(self) -> Self:
         self._thread.start()

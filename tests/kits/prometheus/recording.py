@@ -56,7 +56,7 @@ class Recording:
         instance = target.url.rstrip("/").partition("://")[2]
         own = {"job": target.job, "instance": instance, **target.labels}
         samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
-        for sample in [*samples, Sample("up", {}, 1.0)]:
+        for sample in [*samples, Sample("up", {}, 1.0), Sample("scrape_duration_seconds", {}, 0.01)]:
             self.names.add(sample.name)
             self.lines.append(_line(sample, own, at))
         self.begin_s, self.end_s = self.begin_s or at, max(self.end_s, at)

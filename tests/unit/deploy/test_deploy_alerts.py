@@ -1,64 +1,77 @@
-"""The alert rules name metrics that the services have."""
+"""Every alert has a runbook, a row of faults if it tells of a cause, and unit tests that promtool runs."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 
-from services.gateway.metrics import GatewayMetrics
-from services.router.metrics import RouterMetrics
-from shared.bus.delivery import BusStats
-from shared.client.generation.commands import GenerationStats
+from tests.kits.alerts.alert_faults import RANKS, SERVICES
+from tests.kits.prometheus.programs import promtool
 
 ROOT = Path(__file__).resolve().parents[3]
-SUFFIXES = r"(_bucket|_total|_sum|_count)$"
+RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.yaml"))
+CASES = sorted((Path(__file__).parent / "alerts").glob("*.yaml"))
+FIRES = re.compile(r'alertname="(\w+)"')
 
 
 def rules() -> list[dict[str, Any]]:
-    groups = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"]
+    groups = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
     return [rule for group in groups for rule in group["rules"]]
 
 
-def known() -> str:
-    """Returns all source text in which metrics are named, with prefixes filled in."""
-    files = [*(ROOT / "services").rglob("*.py"), ROOT / "shared" / "telemetry" / "metrics.py"]
-    text = "".join(path.read_text() for path in files)
-    text += "".join(f" ryz_bus_{field.name}" for field in fields(BusStats))
-    text += "".join(f" ryz_client_{field.name}" for field in fields(GenerationStats))
-    text = re.sub(r'[(]"(num_requests_running)"', r"ryz_worker_\1", text)
-    text = re.sub(r'PREFIX \+ "(\w+)"', r"ryz_worker_\1", text)
-    text = re.sub(r'counter\(\s*"(\w+)"', r"ryz_worker_\1", text)
-    return re.sub(r'\("(blocks|bytes|bytes_limit|holders|leases|full|up)",', r"ryz_kvstate_tier_\1", text)
+def alerts() -> dict[str, dict[str, Any]]:
+    return {rule["alert"]: rule for rule in rules() if "alert" in rule}
 
 
-def test_every_rule_names_metrics_that_there_are() -> None:
-    text = known()
-    found = rules()
-    assert len(found) >= 18
-    assert len({rule["alert"] for rule in found}) == len(found)
-    for rule in found:
-        names = re.findall(r"\bryz_\w+", rule["expr"])
-        assert names
-        for name in names:
-            assert re.search(rf"\b{re.sub(SUFFIXES, '', name)}\b|\b{name}\b", text), name
-        assert {"summary", "remedy"} <= rule["annotations"].keys()
+def unit_tests() -> list[dict[str, Any]]:
+    return [test for path in CASES for test in yaml.safe_load(path.read_text())["tests"]]
 
 
-@pytest.mark.parametrize(
-    "name", ["ryz_router_events_total", "ryz_router_groups_lost_total", "ryz_gateway_failed_streams_total"]
-)
-def test_counters_with_labels_that_rules_ask_for_begin_at_0(name: str) -> None:
-    registry = CollectorRegistry()
-    RouterMetrics(registry, "hybrid")
-    GatewayMetrics(registry)
-    there = [sample for family in registry.collect() for sample in family.samples if sample.name == name]
-    expressions = " ".join(rule["expr"] for rule in rules())
-    asked = re.findall(rf'{name}{{\w+="(\w+)"}}', expressions)
-    assert asked or "by (reason)" in expressions
-    assert set(asked) <= {value for sample in there for value in sample.labels.values()}
-    assert there
-    assert all(sample.value == 0 for sample in there)
+def test_promtool_takes_the_rules() -> None:
+    promtool("check", "rules", *RULES)
+
+
+@pytest.mark.parametrize("cases", CASES, ids=lambda path: path.stem)
+def test_alerts_fire_and_do_not_fire_as_their_series_say(cases: Path) -> None:
+    promtool("test", "rules", cases)
+
+
+def test_every_alert_has_series_on_which_it_fires_and_others_on_which_it_does_not() -> None:
+    fires, silent = set[str](), set[str]()
+    for test in unit_tests():
+        name = test["name"].partition(" ")[0]
+        (expected,) = test["promql_expr_test"]
+        told = {FIRES.findall(sample["labels"])[0] for sample in expected["exp_samples"]}
+        (fires if name in told else silent).add(name)
+        assert (" does not fire: " in test["name"]) != (name in told), test["name"]
+    assert fires == silent == set(alerts())
+
+
+def test_an_alert_has_one_rule_and_says_what_is_wrong_and_what_to_do() -> None:
+    named = [rule["alert"] for rule in rules() if "alert" in rule]
+    assert len(named) == len(set(named)) >= 30
+    for rule in alerts().values():
+        assert {"summary", "remedy", "runbook_url"} == rule["annotations"].keys()
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+
+
+def test_every_runbook_is_a_section_of_the_operations_page() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    sections = {title.lower() for title in re.findall(r"^#+ (Ryz\w+)$", page, re.MULTILINE)}
+    for name, rule in alerts().items():
+        assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{name.lower()}"
+    assert sections == {name.lower() for name in alerts()}
+
+
+def test_each_fault_of_the_failure_table_has_its_alert() -> None:
+    """The decision has the times of these rows, measured on a real stack."""
+    page = (ROOT / "docs" / "decisions" / "0038-alerts.md").read_text()
+    for case in (*SERVICES, *RANKS):
+        assert case.alert in alerts()
+        assert re.search(rf"^\| {re.escape(case.row)} \| `{case.alert}` \| [\d.]+ \|", page, re.MULTILINE), (
+            case
+        )
+    causes = {name for name, rule in alerts().items() if rule["labels"].get("cause")}
+    assert causes <= {case.alert for case in (*SERVICES, *RANKS)}

@@ -14,6 +14,7 @@ from tests.unit.deploy.test_deploy_files import ROOT, SERVICES
 
 FOLDER = ROOT / "deploy" / "observability"
 WATCHERS = {name: one for name, one in SERVICES.items() if one.get("profiles") == ["observability"]}
+JOBS = {"gateway", "router", "kvstate", "worker"}  # as the rules in deploy/prometheus name them
 WATCHED = {"gateway", "router", "kvstate", *(name for name in SERVICES if name.startswith("worker"))}
 
 
@@ -43,7 +44,7 @@ def test_its_services_run_only_when_asked_for_and_are_as_tight_as_the_others() -
 
 def test_prometheus_asks_every_service_with_the_key() -> None:
     config = read("prometheus.yaml")
-    jobs = [job for job in config["scrape_configs"] if job["job_name"].startswith("ryzanstein")]
+    jobs = [job for job in config["scrape_configs"] if job["job_name"] in JOBS]
     found = {name for job in jobs for names in job.get("dns_sd_configs", []) for name in names["names"]}
     found |= {
         target.split(":")[0]
@@ -58,6 +59,7 @@ def test_prometheus_asks_every_service_with_the_key() -> None:
     assert key in start
     assert "unset RYZ_METRICS_KEY" in start
     assert "RYZ_METRICS_KEY" in WATCHERS["prometheus"]["environment"]
+    assert {job["job_name"] for job in jobs} == JOBS
     ports = {one["port"] for job in jobs for one in job.get("dns_sd_configs", [])}
     assert ports == {
         int(re.findall(r"RYZ_ADMIN_PORT=(\d+)", (ROOT / "deploy" / "Dockerfile").read_text())[0])

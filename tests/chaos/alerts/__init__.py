@@ -1,0 +1,1 @@
+"""Alerts proven by faults."""

@@ -1,0 +1,1 @@
+"""Stacks whose faults are watched by a real Prometheus with the alert rules of deploy/prometheus."""
