@@ -6,9 +6,6 @@ leader serves one model, so the number of series is fixed by operations and erro
 
 from collections.abc import Iterator
 
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-
 from services.worker.domain.generation.generation import Generation
 from shared.telemetry.genai import (
     DURATION_BUCKETS,
@@ -18,12 +15,13 @@ from shared.telemetry.genai import (
     TOKEN_BUCKETS,
     operation_of,
 )
-from shared.telemetry.histograms import HistogramFamily
+from shared.telemetry.histograms import HistogramFamily, HistogramView
 
 # of vLLM's request times: https://docs.vllm.ai/en/stable/usage/metrics/
 REQUEST_BUCKETS = (
     0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0,
 )  # fmt: skip
+STEP_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _FINISH_REASONS = ("stop", "length", "abort", "error")
 
 
@@ -55,13 +53,29 @@ class RequestHistograms:
         self.generation_tokens = HistogramFamily(
             None, "request_generation_tokens", "Tokens generated for a request.", TOKEN_BUCKETS
         )
+        self.max_tokens = HistogramFamily(
+            None, "request_params_max_tokens", "`max_tokens` of a request, if it has it.", TOKEN_BUCKETS
+        )
+        self.longest_choice = HistogramFamily(
+            None,
+            "request_max_num_generation_tokens",
+            "Tokens generated for the longest choice of a request.",
+            TOKEN_BUCKETS,
+        )
+        self.num_choices = HistogramFamily(
+            None, "request_params_n", "Choices of a request.", (1, 2, 5, 10, 20)
+        )
+        self.step_tokens = HistogramFamily(
+            None, "iteration_tokens_total", "Tokens of one engine step.", STEP_BUCKETS
+        )
         self.operations = OperationHistograms()
 
     def families(self) -> tuple[HistogramFamily, ...]:
         """Return all histograms that vLLM has."""
         return (
             self.queue, self.prefill, self.decode, self.inference, self.whole, self.per_token,
-            self.prompt_tokens, self.generation_tokens,
+            self.prompt_tokens, self.generation_tokens, self.max_tokens, self.longest_choice,
+            self.num_choices, self.step_tokens,
         )  # fmt: skip
 
     def count_end(self, generation: Generation, now: float, code: str = "") -> None:
@@ -88,6 +102,12 @@ class RequestHistograms:
             self.per_token.series().observe(per_token_s)
         self.prompt_tokens.series().observe(usage.prompt_tokens)
         self.generation_tokens.series().observe(usage.completion_tokens)
+        sampling = generation.request.sampling
+        self.num_choices.series().observe(sampling.n)
+        if sampling.max_tokens:
+            self.max_tokens.series().observe(sampling.max_tokens)
+        if choices:
+            self.longest_choice.series().observe(max(choice.sequence.num_output for choice in choices))
         for choice in choices:
             reason = choice.finish_reason or ("abort" if code == "cancelled" else "error")
             self.finished["stop" if reason == "tool_calls" else reason] += 1
@@ -137,25 +157,12 @@ class OperationHistograms:
         if per_token_s is not None:
             self.per_token.series(operation).observe(per_token_s)
 
-
-class OperationCollector(Collector):
-    """Shows `OperationHistograms` with the model's name.
-
-    Args:
-        operations: The histograms.
-        model: Name under which the group serves its model.
-    """
-
-    def __init__(self, operations: OperationHistograms, model: str) -> None:
-        self._operations = operations
-        self._labels = {
+    def views(self, model: str) -> Iterator[HistogramView]:
+        """Yield what a registry shows, with the name under which the group serves its model."""
+        labels = {
             "gen_ai_provider_name": PROVIDER,
             "gen_ai_request_model": model,
             "gen_ai_response_model": model,
         }
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, for the registry."""
-        operations = self._operations
-        for one in (operations.duration, operations.first_token, operations.per_token):
-            yield one.shown(labels=self._labels)
+        for one in (self.duration, self.first_token, self.per_token):
+            yield HistogramView(one, one.name, labels)

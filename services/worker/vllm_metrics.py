@@ -10,14 +10,28 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from services.worker.metrics import HasLoad, WorkerMetrics, used_share
-from shared.telemetry.histograms import HistogramFamily
+from shared.telemetry.histograms import HistogramView
 
 PREFIX = "vllm:"
 _LIKE_OURS = "As in vLLM: "
 
 
+def vllm_histograms(metrics: WorkerMetrics, model: str) -> Iterator[HistogramView]:
+    """Yield a group's histograms as vLLM has them; `model` is a label of all series."""
+    labels = labels_of(model)
+    yield HistogramView(metrics.first_tokens, f"{PREFIX}time_to_first_token_seconds", labels)
+    yield HistogramView(metrics.inter_tokens, f"{PREFIX}inter_token_latency_seconds", labels)
+    for one in metrics.requests_ended.families():
+        yield HistogramView(one, PREFIX + one.name, labels)
+
+
+def labels_of(model: str) -> dict[str, str]:
+    """Return vLLM's labels."""
+    return {"model_name": model, "engine": "0"}
+
+
 class VllmCollector(Collector):
-    """What vLLM's metrics tell, of this group.
+    """What vLLM's gauges and counters tell, of this group.
 
     Args:
         group: Has the load.
@@ -28,19 +42,13 @@ class VllmCollector(Collector):
 
     def __init__(self, group: HasLoad, metrics: WorkerMetrics, model: str, block_tokens: int) -> None:
         self._group, self._metrics = group, metrics
-        self._labels = {"model_name": model, "engine": "0"}
+        self._labels = labels_of(model)
         self._block_tokens = block_tokens
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, for the registry."""
         yield from self._gauges()
         yield from self._counters()
-        metrics, named = self._metrics, self._labels
-        latencies: tuple[HistogramFamily, ...] = (metrics.first_tokens, metrics.inter_tokens)
-        for ours, name in zip(latencies, ("time_to_first_token", "inter_token_latency"), strict=True):
-            yield ours.shown(f"{PREFIX}{name}_seconds", named)
-        for one in metrics.requests_ended.families():
-            yield one.shown(PREFIX + one.name, named)
 
     def _gauges(self) -> Iterator[Metric]:
         load = self._group.load()

@@ -53,7 +53,22 @@ class TokenHistogram:
         return list(zip(bounds_of(self._buckets), self.cumulative(), strict=True))
 
 
-class HistogramFamily(Collector):
+class TextCollector(Collector):
+    """A collector of one metric that writes its own text.
+
+    Args:
+        name: Of the metric.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def text(self) -> str:
+        """Return the metric in Prometheus's text format."""
+        raise NotImplementedError
+
+
+class HistogramFamily(TextCollector):
     """A histogram with labels. Callers keep the series that they feed often.
 
     Args:
@@ -62,9 +77,6 @@ class HistogramFamily(Collector):
         text: What it tells.
         buckets: Upper bounds.
         labels: Names of the labels; without any there is one series, from the start.
-
-    Attributes:
-        name: Of the metric.
     """
 
     def __init__(
@@ -75,7 +87,8 @@ class HistogramFamily(Collector):
         buckets: Sequence[float],
         labels: Labels = (),
     ) -> None:
-        self.name, self._text, self._buckets, self._labels = name, text, buckets, labels
+        super().__init__(name)
+        self._text, self._buckets, self._labels = text, buckets, labels
         self._series: dict[Labels, TokenHistogram] = {}
         self._beginnings: dict[Labels, list[str]] = {}
         if not labels:
@@ -104,31 +117,66 @@ class HistogramFamily(Collector):
 
     def text(self) -> str:
         """Return the metric in Prometheus's text format."""
-        lines = [f"# HELP {self.name} {self._text}\n# TYPE {self.name} histogram\n"]
+        return self.write(self.name, {}, self._beginnings)
+
+    def write(self, name: str, labels: Mapping[str, str], kept: dict[Labels, list[str]]) -> str:
+        """Return the metric in Prometheus's text format.
+
+        Args:
+            name: Of the metric.
+            labels: That all series get.
+            kept: Beginnings of lines by series, kept from one text to the next.
+        """
+        lines = [f"# HELP {name} {self._text}\n# TYPE {name} histogram\n"]
         for values, one in self._series.items():
-            beginnings = self._beginnings.get(values)
+            beginnings = kept.get(values)
             if beginnings is None:
-                beginnings = self._beginnings[values] = self._begin_lines(values)
+                pairs = {**labels, **dict(zip(self._labels, values, strict=True))}
+                beginnings = kept[values] = _beginnings(name, pairs, self._buckets)
             *buckets, count, total = beginnings
             counts = list(one.cumulative())
             lines += [f"{begin}{value}\n" for begin, value in zip(buckets, counts, strict=True)]
             lines.append(f"{count}{counts[-1]}\n{total}{one.sum!r}\n")
         return "".join(lines)
 
-    def _begin_lines(self, values: Labels) -> list[str]:
-        """Return the lines of one series up to their values: buckets, count, sum."""
-        pairs = [f'{name}="{_escaped(value)}"' for name, value in zip(self._labels, values, strict=True)]
-        buckets = [",".join([*pairs, f'le="{bound}"']) for bound in bounds_of(self._buckets)]
-        labels = f"{{{','.join(pairs)}}}" if pairs else ""
-        return [
-            *(f"{self.name}_bucket{{{inner}}} " for inner in buckets),
-            f"{self.name}_count{labels} ",
-            f"{self.name}_sum{labels} ",
-        ]
-
     def describe(self) -> Iterator[Metric]:
         """Yield the metric without series, when it is registered."""
         yield HistogramMetricFamily(self.name, self._text, labels=self._labels)
+
+
+class HistogramView(TextCollector):
+    """A histogram under another name, with labels that all its series get.
+
+    Args:
+        family: The histogram.
+        name: The other name.
+        labels: The labels.
+    """
+
+    def __init__(self, family: HistogramFamily, name: str, labels: Mapping[str, str]) -> None:
+        super().__init__(name)
+        self._family, self._added = family, labels
+        self._beginnings: dict[Labels, list[str]] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric, for the registry."""
+        yield self._family.shown(self.name, self._added)
+
+    def text(self) -> str:
+        """Return the metric in Prometheus's text format."""
+        return self._family.write(self.name, self._added, self._beginnings)
+
+
+def _beginnings(name: str, labels: Mapping[str, str], buckets: Sequence[float]) -> list[str]:
+    """Return the lines of one series up to their values: buckets, count, sum."""
+    pairs = [f'{label}="{_escaped(value)}"' for label, value in labels.items()]
+    bounds = [",".join([*pairs, f'le="{bound}"']) for bound in bounds_of(buckets)]
+    shown = f"{{{','.join(pairs)}}}" if pairs else ""
+    return [
+        *(f"{name}_bucket{{{inner}}} " for inner in bounds),
+        f"{name}_count{shown} ",
+        f"{name}_sum{shown} ",
+    ]
 
 
 class LabelBound:

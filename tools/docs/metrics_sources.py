@@ -25,8 +25,7 @@ from services.router.settings import RouterSettings
 from services.worker.leader.step_log import StepLog
 from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
 from services.worker.rank_metrics import RankCollector
-from services.worker.request_metrics import OperationCollector
-from services.worker.vllm_metrics import VllmCollector
+from services.worker.vllm_metrics import VllmCollector, vllm_histograms
 from shared.bus.delivery import BusStats
 from shared.kv_hash import BLOCK_TOKENS
 from shared.messages import KVRates, Load
@@ -102,7 +101,9 @@ def worker(registry: CollectorRegistry) -> None:
     registry.register(LoadCollector(group))
     registry.register(RatesCollector(group))
     registry.register(RankCollector(StepLog(), list))
-    registry.register(OperationCollector(metrics.requests_ended.operations, "demo"))
+    operations = metrics.requests_ended.operations
+    for view in (*vllm_histograms(metrics, "demo"), *operations.views("demo")):
+        registry.register(view)
     registry.register(VllmCollector(group, metrics, "demo", BLOCK_TOKENS))
 
 

@@ -64,6 +64,7 @@ class EngineLoop:
         self._kv_tier = kv_tier
         self._output = output
         self._metrics = context.metrics
+        self._step_tokens = context.metrics.requests_ended.step_tokens.series()
         self._clock = context.clock
         self._next_check = 0.0
         self._steps: deque[_Step] = deque()  # submitted and not done, oldest first
@@ -184,6 +185,7 @@ class EngineLoop:
             step.sequences,
         )
         self._metrics.step.observe(now - max(step.submitted, self._last_done))
+        self._step_tokens.observe(step.num_tokens)
         self._last_done = now
         self._engine.count_tokens(step.num_tokens)
         self._engine.totals.add(result, step.num_tokens)

@@ -61,8 +61,7 @@ from services.worker.orchestrator.failure_recovery_manager import FailureRecover
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from services.worker.rank_metrics import RankCollector
 from services.worker.rank_protocol.plan import Engine
-from services.worker.request_metrics import OperationCollector
-from services.worker.vllm_metrics import VllmCollector
+from services.worker.vllm_metrics import VllmCollector, vllm_histograms
 from shared.bus.api import Bus
 from shared.bus.endpoint import Endpoint
 from shared.kv_hash import BLOCK_TOKENS
@@ -183,7 +182,9 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     metrics.name_group(options.group, model.name)
     ports.registry.register(LoadCollector(table))
     ports.registry.register(VllmCollector(table, metrics, model.name, BLOCK_TOKENS))
-    ports.registry.register(OperationCollector(metrics.requests_ended.operations, model.name))
+    operations = metrics.requests_ended.operations
+    for view in (*vllm_histograms(metrics, model.name), *operations.views(model.name)):
+        ports.registry.register(view)
     ports.registry.register(RatesCollector(kv_tier))
     ports.registry.register(RankCollector(engine.step_log, ports.engine.status))
     parts = LeaderParts(

@@ -45,6 +45,7 @@ from shared.messages import (
     Tokens,
     Work,
 )
+from shared.telemetry.service_registry import ServiceRegistry
 from shared.telemetry.spans.span_facts import SpanSink
 from tests.kits.waiting import PATIENCE_S
 
@@ -165,7 +166,7 @@ class Kit:
         self.instance_id = instance_id
         self.engine = engine or null_engine()
         self.store = store or DictStore()
-        self.registry = CollectorRegistry()
+        self.registry = ServiceRegistry()
         options.setdefault("steps", SchedulerLimits(256, 64, 64))
         options.setdefault("back_off", RestartPauses(first_s=0.02))
         # a busy machine can pause this process for seconds, which a leader would log as an error

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from shared.telemetry.histograms import HistogramFamily
+from shared.telemetry.histograms import HistogramFamily, HistogramView
 from shared.telemetry.service_registry import ServiceRegistry, metrics_text
 
 
@@ -34,6 +34,7 @@ def filled_registry() -> ServiceRegistry:
         plain.series().observe(value)
         named.series('a "b"\\\n', "é").observe(value / 3)
     named.series("empty", "")
+    registry.register(HistogramView(named, "other:name", {"model": "m"}))
     return registry
 
 

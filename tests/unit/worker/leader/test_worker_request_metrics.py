@@ -12,6 +12,17 @@ GENAI = {
 }  # fmt: skip
 
 
+# what the queries of vLLM's own board ask for: examples/observability/prometheus_grafana/grafana.json there
+VLLM_BOARD = {
+    "e2e_request_latency_seconds_bucket", "time_to_first_token_seconds_bucket",
+    "inter_token_latency_seconds_bucket", "request_time_per_output_token_seconds_bucket",
+    "prompt_tokens_total", "generation_tokens_total", "num_requests_running", "num_requests_waiting",
+    "kv_cache_usage_perc", "request_prompt_tokens_bucket", "request_generation_tokens_bucket",
+    "request_success_total", "request_queue_time_seconds_sum", "request_prefill_time_seconds_sum",
+    "request_decode_time_seconds_sum", "request_max_num_generation_tokens_sum",
+}  # fmt: skip
+
+
 async def test_ended_requests_are_shown_under_the_names_that_others_know(memory_bus: MemoryBus) -> None:
     async with Kit(memory_bus, null_engine(delay_s=0.002)) as kit:
         value = kit.registry.get_sample_value
@@ -41,6 +52,10 @@ async def test_ended_requests_are_shown_under_the_names_that_others_know(memory_
         assert value("gen_ai_server_time_to_first_token_seconds_count", GENAI) == 2
         assert value("gen_ai_server_time_per_output_token_seconds_count", GENAI) == 2
         assert kit.metric("max_running") == 64
+        assert vllm("iteration_tokens_total_count") == kit.metric("step_seconds_count")
+        assert vllm("request_max_num_generation_tokens_sum") == 8
+        shown = {sample.name for family in kit.registry.collect() for sample in family.samples}
+        assert {f"vllm:{name}" for name in VLLM_BOARD} <= shown
 
 
 async def test_requests_that_fail_count_under_their_code(memory_bus: MemoryBus) -> None:
