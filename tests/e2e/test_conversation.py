@@ -129,3 +129,8 @@ def test_the_lines_of_all_services_and_ranks_follow_the_schema(torch_stack: Stac
     events, wrong = check_lines(torch_stack)
     assert wrong == {}
     assert {"a rank is ready", "group", "ready"} <= events
+    state = torch_stack.state
+    urls = [*state.nats_urls.values(), state.redis_url, state.kv_redis_url]  # ranks have the last one
+    secret = {url.partition("@")[0].rpartition(":")[2] for url in urls}
+    written = "".join(path.read_text() for path in torch_stack.place.logs.glob("*.log"))
+    assert [word for word in secret if word in written] == []
