@@ -28,7 +28,7 @@ class LogOptions:
         str, typer.Option(help="Lines of this request only; also the id of a trace, session or response.")
     ] = ""
     service: Annotated[
-        list[str] | None, typer.Option(help="Lines of this service only, such as gateway-0; repeatable.")
+        list[str] | None, typer.Option(help="Lines of this service only, such as worker-g0; repeatable.")
     ] = None
     level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="Lines of this level or above.")
@@ -50,7 +50,7 @@ class LogOptions:
 
 @with_options
 def logs(options: LogOptions) -> None:
-    """Show the logs of all services of the stack, merged by time. Exit code 1 when there are none.
+    """Show the logs of all services of the stack, merged by time. Exit code 1 when there is no line to show.
 
     Examples:
         ryz logs --level warning --since 10m
@@ -95,15 +95,28 @@ def _show_piped(options: LogOptions, from_s: float) -> None:
 
 
 def _show(lines: "Iterable[LogLine]", options: LogOptions, from_s: float) -> None:
-    from cli.console import out  # noqa: PLC0415
+    from cli.console import fail, out  # noqa: PLC0415
 
+    shown = 0
     for line in lines:
         if not _wanted(line, options, from_s):
             continue
+        shown += 1
         if options.as_json:
             print(line.raw, flush=options.follow)
         else:
             out.print(_shown(line), soft_wrap=True)
+    if not shown and not options.follow:
+        fail(_nothing_found(options.request))
+
+
+def _nothing_found(request: str) -> str:
+    if not request:
+        return "There is no such line."
+    return (
+        f"There is no line of {request!r}. A request is logged when it moves, is resumed or fails; with "
+        f"RYZ_REQUEST_LOG=true always. `ryz explain {request}` shows the course of the newest requests."
+    )
 
 
 def _wanted(line: "LogLine", options: LogOptions, from_s: float) -> bool:

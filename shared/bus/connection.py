@@ -6,6 +6,7 @@ It overrides private methods of nats-py's client that its releases have not chan
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ PING_INTERVAL_S = 5  # after two pings without an answer the connection is given
 NO_RESPONDERS = "503"
 _REFUSED = "authorization violation"
 _FORBIDDEN = "permissions violation"
+MAX_FORBIDDEN = 16  # newest messages about subjects that the user may not use
 _FOREIGN_REMEDY = (
     "end that process, or let the broker run as this user; where /proc/net/tcp cannot be read, set "
     "RYZ_NATS_LOCAL=false if all users of this machine are trusted"
@@ -100,6 +102,7 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
         self._given_up = False
         self._trusted = not address.local  # whether the password may be sent; see `_require_own_broker`
         self.refused = asyncio.Event()
+        self.forbidden: deque[str] = deque(maxlen=MAX_FORBIDDEN)
         self._bus_stats = stats
         self._backoff = backoff
         self._on_up = on_up
@@ -249,6 +252,7 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
                           times=self._refusals, remedy="correct RYZ_NATS_URL")  # fmt: skip
         elif _FORBIDDEN in str(error).lower():
             # the error names the subject; nothing will ever arrive there
+            self.forbidden.append(str(error))
             log.warning(
                 "the broker forbids it to this user", error=str(error), user=user_of(self._address.url)
             )

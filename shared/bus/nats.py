@@ -127,6 +127,11 @@ class NatsBus:
         return size
 
     @property
+    def forbidden(self) -> tuple[str, ...]:
+        """What the broker said of subjects that this user may not use, the newest messages."""
+        return tuple(self._connection.forbidden)
+
+    @property
     def connected(self) -> bool:
         """See `Bus.connected`."""
         return self._up.is_set() and self._connection.is_connected

@@ -1,14 +1,20 @@
 """Connects a service of its own to the broker, by the settings of its environment and a URL."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from pydantic import ValidationError
 
+from shared import subjects
+from shared.bus import NoResponders, RequestTimedOut
 from shared.bus.nats import NatsBus
-from shared.errors import InvalidRequest
+from shared.codec import encode
+from shared.errors import InvalidRequest, Unavailable
+from shared.messages import ListModels
 from shared.settings import BusSettings, describe
 from shared.subjects import Caller
+
+CHECK_S = 1.0
 
 
 @asynccontextmanager
@@ -23,6 +29,24 @@ async def connected_bus(
         raise InvalidRequest(describe(error)) from error
     bus = await NatsBus.from_settings(settings, name=name, connect_wait_s=connect_wait_s)
     try:
-        yield bus, settings.caller()
+        caller = settings.caller()
+        if caller is not None:
+            await _check_tenant(bus, caller)
+        yield bus, caller
     finally:
         await bus.close()
+
+
+async def _check_tenant(bus: NatsBus, caller: Caller) -> None:
+    """Raises `InvalidRequest` if the broker does not let this user ask for this tenant.
+
+    The broker answers what is forbidden beside the conversation, so each request would only time out.
+    """
+    with suppress(NoResponders, RequestTimedOut, Unavailable):
+        await bus.request(subjects.models(caller), encode(ListModels()), timeout_s=CHECK_S)
+    if any(f'"{subjects.models(caller)}"' in message for message in bus.forbidden):
+        raise InvalidRequest(
+            f"the broker does not let its user {caller.user!r} ask for the tenant {caller.tenant!r}: give "
+            "the user's tenant as `tenant=` or RYZ_NATS_TENANT; `ryz bus-users list` shows it",
+            param="tenant",
+        )

@@ -51,6 +51,9 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
     assert told["RYZ_NATS_TENANT"] == "acme"
     url, billing = told["RYZ_NATS_URL"], Caller("acme", "billing")
     try:
+        with pytest.raises(InvalidRequest, match="ask for the tenant 'billing': give the user's"):
+            async with InferenceClient.connect(url):
+                pass
         assert len((await ask(url, billing)).choices[0].text) == 16
         # the broker enforces the user's name and tenant
         bus = await NatsBus.connect(url, name="test")

@@ -99,7 +99,7 @@ class CompleteCalls:
             if len(body) + HEADERS_ROOM > self._bus.max_payload:
                 raise RequestTooLarge(
                     f"the answer has {len(body)} bytes and a message of the broker at most "
-                    f"{self._bus.max_payload}: set `max_tokens`, or stream by `ryz.v1.generate.<model>`"
+                    f"{self._bus.max_payload}: set `max_tokens`, or stream (docs/client.md)"
                 )
         except RyzError as error:
             status, body, headers = TABLE[error.code].http_status, _error_body(error), {}
@@ -170,7 +170,7 @@ def translate_call(message: Message) -> tuple[str, bytes]:
         )
     if body.get("stream"):
         raise InvalidRequest(
-            "one reply has no room for a stream: leave `stream` out, or use `ryz.v1.generate.<model>`",
+            "one reply has no room for a stream: leave `stream` out, or stream as docs/client.md shows",
             param="stream",
         )
     if body.get("background"):
