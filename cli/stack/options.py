@@ -28,7 +28,7 @@ class UpOptions:
         Path | None,
         Option(
             help="A name of the catalogue (`ryz models list`), hf:OWNER/NAME, a Hugging Face directory or a "
-            "GGUF file.  [default: the demo model]",
+            "GGUF file.  [default: smollm2-135m, or the demo model without a network]",
             envvar="RYZ_MODEL",
             metavar="NAME|PATH",
             parser=as_given,

@@ -15,7 +15,7 @@ from cli.stack.options import UpOptions
 from cli.stack.plan import FILES, STREAMS, plan_stack
 from cli.stack.probes import Probes
 from cli.stack.stack import Stack
-from cli.stack.state import SUPERVISOR, StackState, StateDir, log_tail, start_time
+from cli.stack.state import DEFAULT_DIR, SUPERVISOR, StackState, StateDir, log_tail, start_time
 from shared.redact import redact
 
 POLL_S = 0.05
@@ -50,7 +50,8 @@ def run_detached(options: UpOptions, closing: str = "") -> None:
     if state is None:
         fail(f"The stack did not start. {log} ends with:\n{log_tail(log, lines=40)}")
     _announce(options, state)
-    for line in (f"`{called_as()} down` ends it.", closing):
+    where = "" if options.state_dir == DEFAULT_DIR else f" --state-dir {options.state_dir}"
+    for line in (f"`{called_as()} down{where}` ends it.", closing):
         out.print(line, end="\n" if line else "", markup=False, soft_wrap=True)
 
 

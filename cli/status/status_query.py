@@ -118,8 +118,8 @@ async def query_status(nats_url: str, place: StateDir) -> StatusReport:
         return report
     except RyzError:
         report.problem = (
-            f"No broker answers at {redact(nats_url)}. `ryz up` starts a stack; "
-            "`--nats-url` or RYZ_NATS_URL names another."
+            f"No broker answers at {redact(nats_url)}. `ryz up` starts a stack; `--state-dir` finds one that "
+            "was started with it, `--nats-url` or RYZ_NATS_URL another one."
         )
         return report
     try:
