@@ -22,6 +22,7 @@ from grafana_foundation_sdk.models.dashboard import (
     DashboardCursorSync,
     DashboardLinkType,
     DataSourceRef,
+    VariableOption,
     VariableRefresh,
     VariableSort,
 )
@@ -106,6 +107,7 @@ class Board:
                 .sort(VariableSort.ALPHABETICAL_ASC)
                 .include_all(True)
                 .all_value(".*")
+                .current(VariableOption(selected=True, text="All", value="$__all"))
                 .multi(True)
             )
 

@@ -11,6 +11,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 BOARDS = ROOT / "deploy" / "grafana"
+RULES = ROOT / "deploy" / "prometheus"
 WINDOW = "1m"  # in place of Grafana's
 
 
@@ -71,11 +72,9 @@ def recorded_names() -> set[str]:
 
 
 def _rules() -> Iterator[tuple[Path, dict[str, Any]]]:
-    deploy = ROOT / "deploy"
-    for path in sorted([deploy / "alerts.yaml", *(deploy / "prometheus").glob("*.yaml")]):
-        if path.exists():
-            for group in yaml.safe_load(path.read_text()).get("groups", ()):
-                yield from ((path, rule) for rule in group["rules"])
+    for path in sorted(RULES.glob("*.yaml")):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            yield from ((path, rule) for rule in group["rules"])
 
 
 def selectors_of(expr: str) -> set[str]:
