@@ -1,14 +1,24 @@
 """The body of `POST /v1/batches`, as OpenAI's clients send it."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from services.gateway.bodies.body_types import LenientBody, RequestBody
 
 WINDOW = r"^[0-9]{1,6}[smhd]$"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MAX_WINDOW_S = 30 * 86_400
+
+
+def _check_window(text: str) -> str:
+    if not re.fullmatch(WINDOW, text):
+        raise PydanticCustomError(
+            "wrong", "must be a number and s, m, h or d, such as 24h; at most 30d", {"at": ""}
+        )
+    return text
 
 
 class ExpiresAfter(LenientBody):
@@ -25,7 +35,11 @@ class BatchRequest(RequestBody):
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
     completion_window: Annotated[
         str,
-        Field(pattern=WINDOW, description="A number and s, m, h or d, at most 30d; what is left then ends."),
+        AfterValidator(_check_window),
+        Field(
+            description="A number and s, m, h or d, at most 30d; what is left then ends.",
+            json_schema_extra={"pattern": WINDOW},
+        ),
     ] = "24h"
     metadata: (
         Annotated[
