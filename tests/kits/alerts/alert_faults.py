@@ -4,6 +4,7 @@ A fault is a context manager: entering makes it, leaving mends it.
 """
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 import httpx
 import psutil
+import pytest
 import redis
 
 from shared import subjects
@@ -25,6 +27,7 @@ from tests.kits.alerts.watched_stack import WatchedStack
 from tests.kits.e2e.stack import ROOT
 
 Fault = Callable[[WatchedStack], AbstractContextManager[None]]
+_ATTACH, _DETACH, _ANY_CHILD = 16, 17, 0x40000000  # of ptrace(2), and __WALL of wait(2)
 JSON = {"content-type": "application/json"}
 LONG_TEXT = "Tell me a long story about lists, numbers, names, colours, strings and classes. " * 4
 
@@ -75,6 +78,20 @@ def frozen(*pids: int) -> Iterator[None]:
 
 def frozen_leader(world: WatchedStack) -> AbstractContextManager[None]:
     return frozen(world.leaders()[0])
+
+
+@contextmanager
+def hung_loop(world: WatchedStack) -> Iterator[None]:
+    """The main thread of a leader stands still, and its other threads go on."""
+    pid, libc = world.leaders()[0], ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    if libc.ptrace(_ATTACH, pid, None, None):
+        pytest.skip(f"ptrace of another process is not allowed here: {os.strerror(ctypes.get_errno())}")
+    os.waitpid(pid, _ANY_CHILD)
+    try:
+        yield
+    finally:
+        libc.ptrace(_DETACH, pid, None, None)
 
 
 def all_frozen(world: WatchedStack) -> AbstractContextManager[None]:
@@ -129,6 +146,11 @@ def breaking_group(world: WatchedStack) -> Iterator[None]:
     command = [sys.executable, "-m", "tests.kits.alerts.breaking_leader", url, "demo"]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
+        over = time.monotonic() + 5
+        while time.monotonic() < over:  # the light load alone seldom chooses it
+            httpx.post(
+                f"{world.stack.state.url}/v1/chat/completions", json=prompt(str(over - time.monotonic()))
+            )
         yield
     finally:
         process.terminate()
@@ -201,6 +223,7 @@ def http_garbage(world: WatchedStack) -> Iterator[None]:
 SERVICES = (
     AlertCase("the leader dies", "RyzServiceDied", killed("worker-g0")),
     AlertCase("the leader is frozen", "RyzServiceHangs", frozen_leader),
+    AlertCase("the leader's loop hangs", "RyzServiceHangs", hung_loop),
     AlertCase("the network of a leader is cut", "RyzGroupCutOff", cut_network),
     AlertCase("the network of a leader stalls", "RyzGroupCutOff", stalled_network),
     AlertCase("all groups are gone", "RyzNoGroupReady", all_frozen),
