@@ -1,6 +1,7 @@
 """Bounded entries of several tenants: a flood of one tenant evicts no entry of another."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,7 +66,8 @@ async def test_a_flood_of_cancels_leaves_those_of_other_tenants(attempt: int) ->
     context = leader_context(clock=lambda: now[0])
     publisher = FramePublisher(context, RetransmitBuffer(retention_s=1.0, max_bytes=1000))
     none: Any = None
-    table = RequestTable(context, none, publisher, EndOfRequest(none, none, none), tombstone_s=5.0)
+    engine: Any = SimpleNamespace(step_log=None)
+    table = RequestTable(context, engine, publisher, EndOfRequest(none, none, none), tombstone_s=5.0)
     for name in ("mine", "late"):
         table.cancel_request(name, "", attempt, tenant="few")
     for number in range(MAX_TOMBSTONES + 10):
