@@ -10,6 +10,7 @@ from services.gateway.http.error_shapes import error_body
 from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.path_methods import allowed_methods
+from services.gateway.realtime.realtime_sockets import PATH as REALTIME
 from services.gateway.sessions.session_paths import is_session_path
 from shared.errors import RyzError
 
@@ -49,9 +50,12 @@ def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
                 metrics.count_answer("other", 204, 0.0)
                 return Response(status_code=204, headers={"allow": allowed})
             headers = [(b"allow", allowed.encode())]
-        return respond(
-            request, answer_for(HttpRefusal(error.status_code, code, f"{where}: {problem}", headers))
-        )
+        status = error.status_code
+        if status == 404 and request.url.path == REALTIME:
+            status, code = 426, "upgrade_required"
+            problem = "this path is a WebSocket; connect to it by ws:// or wss:// (docs/realtime.md)"
+            headers = [(b"upgrade", b"websocket"), (b"connection", b"Upgrade")]
+        return respond(request, answer_for(HttpRefusal(status, code, f"{where}: {problem}", headers)))
 
     async def bug(request: Request, error: Exception) -> Response:
         log.error("request failed", route=request.url.path[:200], exc_info=error)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
@@ -291,3 +292,10 @@ async def test_a_client_that_does_not_read_is_paused_told_and_cut() -> None:
             await gateway.wait_idle()
         assert gateway.metric("ryz_gateway_slow_readers_total") >= 1
         await gateway.wait_cancelled()
+
+
+async def test_without_an_upgrade_the_path_says_what_it_is(gateway: Gateway) -> None:
+    async with httpx.AsyncClient(base_url=gateway.url) as http:
+        answer = await http.get("/v1/realtime")
+    assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
+    assert "is a WebSocket; connect to it by ws://" in answer.json()["error"]["message"]
