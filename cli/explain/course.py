@@ -12,6 +12,7 @@ from shared.messages import Explanation, Moment
 from shared.telemetry.spans.computed import computed_between
 from shared.telemetry.spans.span_names import AGAIN, SPANS
 
+REFUSAL = "refusal to the gateway"
 UNKNOWN = "in a group whose record is gone"  # its leader died, or has forgotten the request
 RESUMED = "lost with its group, until it was sent again"
 # others may come before or after the moments beside them, or when the request is over
@@ -114,6 +115,7 @@ def _course(request_id: str, noted: list[_Noted]) -> Course:
     spans: list[Span] = []
     computing: dict[tuple[str, int], Moment] = {}  # the first admission, by leader and attempt
     led = {one.attempt for one in noted if one.service == "worker"}
+    refused = {one.attempt for one in noted if (one.service, one.moment.name) == ("router", "refused")}
     for before, one in pairwise(row):
         name, data = one.moment.name, dict(one.moment.data)
         key = one.instance_id, one.attempt
@@ -127,7 +129,7 @@ def _course(request_id: str, noted: list[_Noted]) -> Course:
         elif name == "published" and one.attempt:
             what = RESUMED if one.attempt - 1 in led else f"{UNKNOWN}, {RESUMED}"
         elif name == "last frame" and one.attempt not in led:
-            what = UNKNOWN
+            what = REFUSAL if one.attempt in refused else UNKNOWN
         spans.append(
             Span(
                 what,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.explain.course import RESUMED, UNKNOWN, Course, HeardExplanation, courses
+from cli.explain.course import REFUSAL, RESUMED, UNKNOWN, Course, HeardExplanation, courses
 from shared.messages import Explanation, Moment, Timeline
 from shared.telemetry.spans.span_names import AGAIN, SPANS
 
@@ -149,3 +149,22 @@ def test_spans_sum_to_the_whole_whatever_was_noted(noted: list[tuple[str, str, i
     assert all(span.took_ms >= 0 for span in course.spans)
     assert course.total_ms == pytest.approx(max(ends, default=0.0))
     assert [span.begins_ms for span in course.spans[1:]] == pytest.approx(ends[:-1])
+
+
+def test_a_request_that_was_refused_was_in_no_group() -> None:
+    (course,) = courses(
+        [
+            heard(
+                "gateway",
+                (0, "received", {}),
+                (50, "published", {"attempt": 0}),
+                (400, "last frame", {"attempt": 0}),
+                (500, "answered", {}),
+            ),
+            heard("router", (200, "routed", {}), (300, "refused", {"reason": "model_not_found"})),
+        ]
+    )
+    assert [span.what for span in course.spans] == [
+        SPANS["gateway", "published"], SPANS["router", "routed"], SPANS["router", "refused"], REFUSAL,
+        SPANS["gateway", "answered"],
+    ]  # fmt: skip
