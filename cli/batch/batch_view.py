@@ -81,10 +81,9 @@ def _follow_in_lines(ask: Callable[[], Batch]) -> Batch:
     while True:
         batch = ask()
         text = sentence(batch)
-        ended = batch["status"] in ENDED
-        if text != shown and (ended or time.monotonic() - shown_at >= LINE_EVERY_S):
+        if batch["status"] in ENDED:
+            return batch  # the caller shows it
+        if text != shown and time.monotonic() - shown_at >= LINE_EVERY_S:
             err.print(text, markup=False, soft_wrap=True)
             shown_at, shown = time.monotonic(), text
-        if ended:
-            return batch
         time.sleep(POLL_S)
