@@ -149,9 +149,11 @@ async def test_the_time_of_each_request_is_explained_and_traced(
     explained: dict[str, Course] = {}
     measured: dict[str, float] = {}
     for place in range(scaled(1, 17)):
-        measured |= await read_through_a_loss(slow_stack, loss=place % 2)
+        found = await read_through_a_loss(slow_stack, loss=place % 2)
+        measured |= found
         told = courses(await query_explanations(find_broker("", slow_stack.place), slow_stack.place, "r-"))
-        explained |= {course.request_id: course for course in told if course.request_id in measured}
+        # of this round alone: leaders that are killed later forget, and answers hold the newest records only
+        explained |= {course.request_id: course for course in told if course.request_id in found}
     assert explained.keys() == measured.keys()
     assert len(explained) == scaled(60, 1020)
     errors_ms = [abs(course.total_ms - 1000 * measured[name]) for name, course in explained.items()]

@@ -33,6 +33,7 @@ class AnsweredRequest:
         route: The path of its route.
         method: Of HTTP.
         status: Of the answer.
+        failure: The code of the error that ended a stream which had begun; empty: none did.
         shown_id: The id of the answer.
         request_id: The id of the request as it travelled.
         tenant: Whose it was.
@@ -44,6 +45,7 @@ class AnsweredRequest:
     route: str
     method: str
     status: int
+    failure: str
     shown_id: str
     request_id: str
     tenant: str
@@ -89,7 +91,7 @@ def _spans(
     operation = _OPERATIONS.get(request.route, "")
     generates = operation and request.model
     name = f"{operation} {request.model}" if generates else f"{request.method} {request.route}"
-    error = f"status {request.status}" if request.status >= 500 else ""
+    error = request.failure or (f"status {request.status}" if request.status >= 500 else "")
     begin_ns, end_ns = marks[0].at_ns, marks[-1].at_ns
     told = _described(request, operation)
     yield SpanFacts(name, ids[0], trace.parent_id, begin_ns, end_ns, told, "server", error, ids[1])
@@ -114,8 +116,8 @@ def _described(request: AnsweredRequest, operation: str) -> dict[str, Attribute]
         "ryz.request_id": request.request_id,
         "ryz.tenant": request.tenant,
     }
-    if request.status >= 400:
-        told["error.type"] = str(request.status)
+    if request.failure or request.status >= 400:
+        told["error.type"] = request.failure or str(request.status)
     if operation and request.model:
         told |= {
             "gen_ai.operation.name": operation,

@@ -97,6 +97,7 @@ class HttpExchange:
         write_failure: Makes the event of a failure in the middle of a stream.
         timeline: When the request passed the parts of this gateway.
         trace: Of a request that is recorded.
+        failure: The code of the error that ended a stream which had begun; empty: none did.
     """
 
     scope: Scope
@@ -116,6 +117,7 @@ class HttpExchange:
     write_failure: Callable[[ErrorAnswer], bytes] = error_event
     timeline: RequestTimeline = UNRECORDED
     trace: RequestTrace | None = None
+    failure: str = ""
 
     def take_ids(self, request_id: str, shown_id: str) -> None:
         """Takes the ids of an earlier request, whose answer is sent here."""
@@ -172,6 +174,7 @@ class ServingRoute(ABC):
             route=self.path,
             method=exchange.scope["method"],
             status=exchange.reply.status,
+            failure=exchange.failure,
             shown_id=exchange.shown_id,
             request_id=exchange.request_id,
             tenant=exchange.tenant,
@@ -246,6 +249,7 @@ class ServingRoute(ABC):
         if answer.code == "internal":
             log.error("request failed", request_id=exchange.request_id, route=self.path, exc_info=error)
         if reply.started:
+            exchange.failure = answer.code
             self.context.metrics.count_failed_stream(answer.code)
             if reply.torn or not reply.streamed:
                 return  # in the middle of an event or of a whole answer: the server closes the connection

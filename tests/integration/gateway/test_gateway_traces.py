@@ -156,3 +156,12 @@ async def test_requests_over_websockets_are_recorded(http: httpx.AsyncClient, ga
             pass
     await until(lambda: bool(named("chat demo")) and bool(named("generate demo")))
     assert len({span.trace_id for span in SPANS.made}) == 1
+
+
+async def test_a_stream_that_fails_after_it_began_says_so(http: httpx.AsyncClient) -> None:
+    body = CHAT | {"stream": True, "max_tokens": 2000}
+    answer = await http.post("/v1/chat/completions", json=body, headers={"X-Request-Timeout": "0.3"})
+    assert (answer.status_code, "deadline_exceeded" in answer.text) == (200, True)
+    await until(lambda: bool(named("chat demo")))
+    (root,) = named("chat demo")
+    assert (root.error, root.attributes["error.type"]) == ("deadline_exceeded", "deadline_exceeded")

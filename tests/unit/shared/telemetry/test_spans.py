@@ -99,6 +99,9 @@ def test_without_a_collector_spans_are_counted_as_failed_and_the_end_does_not_wa
     export.close()
     assert time.monotonic() - began < 12
     assert not count(registry, "exported")
+    while not count(registry, "failed"):
+        assert time.monotonic() - began < 20
+        time.sleep(0.05)
 
 
 def test_what_is_too_much_is_dropped_and_counted_and_a_bug_does_not_end_the_export(
