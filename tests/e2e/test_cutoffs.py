@@ -138,7 +138,7 @@ async def test_cut_streams_leave_nothing_and_touch_no_other_stream(
     assert all(running == waiting == 0 for running, waiting, _ in after["groups"].values())
     for kind in ("tasks", "files"):
         for pid, count in after[kind].items():
-            assert count <= before[kind][pid] + 2, (kind, pid, before[kind], after[kind])
+            assert count <= before[kind][pid] + 4, (kind, pid, before[kind], after[kind])
 
 
 @pytest.mark.timeout(scaled(120, 900))
