@@ -23,6 +23,7 @@ import pytest
 from cli.explain.course import RESUMED, Course, courses
 from cli.explain.explain_query import query_explanations
 from cli.status.status_query import find_broker
+from shared.telemetry.spans.span_export import BATCH_S
 from shared.telemetry.spans.span_names import SPANS
 from shared.telemetry.spans.trace_ids import trace_id_of_request
 from tests.kits.chaos.scale import scaled
@@ -178,7 +179,7 @@ async def test_the_time_of_each_request_is_explained_and_traced(
 async def check_traces(collector: Collector, names: list[str], moved: Set[str]) -> None:
     """Spans cover each request, and the trace of one that moved has both of its groups."""
     await until(lambda: {trace_id_of_request(name) for name in names} <= roots(collector).keys())
-    await asyncio.sleep(1.0)  # what is left in the leaders' threads
+    await asyncio.sleep(BATCH_S + 1.0)  # what is left in the leaders' threads
     shares, without_frames, both = list[float](), list[float](), 0
     for name in names:
         trace_id = trace_id_of_request(name)

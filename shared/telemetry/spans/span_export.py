@@ -26,7 +26,7 @@ from shared.telemetry.spans.span_facts import MakeSpans, SpanFacts
 log = structlog.get_logger(__name__)
 MAX_WAITING = 1024  # requests whose spans are not made yet
 BATCH_SPANS = 512
-BATCH_S = 0.5  # the longest that a span waits for others
+BATCH_S = 2.0  # the longest that a span waits for others, since each export is a request of some milliseconds
 SWITCH_S = 0.0005  # the longest that this thread keeps the event loop from running
 CLOSE_S = 3.0  # for what is left at the end of the service
 _SCOPE = InstrumentationScope("ryzanstein")
@@ -41,10 +41,18 @@ class SpanExport:
         exporter: Where spans go.
         resource: The service and its instance.
         registry: Gets `ryz_trace_spans_total`.
+        batch_s: The longest that a span waits for others.
     """
 
-    def __init__(self, exporter: SpanExporter, resource: Resource, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        exporter: SpanExporter,
+        resource: Resource,
+        registry: CollectorRegistry,
+        batch_s: float = BATCH_S,
+    ) -> None:
         self._exporter = exporter
+        self._batch_s = batch_s
         self._resource = resource
         self._jobs: queue.Queue[MakeSpans | None] = queue.Queue(MAX_WAITING)
         counter = Counter(
@@ -93,7 +101,7 @@ class SpanExport:
             due_s, job = None, self._jobs.get()
             while job is not None:
                 batch += self._made(job)
-                due_s = due_s or time.monotonic() + BATCH_S
+                due_s = due_s or time.monotonic() + self._batch_s
                 left_s = due_s - time.monotonic()
                 if len(batch) >= BATCH_SPANS or left_s <= 0:
                     break
@@ -147,9 +155,8 @@ def span_export(settings: CommonSettings, service: str, registry: CollectorRegis
         exporter: SpanExporter = ConsoleSpanExporter(
             out=sys.stderr, formatter=lambda span: span.to_json(indent=None) + "\n"
         )
-    else:
-        exporter = _otlp_exporter(settings.otlp_endpoint)
-    return SpanExport(exporter, resource, registry)
+        return SpanExport(exporter, resource, registry, batch_s=0.0)
+    return SpanExport(_otlp_exporter(settings.otlp_endpoint), resource, registry)
 
 
 def _otlp_exporter(endpoint: str) -> SpanExporter:
