@@ -14,6 +14,8 @@ GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no answer", "no
 
 STORE_STATES = {"away": "no store", "disk full": "disk full"}  # of the KV state service, which runs on
 
+_LED = {"worker": "(leader)"}  # its ranks have a table of their own
+
 
 def render(report: StatusReport) -> RenderableType:
     """Return all tables: gateways first, stores last."""
@@ -40,7 +42,7 @@ def _services(report: StatusReport) -> Table:
     for one in report.services:
         restarts = str(started[one.pid]) if one.pid in started else "-"
         table.add_row(
-            " ".join(filter(None, (one.service, one.detail.get("group")))),
+            " ".join(filter(None, (one.service, one.detail.get("group"), _LED.get(one.service)))),
             state_text(STORE_STATES.get(one.detail.get("store", ""), one.state)),
             str(one.pid),
             duration(one.uptime_s),
