@@ -12,6 +12,7 @@ from shared.messages import Explanation, Moment
 from shared.telemetry.spans.computed import computed_between
 from shared.telemetry.spans.span_names import AGAIN, SPANS
 
+UNDER_WAY = "not over yet: since the last thing that was noted"
 REFUSAL = "refusal to the gateway"
 UNKNOWN = "in a group whose record is gone"  # its leader died, or has forgotten the request
 RESUMED = "lost with its group, until it was sent again"
@@ -94,19 +95,21 @@ class _Noted:
 def courses(heard: Iterable[HeardExplanation]) -> list[Course]:
     """The courses of all requests that services told of, the oldest first."""
     by_request: dict[str, list[_Noted]] = {}
+    now_us = 0
     for one in heard:
         told = one.told
+        now_us = max(now_us, one.heard_us)
         for timeline in told.timelines:
             noted = by_request.setdefault(timeline.request_id, [])
             for moment in timeline.moments:
                 attempt = int(moment.data.get("attempt", timeline.attempt))
                 at_us = moment.at_us - one.ahead_us
                 noted.append(_Noted(at_us, told.service, told.instance_id, attempt, moment))
-    found = [_course(request_id, noted) for request_id, noted in by_request.items() if noted]
+    found = [_course(request_id, noted, now_us) for request_id, noted in by_request.items() if noted]
     return sorted(found, key=lambda course: course.began_us)
 
 
-def _course(request_id: str, noted: list[_Noted]) -> Course:
+def _course(request_id: str, noted: list[_Noted], now_us: int) -> Course:
     noted = sorted(noted, key=lambda one: one.at_us)
     ends_us = max((one.at_us for one in noted if one.moment.name == "answered"), default=noted[-1].at_us)
     row = [
@@ -141,6 +144,11 @@ def _course(request_id: str, noted: list[_Noted]) -> Course:
                 {name: value for name, value in data.items() if name != "attempt"},
             )
         )
+    places = {(one.service, one.moment.name) for one in noted}
+    if ("gateway", "received") in places and ("gateway", "answered") not in places:
+        last = row[-1]
+        since_ms, took_ms = (last.at_us - row[0].at_us) / 1000, max(0, now_us - last.at_us) / 1000
+        spans.append(Span(UNDER_WAY, last.service, last.instance_id, last.attempt, since_ms, took_ms))
     first = next((one.at_us for one in noted if one.moment.name == "first frame"), None)
     first_ms = None if first is None else (first - row[0].at_us) / 1000
     return Course(request_id, row[0].at_us, spans, first_ms)

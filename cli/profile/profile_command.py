@@ -31,7 +31,7 @@ def profile(
     not be recorded; what the others recorded is written all the same.
 
     Examples:
-        ryz profile --seconds 5 --group group-0 -o slow.json
+        ryz profile --seconds 5 --group g0 -o slow.json
     """
     import asyncio  # noqa: PLC0415 (keeps `ryz --help` quick)
     import logging  # noqa: PLC0415

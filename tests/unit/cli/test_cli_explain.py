@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.explain.course import REFUSAL, RESUMED, UNKNOWN, Course, HeardExplanation, courses
+from cli.explain.course import REFUSAL, RESUMED, UNDER_WAY, UNKNOWN, Course, HeardExplanation, courses
 from shared.messages import Explanation, Moment, Timeline
 from shared.telemetry.spans.span_names import AGAIN, SPANS
 
@@ -168,3 +168,9 @@ def test_a_request_that_was_refused_was_in_no_group() -> None:
         SPANS["gateway", "published"], SPANS["router", "routed"], SPANS["router", "refused"], REFUSAL,
         SPANS["gateway", "answered"],
     ]  # fmt: skip
+
+
+def test_a_request_that_is_not_over_lasts_until_now() -> None:
+    (course,) = courses([heard("gateway", (0, "received", {}), (50, "read", {}), way_us=0)])
+    assert [span.what for span in course.spans] == [SPANS["gateway", "read"], UNDER_WAY]
+    assert course.total_ms == pytest.approx(10_000)
