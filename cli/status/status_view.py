@@ -14,6 +14,7 @@ GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no answer", "no
 
 STORE_STATES = {"away": "no store", "disk full": "disk full"}  # of the KV state service, which runs on
 
+_ASKED = {"gateway", "router", "kvstate"}  # of a leader that is silent, routers tell
 _LED = {"worker": "(leader)"}  # its ranks have a table of their own
 
 
@@ -49,6 +50,10 @@ def _services(report: StatusReport) -> Table:
             restarts,
             one.instance_id,
         )
+    answered = {one.pid for one in report.services}
+    for known in report.supervisor.services if report.supervisor else ():
+        if known.name.partition("-")[0] in _ASKED and known.pid not in answered:
+            table.add_row(known.name, state_text("no answer"), str(known.pid), "-", str(known.restarts), "")
     return table
 
 

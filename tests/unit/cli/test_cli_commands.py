@@ -180,8 +180,9 @@ def test_status_tables() -> None:
     seen = {"groups": [{"group": "g0", "sent_total": 5}]}
     services = [answer("worker", 1, **group), answer("router", 2, **seen), answer("kvstate", 3, sessions=4)]
     supervisor = StackState(
-        1, 0, "http://up", "nats://x", "", "demo", True, [ServiceState("worker-g0", 1, True, 6)]
-    )
+        1, 0, "http://up", "nats://x", "", "demo", True,
+        [ServiceState("worker-g0", 1, True, 6), ServiceState("kvstate", 3), ServiceState("gateway-1", 77)],
+    )  # fmt: skip
     report = StatusReport("nats://x", supervisor, services)
     screen = Console(file=io.StringIO(), width=120)
     screen.print(render(report))
@@ -189,6 +190,9 @@ def test_status_tables() -> None:
     for expected in ("http://up", "4 sessions", "worker g0", "1 m 1 s", "rank 1 is gone", "1 MiB", "0.50 s"):
         assert expected in text
     assert "native int8" in text
+    assert [line.split()[:5] for line in text.splitlines() if "no answer" in line] == [
+        ["gateway-1", "no", "answer", "77", "-"]
+    ]
     assert "9 on 10.0.0.2" in text
     plain = report.as_dict()
     assert plain["groups"][0]["leader_pid"] == 1
