@@ -134,7 +134,7 @@ class CommonSettings(BusSettings):
     trace_export: Literal["none", "console", "otlp"] = "none"
     """Destination of spans."""
     otlp_endpoint: str = ""
-    """The OpenTelemetry collector; empty: the exporter's default."""
+    """The OpenTelemetry collector; empty: OTEL_EXPORTER_OTLP_ENDPOINT, else port 4318 of this machine."""
 
 
 S = TypeVar("S", bound=BaseSettings)

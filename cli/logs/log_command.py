@@ -40,6 +40,12 @@ class LogOptions:
     before: Annotated[bool, typer.Option("--before", help="Lines of the stack before this one as well.")] = (
         False
     )
+    spans: Annotated[
+        bool,
+        typer.Option(
+            "--spans", help="Spans of RYZ_TRACE_EXPORT=console, too; with --request they are shown."
+        ),
+    ] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they were written.")] = False
     source: Annotated[
         str,
@@ -120,8 +126,9 @@ def _nothing_found(request: str) -> str:
 
 
 def _wanted(line: "LogLine", options: LogOptions, from_s: float) -> bool:
-    return (
+    return bool(
         line.time_s >= from_s
+        and (options.spans or options.request or not line.is_span)
         and (not options.service or line.service in options.service)
         and line.reaches(options.level)
         and (not options.request or line.has_id(options.request))

@@ -36,6 +36,7 @@ class LogLine:
         event: What happened.
         fields: The other fields.
         raw: The line as it was written.
+        is_span: It is a span of `RYZ_TRACE_EXPORT=console`.
     """
 
     time_s: float
@@ -44,6 +45,7 @@ class LogLine:
     event: str
     raw: str
     fields: dict[str, Any] = field(default_factory=dict)
+    is_span: bool = False
 
     def has_id(self, wanted: str) -> bool:
         """Returns whether one of its ids is this one, or begins with it as those of requests do."""
@@ -83,7 +85,8 @@ def parse_line(raw: str, service: str, before_s: float) -> LogLine:
 
 
 def _ours(found: dict[str, Any], raw: str, service: str, before_s: float) -> LogLine:
-    if "event" not in found and isinstance(found.get("context"), dict):
+    is_span = "event" not in found and isinstance(found.get("context"), dict)
+    if is_span:
         found = _span(found)
     level = str(found.pop("level", "info"))
     event = str(found.pop("event", ""))
@@ -91,18 +94,23 @@ def _ours(found: dict[str, Any], raw: str, service: str, before_s: float) -> Log
         time_s = datetime.fromisoformat(str(found.pop("timestamp", ""))).timestamp()
     except ValueError:
         time_s = before_s
-    return LogLine(
-        max(time_s, before_s), service, level if level in LEVELS else "info", event, raw, fields=found
-    )
+    level = level if level in LEVELS else "info"
+    return LogLine(max(time_s, before_s), service, level, event, raw, fields=found, is_span=is_span)
 
 
 def _span(found: dict[str, Any]) -> dict[str, Any]:
     """A span of `RYZ_TRACE_EXPORT=console` as the fields of a line, at the time of its end."""
     attributes = found.get("attributes")
+    try:
+        begin, end = (datetime.fromisoformat(str(found.get(side))) for side in ("start_time", "end_time"))
+        spent: dict[str, Any] = {"duration_ms": round((end - begin).total_seconds() * 1000, 3)}
+    except ValueError:
+        spent = {}
     return {
         "timestamp": found.get("end_time"),
         "level": "debug",
         "event": f"span {found.get('name', '')}",
+        **spent,
         "trace_id": str(found["context"].get("trace_id", "")).removeprefix("0x"),
         **{name: value for name, value in (attributes or {}).items() if name not in {"event", "level"}},
     }

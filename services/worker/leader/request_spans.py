@@ -9,12 +9,14 @@ from itertools import pairwise
 
 from services.worker.domain.generation.generation import Generation
 from services.worker.leader.step_log import StepLog, StepRecord
+from services.worker.rank_protocol.step_times import PartsOfStep
 from shared.telemetry.spans.computed import computed_between
 from shared.telemetry.spans.span_facts import Attribute, SpanFacts, SpanSink
 from shared.telemetry.spans.span_names import AGAIN, SPANS
 from shared.telemetry.spans.trace_ids import TraceParent, new_span_id
 from shared.telemetry.timelines import Data, MarkedMoment
 
+_PART_NAMES = tuple(f"ryz.{part}_ms" for part in PartsOfStep._fields)
 MAX_STEPS = 128  # of a request, the last ones; reading more would hold up the event loop
 
 
@@ -129,7 +131,7 @@ def _step_spans(own: TraceParent, record: StepRecord, phases: list[SpanFacts]) -
     yield span
     for rank in record.ranks:
         parts: dict[str, Attribute] = {
-            f"ryz.{part}_ms": round(spent_ns / 1e6, 3) for part, spent_ns in rank.parts._asdict().items()
+            name: spent_ns / 1e6 for name, spent_ns in zip(_PART_NAMES, rank.parts, strict=True)
         }
         parts["ryz.rank"] = rank.rank
         yield SpanFacts(f"rank {rank.rank}", own.trace_id, span.span_id, rank.begin_ns, rank.end_ns, parts)

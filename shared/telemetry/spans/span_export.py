@@ -1,10 +1,9 @@
-"""Exports spans through OpenTelemetry in a thread of its own, so that serving never waits for a collector.
+"""Exports spans in a thread of its own, so that serving never waits for a collector.
 
-The thread makes the spans, gathers them and gives them to the exporter. If it falls behind, what comes is
-dropped and counted.
+The thread makes the spans, gathers them and has them written: to a collector by OTLP, or to the console. If
+it falls behind, what comes is dropped and counted.
 """
 
-import importlib
 import queue
 import sys
 import threading
@@ -13,47 +12,38 @@ from collections.abc import Iterator
 
 import structlog
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from prometheus_client import CollectorRegistry, Counter
 
-from shared.errors import Unavailable
 from shared.settings import CommonSettings
+from shared.telemetry.spans.otlp_sender import OtlpSender
 from shared.telemetry.spans.span_facts import MakeSpans, SpanFacts
+from shared.telemetry.spans.span_writers import ConsoleWriter, OtlpWriter, SpanWriter
 
 log = structlog.get_logger(__name__)
 MAX_WAITING = 1024  # requests whose spans are not made yet
-BATCH_SPANS = 512
-BATCH_S = 2.0  # the longest that a span waits for others, since each export is a request of some milliseconds
+BATCH_SPANS = 2048
+BATCH_S = 2.0  # the longest that a span waits for others, since each export is a request of a millisecond
 SWITCH_S = 0.0005  # the longest that this thread keeps the event loop from running
 CLOSE_S = 3.0  # for what is left at the end of the service
-_SCOPE = InstrumentationScope("ryzanstein")
-_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-_KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}
 
 
 class SpanExport:
     """Implements `SpanSink`.
 
     Args:
-        exporter: Where spans go.
-        resource: The service and its instance.
+        writer: Where spans go.
         registry: Gets `ryz_trace_spans_total`.
         batch_s: The longest that a span waits for others.
     """
 
     def __init__(
         self,
-        exporter: SpanExporter,
-        resource: Resource,
+        writer: SpanWriter,
         registry: CollectorRegistry,
         batch_s: float = BATCH_S,
     ) -> None:
-        self._exporter = exporter
+        self._writer = writer
         self._batch_s = batch_s
-        self._resource = resource
         self._jobs: queue.Queue[MakeSpans | None] = queue.Queue(MAX_WAITING)
         counter = Counter(
             "ryz_trace_spans",
@@ -81,23 +71,22 @@ class SpanExport:
             self._thread.join(CLOSE_S)
         except queue.Full:
             pass
-        self._exporter.shutdown()
+        self._writer.close()
 
     def _run(self) -> None:
         for batch in self._batches():
             try:
-                done = self._exporter.export(batch) is SpanExportResult.SUCCESS
-                why = "the exporter's own log line says why"
+                why = self._writer.write(batch, time.time_ns() - time.monotonic_ns())
             except Exception as error:
-                done, why = False, f"{type(error).__name__}: {error}"
-            self._counts["exported" if done else "failed"].inc(len(batch))
-            if not done:
+                why = f"{type(error).__name__}: {error}"
+            self._counts["failed" if why else "exported"].inc(len(batch))
+            if why:
                 log.warning("spans were not exported", count=len(batch), why=why)
 
-    def _batches(self) -> Iterator[list[ReadableSpan]]:
+    def _batches(self) -> Iterator[list[SpanFacts]]:
         open_jobs = True
         while open_jobs:
-            batch: list[ReadableSpan] = []
+            batch: list[SpanFacts] = []
             due_s, job = None, self._jobs.get()
             while job is not None:
                 batch += self._made(job)
@@ -114,59 +103,23 @@ class SpanExport:
             if batch:
                 yield batch
 
-    def _made(self, make: MakeSpans) -> list[ReadableSpan]:
-        offset_ns = time.time_ns() - time.monotonic_ns()
+    def _made(self, make: MakeSpans) -> list[SpanFacts]:
         try:
-            return [self._readable(facts, offset_ns) for facts in make()]
+            return list(make())
         except Exception:  # a bug in them must not end the thread
             log.exception("spans could not be made")
             return []
-
-    def _readable(self, facts: SpanFacts, offset_ns: int) -> ReadableSpan:
-        trace_id = int(facts.trace_id, 16)
-        parent = None
-        if facts.parent_id:
-            parent = SpanContext(trace_id, int(facts.parent_id, 16), is_remote=False, trace_flags=_SAMPLED)
-        return ReadableSpan(
-            facts.name,
-            SpanContext(trace_id, int(facts.span_id, 16), is_remote=False, trace_flags=_SAMPLED),
-            parent,
-            self._resource,
-            facts.attributes,
-            [Event(name, timestamp=at_ns + offset_ns) for name, at_ns in facts.events],
-            kind=_KINDS[facts.kind],
-            status=Status(StatusCode.ERROR, facts.error) if facts.error else Status(),
-            start_time=facts.begin_ns + offset_ns,
-            end_time=facts.end_ns + offset_ns,
-            instrumentation_scope=_SCOPE,
-        )
 
 
 def span_export(settings: CommonSettings, service: str, registry: CollectorRegistry) -> SpanExport | None:
     """Returns the export of spans, which must be closed at the end, or None if nothing is recorded.
 
     Raises:
-        Unavailable: The OTLP exporter is not installed.
+        Unavailable: The HTTP client for OTLP is not installed, or its settings cannot be read.
     """
     if settings.trace_ratio == 0 or settings.trace_export == "none":
         return None
     resource = Resource.create({"service.name": service, "service.instance.id": settings.instance_id})
     if settings.trace_export == "console":
-        exporter: SpanExporter = ConsoleSpanExporter(
-            out=sys.stderr, formatter=lambda span: span.to_json(indent=None) + "\n"
-        )
-        return SpanExport(exporter, resource, registry, batch_s=0.0)
-    return SpanExport(_otlp_exporter(settings.otlp_endpoint), resource, registry)
-
-
-def _otlp_exporter(endpoint: str) -> SpanExporter:
-    try:
-        module = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
-    except ImportError as error:
-        raise Unavailable(
-            "RYZ_TRACE_EXPORT=otlp needs the package opentelemetry-exporter-otlp-proto-http: install the "
-            "extra `tracing` (pip install 'ryzanstein[tracing]'), or set RYZ_TRACE_EXPORT=console",
-            reason="exporter_missing",
-        ) from error
-    exporter: SpanExporter = module.OTLPSpanExporter(endpoint=endpoint or None)
-    return exporter
+        return SpanExport(ConsoleWriter(sys.stderr, resource), registry, batch_s=0.0)
+    return SpanExport(OtlpWriter(OtlpSender(settings.otlp_endpoint), resource), registry)

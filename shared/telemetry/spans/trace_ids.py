@@ -50,7 +50,7 @@ def trace_id_of_request(request_id: str) -> str:
 
 def new_span_id() -> str:
     """A random id."""
-    return f"{random.randrange(1, 1 << 64):016x}"
+    return f"{random.getrandbits(64) or 1:016x}"
 
 
 def is_in_share(trace_id: str, ratio: float) -> bool:

@@ -174,5 +174,14 @@ def test_spans_of_the_console_exporter_are_lines_of_their_trace() -> None:
     }  # fmt: skip
     line = parse_line(json.dumps(span), "router", 0.0)
     assert (line.event, line.level, line.time_s) == ("span route", "debug", NOON + 1.5)
-    assert line.fields == {"trace_id": "0af7", "ryz.group": "g1"}
+    assert line.fields == {"trace_id": "0af7", "duration_ms": 500.0, "ryz.group": "g1"}
     assert line.has_id("0af7")
+
+
+def test_spans_are_shown_where_they_are_asked_for() -> None:
+    span = json.dumps({"name": "route", "context": {"trace_id": "0x0af7"}, "start_time": "", "end_time": ""})
+    piped = span + "\n" + json.dumps({"event": "one", "level": "info"}) + "\n"
+    for options, shown in (([], 1), (["--spans"], 2), (["--request", "0af7"], 1)):
+        result = CliRunner().invoke(app, ["logs", "--from", "-", *options], input=piped)
+        assert len(result.output.splitlines()) == shown
+        assert ("span route" in result.output) == bool(options)

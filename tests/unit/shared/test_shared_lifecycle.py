@@ -127,7 +127,7 @@ def test_no_broker_ends_the_start_with_one_sentence() -> None:
 
 
 def test_a_missing_exporter_ends_the_start_with_one_sentence(nats_url: str) -> None:
-    missing = "import sys; sys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None\n"
+    missing = "import sys; sys.modules['urllib3'] = None\n"
     process = start(before=missing, RYZ_NATS_URL=nats_url, RYZ_TRACE_RATIO="1", RYZ_TRACE_EXPORT="otlp")
     _, err = process.communicate(timeout=20)
     assert process.returncode == 1
