@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "all_reduce.h"
 #include "experts/expert_ops.h"
 #include "layout.h"
 #include "op_trace.h"
@@ -81,37 +82,6 @@ int run(ThreadPool& pool, RankBarrier* ranks, const OpHeader* const* ops, int co
     }
   });
   return late;
-}
-
-// All-reduce of any length through the slots of the ranks, in chunks; sums in the order of ranks. A chunk is published
-// before the one before it is added up, so that no rank waits for another's additions; hence three slots.
-// slots: [3][world][slot_floats]. Returns -1, or the number of a rank that is late.
-int all_reduce(RankBarrier& ranks, float* slots, int64_t slot_floats, float* data, int64_t count) {
-  const int world = ranks.world;
-  const auto size_of = [&](int64_t begin) { return std::min(slot_floats, count - begin); };
-  const auto slots_of = [&](uint32_t operation) { return slots + operation % 3 * world * slot_floats; };
-  const auto publish = [&](int64_t begin) {
-    float* own = slots_of(ranks.count + 1) + ranks.rank * slot_floats;
-    std::memcpy(own, data + begin, size_of(begin) * sizeof(float));
-    ranks.publish();
-  };
-  int late = ranks.wait();  // for the operation before: no rank still reads the slot that is written now
-  if (late >= 0 || count == 0) return late;
-  publish(0);
-  for (int64_t begin = 0; begin < count; begin += slot_floats) {
-    late = ranks.wait();
-    if (late >= 0) return late;
-    const float* all = slots_of(ranks.count);
-    if (begin + slot_floats < count) publish(begin + slot_floats);
-    float* to = data + begin;
-    const int64_t size = size_of(begin);
-    for (int64_t i = 0; i < size; i++) to[i] = all[i] + all[slot_floats + i];
-    for (int other = 2; other < world; other++) {
-      const float* from = all + other * slot_floats;
-      for (int64_t i = 0; i < size; i++) to[i] += from[i];
-    }
-  }
-  return -1;
 }
 
 }  // namespace ryz
