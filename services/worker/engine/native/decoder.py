@@ -29,6 +29,7 @@ from services.worker.engine.native.operands import (
 )
 from services.worker.engine.native.packed_weights import PackedLinear, buffer, padded
 from services.worker.engine.native.program import Program
+from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 Rotations = Mapping[RopeConfig, tuple[Tensor, Tensor]]  # cosines and sines by position
 
@@ -59,7 +60,7 @@ class NativeDecoder:
         rotations: Rotations,
         buffers: AllReduceBuffers,
     ) -> None:
-        self._buffers, heads = buffers, heads_of(config, *place)
+        self._buffers, heads = buffers, heads_of(config, place.rank, place.world)
         self._sums, self._squares = cycle(buffers.parts), cycle(buffers.squares)
         self._stream = ResidualStream(buffer(MAX_ROWS, padded(config.hidden_size)), config.hidden_size)
         self._quantized = weights.quantized
@@ -71,7 +72,8 @@ class NativeDecoder:
         self._inner: dict[int, Activation] = {}  # by the number of features
         self.program = Program()
         self.sampled_rows = self._normed.rows
-        self._attention = AttentionOps(config, heads, place, weights.quantized)
+        positions = min(config.context_length, cache.sizes.num_blocks * BLOCK_SIZE)
+        self._attention = AttentionOps(config, heads, place, quantized=weights.quantized, positions=positions)
         self._experts = ExpertOps(config.hidden_size, weights.quantized)
         self._add_embedding(config, weights)
         # each layer ends with the norm that the next one, or the head, reads

@@ -28,6 +28,7 @@ from services.worker.engine.native.structs import (
     Residual,
     Rotary,
     ScoreRule,
+    SegmentParts,
     TiledRows,
 )
 
@@ -48,6 +49,7 @@ SHARED_STRUCTS: tuple[type[ctypes.Structure], ...] = (
     Residual,
     Rotary,
     ScoreRule,
+    SegmentParts,
     AttentionRows,
     RouterRule,
     ExpertSlots,

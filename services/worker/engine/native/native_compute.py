@@ -115,7 +115,7 @@ class NativeCompute:
         self._decoder = NativeDecoder(
             config,
             weights,
-            place=RankPlace(collectives.rank, collectives.world),
+            place=RankPlace(collectives.rank, collectives.world, options.threads),
             cache=cache,
             rotations=rotations,
             buffers=self._buffers,

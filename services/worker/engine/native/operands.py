@@ -11,10 +11,12 @@ from torch import Tensor
 from services.worker.engine.cold_zone import PASS_TOKENS
 from services.worker.engine.int8 import SCALE_BLOCK
 from services.worker.engine.native.layers.packed_norm import PackedNorm
-from services.worker.engine.native.packed_weights import buffer, padded
-from services.worker.engine.native.structs import TiledRows
+from services.worker.engine.native.native_cache import HeadShape
+from services.worker.engine.native.packed_weights import LANES, buffer, padded
+from services.worker.engine.native.structs import SegmentParts, TiledRows
 
 MAX_ROWS = PASS_TOKENS
+SEGMENT, MAX_SPLIT_SPANS = 1024, 4  # as in `src/attention/segments.h`
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,33 @@ class Addition:
     assign: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentRoom:
+    """Where threads leave their parts of a token's attention; see `src/attention/segments.h`.
+
+    Attributes:
+        parts: [split spans, heads, segments, 16 + width].
+        finished: [split spans, kv heads], zeros.
+        segments: How many a context has at most.
+    """
+
+    parts: Tensor
+    finished: Tensor
+    segments: int
+
+    @classmethod
+    def allocate(cls, heads: HeadShape, positions: int) -> "SegmentRoom":
+        """Room for contexts of that many positions; memory is taken when it is first used."""
+        segments = -(-positions // SEGMENT)
+        parts = buffer(MAX_SPLIT_SPANS, heads.heads, segments, LANES + heads.width)
+        return cls(parts, buffer(MAX_SPLIT_SPANS, heads.kv_heads, dtype=torch.int32), segments)
+
+    @property
+    def pointers(self) -> SegmentParts:
+        """As the kernels take it."""
+        return SegmentParts(address_of(self.parts), address_of(self.finished), self.segments)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionInputs:
     """What is done to queries and keys before attention, and to their scores.
@@ -145,6 +174,7 @@ class AttentionInputs:
         softcap: Of the scores; 0: none.
         slopes: ALiBi's, [heads].
         sinks: [heads].
+        segments: For long contexts; None: one thread computes a token's KV head.
     """
 
     cos: Tensor | None = None
@@ -157,6 +187,7 @@ class AttentionInputs:
     softcap: float = 0.0
     slopes: Tensor | None = None
     sinks: Tensor | None = None
+    segments: SegmentRoom | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,6 +202,8 @@ class Program:
             slopes=address_of(inputs.slopes),
             sinks=address_of(inputs.sinks),
         )
+        if inputs.segments is not None:
+            rows.parts = inputs.segments.pointers
         half, cold = cache.keys.dtype == torch.float16, 0
         if cache.cold is not None:
             cold = ctypes.addressof(cache.cold.pointers)
@@ -252,10 +254,7 @@ class Program:
 
     def tile(self, target: Activation) -> None:
         """Copies an activation's rows into its tiles."""
-        self.append(
-            TileOp(rows=address_of(target.rows), width=target.width, tiled=target.tiled),
-            target,
-        )
+        self.append(TileOp(rows=address_of(target.rows), width=target.width, tiled=target.tiled), target)
 
     def rank_barrier(self, sums: PartialSums | None = None) -> None:
         """Waits until all ranks have written their partial sums, or their logits."""

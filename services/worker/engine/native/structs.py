@@ -204,6 +204,12 @@ class ScoreRule(ctypes.Structure):
     _fields_ = [("scale", c_float), ("softcap", c_float), ("slopes", ADDRESS), ("sinks", ADDRESS)]
 
 
+class SegmentParts(ctypes.Structure):
+    """Where segments of a long context are added up; see `src/attention/segments.h`."""
+
+    _fields_ = [("parts", ADDRESS), ("finished", ADDRESS), ("segments", c_int64)]
+
+
 class AttentionRows(ctypes.Structure):
     """The rows that an attention op reads and writes; see `src/attention/attention.h`."""
 
@@ -213,6 +219,7 @@ class AttentionRows(ctypes.Structure):
         ("out", ADDRESS),
         ("out_stride", c_int64),
         ("rules", ScoreRule),
+        ("parts", SegmentParts),
     ]
 
 

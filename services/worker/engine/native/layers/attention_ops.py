@@ -1,6 +1,7 @@
 """Adds the ops of attention to a program: from the input of a layer to the mixed values of its heads."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -16,16 +17,18 @@ from services.worker.engine.native.operands import (
     AttentionInputs,
     CutRows,
     PartialSums,
+    SegmentRoom,
 )
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.program import Program
 
 
 class RankPlace(NamedTuple):
-    """Which rank of how many."""
+    """Which rank of how many, and how many threads it has."""
 
     rank: int
     world: int
+    threads: int = 1
 
 
 class AttentionOps:
@@ -36,19 +39,24 @@ class AttentionOps:
         heads: This rank's.
         place: Which rank this is.
         quantized: Matrices are bytes.
+        positions: Of a sequence at most.
 
     Attributes:
         mixed: The mixed values, not yet in tiles.
     """
 
-    def __init__(self, config: ModelConfig, heads: HeadShape, place: RankPlace, quantized: bool) -> None:
+    def __init__(
+        self, config: ModelConfig, heads: HeadShape, place: RankPlace, *, quantized: bool, positions: int
+    ) -> None:
         self._config, self._heads = config, heads
         self._qkv = buffer(MAX_ROWS, padded((heads.heads + 2 * heads.kv_heads) * heads.dim))
         self.mixed = Activation.allocate(heads.heads * heads.dim, quantized)
         # of ranks that share a KV head only the first one counts it
-        kv_heads, (rank, world) = config.num_kv_heads, place
+        kv_heads, (rank, world, threads) = config.num_kv_heads, place
         shared = kv_heads < world and rank * kv_heads // world == (rank - 1) * kv_heads // world
         self._counts_keys = not (rank and shared)
+        # a lone thread computes one segment after the other, with the same result
+        self._segments = SegmentRoom.allocate(heads, positions) if threads > 1 else None
 
     def add(
         self,
@@ -75,7 +83,7 @@ class AttentionOps:
         over_all = config.qk_norm is not None and config.qk_norm.scope == "all"
         if over_all:
             self._add_head_norms(program, weights, next(squares))
-        inputs = _inputs(config, weights, rotations, over_all)
+        inputs = replace(_inputs(config, weights, rotations, over_all), segments=self._segments)
         program.attention(self._heads, cache, inputs=inputs, qkv=self._qkv, out=self.mixed)
         if weights.output_norm is not None:
             size = self._config.num_heads * self._heads.dim

@@ -64,8 +64,11 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(ScoreRule), FIELD(ScoreRule, scale), FIELD(ScoreRule, softcap), FIELD(ScoreRule, slopes),
     FIELD(ScoreRule, sinks),
 
+    STRUCT(SegmentParts), FIELD(SegmentParts, parts), FIELD(SegmentParts, finished), FIELD(SegmentParts, segments),
+
     STRUCT(AttentionRows), FIELD(AttentionRows, qkv), FIELD(AttentionRows, qkv_stride), FIELD(AttentionRows, out),
     FIELD(AttentionRows, out_stride), FIELD(AttentionRows, rules),
+    FIELD(AttentionRows, parts),
 
     STRUCT(OpHeader), FIELD(OpHeader, kind),
     STRUCT(EmbedOp), FIELD(EmbedOp, header), FIELD(EmbedOp, type), FIELD(EmbedOp, table), FIELD(EmbedOp, columns),

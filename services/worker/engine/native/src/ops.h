@@ -140,7 +140,7 @@ inline void run_tasks(const CompressOp& op, const ForwardBatch& batch, int first
   }
 }
 
-// Grouped-query attention; a task is a KV head and a tile of tokens.
+// Grouped-query attention; a task is a KV head and a tile of tokens, or a segment of positions.
 struct AttentionOp {
   OpHeader header;
   int32_t half;
@@ -151,7 +151,7 @@ struct AttentionOp {
 
 inline int64_t num_tasks(const AttentionOp& op, const ForwardBatch& batch) {
   int64_t total = 0;
-  for (int s = 0; s < batch.num_spans; s++) total += tasks_of(op.layer, batch.spans[s]);
+  for (int s = 0; s < batch.num_spans; s++) total += tasks_of(op.layer, batch, batch.spans[s], op.rows.parts);
   return total;
 }
 
@@ -160,7 +160,7 @@ inline void run_tasks(const AttentionOp& op, const ForwardBatch& batch, int firs
   const auto mixed = op.half ? attend_mixed<uint16_t> : attend_mixed<float>;
   int64_t base = 0;
   for (int s = 0; s < batch.num_spans && base < end; s++) {
-    const int64_t count = tasks_of(op.layer, batch.spans[s]);
+    const int64_t count = tasks_of(op.layer, batch, batch.spans[s], op.rows.parts);
     for (int64_t i = std::max<int64_t>(first, base); i < std::min<int64_t>(end, base + count); i++) {
       if (op.cold) {
         mixed(op.layer, *op.cold, batch, s, i - base, op.rows);
