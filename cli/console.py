@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -119,7 +120,9 @@ class PlainReport:
         )
 
     def note(self, text: str) -> None:
-        """Print the text."""
+        """Print the text, in a file behind the time."""
+        if not self._console.is_terminal:
+            text = f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}"
         self._console.print(text, markup=False, soft_wrap=True)
 
 

@@ -15,6 +15,7 @@ from shared.telemetry.spans.span_names import AGAIN, SPANS
 UNDER_WAY = "not over yet: since the last thing that was noted"
 REFUSAL = "refusal to the gateway"
 UNKNOWN = "in a group whose record is gone"  # its leader died, or has forgotten the request
+AGAIN_SENT = "no group had answered, so it was sent again"
 RESUMED = "lost with its group, until it was sent again"
 # others may come before or after the moments beside them, or when the request is over
 _BESIDE = frozenset({("gateway", "accepted"), ("gateway", "first frame"), ("worker", "superseded")})
@@ -118,6 +119,7 @@ def _course(request_id: str, noted: list[_Noted], now_us: int) -> Course:
     spans: list[Span] = []
     computing: dict[tuple[str, int], Moment] = {}  # the first admission, by leader and attempt
     led = {one.attempt for one in noted if one.service == "worker"}
+    published = set[int]()
     refused = {one.attempt for one in noted if (one.service, one.moment.name) == ("router", "refused")}
     for before, one in pairwise(row):
         name, data = one.moment.name, dict(one.moment.data)
@@ -129,10 +131,13 @@ def _course(request_id: str, noted: list[_Noted], now_us: int) -> Course:
             data = {}
         elif name == "last token":
             data = _computed(computing.get(key), one.moment)
+        elif name == "published" and one.attempt in published:
+            what = AGAIN_SENT
         elif name == "published" and one.attempt:
             what = RESUMED if one.attempt - 1 in led else f"{UNKNOWN}, {RESUMED}"
         elif name == "last frame" and one.attempt not in led:
             what = REFUSAL if one.attempt in refused else UNKNOWN
+        published |= {one.attempt} if name == "published" else set()
         spans.append(
             Span(
                 what,

@@ -47,6 +47,7 @@ def explain(
     from services.gateway.streams.resume_token import request_id_of  # noqa: PLC0415
     from shared.errors import RyzError  # noqa: PLC0415
     from shared.redact import redact  # noqa: PLC0415
+    from shared.telemetry.spans.trace_ids import trace_id_of_request  # noqa: PLC0415
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     wanted, place = request_id_of(request_id), StateDir(state_dir)
@@ -63,10 +64,16 @@ def explain(
             "(RYZ_EXPLAIN_REQUESTS), and none from before its start."
         )
     if as_json:
-        print(json.dumps({"requests": [asdict(one) | {"total_ms": one.total_ms} for one in found]}))
+        told = [
+            asdict(one) | {"total_ms": one.total_ms, "trace_id": trace_id_of_request(one.request_id)}
+            for one in found
+        ]
+        print(json.dumps({"requests": told}))
         return
     for course in found:
         out.print(_table(course))
+        trace_id = trace_id_of_request(course.request_id)
+        out.print(f"trace {trace_id}, unless the caller sent a `traceparent` of its own", soft_wrap=True)
 
 
 def _table(course: "Course") -> "RenderableType":

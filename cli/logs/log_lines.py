@@ -14,6 +14,8 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 _IDS = ("request_id", "shown_id", "trace_id", "session_id", "response_id")
 _NATS = re.compile(r"\[\d+\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d+) \[(\w{3})\] (.*)")
 _REDIS = re.compile(r"\d+:\w (\d\d \w{3} \d{4} \d\d:\d\d:\d\d\.\d+) ([.\-*#]) (.*)")
+_SUPERVISOR = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00) (.*)")
+_TROUBLE = re.compile(r" died | did not end | cannot be written ")  # in the supervisor's lines
 _NATS_LEVELS = {
     "DBG": "debug",
     "TRC": "debug",
@@ -81,6 +83,13 @@ def parse_line(raw: str, service: str, before_s: float) -> LogLine:
         if match is not None:
             time_s = _local(match[1], form, before_s)
             return LogLine(max(time_s, before_s), service, levels.get(match[2], "info"), match[3], raw)
+    match = _SUPERVISOR.fullmatch(raw)
+    if match is not None:
+        time_s, level = (
+            datetime.fromisoformat(match[1]).timestamp(),
+            "warning" if _TROUBLE.search(raw) else "info",
+        )
+        return LogLine(max(time_s, before_s), service, level, match[2], raw)
     return LogLine(before_s, service, "info", raw, raw)
 
 

@@ -18,8 +18,8 @@ def profile(
     group: Annotated[str, typer.Option("--group", "-g", help="One group.  [default: all]")] = "",
     ops: Annotated[
         int,
-        typer.Option(min=0, help="Ops that the ranks of a group record together at most.  [default: 400000]"),
-    ] = 0,
+        typer.Option(min=1, help="Ops that the ranks of a group record together at most."),
+    ] = 400_000,
     nats_url: Annotated[
         str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
     ] = "",
@@ -27,8 +27,9 @@ def profile(
 ) -> None:
     """Record leaders, ranks, ops, collectives and messages of some seconds into one file, on one clock.
 
-    The file opens in https://ui.perfetto.dev, chrome://tracing and speedscope. Exit code 1 if a group could
-    not be recorded; what the others recorded is written all the same.
+    The file opens in https://ui.perfetto.dev, chrome://tracing and speedscope. Exit code 1 if a group or a
+    rank could not be recorded; what the others recorded is written all the same. A rank that hangs is waited
+    for up to 15 s.
 
     Examples:
         ryz profile --seconds 5 --group g0 -o slow.json
@@ -94,6 +95,7 @@ def write_profile(leaders: "list[HeardLeader]", output: Path) -> list[str]:
     if not placed:
         return problems
     found = profile_file(placed)
+    problems += found.missing
     notes, found.notes = found.notes, [*found.notes, *problems]
     output.write_text(json.dumps(found.as_dict(), separators=(",", ":")), encoding="utf-8")
     names, size = ", ".join(one.recording.group for one in placed), output.stat().st_size / 2**20

@@ -39,11 +39,13 @@ class ProfileFile:
         events: Of all groups.
         clocks: What is known of the clocks, for the file and for people.
         notes: What is missing.
+        missing: Ranks that recorded nothing.
     """
 
     events: list[dict[str, Any]]
     clocks: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """The whole file."""
@@ -63,7 +65,9 @@ def profile_file(placed: list[PlacedRecording]) -> ProfileFile:
         ranks = []
         for rank in recording.ranks:
             if rank.problem or not rank.trace:
-                found.notes.append(f"group {recording.group}: {rank.problem or 'a rank recorded nothing'}")
+                found.missing.append(
+                    f"Group {recording.group}: {rank.problem or f'rank {rank.rank} recorded nothing'}."
+                )
                 continue
             ranks.append(rank_rows(rank))
             _add_rank(events, recording, ranks[-1], first + 1 + rank.rank)

@@ -25,6 +25,7 @@ class RankRates:
         step_ms: Mean duration of a step; None: there was none.
         shares: Parts of the time by kind, idle included, which sum to 1; empty: not known.
         is_slow: The others of its group wait for it in collectives.
+        running_step_s: How long the step that it computes now has taken; 0: it computes none.
     """
 
     group: str
@@ -35,6 +36,7 @@ class RankRates:
     step_ms: float | None = None
     shares: dict[str, float] = field(default_factory=dict)
     is_slow: bool = False
+    running_step_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class GroupRates:
     Attributes:
         kv_usage: Share of the KV blocks in use.
         tokens_per_s: Tokens computed, prefill and decode; None: not known yet.
-        requests_per_s: Requests that ended as they should; None: no router knows.
+        requests_per_s: Answers that began; None: not known yet.
         first_token_ms: Median and 99th percentile since the last answer; None: there was none.
         inter_token_ms: The same, between two tokens of a request.
         trouble: What is wrong, or empty.
@@ -101,12 +103,11 @@ class FleetWatch:
         """
         groups: list[GroupRates] = []
         ranks: list[RankRates] = []
-        ended = _requests_per_s(report)
         leaders: dict[str, tuple[float, Mapping[str, Any]]] = {}
         for one in report.of_kind("worker"):
             before = self._before.get(one.instance_id)
             leaders[one.instance_id] = now_s, one.detail
-            groups.append(_group(one.detail, one.state, before, now_s, ended))
+            groups.append(_group(one.detail, one.state, before, now_s))
             ranks += _ranks(one.detail, before, now_s)
         groups += [_silent(one) for one in silent_groups(report.services)]
         groups.sort(key=lambda one: one.group)
@@ -135,18 +136,19 @@ def _group(
     state: str,
     before: tuple[float, Mapping[str, Any]] | None,
     now_s: float,
-    ended: Mapping[str, float],
 ) -> GroupRates:
-    name, total = str(detail.get("group")), int(detail.get("total_blocks", 0))
-    tokens_per_s = first = inter = None
+    total = int(detail.get("total_blocks", 0))
+    tokens_per_s = requests_per_s = first = inter = None
     if before is not None and now_s > before[0]:
         grown = int(detail.get("computed_tokens", 0)) - int(before[1].get("computed_tokens", 0))
         tokens_per_s = max(0, grown) / (now_s - before[0])
+        begun = _new_counts(detail, before[1], "first_token_s")
+        requests_per_s = None if begun is None else sum(begun) / (now_s - before[0])
         first = _quantiles(detail, before[1], "first_token_s")
         inter = _quantiles(detail, before[1], "inter_token_s")
     missing = ", ".join(map(str, detail.get("degraded", ())))
     return GroupRates(
-        group=name,
+        group=str(detail.get("group")),
         state=str(detail.get("state", state)),
         model=str(detail.get("model", "")),
         running=int(detail.get("running", 0)),
@@ -154,7 +156,7 @@ def _group(
         queued_tokens=int(detail.get("queued_tokens", 0)),
         kv_usage=1 - int(detail.get("free_blocks", 0)) / total if total else 0.0,
         tokens_per_s=tokens_per_s,
-        requests_per_s=ended.get(name),
+        requests_per_s=requests_per_s,
         first_token_ms=first,
         inter_token_ms=inter,
         trouble=str(detail.get("failure", "")) or (f"does without {missing}" if missing else ""),
@@ -187,6 +189,7 @@ def _ranks(
                 step_ms=1000 * step_s / steps if steps else None,
                 shares={kind: part / spent_s for kind, part in seconds.items()} if spent_s > 0 else {},
                 is_slow=rank == slow,
+                running_step_s=float(row.get("running_step_s", 0.0)),
             )
         )
     return found
@@ -220,23 +223,20 @@ def _silent(one: SilentGroup) -> GroupRates:
     return GroupRates(group=one.group, state=one.state, model=one.model, trouble=one.story)
 
 
-def _requests_per_s(report: StatusReport) -> dict[str, float]:
-    """Requests that each group ends in a second, as the routers count them."""
-    return {
-        str(seen.get("group")): float(seen.get("requests_per_s", 0.0))
-        for router in report.of_kind("router")
-        for seen in router.detail.get("groups", ())
-    }
-
-
-def _quantiles(detail: Mapping[str, Any], before: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+def _new_counts(detail: Mapping[str, Any], before: Mapping[str, Any], name: str) -> list[int] | None:
+    """What a histogram has counted since then, by bucket; None: its buckets are others, or it began anew."""
     now, then = detail.get(name), before.get(name)
     if not now or not then or now["bounds"] != then["bounds"]:
         return None
     counts = [new - old for new, old in zip(now["counts"], then["counts"], strict=True)]
-    if sum(counts) <= 0:
+    return counts if min(counts, default=0) >= 0 else None
+
+
+def _quantiles(detail: Mapping[str, Any], before: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    counts = _new_counts(detail, before, name)
+    if not counts or not sum(counts):
         return None
-    bounds = now["bounds"]
+    bounds = detail[name]["bounds"]
     return 1000 * quantile(bounds, counts, 0.5), 1000 * quantile(bounds, counts, 0.99)
 
 

@@ -28,9 +28,9 @@ def top(
 ) -> None:
     """Show groups, ranks, queues, rates and losses live, until q or Ctrl-C.
 
-    Rates and quantiles are those of the last interval. Of a rank they say what its time went into; the rank
-    that waits least in collectives is the one for which the others wait. Exit code 1 of `--once` when
-    nothing answers.
+    Rates and quantiles are those of the last interval; req/s are answers that began in it. Of a rank they say
+    what its time went into; the rank that waits least in collectives is the one for which the others wait.
+    Exit code 1 of `--once` when nothing answers.
     """
     import asyncio  # noqa: PLC0415 (keeps `ryz --help` quick)
 

@@ -14,6 +14,7 @@ from cli.top.fleet_rates import FleetRates, GroupRates, RankRates
 
 T = TypeVar("T")
 NEWS = 5  # lines
+LONG_STEP_S = 1.0  # a step that takes longer is told
 _GAP = 2
 # kinds of a rank's time that have a column; the others are shown as one
 _KINDS = ("linears", "attention", "collectives", "sampling", "idle")
@@ -55,6 +56,8 @@ def _memory(rank: RankRates) -> str:
 
 
 def _note(rank: RankRates) -> Text:
+    if rank.running_step_s >= LONG_STEP_S:
+        return Text(f"its step has run for {rank.running_step_s:.1f} s", style="red")
     return Text("the others wait for it" if rank.is_slow else "", style="yellow")
 
 

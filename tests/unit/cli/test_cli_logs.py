@@ -166,6 +166,13 @@ def test_lines_of_a_pipe_are_merged_by_time_under_the_names_of_their_containers(
     assert (none.exception.exit_code, "No such file" in str(none.exception)) == (2, True)
 
 
+def test_lines_of_the_supervisor_have_their_time_and_deaths_are_warnings() -> None:
+    died = parse_line("2026-03-01T12:00:01.500+00:00 worker-g0 died (signal 9); starting", "supervisor", 0.0)
+    assert (died.time_s, died.level) == (NOON + 1.5, "warning")
+    back = parse_line("2026-03-01T12:00:02.000+00:00 worker-g0 is ready again", "supervisor", 0.0)
+    assert (back.time_s, back.level, back.event) == (NOON + 2, "info", "worker-g0 is ready again")
+
+
 def test_spans_of_the_console_exporter_are_lines_of_their_trace() -> None:
     span = {
         "name": "route", "context": {"trace_id": "0x0af7", "span_id": "0x1"}, "parent_id": None,

@@ -87,7 +87,7 @@ def test_differences_of_counts_are_rates_and_shares() -> None:
     )
     fleet = looks(report(BEFORE, ROUTER), report(AFTER, ROUTER, service("gateway", "w", running=4)))
     (group,), (zero, one) = fleet.groups, fleet.ranks
-    assert (group.tokens_per_s, group.requests_per_s, group.kv_usage, fleet.flowing) == (1000, 7.5, 0.75, 4)
+    assert (group.tokens_per_s, group.requests_per_s, group.kv_usage, fleet.flowing) == (1000, 5, 0.75, 4)
     assert group.first_token_ms == pytest.approx((55.0, 99.1))
     assert group.inter_token_ms is None
     assert (zero.steps_per_s, zero.step_ms) == (50, 10)
@@ -105,6 +105,16 @@ def test_sampling_on_rank_0_makes_no_rank_slow() -> None:
     later.append(rank(1, 10, 1.0, linears=0.5, collectives=0.5))
     fleet = looks(report(leader("g0", 0, ranks)), report(leader("g0", 0, later)))
     assert [one.is_slow for one in fleet.ranks] == [False, False]
+
+
+def test_a_step_that_does_not_end_is_told_and_an_idle_group_has_no_requests_a_second() -> None:
+    hung = rank(0, 110, 2.0, linears=1.3) | {"running_step_s": 12.3}
+    quiet = looks(
+        report(AFTER),
+        report(leader("g0", 3000, [hung, hung], first_token_s=AFTER.detail["first_token_s"])),
+    )
+    assert quiet.groups[0].requests_per_s == 0
+    assert "its step has run for 12.3 s" in shown(quiet)
 
 
 def test_a_leader_that_began_again_has_no_rates_and_losses_are_news() -> None:

@@ -1,5 +1,6 @@
 """Makes the group's part of `ryz status`."""
 
+import time
 from collections.abc import Mapping
 
 from services.worker.leader.context import LeaderContext
@@ -68,9 +69,15 @@ class GroupStatus:
         log, rank = self._engine.step_log, row.get("rank")
         if not isinstance(rank, int) or rank >= log.world:
             return {}
-        totals = log.totals(rank)
+        totals, running = log.totals(rank), None if log.times is None else log.times.read_running(rank)
+        age_s = max(0, time.monotonic_ns() - running.since_ns) / 1e9 if running else 0.0
         seconds = {kind: round(spent_ns / 1e9, 6) for kind, spent_ns in by_kind(totals).items()}
-        return {"steps_done": totals.steps, "step_s": round(totals.step_ns / 1e9, 6), "seconds": seconds}
+        return {
+            "steps_done": totals.steps,
+            "step_s": round(totals.step_ns / 1e9, 6),
+            "running_step_s": round(age_s, 3),
+            "seconds": seconds,
+        }
 
     def degraded(self) -> list[str]:
         """Returns the stores that the group does without at present; docs/operations.md explains them."""
