@@ -15,9 +15,6 @@ from benchmarks.lib.options import Numbers, Word, Words
 from services.router.domain.policies import PolicyName
 from services.worker.rank_protocol.run_config import Kernels, KVDtype, Quantize
 
-PEER_PACKAGES = {"transformers": ("transformers",), "llama.cpp": ("llama_cpp", "gguf")}
-QUALITY_PEERS = ("llama.cpp",)
-
 Model = Annotated[Path, Option(help="Directory, .gguf file or name of the model.")]
 ModelOrDemo = Annotated[Path | None, Option(help="Path or name of the model; left out: the demo.")]
 Precisions = Annotated[
@@ -32,6 +29,19 @@ Policies = Annotated[
 ]  # fmt: skip
 Threads = Annotated[int, Option(min=0, max=1024, help="Threads of each rank; 0: cores / ranks.")]
 TensorParallel = Annotated[int, Option(min=1, max=64, help="Ranks of each group.")]
+Peers = Annotated[
+    list[str],
+    Option(
+        "--peer",
+        metavar="NAME[:TYPE,...]",
+        help="transformers, llama.cpp, vllm or openvino, in turns with ours; TYPE: its types of weights. "
+        "May be repeated.",
+    ),
+]
+PeerEnvs = Annotated[
+    Path | None,
+    Option(help="Directory of the peers' Python environments: transformers, llama, vllm, openvino."),
+]
 Seed = Annotated[int, Option(min=0, help="Of all that is drawn at random.")]
 
 
@@ -62,9 +72,12 @@ class EnginePlan:
     kv_dtype: Annotated[
         KVDtype, Option(help="Type of the KV cache: auto, fp32 or fp16."), Word(get_args(KVDtype))
     ] = "auto"
-    peers: Annotated[
-        list[str], Option("--peer", help="Measure transformers or llama.cpp in turns; may be repeated.")
-    ] = field(default_factory=list)
+    peers: Peers = field(default_factory=list)
+    peer_envs: PeerEnvs = None
+    quality: Annotated[
+        int,
+        Option(min=0, max=100_000, help="Compare the precisions with fp32 on so many tokens, too; 0: not."),
+    ] = 0
     independent: Annotated[
         bool, Option("--independent", help="For each tp above 1: ranks that work alone, side by side.")
     ] = False
@@ -76,12 +89,12 @@ class EnginePlan:
         """Return the threads of each of `world` ranks."""
         return self.threads or max(1, len(os.sched_getaffinity(0)) // world)
 
-    def num_steps(self) -> int:
-        """Return how often the measurement reports progress."""
-        runs = (self.repeats + 1) * len(self.batches) * (1 + len(self.peers) + self.http)
+    def num_steps(self, peers: int = 0) -> int:
+        """Return how often the measurement reports progress; `peers`: of all precisions, each type once."""
+        runs = (self.repeats + 1) * len(self.batches)
         split = sum(world > 1 for world in self.tp) * self.independent
-        each = len(self.tp) * (3 + self.http + runs) + len(self.peers) + split * (2 + 3 * (self.repeats + 1))
-        return len(self.quantize) * each
+        own = len(self.tp) * (3 + self.http + runs * (1 + self.http)) + split * (2 + 3 * (self.repeats + 1))
+        return len(self.quantize) * own + peers * (1 + len(self.tp) * runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +138,8 @@ class QualityPlan:
     chats: Annotated[int, Option(min=0, max=50, help="Questions whose answers by fp32 are compared.")] = 50
     answer: Annotated[int, Option(min=1, max=1024, help="Tokens of an answer at most.")] = 64
     threads: Threads = 0
-    peers: Annotated[
-        list[str], Option("--peer", help="llama.cpp: its F32, Q8_0 and Q4_0 of the same weights, too.")
-    ] = field(default_factory=list)
+    peers: Peers = field(default_factory=list)
+    peer_envs: PeerEnvs = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,16 +13,17 @@ from typing import Any
 
 from benchmarks.engine import roofline
 from benchmarks.engine.bandwidth import measure_bandwidth
-from benchmarks.engine.driver import LOAD_S, Driver, Run, make_prompts, rank_options, start_driver
+from benchmarks.engine.driver import Driver, Run, make_prompts, rank_options, start_driver
 from benchmarks.engine.engine_http import HttpDriver, http_driver
-from benchmarks.engine.engine_row import mean_step_s, peer_row, rates, step_figures
+from benchmarks.engine.engine_quality import add_quality, quality_steps
+from benchmarks.engine.engine_row import mean_step_s, peer_rows, rates, step_figures
 from benchmarks.engine.http_row import StreamRun, http_figures
 from benchmarks.engine.independent import measure_independent
-from benchmarks.lib.child import ChildObject
-from benchmarks.lib.measuring import BenchError, Progress
+from benchmarks.lib.measuring import Progress
 from benchmarks.lib.stack import StackStarter
-from benchmarks.peers import start_peer
 from benchmarks.peers.base import Timing
+from benchmarks.peers.contest import PeerProcesses, PeerType, peer_types
+from benchmarks.peers.start import PeerSizes
 from benchmarks.plans import EnginePlan, model_name, precision_of
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.read_config import read_config
@@ -30,6 +31,7 @@ from services.worker.rank_protocol.plan import EngineInfo
 from services.worker.rank_protocol.run_config import Quantize
 
 _RUN_S = 900.0
+_PAUSE_S = 0.3  # between turns: threads of the engine before may still spin
 
 
 async def measure(plan: EnginePlan, start_stack: StackStarter, progress: Progress) -> dict[str, Any]:
@@ -48,8 +50,16 @@ async def measure(plan: EnginePlan, start_stack: StackStarter, progress: Progres
             if plan.independent and world > 1:
                 independent.append(await measure_independent(plan, config, quantize, world, progress))
     first = bench.engines[0]
+    if plan.quality:
+        add_quality(plan, bench.rows, progress)
     report = {"rows": bench.rows, "load_s": first["load_s"], "peak_rss_mb": first["peak_rss_mb"]}
     return {**report, "engines": bench.engines, **({"independent": independent} if independent else {})}
+
+
+def num_steps(plan: EnginePlan) -> int:
+    """Return how often `measure` reports progress, at most."""
+    types = sum(len(peer_types(plan.peers, (precision_of(quantize),))) for quantize in plan.quantize)
+    return plan.num_steps(types) + (quality_steps(plan, types) if plan.quality else 0)
 
 
 @dataclass(slots=True)
@@ -59,14 +69,14 @@ class _Contenders:
     Attributes:
         own: Our engine.
         http: The same through a stack; None if the plan asks for none.
-        peers: Processes of the peers that run.
-        refusals: Why other peers do not run, by name.
+        types: Of the peers.
+        peers: Those of them that run.
     """
 
     own: Driver
     http: HttpDriver | None
-    peers: dict[str, ChildObject]
-    refusals: dict[str, str]
+    types: list[PeerType]
+    peers: PeerProcesses
 
 
 class _EngineBench:
@@ -84,24 +94,20 @@ class _EngineBench:
 
     async def measure_precision(self, quantize: Quantize) -> None:
         """Measure all rows of one precision; the peers are loaded once for them."""
-        plan, precision = self._plan, precision_of(quantize)
-        peers: dict[str, ChildObject] = {}
-        refusals: dict[str, str] = {}
-        async with AsyncExitStack() as stack:
-            for name in dict.fromkeys(plan.peers):
-                self._progress(f"{name}: loading, {precision}")
-                child = start_peer(name, plan.model, precision, max(plan.batches), plan.prompt + plan.tokens)
-                stack.callback(child.close)
-                try:
-                    await asyncio.to_thread(child.receive, LOAD_S)
-                    peers[name] = child
-                except BenchError as error:
-                    refusals[name] = str(error)
+        plan = self._plan
+        types = peer_types(plan.peers, (precision_of(quantize),))
+        sizes = PeerSizes(
+            max_sequences=max(plan.batches),
+            max_length=plan.prompt + plan.tokens,
+            threads=max(world * plan.threads_of(world) for world in plan.tp),
+        )
+        with PeerProcesses(plan.model, plan.peer_envs) as peers:
+            await peers.start(types, sizes, self._progress)
             for world in plan.tp:
-                await self._measure_engine(quantize, world, peers, refusals)
+                await self._measure_engine(quantize, world, types, peers)
 
     async def _measure_engine(
-        self, quantize: Quantize, world: int, peers: dict[str, ChildObject], refusals: dict[str, str]
+        self, quantize: Quantize, world: int, types: list[PeerType], peers: PeerProcesses
     ) -> None:
         """Start the engine once, and measure a row for each batch size."""
         plan, precision = self._plan, precision_of(quantize)
@@ -119,7 +125,7 @@ class _EngineBench:
             if plan.http:
                 self._progress(f"{what}: starting a stack")
                 http = stack.enter_context(http_driver(options, self._start_stack))
-            contenders = _Contenders(own, http, peers, refusals)
+            contenders = _Contenders(own, http, types, peers)
             names = {"model": model_name(plan.model), "precision": precision, "tp": world, "threads": threads}
             rows = []
             for batch in plan.batches:
@@ -147,24 +153,26 @@ class _EngineBench:
         plan = self._plan
         runs: list[Run] = []
         streamed: list[StreamRun] = []
-        timings: dict[str, list[Timing]] = {name: [] for name in contenders.peers}
+        running = contenders.peers.running
+        timings: dict[str, list[Timing]] = {name: [] for name in running}
         for repeat in range(plan.repeats + 1):
             phase = f"{what}, batch {batch}: {f'repeat {repeat}' if repeat else 'warm-up'}"
             prompts = make_prompts(batch, plan.prompt, self._config.vocab_size, repeat)
             self._progress(phase)
+            await asyncio.sleep(_PAUSE_S if running else 0)
             runs.append(await contenders.own.run_batch(prompts, plan.tokens))
             if contenders.http is not None:
                 self._progress(f"{phase}, through HTTP")
                 streamed.append(await contenders.http.run_batch(prompts, plan.tokens))
-            for name, child in contenders.peers.items():
+            for name, child in running.items():
                 self._progress(f"{phase}, {name}")
+                await asyncio.sleep(_PAUSE_S)
                 child.send("run_batch", prompts, plan.tokens, threads)
                 timings[name].append(await asyncio.to_thread(child.receive, _RUN_S))
         row: dict[str, Any] = {"batch": batch, "prompt": plan.prompt, "tokens": plan.tokens}
         row |= {**rates(runs[1:], plan.prompt), **step_figures(runs[1:])}
-        row["peers"] = {name: peer_row(row, timed[1:]) for name, timed in timings.items()}
-        for name, refusal in contenders.refusals.items():
-            row["peers"][name] = {"prefill_tokens_per_s": None, "decode_tokens_per_s": None, "note": refusal}
+        measured = {name: timed[1:] for name, timed in timings.items()}
+        row["peers"] = peer_rows(row, contenders.types, measured, contenders.peers.refusals)
         if streamed:
             row["http"] = http_figures(streamed[1:], row["decode_tokens_per_s"])
         return row, mean_step_s(runs[1:])

@@ -3,13 +3,14 @@
 Rates are medians over the repeats, the split of a step is the mean over all their steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from benchmarks.engine.driver import Run
 from benchmarks.lib.measuring import milliseconds, percentile
 from benchmarks.peers.base import Timing
+from benchmarks.peers.contest import PeerType
 
 
 def rates(runs: Sequence[Run], prompt: int) -> dict[str, float]:
@@ -21,19 +22,49 @@ def rates(runs: Sequence[Run], prompt: int) -> dict[str, float]:
     }
 
 
-def peer_row(row: dict[str, Any], timings: Sequence[Timing]) -> dict[str, float]:
-    """Return a peer's rates, and how many times as fast the engine of `row` is.
+def peer_rows(
+    row: dict[str, Any],
+    types: Sequence[PeerType],
+    timings: Mapping[str, Sequence[Timing]],
+    refusals: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return what each peer has beside the engine of `row`.
 
-    All of a peer's sequences get their first token at once.
+    Args:
+        row: Our rates.
+        types: The peers' types, measured or refused.
+        timings: Runs of a type, by its name.
+        refusals: Why a type did not run, by its name.
+
+    Returns:
+        By the peer's name: its best rates with the type of each (`prefill_type`, `decode_type`), how many
+        times as fast we are, and the rates of every type (`types`). A `note` says why some did not run.
     """
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(one.peer.name for one in types):
+        own = [one for one in types if one.peer.name == name]
+        measured = {one.kind: peer_rates(row, timings[one.name]) for one in own if one.name in timings}
+        notes = list(dict.fromkeys(refusals[one.name] for one in own if one.name in refusals))
+        best: dict[str, Any] = {}
+        for rate in ("prefill", "decode"):
+            key = f"{rate}_tokens_per_s"
+            kind = max(measured, key=lambda kind: measured[kind][key], default=None)
+            fastest = None if kind is None else measured[kind][key]
+            best |= {key: fastest, f"{rate}_type": kind}
+            if fastest is not None:
+                best[f"{rate}_speedup"] = round(row[key] / fastest, 2)
+        found[name] = best | {"types": measured} | ({"note": "; ".join(notes)} if notes else {})
+    return found
+
+
+def peer_rates(row: dict[str, Any], timings: Sequence[Timing]) -> dict[str, float]:
+    """Return a peer's rates, as `rates` has ours; all its sequences get their first token at once."""
     batch, later = len(timings[0].tokens), len(timings[0].tokens[0]) - 1
-    prefill = round(median(batch * row["prompt"] / timing.prefill_s for timing in timings), 1)
-    decode = round(median(batch * later / timing.decode_s for timing in timings), 1)
     return {
-        "prefill_tokens_per_s": prefill,
-        "decode_tokens_per_s": decode,
-        "prefill_speedup": round(row["prefill_tokens_per_s"] / prefill, 2),
-        "decode_speedup": round(row["decode_tokens_per_s"] / decode, 2),
+        "prefill_tokens_per_s": round(
+            median(batch * row["prompt"] / timing.prefill_s for timing in timings), 1
+        ),
+        "decode_tokens_per_s": round(median(batch * later / timing.decode_s for timing in timings), 1),
     }
 
 

@@ -14,12 +14,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
-
-import uvloop
+from pathlib import Path
+from typing import Any, Self
 
 from benchmarks.lib.measuring import BenchError
 from shared.host.own_python import module_command, module_environment
@@ -36,6 +36,7 @@ class ChildObject:
         arguments: Its keyword arguments; they are pickled.
         environment: Variables beside those of this process.
         inherit: File descriptors that the child gets, by the same numbers.
+        python: The interpreter that runs it; None: this one. Another one needs only what the object imports.
     """
 
     def __init__(
@@ -44,12 +45,17 @@ class ChildObject:
         arguments: Mapping[str, Any],
         environment: Mapping[str, str] | None = None,
         inherit: Sequence[int] = (),
+        python: Path | None = None,
     ) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._connection = Connection(ours.detach())
             self._process = subprocess.Popen(
-                [*module_command("benchmarks.lib.child"), str(theirs.fileno()), str(os.getpid())],
+                [
+                    *module_command("benchmarks.lib.child", python),
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout of the command is for its report
                 pass_fds=(theirs.fileno(), *inherit),
@@ -116,19 +122,40 @@ def _serve(connection: Connection) -> None:
         nonlocal made
         made = getattr(importlib.import_module(module), name)(**arguments)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-        if not _answer(connection, make, loop):
+    with _Coroutines() as coroutines:
+        if not _answer(connection, make, coroutines):
             return
         while True:
             method, values = connection.recv()
-            _answer(connection, partial(getattr(made, method), *values), loop)
+            _answer(connection, partial(getattr(made, method), *values), coroutines)
 
 
-def _answer(connection: Connection, work: Callable[[], Any], loop: asyncio.Runner) -> bool:
+class _Coroutines:
+    """Runs coroutines on one loop, which is made for the first one: a peer's Python may have no uvloop."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._loop: asyncio.Runner | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if self._loop is None:
+            import uvloop  # noqa: PLC0415
+
+            self._loop = self._stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+        return self._loop.run(work)
+
+
+def _answer(connection: Connection, work: Callable[[], Any], coroutines: _Coroutines) -> bool:
     try:
         value = work()
         if asyncio.iscoroutine(value):
-            value = loop.run(value)
+            value = coroutines.run(value)
     except Exception as error:
         known = type(error).__module__.startswith(("benchmarks.", "services."))
         connection.send((str(error) if known else f"{type(error).__name__}: {error}", None))

@@ -3,9 +3,12 @@
 A peer runs in a process of its own (`start_peer`), so that its threads and memory are its own.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from benchmarks.lib.measuring import BenchError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +26,58 @@ class Timing:
     tokens: list[list[int]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLoad:
+    """What a peer loads, and what for; its class is made with this alone.
+
+    Attributes:
+        model: Path of the model in the form that the peer loads.
+        kind: Its type of weights.
+        max_sequences: Largest batch.
+        max_length: Longest prompt with its answer, in tokens.
+        threads: That it computes on.
+        logits: Whether it is asked for the logits of every place, not for its speed.
+    """
+
+    model: str
+    kind: str
+    max_sequences: int
+    max_length: int
+    threads: int
+    logits: bool = False
+
+
 class Peer(Protocol):
-    """A loaded model. It decodes greedily past every end of sequence, and keeps nothing between runs."""
+    """A loaded model. It decodes greedily past every end of sequence, and keeps nothing between runs.
+
+    Its class is made with a `PeerLoad`, and refuses what it has not with `BenchError`.
+    """
 
     def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
         """Generate `num_tokens` for each prompt, all in one batch; the prompts have one length."""
         ...
+
+
+def whole_runs(
+    generate: Callable[[Sequence[Sequence[int]], int], list[list[int]]],
+    prompts: Sequence[Sequence[int]],
+    num_tokens: int,
+) -> Timing:
+    """Time a peer that gives only whole answers: a run of one token is the prefill, a whole one has both.
+
+    Args:
+        generate: Takes prompts and the number of tokens to generate, and returns the tokens.
+        prompts: Token ids.
+        num_tokens: Of each answer.
+
+    Raises:
+        BenchError: The whole answers took no longer than their first tokens.
+    """
+    began = time.perf_counter()
+    generate(prompts, 1)
+    middle = time.perf_counter()
+    tokens = generate(prompts, num_tokens)
+    prefill_s, whole_s = middle - began, time.perf_counter() - middle
+    if whole_s <= prefill_s:
+        raise BenchError(f"{num_tokens} tokens took no longer than one; ask for more --tokens")
+    return Timing(prefill_s, whole_s - prefill_s, tokens)

@@ -6,25 +6,22 @@ One forward pass for the prompts, then one for each token of all sequences, with
 import time
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from benchmarks.lib.measuring import BenchError
-from benchmarks.peers.base import Timing
+from benchmarks.peers.base import PeerLoad, Timing
 
 
 class Transformers:
     """See `Peer`.
 
     Args:
-        model: Directory in Hugging Face format.
-        precision: fp32, fp16 or bf16.
+        load: A directory in Hugging Face format; its type is float32, float16 or bfloat16.
     """
 
-    def __init__(self, model: Path, precision: str) -> None:
-        types = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-        if precision not in types:
-            raise BenchError(f"not available: transformers has no {precision} on a CPU without more packages")
+    def __init__(self, load: PeerLoad) -> None:
+        if load.kind not in ("float32", "float16", "bfloat16"):
+            raise BenchError(f"not available: transformers has no {load.kind} on a CPU without more packages")
         try:
             library: Any = import_module("transformers")  # of the optional extra `peers`
         except ImportError:
@@ -36,7 +33,7 @@ class Transformers:
         library.utils.logging.disable_progress_bar()
         self._torch = torch
         self._model: Any = library.AutoModelForCausalLM.from_pretrained(
-            model, dtype=getattr(torch, types[precision]), local_files_only=True
+            load.model, dtype=getattr(torch, load.kind), local_files_only=True
         ).eval()
 
     def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:

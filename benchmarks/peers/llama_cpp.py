@@ -1,13 +1,10 @@
 """llama.cpp as a peer, through llama-cpp-python's low-level interface.
 
 Batches decode as in a server with continuous batching: a call gives every sequence its next token, greedily.
-The weights are those of a GGUF file, or of a directory that `ryz models convert` makes one of; llama.cpp
-itself brings them into the wanted type.
+llama.cpp itself brings the weights of a GGUF file into the wanted type.
 """
 
 import ctypes
-import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,15 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.lib.measuring import BenchError
-from benchmarks.peers.base import Timing
-from shared.host.own_python import module_command, module_environment
+from benchmarks.peers.base import PeerLoad, Timing
 
+AS_IT_IS = "file"
 FILE_TYPES = {
-    "fp32": "ALL_F32",
-    "fp16": "MOSTLY_F16",
-    "bf16": "MOSTLY_BF16",
-    "int8": "MOSTLY_Q8_0",
-    "int4": "MOSTLY_Q4_0",
+    "F32": "ALL_F32",
+    "F16": "MOSTLY_F16",
+    "BF16": "MOSTLY_BF16",
+    **{
+        kind: f"MOSTLY_{kind}"
+        for kind in (
+            *("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M"),
+            *("Q5_K_S", "Q5_K_M", "Q6_K", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0"),
+        )
+    },
 }
 _UBATCH = 512  # tokens that llama.cpp computes at a time; its default
 Row = tuple[int, int, int, bool]  # token, position, sequence, whether its logits are wanted
@@ -37,13 +39,14 @@ class LlamaCpp:
     """See `Peer`, and `LogitSource` of `ryz bench quality`.
 
     Args:
-        model: Directory in Hugging Face format, or a GGUF file.
-        precision: One of `FILE_TYPES`.
-        max_sequences: Largest batch.
-        max_length: Longest prompt with its answer, in tokens.
+        load: A GGUF file; its type is one of `FILE_TYPES`, or "file": as the file has them. `run_batch` may
+            say another number of threads.
     """
 
-    def __init__(self, model: Path, precision: str, max_sequences: int, max_length: int) -> None:
+    def __init__(self, load: PeerLoad) -> None:
+        if load.kind not in (AS_IT_IS, *FILE_TYPES):
+            known = ", ".join((AS_IT_IS, *FILE_TYPES))
+            raise BenchError(f"not available: llama.cpp's types are {known}, not {load.kind}")
         try:
             llama_cpp: Any = import_module("llama_cpp")  # of the optional extra `peers`
         except ImportError:
@@ -58,16 +61,17 @@ class LlamaCpp:
         with tempfile.TemporaryDirectory(prefix="ryz-peer-") as scratch:
             parameters = llama_cpp.llama_model_default_params()
             parameters.n_gpu_layers = 0
-            path = self._converted(model, precision, Path(scratch))
+            path = self._converted(Path(load.model), load.kind, Path(scratch))
             self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
         if not self._model:
-            raise BenchError(f"llama.cpp did not load the model {model}")
+            raise BenchError(f"llama.cpp did not load the model {load.model}")
         self._vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
-        self._max_length = max_length
+        self._max_length = load.max_length
+        self._threads = load.threads
         self._context: Any = None
         self._made_for = 0
         self._lengths: list[int] = []
-        self._batch = llama_cpp.llama_batch_init(max_sequences * max_length, 0, max_sequences)
+        self._batch = llama_cpp.llama_batch_init(load.max_sequences * load.max_length, 0, load.max_sequences)
 
     def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
         """See `Peer`."""
@@ -85,9 +89,11 @@ class LlamaCpp:
             tokens.append(self._decode(rows).argmax(axis=1).tolist())
         return Timing(prefilled - began, time.perf_counter() - prefilled, np.transpose(tokens).tolist())
 
-    def begin(self, sequences: int) -> None:
+    def begin(self, sequences: int, texts: Sequence[Sequence[int]] | None = None) -> None:
         """See `LogitSource`."""
+        del texts
         self._make_context(sequences)
+        self._api.llama_set_n_threads(self._context, self._threads, self._threads)
         self._lengths = [0] * sequences
 
     def feed(self, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
@@ -101,26 +107,18 @@ class LlamaCpp:
                 rows[-1] = (*rows[-1][:3], True)
         return self._decode(rows)
 
-    def _converted(self, model: Path, precision: str, scratch: Path) -> Path:
-        """Return a file of the model in that precision, made in `scratch`."""
-        source, target = model, scratch / "model.gguf"
-        if model.is_dir():
-            source = scratch / "fp32.gguf"
-            command = [*module_command("cli"), "models", "convert", str(model), str(source), "--type", "F32"]
-            done = subprocess.run(
-                command, env=module_environment(os.environ), capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                raise BenchError(f"not available: {' '.join(done.stderr.split())}")
-            if precision == "fp32":
-                return source
+    def _converted(self, source: Path, kind: str, scratch: Path) -> Path:
+        """Return a file of the model in that type, made in `scratch`."""
+        if kind == AS_IT_IS:
+            return source
+        target = scratch / "model.gguf"
         parameters = self._api.llama_model_quantize_default_params()
-        parameters.ftype = getattr(self._api, f"LLAMA_FTYPE_{FILE_TYPES[precision]}")
+        parameters.ftype = getattr(self._api, f"LLAMA_FTYPE_{FILE_TYPES[kind]}")
         parameters.allow_requantize = True
         if self._api.llama_model_quantize(
             str(source).encode(), str(target).encode(), ctypes.byref(parameters)
         ):
-            raise BenchError(f"not available: llama.cpp does not convert {model} to {precision}")
+            raise BenchError(f"not available: llama.cpp does not convert {source} to {kind}")
         return target
 
     def _make_context(self, num_sequences: int) -> None:

@@ -51,8 +51,9 @@ class OwnLogits:
         self._lengths: list[int] = []
         self._first = 0  # number of the first sequence
 
-    def begin(self, sequences: int) -> None:
+    def begin(self, sequences: int, texts: Sequence[Sequence[int]] | None = None) -> None:
         """See `LogitSource`."""
+        del texts
         old = range(self._first, self._first + len(self._lengths))
         self._first, self._lengths = old.stop, [0] * sequences
         new = [

@@ -11,24 +11,30 @@ from typing import Any, Protocol
 
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import Progress
-from benchmarks.peers import start_peer
+from benchmarks.peers.contest import PeerProcesses, PeerType, peer_types
+from benchmarks.peers.start import PeerSizes
 from benchmarks.plans import QualityPlan, model_name
 from benchmarks.quality.divergence import Distributions, Divergence, Logits
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.scored_texts import chat_prompts, text_windows
+from services.worker.host import usable_cores
 from services.worker.load_model import load_model
 
-PEER_TYPES = {"F32": "fp32", "Q8_0": "int8", "Q4_0": "int4"}
 _AT_ONCE = 20  # sequences side by side; bounds the memory of their KV
 _STEPS = 64  # tokens of each window between reports of progress
-_LOAD_S, _FEED_S = 900.0, 600.0
+_FEED_S = 1800.0
 
 
 class LogitSource(Protocol):
     """A loaded model that continues given sequences, all at once."""
 
-    def begin(self, sequences: int) -> None:
-        """Forget all sequences and begin as many empty ones."""
+    def begin(self, sequences: int, texts: Sequence[Sequence[int]] | None = None) -> None:
+        """Forget all sequences and begin as many empty ones.
+
+        Args:
+            sequences: Their number.
+            texts: All that they will be fed, if it is known: one token of each at a time, all but the last.
+        """
         ...
 
     def feed(self, tokens: Sequence[Sequence[int]]) -> Logits:
@@ -53,11 +59,10 @@ class PeerLogits:
 
     def __init__(self, child: ChildObject) -> None:
         self._child = child
-        child.receive(_LOAD_S)
 
-    def begin(self, sequences: int) -> None:
+    def begin(self, sequences: int, texts: Sequence[Sequence[int]] | None = None) -> None:
         """See `LogitSource`."""
-        self._child.call("begin", sequences, timeout_s=_FEED_S)
+        self._child.call("begin", sequences, texts, timeout_s=_FEED_S)
 
     def feed(self, tokens: Sequence[Sequence[int]]) -> Logits:
         """See `LogitSource`."""
@@ -85,7 +90,7 @@ def measure(plan: QualityPlan, progress: Progress) -> dict[str, Any]:
         "sequences": min(_AT_ONCE, max(len(windows), len(prompts))),
         "length": max([plan.window, *(len(prompt) + plan.answer for prompt in prompts)]),
     }
-    peer_names = [f"{peer} {kind}" for peer in dict.fromkeys(plan.peers) for kind in PEER_TYPES]
+    types = _types(plan)
     with ExitStack() as stack:
         progress("loading fp32")
         fp32 = stack.enter_context(closing(OwnLogits(plan.model, "none", plan.threads, **sizes)))
@@ -94,12 +99,14 @@ def measure(plan: QualityPlan, progress: Progress) -> dict[str, Any]:
             progress(f"loading {quantize}")
             own = OwnLogits(plan.model, quantize, plan.threads, **sizes)
             others[quantize] = stack.enter_context(closing(own))
-        for name in peer_names:
-            progress(f"loading {name}")
-            peer, kind = name.split()
-            child = start_peer(peer, plan.model, PEER_TYPES[kind], sizes["sequences"], sizes["length"])
-            stack.callback(child.close)
-            others[name] = PeerLogits(child)
+        peer_sizes = PeerSizes(
+            max_sequences=sizes["sequences"], max_length=sizes["length"],
+            threads=plan.threads or usable_cores(), logits=True,
+        )  # fmt: skip
+        processes = stack.enter_context(PeerProcesses(plan.model, plan.peer_envs))
+        for one in types:
+            progress(f"loading {one.name}")
+            others[one.name] = PeerLogits(processes.load(one, peer_sizes))
         text = score_text(fp32, others, windows, progress)
         chats = score_chats(fp32, others, prompts, (plan.answer, model.eos_ids), progress)
         kernels = {name: own.name for name, own in others.items() if isinstance(own, OwnLogits)}
@@ -107,9 +114,8 @@ def measure(plan: QualityPlan, progress: Progress) -> dict[str, Any]:
     for name in others if prompts else ():
         figures[name]["chats"] = chats[name].figures()
     peers: dict[str, dict[str, Any]] = {}
-    for name in peer_names:
-        peer, kind = name.split()
-        peers.setdefault(peer, {})[kind] = figures[name]
+    for one in types:
+        peers.setdefault(one.peer.name, {})[one.kind] = figures[one.name]
     named = {"model": model_name(plan.model)}
     rows = [
         named | {"precision": "fp32" if quantize == "none" else quantize, "kernels": kernels[quantize]}
@@ -119,10 +125,14 @@ def measure(plan: QualityPlan, progress: Progress) -> dict[str, Any]:
     return {"rows": rows, "window": plan.window, "chats": len(prompts)}
 
 
+def _types(plan: QualityPlan) -> list[PeerType]:
+    return peer_types(plan.peers, ("fp32", "int8", "codes"))
+
+
 def num_steps(plan: QualityPlan) -> int:
     """Return how often `measure` reports progress, at most."""
     windows = -(-plan.tokens // plan.window)
-    loads = 1 + len(plan.quantize) + len(set(plan.peers)) * len(PEER_TYPES)
+    loads = 1 + len(plan.quantize) + len(_types(plan))
     return loads + -(-windows // _AT_ONCE) * -(-(plan.window - 1) // _STEPS) + -(-plan.chats // _AT_ONCE)
 
 
@@ -132,7 +142,7 @@ def score_text(
     """Compare the distributions after every token of windows of equal length but the last."""
     scores = {name: Divergence() for name in others}
     for first, batch in _batches(windows):
-        _begin(fp32, others, len(batch))
+        _begin(fp32, others, len(batch), batch)
         for place in range(len(batch[0]) - 1):
             if place % _STEPS == 0:
                 progress(
@@ -178,9 +188,14 @@ def _batches(sequences: list[list[int]]) -> Iterator[tuple[int, list[list[int]]]
         yield first, sequences[first : first + _AT_ONCE]
 
 
-def _begin(fp32: LogitSource, others: Mapping[str, LogitSource], sequences: int) -> None:
+def _begin(
+    fp32: LogitSource,
+    others: Mapping[str, LogitSource],
+    sequences: int,
+    texts: Sequence[Sequence[int]] | None = None,
+) -> None:
     for source in (fp32, *others.values()):
-        source.begin(sequences)
+        source.begin(sequences, texts)
 
 
 def _compare(

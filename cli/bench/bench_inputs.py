@@ -62,16 +62,17 @@ def require_context(config: "ModelConfig", asked: str, tokens: int) -> None:
         )
 
 
-def require_peers(peers: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse peers that are not known or not installed."""
-    from benchmarks.peers import missing_packages  # noqa: PLC0415
+def require_peers(peers: Iterable[str], environments: Path | None, *, logits: bool = False) -> None:
+    """Refuse peers that are not known or not installed, and with `logits` those that give none."""
+    from benchmarks.lib.measuring import BenchError  # noqa: PLC0415
+    from benchmarks.peers.known import PEERS, read_peer, require_installed  # noqa: PLC0415
 
-    for name in peers:
-        if name not in known:
-            fail(f"--peer is one of {', '.join(known)}, got {name!r}.", exit_code=2)
-        if missing := missing_packages(name):
-            fail(
-                f"--peer {name} needs {' and '.join(missing)}, not installed here: "
-                "`pip install 'ryzanstein[peers]'` brings them.",
-                exit_code=2,
-            )
+    for text in peers:
+        try:
+            peer, _ = read_peer(text)
+            if logits and not peer.logits:
+                able = ", ".join(one.name for one in PEERS.values() if one.logits)
+                fail(f"--peer {peer.name} tells no logits of every place: choose of {able}.", exit_code=2)
+            require_installed(peer, environments)
+        except BenchError as error:
+            fail(f"{error}.", exit_code=2)

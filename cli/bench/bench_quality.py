@@ -1,6 +1,6 @@
 """`ryz bench quality`: options, checks and table of the comparison of precisions with fp32."""
 
-from benchmarks.plans import QUALITY_PEERS, QualityPlan
+from benchmarks.plans import QualityPlan
 from cli.bench.bench_inputs import require_context, require_model, require_peers, with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
 from cli.command_options import with_options
@@ -15,7 +15,7 @@ def quality(plan: QualityPlan, *, as_json: AsJson = False) -> None:
     from benchmarks.quality.quality import measure, num_steps  # noqa: PLC0415 (keeps `--help` quick)
 
     plan = with_model(plan)
-    require_peers(plan.peers, QUALITY_PEERS)
+    require_peers(plan.peers, plan.peer_envs, logits=True)
     require_context(require_model(plan.model), f"windows of --window {plan.window}", plan.window)
     with reporting(_show, as_json=as_json) as report, counting_bar(num_steps(plan)) as progress:
         report.update(measure(plan, progress))

@@ -13,9 +13,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 _INSTALLED = ("site-packages", "dist-packages")
 
 
-def module_command(module: str) -> list[str]:
-    """Returns the command that runs one of our modules with this interpreter, in `module_environment`."""
-    return [sys.executable, "-P", "-m", module]
+def module_command(module: str, python: Path | None = None) -> list[str]:
+    """Returns the command that runs one of our modules in `module_environment`, with this Python if None."""
+    return [str(python or sys.executable), "-P", "-m", module]
 
 
 def module_environment(environ: Mapping[str, str], root: Path = _ROOT) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from benchmarks.plans import PEER_PACKAGES, EnginePlan
+from benchmarks.plans import EnginePlan
 from cli.bench.bench_inputs import require_context, require_model, require_peers, with_model
 from cli.bench.bench_report import AsJson, counting_bar, reporting, warn
 from cli.bench.engine.bench_engine_view import show
@@ -16,17 +16,22 @@ def engine(plan: EnginePlan, *, as_json: AsJson = False) -> None:
     """Tokens a second of the whole engine (scheduler and ranks), and where a step's time goes.
 
     Greedy, past every end of sequence, with random prompts, so nothing comes from the prefix cache. Decoding
-    is counted while all sequences of the batch decode. Peers compute the same weights on as many threads.
+    is counted while all sequences of the batch decode. Peers compute the same weights on as many threads,
+    each in its own process and Python environment; the best of its types counts.
+
+    Examples:
+        ryz bench engine --model smollm2-135m --peer llama.cpp --peer vllm --peer-envs ./peers
+        ryz bench engine --model smollm2-135m --peer llama.cpp:Q4_0,Q4_K_M --quality 2048
     """
-    from benchmarks.engine.engine import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
+    from benchmarks.engine.engine import measure, num_steps  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
     plan = with_model(plan)
-    require_peers(plan.peers, tuple(PEER_PACKAGES))
+    require_peers(plan.peers, plan.peer_envs)
     config = require_model(plan.model, plan.tp)
     require_context(config, f"--prompt {plan.prompt} and --tokens {plan.tokens}", plan.prompt + plan.tokens)
     with (
         reporting(show, as_json=as_json) as report,
-        counting_bar(plan.num_steps()) as progress,
+        counting_bar(num_steps(plan)) as progress,
     ):
         report.update(asyncio.run(measure(plan, own_stack, progress)))
     for text in remarks(report["rows"]):

@@ -1,5 +1,6 @@
 """Shows the report of `ryz bench engine` to a person: tables of rates, of a step's parts and of the peers."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -17,6 +18,10 @@ _HTTP = {
     "decode tok/s": "{decode_tokens_per_s:,.0f}", "of the engine's": "{share_of_engine:.0%}",
     "TTFT ms": "{ttft_p50_ms:.2f}", "ITL ms": "{itl_p50_ms:.2f}", "p99": "{itl_p99_ms:.2f}",
 }  # fmt: skip
+_QUALITY = {
+    "": "{who}", "perplexity": "{perplexity_change:+.2%}", "KL": "{kl:.5f}", "top-1": "{top1:.1%}",
+    "places": "{places:,}",
+}  # fmt: skip
 
 
 def show(report: Report) -> None:
@@ -26,6 +31,7 @@ def show(report: Report) -> None:
     parts = {name: f"{{parts[{name}]:.3f}}" for name in rows[0]["parts"]}
     print_table("a decode step, ms on rank 0", rows, _KEY | parts, **_NARROW)
     peers = [row | _peer_cells(peer) | {"peer": name} for row in rows for name, peer in row["peers"].items()]
+    judged = [row | {"who": who} | found for row in rows for who, found in _qualities(row)]
     columns = {"peer": "{peer}", **_KEY}
     columns |= {
         "prefill tok/s": "{prefill}",
@@ -34,6 +40,8 @@ def show(report: Report) -> None:
         "we ": "{decode_x}",
     }
     print_table("in turns with ours", peers, columns, **_NARROW)
+    once = list({one["who"]: one for one in judged}.values())
+    print_table("the same weights against fp32", once, _QUALITY, **_NARROW)
     http = [row | row["http"] for row in rows if "http" in row]
     print_table("through HTTP, a stream for each sequence", http, _KEY | _HTTP, **_NARROW)
     if http:
@@ -63,8 +71,23 @@ def show(report: Report) -> None:
 
 
 def _peer_cells(peer: dict[str, Any]) -> dict[str, str]:
-    """Return a peer's rates and how many times as fast we are; dashes for a peer that did not run."""
-    if "note" in peer:
-        return {"prefill": "-", "prefill_x": "", "decode": "-", "decode_x": ""}
-    cells = {kind: f"{peer[f'{kind}_tokens_per_s']:,.0f}" for kind in ("prefill", "decode")}
-    return cells | {f"{kind}_x": f"x{peer[f'{kind}_speedup']:.2f}" for kind in cells}
+    """Return a peer's rates with their types, and our multiples of them; dashes for one that did not run."""
+    cells: dict[str, str] = {}
+    for rate in ("prefill", "decode"):
+        value = peer[f"{rate}_tokens_per_s"]
+        if value is None:
+            cells |= {rate: "-", f"{rate}_x": ""}
+        else:
+            cells[rate] = f"{value:,.0f} {peer.get(f'{rate}_type', '')}".rstrip()
+            cells[f"{rate}_x"] = f"x{peer[f'{rate}_speedup']:.2f}"
+    return cells
+
+
+def _qualities(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield who has which quality: ours, then each type of a peer."""
+    if "quality" in row:
+        yield row["precision"], row["quality"]
+    for name, peer in row["peers"].items():
+        for kind, figures in peer.get("types", {}).items():
+            if "quality" in figures:
+                yield f"{name} {kind}", figures["quality"]

@@ -12,6 +12,8 @@ async def known_bandwidth(processes: int, threads: int) -> float:
     return 1e9 * processes * threads
 
 
+QUALITY = {"perplexity_change": 0.25, "kl": 0.125, "top1": 0.75, "places": 1020}
+
 REPORT: dict[str, Any] = {
     "rows": [
         {
@@ -22,7 +24,8 @@ REPORT: dict[str, Any] = {
             "peers": {
                 "llama.cpp": {
                     "prefill_tokens_per_s": 1000.0, "decode_tokens_per_s": 500.0, "prefill_speedup": 2.0,
-                    "decode_speedup": 3.0,
+                    "decode_speedup": 3.0, "prefill_type": "Q8_0", "decode_type": "Q4_0",
+                    "types": {"Q4_0": {"quality": QUALITY}},
                 },
                 "transformers": {
                     "prefill_tokens_per_s": None, "decode_tokens_per_s": None, "note": "not available: int8",

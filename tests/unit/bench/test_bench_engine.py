@@ -19,12 +19,13 @@ from benchmarks.engine import engine as bench
 from benchmarks.engine import roofline
 from benchmarks.engine.bandwidth import measure_bandwidth
 from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, rank_options
-from benchmarks.engine.engine_row import mean_step_s, peer_row, rates, step_figures
+from benchmarks.engine.engine_row import mean_step_s, peer_rows, rates, step_figures
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from benchmarks.peers.base import Timing
+from benchmarks.peers.contest import peer_types
 from benchmarks.plans import EnginePlan, model_name
 from cli.bench.bench_commands import app
 from cli.bench.bench_inputs import with_model
@@ -107,10 +108,23 @@ def test_rates_are_medians() -> None:
     assert mean_step_s(runs) == 0.1
     timings = [Timing(prefill_s=0.5, decode_s=2.0, tokens=[[0] * 11] * 2)]
     row = {"prompt": 100, "prefill_tokens_per_s": 200.0, "decode_tokens_per_s": 20.0}
-    assert peer_row(row, timings) == {
-        "prefill_tokens_per_s": 400.0, "decode_tokens_per_s": 10.0,
-        "prefill_speedup": 0.5, "decode_speedup": 2.0,
+    slower = [Timing(prefill_s=0.25, decode_s=4.0, tokens=[[0] * 11] * 2)]
+    types = peer_types(["llama.cpp:Q4_0,Q8_0,Q9", "vllm:int3"], ["int8"])
+    measured = {"llama.cpp Q4_0": timings, "llama.cpp Q8_0": slower}
+    refusals = {"llama.cpp Q9": "no Q9", "vllm int3": "no int3"}
+    found = peer_rows(row, types, measured, refusals)
+    # each rate is that of the type that has the best one
+    assert found["llama.cpp"] == {
+        "prefill_tokens_per_s": 800.0, "prefill_type": "Q8_0", "prefill_speedup": 0.25,
+        "decode_tokens_per_s": 10.0, "decode_type": "Q4_0", "decode_speedup": 2.0,
+        "types": {
+            "Q4_0": {"prefill_tokens_per_s": 400.0, "decode_tokens_per_s": 10.0},
+            "Q8_0": {"prefill_tokens_per_s": 800.0, "decode_tokens_per_s": 5.0},
+        },
+        "note": "no Q9",
     }  # fmt: skip
+    assert found["vllm"]["decode_tokens_per_s"] is None
+    assert (found["vllm"]["note"], found["vllm"]["types"]) == ("no int3", {})
 
 
 def test_a_step_is_split_into_parts_that_sum_to_it() -> None:
@@ -153,29 +167,39 @@ async def test_the_bandwidth_is_read_by_as_many_processes(monkeypatch: pytest.Mo
 
 
 async def test_rows_with_real_ranks_and_peers(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    peers = {"good": {}, "unfit": {"refuse": "not available: it has no fp32"}}
+    fakes: dict[str, dict[str, Any]] = {
+        "Q4_0": {},
+        "Q8_0": {"token_s": 0.002},
+        "float32": {"refuse": "not available: it has no fp32"},
+    }
     monkeypatch.setattr(bench, "measure_bandwidth", known_bandwidth)
     monkeypatch.setattr(
-        bench, "start_peer", lambda name, *_: ChildObject("tests.kits.bench.child_calls:Helper", peers[name])
+        "benchmarks.peers.contest.start_peer",
+        lambda peer, kind, *_: ChildObject("tests.kits.bench.child_calls:Helper", fakes[kind]),
     )
+    monkeypatch.setattr(bench, "_PAUSE_S", 0)
     seen: list[str] = []
     plan = EnginePlan(
         model=tiny, tp=[1, 2], threads=1, batches=[1, 2], prompt=20, tokens=8, repeats=1, kernels="plain",
-        peers=["good", "unfit"], independent=True,
+        peers=["llama.cpp:Q8_0,Q4_0", "transformers"], independent=True, quality=64,
     )  # fmt: skip
     report = await bench.measure(plan, own_stack, seen.append)
     # the peer that cannot run is not measured
-    assert len(seen) == plan.num_steps() - 2 * 2 * len(plan.batches)
+    assert len(seen) == bench.num_steps(plan) - 2 * 2 * len(plan.batches) - 1
     assert [(row["tp"], row["batch"]) for row in report["rows"]] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     for row in report["rows"]:
         assert set(row) > ROW
         assert row["precision"] == "fp32"
         assert row["decode_tokens_per_s"] > 0 < row["bandwidth_share"]
         assert row["bandwidth_gb_per_s"] == row["tp"]
-        good = row["peers"]["good"]
+        good = row["peers"]["llama.cpp"]
         assert good["decode_tokens_per_s"] == pytest.approx(1000 * row["batch"])
         assert good["decode_speedup"] == round(row["decode_tokens_per_s"] / good["decode_tokens_per_s"], 2)
-        assert row["peers"]["unfit"]["note"] == "not available: it has no fp32"
+        assert good["decode_type"] == "Q4_0"
+        assert good["types"]["Q8_0"]["decode_tokens_per_s"] == pytest.approx(500 * row["batch"])
+        assert (row["quality"]["kl"], row["quality"]["places"]) == (0, 255)
+        assert good["types"]["Q8_0"]["quality"]["top1"] < 0.5
+        assert row["peers"]["transformers"]["note"] == "not available: it has no fp32"
     assert report["rows"][0]["collectives_share"] == 0 < report["rows"][3]["collectives_share"]
     assert [len(one["peak_rss_mb"]) for one in report["engines"]] == [1, 2]
     assert report["load_s"] == report["engines"][0]["load_s"] > 0
@@ -200,7 +224,7 @@ async def test_a_failed_engine_is_a_failed_measurement(tiny: Path, tmp_path: Pat
         (["--batches", "0"], "--batches takes numbers from 1"),
         (["--tp", "two"], "--tp takes numbers from 1"),
         (["--tp", "3"], "tensor_parallel=3"),
-        (["--peer", "vllm"], "--peer is one of transformers, llama.cpp"),
+        (["--peer", "ollama"], "--peer is one of transformers, llama.cpp, vllm, openvino, got 'ollama'"),
         (["--prompt", "500", "--tokens", "48"], "more than the model's context of 512"),
         (["--model", "/nowhere"], "/nowhere"),
     ],
@@ -221,10 +245,14 @@ def test_a_model_may_have_a_name(tiny: Path) -> None:
 
 
 def test_a_peer_that_is_not_installed_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.peers.find_spec", lambda name: None if name == "gguf" else object())
-    result = CliRunner().invoke(app, ["engine", "--model", str(tiny), "--peer", "llama.cpp"])
-    assert isinstance(result.exception, CommandError)
-    assert "--peer llama.cpp needs gguf, not installed here" in str(result.exception)
+    monkeypatch.setattr("benchmarks.peers.known.missing_packages", lambda *_: ["openvino"])
+    for command in ("engine", "quality"):
+        result = CliRunner().invoke(app, [command, "--model", str(tiny), "--peer", "openvino"])
+        assert isinstance(result.exception, CommandError)
+        assert "--peer openvino needs openvino, not installed for" in str(result.exception)
+        assert "DIR/openvino/bin/pip install openvino-genai" in str(result.exception)
+    result = CliRunner().invoke(app, ["quality", "--model", str(tiny), "--peer", "transformers"])
+    assert "choose of llama.cpp, vllm, openvino" in str(result.exception)
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -247,7 +275,7 @@ def test_the_command_shows_tables_or_one_object(
         assert printed["rows"] == REPORT["rows"]
         assert {"machine", "commit", "load_s", "peak_rss_mb"} < set(printed)
     else:
-        for text in ("1,500", "x3.00", "95% of independent ranks", "100, 99 MiB per rank", "30.0 GB/s"):
+        for text in ("1,500", "x3.00", "95% of independent ranks", "500 Q4_0", "llama.cpp Q4_0", "0.12500"):
             assert text in result.stdout
     assert "transformers: not available: int8" in result.stderr
 

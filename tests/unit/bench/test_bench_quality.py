@@ -7,6 +7,7 @@ trained models have some.
 import json
 import math
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import ModelShape
-from benchmarks.peers import missing_packages
+from benchmarks.peers.known import PEERS, missing_packages
 from benchmarks.plans import QualityPlan
 from benchmarks.quality.divergence import Distributions, Divergence, Logits
 from benchmarks.quality.own_logits import OwnLogits
@@ -135,7 +136,7 @@ class Doubled:
         self._last = self._given(tokens).copy()
         return self._last
 
-    def begin(self, sequences: int) -> None:
+    def begin(self, sequences: int, texts: Sequence[Sequence[int]] | None = None) -> None:
         """The source begins anew itself."""
 
     def feed(self, tokens: Sequence[Sequence[int]]) -> Logits:
@@ -159,7 +160,8 @@ def test_answers_are_those_of_fp32_and_end_at_its_end(model: Path, fp32: OwnLogi
 
 
 @pytest.mark.skipif(
-    bool(missing_packages("llama.cpp")), reason="llama-cpp-python or gguf is not installed (extra `peers`)"
+    bool(missing_packages(PEERS["llama.cpp"], Path(sys.executable))),
+    reason="llama-cpp-python is not installed (extra `peers`)",
 )
 def test_peers_compute_the_same_tokens(model: Path) -> None:
     plan = QualityPlan(
