@@ -13,14 +13,14 @@ from typer import Option
 
 from benchmarks.lib.options import Numbers, Word, Words
 from services.router.domain.policies import PolicyName
-from services.worker.rank_protocol.run_config import Kernels, KVDtype, Quantize
+from services.worker.rank_protocol.run_config import Kernels, KVDtype, Precision
 
 Model = Annotated[Path, Option(help="Directory, .gguf file or name of the model.")]
 ModelOrDemo = Annotated[Path | None, Option(help="Path or name of the model; left out: the demo.")]
 Precisions = Annotated[
-    Sequence[Quantize],
-    Option(help="none or int8; both with a comma between them."),
-    Words(get_args(Quantize)),
+    Sequence[Precision],
+    Option(help="fp32, bf16, int8 or codes; several with commas between them."),
+    Words(get_args(Precision)),
 ]
 Door = Literal["http", "grpc", "realtime"]
 Policies = Annotated[
@@ -57,7 +57,7 @@ class EnginePlan:
     """`ryz bench engine`: every combination of precision, ranks and batch size is a row."""
 
     model: Model
-    quantize: Precisions = ("none",)
+    precision: Precisions = ("fp32",)
     tp: Annotated[
         Sequence[int], Option(help="Ranks that compute together, one number after the other."), Numbers(64)
     ] = (1,)
@@ -94,7 +94,7 @@ class EnginePlan:
         runs = (self.repeats + 1) * len(self.batches)
         split = sum(world > 1 for world in self.tp) * self.independent
         own = len(self.tp) * (3 + self.http + runs * (1 + self.http)) + split * (2 + 3 * (self.repeats + 1))
-        return len(self.quantize) * own + peers * (1 + len(self.tp) * runs)
+        return len(self.precision) * own + peers * (1 + len(self.tp) * runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,9 @@ class GrammarPlan:
     """`ryz bench grammar`: decoding under JSON schemas, in turns with free decoding."""
 
     model: Model
-    quantize: Annotated[Quantize, Option(help="none or int8."), Word(get_args(Quantize))] = "int8"
+    precision: Annotated[Precision, Option(help="fp32, bf16, int8 or codes."), Word(get_args(Precision))] = (
+        "int8"
+    )
     tensor_parallel: TensorParallel = 1
     threads: Threads = 0
     batch: Annotated[int, Option(min=1, max=512, help="Sequences at once.")] = 8
@@ -120,17 +122,12 @@ class GrammarPlan:
         return 2 + 4 * (self.repeats + 1)
 
 
-def precision_of(quantize: Quantize) -> str:
-    """Return the type of the weights that the engine computes with."""
-    return "int8" if quantize == "int8" else "fp32"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityPlan:
     """`ryz bench quality`: precisions that are compared with fp32 on one text and some chats."""
 
     model: Model
-    quantize: Precisions = ("int8",)
+    precision: Precisions = ("int8",)
     tokens: Annotated[int, Option(min=2, max=100_000, help="Tokens of the text, at least so many.")] = 20_000
     window: Annotated[
         int, Option(min=2, max=8192, help="The text is cut into windows of so many tokens, read one by one.")
@@ -149,7 +146,9 @@ class OverflowPlan:
     model: Annotated[
         Path | None, Option(help="Path or name of the model; left out: one of 110M random weights is made.")
     ] = None
-    quantize: Annotated[Quantize, Option(help="none or int8."), Word(get_args(Quantize))] = "int8"
+    precision: Annotated[Precision, Option(help="fp32, bf16, int8 or codes."), Word(get_args(Precision))] = (
+        "int8"
+    )
     tensor_parallel: TensorParallel = 2
     session_tokens: Annotated[int, Option(min=64, help="Tokens of the timed sessions.")] = 2000
     repeats: Annotated[int, Option(min=1, max=1000, help="Timed turns of each kind.")] = 12

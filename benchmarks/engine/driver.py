@@ -27,7 +27,7 @@ from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, Engine, EngineInfo, StepResult
-from services.worker.rank_protocol.run_config import EngineRunConfig, Quantize
+from services.worker.rank_protocol.run_config import EngineRunConfig, Precision
 from shared.messages import Sampling
 
 TOKEN_BUDGET = 512  # the default of RYZ_TOKEN_BUDGET
@@ -80,13 +80,13 @@ def kv_tokens(batch: int, length: int) -> int:
     return 2 * batch * (blocks_for(length) + 1) * BLOCK_SIZE
 
 
-def rank_options(plan: EnginePlan, quantize: Quantize, world: int, threads: int) -> RankEngineOptions:
+def rank_options(plan: EnginePlan, precision: Precision, world: int, threads: int) -> RankEngineOptions:
     """Return how the engine of a plan is started."""
     run = EngineRunConfig(
         model=str(plan.model),
         tensor_parallel=world,
         threads=threads,
-        quantize=quantize,
+        precision=precision,
         kernels=plan.kernels,
         kv_dtype=plan.kv_dtype,
         kv_cache_tokens=kv_tokens(max(8, *plan.batches), plan.prompt + plan.tokens),

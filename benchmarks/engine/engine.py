@@ -24,11 +24,11 @@ from benchmarks.lib.stack import StackStarter
 from benchmarks.peers.base import Timing
 from benchmarks.peers.contest import PeerProcesses, PeerType, peer_types
 from benchmarks.peers.start import PeerSizes
-from benchmarks.plans import EnginePlan, model_name, precision_of
+from benchmarks.plans import EnginePlan, model_name
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.rank_protocol.plan import EngineInfo
-from services.worker.rank_protocol.run_config import Quantize
+from services.worker.rank_protocol.run_config import Precision
 
 _RUN_S = 900.0
 _PAUSE_S = 0.3  # between turns: threads of the engine before may still spin
@@ -44,11 +44,11 @@ async def measure(plan: EnginePlan, start_stack: StackStarter, progress: Progres
     config = read_config(plan.model)
     bench = _EngineBench(plan, config, start_stack, progress)
     independent = []
-    for quantize in plan.quantize:
-        await bench.measure_precision(quantize)
+    for precision in plan.precision:
+        await bench.measure_precision(precision)
         for world in plan.tp:
             if plan.independent and world > 1:
-                independent.append(await measure_independent(plan, config, quantize, world, progress))
+                independent.append(await measure_independent(plan, config, precision, world, progress))
     first = bench.engines[0]
     if plan.quality:
         add_quality(plan, bench.rows, progress)
@@ -58,7 +58,7 @@ async def measure(plan: EnginePlan, start_stack: StackStarter, progress: Progres
 
 def num_steps(plan: EnginePlan) -> int:
     """Return how often `measure` reports progress, at most."""
-    types = sum(len(peer_types(plan.peers, (precision_of(quantize),))) for quantize in plan.quantize)
+    types = sum(len(peer_types(plan.peers, (precision,))) for precision in plan.precision)
     return plan.num_steps(types) + (quality_steps(plan, types) if plan.quality else 0)
 
 
@@ -92,10 +92,10 @@ class _EngineBench:
         self._start_stack = start_stack
         self._progress = progress
 
-    async def measure_precision(self, quantize: Quantize) -> None:
+    async def measure_precision(self, precision: Precision) -> None:
         """Measure all rows of one precision; the peers are loaded once for them."""
         plan = self._plan
-        types = peer_types(plan.peers, (precision_of(quantize),))
+        types = peer_types(plan.peers, (precision,))
         sizes = PeerSizes(
             max_sequences=max(plan.batches),
             max_length=plan.prompt + plan.tokens,
@@ -104,15 +104,15 @@ class _EngineBench:
         with PeerProcesses(plan.model, plan.peer_envs) as peers:
             await peers.start(types, sizes, self._progress)
             for world in plan.tp:
-                await self._measure_engine(quantize, world, types, peers)
+                await self._measure_engine(precision, world, types, peers)
 
     async def _measure_engine(
-        self, quantize: Quantize, world: int, types: list[PeerType], peers: PeerProcesses
+        self, precision: Precision, world: int, types: list[PeerType], peers: PeerProcesses
     ) -> None:
         """Start the engine once, and measure a row for each batch size."""
-        plan, precision = self._plan, precision_of(quantize)
+        plan = self._plan
         threads = plan.threads_of(world)
-        options = rank_options(plan, quantize, world, threads)
+        options = rank_options(plan, precision, world, threads)
         what = f"{precision}, tp {world}"
         self._progress(f"{what}: memory bandwidth")
         bandwidth = await measure_bandwidth(world, threads)

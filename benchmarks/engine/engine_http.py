@@ -54,7 +54,7 @@ def http_driver(options: RankEngineOptions, start_stack: StackStarter) -> Iterat
         "--model": run.model,
         "--model-name": "bench",
         "--tensor-parallel": run.tensor_parallel,
-        "--quantize": run.quantize,
+        "--precision": run.precision,
         "--kernels": run.kernels,
         "--log-level": "warning",
         "--start-timeout": run.engine_start_timeout_s,

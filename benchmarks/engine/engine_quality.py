@@ -45,7 +45,7 @@ def quality_steps(plan: EnginePlan, types: int) -> int:
 def _quality_plan(plan: EnginePlan, peers: list[str]) -> QualityPlan:
     return QualityPlan(
         model=plan.model,
-        quantize=plan.quantize,
+        precision=plan.precision,
         tokens=plan.quality,
         window=_WINDOW,
         chats=0,

@@ -12,30 +12,30 @@ from typing import Any
 from benchmarks.engine.driver import Run, make_prompts, rank_options, start_driver
 from benchmarks.engine.engine_row import step_figures
 from benchmarks.lib.measuring import Progress
-from benchmarks.plans import EnginePlan, precision_of
+from benchmarks.plans import EnginePlan
 from services.worker.engine.config.model_config import ModelConfig
-from services.worker.rank_protocol.run_config import Quantize
+from services.worker.rank_protocol.run_config import Precision
 
 BATCH = 8
 
 
 async def measure_independent(
-    plan: EnginePlan, config: ModelConfig, quantize: Quantize, world: int, progress: Progress
+    plan: EnginePlan, config: ModelConfig, precision: Precision, world: int, progress: Progress
 ) -> dict[str, Any]:
     """Measure decode rates at batch 8: of the group, of one rank, and the sum over independent ranks.
 
     Raises:
         EngineFailed: An engine broke.
     """
-    what = f"{precision_of(quantize)}, tp {world} and independent ranks"
+    what = f"{precision}, tp {world} and independent ranks"
     runs: dict[str, list[Run]] = {"the group": [], "one rank": []}
     together: list[float] = []
     largest = max(BATCH, *plan.batches)
     async with AsyncExitStack() as stack:
         progress(f"{what}: loading the group")
-        group, _ = await start_driver(stack, rank_options(plan, quantize, world, 1), largest)
+        group, _ = await start_driver(stack, rank_options(plan, precision, world, 1), largest)
         progress(f"{what}: loading {world} ranks")
-        options = rank_options(plan, quantize, 1, 1)
+        options = rank_options(plan, precision, 1, 1)
         alone = [(await start_driver(stack, options, largest))[0] for _ in range(world)]
         for repeat in range(plan.repeats + 1):
             prompts = make_prompts(BATCH, plan.prompt, config.vocab_size, repeat)
@@ -51,7 +51,7 @@ async def measure_independent(
     as_group, one = (median(run.decode_rate for run in found[1:]) for found in runs.values())
     most = median(together[1:])
     return {
-        "precision": precision_of(quantize), "tp": world, "batch": BATCH,
+        "precision": precision, "tp": world, "batch": BATCH,
         "decode_tokens_per_s": {
             "group": round(as_group, 1),
             "one_rank_alone": round(one, 1),

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, start_driver
 from benchmarks.grammar.one_by_one import OneByOne
 from benchmarks.lib.measuring import BenchError, Progress, milliseconds
-from benchmarks.plans import GrammarPlan, model_name, precision_of
+from benchmarks.plans import GrammarPlan, model_name
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.load_model import load_model
 from services.worker.orchestrator.options import RankEngineOptions
@@ -58,7 +58,7 @@ async def measure(plan: GrammarPlan, progress: Progress) -> dict[str, Any]:
         model=str(plan.model),
         tensor_parallel=plan.tensor_parallel,
         threads=plan.threads_each,
-        quantize=plan.quantize,
+        precision=plan.precision,
         kv_cache_tokens=kv_tokens(plan.batch, plan.prompt + plan.tokens),
         engine_start_timeout_s=_START_S,
     )
@@ -73,7 +73,7 @@ async def measure(plan: GrammarPlan, progress: Progress) -> dict[str, Any]:
     rates = {row["kind"]: row["tokens_per_s"] for row in rows}
     return {
         "model": model_name(plan.model),
-        "precision": precision_of(plan.quantize),
+        "precision": plan.precision,
         "tp": plan.tensor_parallel,
         "threads": plan.threads_each,
         "batch": plan.batch,

@@ -47,7 +47,7 @@ async def measure(
     run_config = EngineRunConfig(
         model=str(model),
         tensor_parallel=plan.tensor_parallel,
-        quantize=plan.quantize,
+        precision=plan.precision,
         kv_cache_tokens=kv_tokens(batch, prompt + tokens),
     )
     store = KVStoreConfig(url=store_url, ttl_s=20.0)

@@ -13,7 +13,7 @@ from services.worker.engine.rank.runner import Runner
 from services.worker.host import usable_cores
 from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.rank_messages import RankConfig
-from services.worker.rank_protocol.run_config import EngineRunConfig, Quantize
+from services.worker.rank_protocol.run_config import EngineRunConfig, Precision
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from shared.messages import Sampling
 
@@ -25,7 +25,7 @@ class OwnLogits:
 
     Args:
         model: Path of the model.
-        quantize: As in `EngineRunConfig`.
+        precision: As in `EngineRunConfig`.
         threads: 0: one for each core.
         sequences: Most sequences at once.
         length: Longest sequence, in tokens.
@@ -34,13 +34,15 @@ class OwnLogits:
         ModelError: The model cannot be computed so.
     """
 
-    def __init__(self, model: Path, quantize: Quantize, threads: int, *, sequences: int, length: int) -> None:
+    def __init__(
+        self, model: Path, precision: Precision, threads: int, *, sequences: int, length: int
+    ) -> None:
         self._blocks = -(-length // BLOCK_SIZE)  # of each sequence
         total = sequences * self._blocks
         run = EngineRunConfig(
             model=str(model),
             threads=threads or usable_cores(),
-            quantize=quantize,
+            precision=precision,
             kv_cache_tokens=total * BLOCK_SIZE,
         )
         with open_checkpoint(model) as checkpoint:

@@ -93,12 +93,12 @@ def measure(plan: QualityPlan, progress: Progress) -> dict[str, Any]:
     types = _types(plan)
     with ExitStack() as stack:
         progress("loading fp32")
-        fp32 = stack.enter_context(closing(OwnLogits(plan.model, "none", plan.threads, **sizes)))
+        fp32 = stack.enter_context(closing(OwnLogits(plan.model, "fp32", plan.threads, **sizes)))
         others: dict[str, LogitSource] = {}
-        for quantize in plan.quantize:
-            progress(f"loading {quantize}")
-            own = OwnLogits(plan.model, quantize, plan.threads, **sizes)
-            others[quantize] = stack.enter_context(closing(own))
+        for precision in plan.precision:
+            progress(f"loading {precision}")
+            own = OwnLogits(plan.model, precision, plan.threads, **sizes)
+            others[precision] = stack.enter_context(closing(own))
         peer_sizes = PeerSizes(
             max_sequences=sizes["sequences"], max_length=sizes["length"],
             threads=plan.threads or usable_cores(), logits=True,
@@ -118,9 +118,9 @@ def measure(plan: QualityPlan, progress: Progress) -> dict[str, Any]:
         peers.setdefault(one.peer.name, {})[one.kind] = figures[one.name]
     named = {"model": model_name(plan.model)}
     rows = [
-        named | {"precision": "fp32" if quantize == "none" else quantize, "kernels": kernels[quantize]}
-        | figures[quantize] | {"peers": peers}
-        for quantize in plan.quantize
+        named | {"precision": precision, "kernels": kernels[precision]}
+        | figures[precision] | {"peers": peers}
+        for precision in plan.precision
     ]  # fmt: skip
     return {"rows": rows, "window": plan.window, "chats": len(prompts)}
 
@@ -132,7 +132,7 @@ def _types(plan: QualityPlan) -> list[PeerType]:
 def num_steps(plan: QualityPlan) -> int:
     """Return how often `measure` reports progress, at most."""
     windows = -(-plan.tokens // plan.window)
-    loads = 1 + len(plan.quantize) + len(_types(plan))
+    loads = 1 + len(plan.precision) + len(_types(plan))
     return loads + -(-windows // _AT_ONCE) * -(-(plan.window - 1) // _STEPS) + -(-plan.chats // _AT_ONCE)
 
 

@@ -40,7 +40,7 @@ def overflow(plan: OverflowPlan, *, as_json: AsJson = False) -> None:
             make_model(directory, replace(SHAPES["110m"], context=_CONTEXT), "fp32", 0)
         report.update(_measure(directory, plan))
         report["model"] = model_name(plan.model, "110m")
-        report.update(quantize=plan.quantize, tp=plan.tensor_parallel)
+        report.update(precision=plan.precision, tp=plan.tensor_parallel)
 
 
 def _measure(directory: Path, plan: OverflowPlan) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _measure(directory: Path, plan: OverflowPlan) -> dict[str, Any]:
         fail(f"--session-tokens is at most {most} for this model, got {plan.session_tokens}.", exit_code=2)
     command = {
         "--engine": "torch", "--groups": 2, "--model": directory, "--model-name": "bench",
-        "--tensor-parallel": plan.tensor_parallel, "--quantize": plan.quantize, "--log-level": "warning",
+        "--tensor-parallel": plan.tensor_parallel, "--precision": plan.precision, "--log-level": "warning",
         "--start-timeout": _START_S,
     }  # fmt: skip
     settings = {"RYZ_KV_CACHE_TOKENS": "32768", "RYZ_KV_LOOKUP_TIMEOUT_S": "1", "RYZ_THREADS": "1"}

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from cli.stack.sizing import MachineFacts, SizingWishes
     from services.worker.engine.checkpoint.model_size import ModelSize
 
-PRECISIONS = {"full": "none", "int8": "int8"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
@@ -30,6 +28,7 @@ class ModelFacts:
             with a sliding window), for each precision.
         window: Tokens that layers with a sliding window see; 0 if there are none.
         latent: The KV cache holds latent vectors.
+        stored: The precision of the files, which `--precision auto` takes.
         flags: The options of `ryz up` that it would choose on this machine, and `chosen` says why.
         refused: Why it cannot be served; empty if it can. Then the fields of its shape are 0.
     """
@@ -48,6 +47,7 @@ class ModelFacts:
     memory: dict[str, dict[str, int]]
     window: int = 0
     latent: bool = False
+    stored: str = ""
     flags: str = ""
     chosen: str = ""
     refused: str = ""
@@ -72,6 +72,7 @@ class ModelFacts:
             "cannot be served": self.refused,
             "architecture": self.architecture,
             "parameters": f"{self.parameters / 1e6:,.1f} M" if self.parameters else "",
+            "precision of the files": self.stored,
             "context": f"{self.context:,} tokens" if self.context else "",
         }
         for precision, needs in self.memory.items():
@@ -108,6 +109,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
     from cli.stack.options import UpOptions  # noqa: PLC0415
     from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415
     from services.worker.engine.config.read_config import read_config  # noqa: PLC0415
+    from services.worker.engine.precision import SERVED  # noqa: PLC0415
 
     known, record = catalogue().get(name), read_record(path)
     common: dict[str, Any] = {
@@ -128,14 +130,14 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         return ModelFacts(**common, memory={}, refused=str(error))
     machine = machine_facts(UpOptions(), config)
     size = measure_model(path, kernels=machine.kernels)
-    memory = {
+    memory: dict[str, dict[str, int]] = {
         precision: {
-            "weights": size.weight_bytes(quantize),
-            "kv_token": size.kv_token_bytes(quantize),
-            "kv_windowed": size.windowed_token_bytes(quantize),
+            "weights": size.weight_bytes(precision),
+            "kv_token": size.kv_token_bytes(precision),
+            "kv_windowed": size.windowed_token_bytes(precision),
         }
-        for precision, quantize in PRECISIONS.items()
-        if quantize == "none" or not size.latent  # latent attention has no kernels for 8 bits
+        for precision in SERVED
+        if precision == "fp32" or not size.latent  # latent attention has no kernels
     }
     flags, chosen = _choice(size, config.context_length, machine, sizing_wishes(UpOptions()))
     return ModelFacts(
@@ -148,6 +150,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         context=config.context_length,
         window=size.window,
         latent=size.latent,
+        stored=size.stored,
     )
 
 
@@ -167,7 +170,7 @@ def _choice(
         return "", str(error)
     flags = (
         f"--groups {sizing.groups} --tensor-parallel {sizing.tensor_parallel} --threads {sizing.threads} "
-        f"--quantize {sizing.quantize} --kv-cache-tokens {sizing.kv_cache_tokens}"
+        f"--precision {sizing.precision} --kv-cache-tokens {sizing.kv_cache_tokens}"
     )
     return flags, describe_sizing(sizing, size, machine)
 

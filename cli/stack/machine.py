@@ -3,7 +3,6 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from cli.console import fail
 from cli.stack.options import UpOptions
@@ -18,9 +17,11 @@ from cli.stack.sizing import (
     describe_sizing,
 )
 from services.worker.engine.checkpoint.model_size import FP16_BYTES, FP32_BYTES, ModelSize, model_size
+from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native import build
+from services.worker.engine.precision import require_served, stored_precision
 from services.worker.host import available_bytes, total_bytes, usable_cores
 
 NULL_GROUPS = NULL_RANKS = 2  # the null engine needs neither memory nor cores
@@ -37,15 +38,17 @@ def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
 
     Raises:
         CommandError: The model does not fit this machine, with the figures.
+        ModelError: It cannot be had in the precision that was chosen.
     """
     if options.model is None or options.engine == "null":
         groups, ranks = options.groups or NULL_GROUPS, options.tensor_parallel or NULL_RANKS
-        quantize: Literal["none", "int8"] = "int8" if options.quantize == "int8" else "none"
-        settled = replace(options, groups=groups, tensor_parallel=ranks, quantize=quantize)
+        settled = replace(options, groups=groups, tensor_parallel=ranks)
         return replace(settled, threads=options.threads or 1), ""
     config = read_config(options.model)
     machine = machine_facts(options, config)
     size = measure_model(options.model, kernels=machine.kernels)
+    if options.precision != "auto":
+        require_served(options.precision, size.stored, str(options.model))
     try:
         sizing = choose_sizing(size, config.context_length, machine, sizing_wishes(options))
     except DoesNotFit as error:
@@ -59,7 +62,7 @@ def sizing_wishes(options: UpOptions) -> SizingWishes:
         groups=options.groups,
         tensor_parallel=options.tensor_parallel,
         threads=options.threads,
-        quantize=options.quantize,
+        precision=options.precision,
         kv_cache_tokens=options.kv_cache_tokens or 0,
         token_budget=_setting("RYZ_TOKEN_BUDGET", TOKEN_BUDGET),
         max_running=_setting("RYZ_MAX_RUNNING", MAX_RUNNING),
@@ -75,10 +78,12 @@ def measure_model(path: Path, *, kernels: bool = True) -> ModelSize:
         ModelError: It cannot be served.
     """
     size = model_size(read_config(path))
+    stored = stored_precision(stored_tensors(path).values())
     files = [path] if path.is_file() else [*path.glob("*.safetensors")]
     each = sum(file.stat().st_size for file in files) / max(1, size.parameters)
     # weights of fewer than 16 bits are unpacked to floats when they are read
-    return replace(size, stored_bytes=FP16_BYTES if kernels and 1.5 < each < 3 else FP32_BYTES)
+    stored_bytes = FP16_BYTES if kernels and 1.5 < each < 3 else FP32_BYTES
+    return replace(size, stored_bytes=stored_bytes, stored=stored)
 
 
 def machine_facts(options: UpOptions, config: ModelConfig | None = None) -> MachineFacts:
@@ -101,7 +106,7 @@ def _with(options: UpOptions, sizing: Sizing) -> UpOptions:
         groups=sizing.groups,
         tensor_parallel=sizing.tensor_parallel,
         threads=sizing.threads,
-        quantize="int8" if sizing.quantize == "int8" else "none",
+        precision=sizing.precision,
         # 0 was given: the worker takes a share of the free memory
         kv_cache_tokens=0 if options.kv_cache_tokens == 0 else sizing.kv_cache_tokens,
     )

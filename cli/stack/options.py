@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from typer import Option
 
 from cli.stack.state import DEFAULT_DIR
+from services.worker.rank_protocol.run_config import PrecisionWish
 
 
 def as_given(text: str) -> Path:
@@ -95,12 +96,12 @@ class UpOptions:
         Literal["torch", "null"],
         Option(help="`null` computes nothing: it measures the path.", envvar="RYZ_ENGINE"),
     ] = "torch"
-    quantize: Annotated[
-        Literal["auto", "none", "int8"],
+    precision: Annotated[
+        PrecisionWish,
         Option(
-            help="`int8`: 8-bit weights, fp16 KV cache; `none`: as stored. `auto`: 8 bits, unless the model "
-            "is tiny or there are no compiled kernels.",
-            envvar="RYZ_QUANTIZE",
+            help="Of weights: `fp32` computes with stored values, `bf16`, `int8` and `codes` (of a quantized "
+            "file) are smaller and faster, with an fp16 KV cache. `auto`: what the file has.",
+            envvar="RYZ_PRECISION",
         ),
     ] = "auto"
     kernels: Annotated[

@@ -167,7 +167,7 @@ def _own_settings(
         "RYZ_MODEL_NAME": options.model_name,
         "RYZ_TOOL_FORMAT": options.tool_format,
         "RYZ_TENSOR_PARALLEL": str(options.tensor_parallel),
-        "RYZ_QUANTIZE": options.quantize,
+        "RYZ_PRECISION": options.precision,
         "RYZ_KERNELS": options.kernels,
         "RYZ_THREADS": str(options.threads),
     }

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from math import ceil
 
 from services.worker.engine.checkpoint.model_size import ModelSize
+from services.worker.engine.precision import HALF_KV, SERVED, automatic_precision
 from services.worker.rank_protocol.plan import BLOCK_SIZE
-from services.worker.rank_protocol.run_config import EngineRunConfig
+from services.worker.rank_protocol.run_config import EngineRunConfig, Precision, PrecisionWish
 
 GROUPS = 2  # with two, streams survive the loss of one
 KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
 LEAST_KV_TOKENS = 2_048
 TOKEN_BUDGET, MAX_RUNNING = EngineRunConfig.token_budget, EngineRunConfig.max_running
-# fp32 weights below this fit a processor's caches well enough: 8 bits would gain little
+# quantized files whose fp32 weights are larger are computed in 8 bits, until kernels take their codes
 SMALL_BYTES = 64 * 2**20
+_WORDS = {"bf16": "bf16 weights", "int8": "8-bit weights", "codes": "weights as codes"}
 # of a group beside weights and KV: leader, fork server, a rank; measured with SmolLM2-135M
 GROUP_BYTES = 650 * 2**20
 MEMORY_SHARE = 0.95  # of the free memory; the rest is for the gateway and everything else
@@ -57,7 +59,7 @@ class SizingWishes:
     groups: int = 0
     tensor_parallel: int = 0
     threads: int = 0
-    quantize: str = "auto"
+    precision: PrecisionWish = "auto"
     kv_cache_tokens: int = 0
     token_budget: int = TOKEN_BUDGET
     max_running: int = MAX_RUNNING
@@ -71,7 +73,7 @@ class Sizing:
         groups: Worker groups.
         tensor_parallel: Ranks of each.
         threads: Threads of each rank.
-        quantize: `none` or `int8`.
+        precision: Of the weights.
         kv_cache_tokens: KV cache of each group.
         needed_bytes: Memory of all groups when their KV caches are full.
         sliding_tokens: The part of the KV cache's tokens that layers with a sliding window keep; 0: all.
@@ -80,7 +82,7 @@ class Sizing:
     groups: int
     tensor_parallel: int
     threads: int
-    quantize: str
+    precision: Precision
     kv_cache_tokens: int
     needed_bytes: int
     sliding_tokens: int = 0
@@ -89,8 +91,8 @@ class Sizing:
 def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes) -> Sizing:
     """Choose what is open.
 
-    Two groups of one rank, the cores shared among them; 8 bits if there are kernels and the weights are not
-    small; as much KV as fits, at most `KV_TOKENS`. One group if two do not fit.
+    Two groups of one rank, the cores shared among them; the precision of the files, if kernels have it; as
+    much KV as fits, at most `KV_TOKENS`. One group if two do not fit.
 
     Args:
         size: Of the model.
@@ -101,30 +103,30 @@ def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, wishes: 
     Raises:
         DoesNotFit: Not even the smallest choice fits.
     """
-    quantize = wishes.quantize
-    if quantize == "auto":
-        quantize = "int8" if machine.kernels and size.weight_bytes("none") >= SMALL_BYTES else "none"
+    precision = _precision(size, machine) if wishes.precision == "auto" else wishes.precision
     tensor_parallel = wishes.tensor_parallel or 1
     least = min(LEAST_KV_TOKENS, context)
     room = machine.room_bytes
-    each = GROUP_BYTES + size.weight_bytes(quantize)
+    each = GROUP_BYTES + size.weight_bytes(precision)
     steps = wishes.token_budget, wishes.max_running
     for groups in [wishes.groups] if wishes.groups else range(GROUPS, 0, -1):
         tokens = wishes.kv_cache_tokens or min(
-            KV_TOKENS, size.fitting_tokens(room // groups - each, quantize, *steps)
+            KV_TOKENS, size.fitting_tokens(room // groups - each, precision, *steps)
         )
         pools = size.pools(tokens, *steps)
-        needed = groups * (each + size.cache_bytes(pools, quantize))
+        needed = groups * (each + size.cache_bytes(pools, precision))
         if tokens >= min(least, wishes.kv_cache_tokens or least) and needed <= room:
             threads = wishes.threads or max(1, machine.cores // (groups * tensor_parallel))
             sliding = pools.num_sliding * BLOCK_SIZE
-            return Sizing(groups, tensor_parallel, threads, quantize, tokens, needed, sliding)
-    raise DoesNotFit(_figures(size, quantize, wishes, least, machine))
+            return Sizing(groups, tensor_parallel, threads, precision, tokens, needed, sliding)
+    raise DoesNotFit(_figures(size, precision, wishes, least, machine))
 
 
 def describe_sizing(sizing: Sizing, size: ModelSize, machine: MachineFacts) -> str:
     """Say in one line what was chosen, and why."""
-    precision = "8-bit weights, fp16 KV" if sizing.quantize == "int8" else f"{_stored(size)} weights, fp32 KV"
+    kv = "fp16" if sizing.precision in HALF_KV else "fp32"
+    weights = f"{_stored(size)} weights" if sizing.precision == "fp32" else _WORDS[sizing.precision]
+    precision = f"{weights}, {kv} KV (precision {sizing.precision})"
     why = "" if machine.kernels else " (no compiled kernels here)"
     groups = (
         "two groups, so that streams survive one"
@@ -141,13 +143,15 @@ def describe_sizing(sizing: Sizing, size: ModelSize, machine: MachineFacts) -> s
     )
 
 
-def _figures(size: ModelSize, quantize: str, wishes: SizingWishes, least: int, machine: MachineFacts) -> str:
+def _figures(
+    size: ModelSize, precision: Precision, wishes: SizingWishes, least: int, machine: MachineFacts
+) -> str:
     groups = wishes.groups or 1
     tokens = wishes.kv_cache_tokens or least
     pools = size.pools(tokens, wishes.token_budget, wishes.max_running)
-    weights, kv = size.weight_bytes(quantize), size.cache_bytes(pools, quantize)
+    weights, kv = size.weight_bytes(precision), size.cache_bytes(pools, precision)
     needed = groups * (GROUP_BYTES + weights + kv)
-    remedies = ["`--quantize int8`"] * (quantize == "none") + ["fewer `--groups`"] * (groups > 1)
+    remedies = ["`--precision int8`"] * (precision in {"fp32", "bf16"}) + ["fewer `--groups`"] * (groups > 1)
     remedies += ["a smaller RYZ_KV_CACHE_TOKENS"] * (wishes.kv_cache_tokens > least)
     remedies += ["a smaller `--redis-memory-share`"] * (machine.store_bytes > 0) + ["a smaller model"]
     stores = f" and the stores' {_size(machine.store_bytes)}" * (machine.store_bytes > 0)
@@ -157,6 +161,13 @@ def _figures(size: ModelSize, quantize: str, wishes: SizingWishes, least: int, m
         f"{_size(machine.room_bytes)} are there: {_size(machine.free_bytes)} of free memory without a reserve"
         f"{stores}. Take {' or '.join(remedies)}."
     )
+
+
+def _precision(size: ModelSize, machine: MachineFacts) -> Precision:
+    """What `auto` stands for."""
+    if size.stored == "codes" and "codes" not in SERVED:
+        return "int8" if machine.kernels and size.weight_bytes("fp32") >= SMALL_BYTES else "fp32"
+    return automatic_precision(size.stored, kernels=machine.kernels)
 
 
 def _stored(size: ModelSize) -> str:

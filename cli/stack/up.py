@@ -38,8 +38,11 @@ def up(options: UpOptions) -> None:
     place = StateDir(options.state_dir)
     runner.refuse_if_up(place.path)
     refuse_open_network(options.host, os.environ.get("RYZ_API_KEYS", ""), told=options.open_to_network)
-    if options.quantize == "int8" and options.kernels == "plain":
-        fail("`--quantize int8` needs the compiled kernels: leave out `--kernels plain`, or the 8 bits.", 2)
+    if options.precision not in {"auto", "fp32"} and options.kernels == "plain":
+        fail(
+            f"`--precision {options.precision}` needs the compiled kernels: leave out one of the two.",
+            2,
+        )
     closing = ""
     if options.model is None and options.engine != "null":
         model, closing = default_model(pull=options.pull)

@@ -30,7 +30,7 @@ def int8_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         kernels()
     except NoKernels as error:
         pytest.skip(f"no compiled kernels here: {error}")
-    options = ("--groups", "1", "--quantize", "int8")
+    options = ("--groups", "1", "--precision", "int8")
     with Stack(tmp_path_factory.mktemp("int8-stack"), *options) as stack:
         yield stack.await_ready()
         assert stack.end() == 0

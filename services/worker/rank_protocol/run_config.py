@@ -12,7 +12,8 @@ from annotated_types import Interval
 
 from shared.setting_types import UpToDay, UpToHour
 
-Quantize = Literal["none", "int8"]
+Precision = Literal["fp32", "bf16", "int8", "codes"]
+PrecisionWish = Literal["auto", "fp32", "bf16", "int8", "codes"]
 Kernels = Literal["auto", "native", "plain"]
 KVDtype = Literal["auto", "fp32", "fp16"]
 KVCold = Literal["none", "fp8"]
@@ -46,8 +47,10 @@ class EngineRunConfig:
     """Network interface for Gloo; empty: loopback, or the one that reaches the other hosts."""
     remote_ranks: Annotated[int, Interval(ge=0, le=63)] = 0
     """How many of the ranks, the last ones, are started by hand on other hosts; see docs/two-hosts.md."""
-    quantize: Quantize = "none"
-    """`int8` stores the weights of the linear layers in 8 bits, in blocks of 32 with a scale each."""
+    precision: PrecisionWish = "auto"
+    """How matrices are held and multiplied; `auto`: as the files have them; `fp32`: stored values, fp32
+    arithmetic; `bf16`: both in bf16; `int8`: in 8 bits, in blocks of 32 with a scale each; `codes`: those
+    of a quantized file. See docs/models.md."""
     kernels: Kernels = "auto"
     """What ranks compute with: compiled kernels, or plain torch operations."""
     max_running: Annotated[int, Interval(ge=1, le=4096)] = 128
@@ -59,7 +62,7 @@ class EngineRunConfig:
     kv_memory_share: Annotated[float, Interval(gt=0, lt=1)] = 0.5
     """Share of the free memory for the KV cache if its size is 0; `ryz up` divides it by its groups."""
     kv_dtype: KVDtype = "auto"
-    """Type of the KV cache; `auto`: fp16 beside int8 weights, else fp32."""
+    """Type of the KV cache; `auto`: fp32 if `precision` is, else fp16."""
     kv_cold: KVCold = "none"
     """`fp8` compresses the KV cache behind its recent window, with a small loss."""
     kv_hot_tokens: Annotated[int, Interval(ge=0, le=4096)] = 16

@@ -199,7 +199,7 @@ async def test_a_step_that_is_abandoned_is_computed_all_the_same(model: Path) ->
     [
         (5, {}, "tensor_parallel=5 exceeds the model's num_key_value_heads=4"),
         (2, {"kv_cache_tokens": 10**12}, "kv_cache_tokens=1000000000000 needs .* GiB"),
-        (1, {"kernels": "plain", "quantize": "int8"}, "quantize=int8 needs the native kernels"),
+        (1, {"kernels": "plain", "precision": "int8"}, "precision=int8 needs the native kernels"),
         (1, {"engine_start_timeout_s": 0.001}, r"did not load the model within 0\.001 s"),
     ],
 )

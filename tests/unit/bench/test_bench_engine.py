@@ -219,7 +219,7 @@ async def test_a_failed_engine_is_a_failed_measurement(tiny: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--quantize", "int4"], "--quantize is one of none, int8"),
+        (["--precision", "int4"], "--precision is one of fp32, bf16, int8, codes"),
         (["--kernels", "fast"], "--kernels is one of auto, native, plain"),
         (["--batches", "0"], "--batches takes numbers from 1"),
         (["--tp", "two"], "--tp takes numbers from 1"),
@@ -261,12 +261,12 @@ def test_the_command_shows_tables_or_one_object(
 ) -> None:
     async def measure(plan: EnginePlan, start_stack: object, progress: Progress) -> dict[str, Any]:
         progress("something")
-        assert (plan.tp, plan.quantize, plan.peers) == ([2], ["int8"], ["transformers"])
+        assert (plan.tp, plan.precision, plan.peers) == ([2], ["int8"], ["transformers"])
         return dict(REPORT)
 
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(bench, "measure", measure)
-    options = ["--tp", "2", "--quantize", "int8", "--peer", "transformers", *(["--json"] if as_json else [])]
+    options = ["--tp", "2", "--precision", "int8", "--peer", "transformers", *(["--json"] if as_json else [])]
     result = CliRunner().invoke(app, ["engine", "--model", str(tiny), *options])
     signal.signal(signal.SIGTERM, handler)
     assert result.exit_code == 0, result.exception

@@ -21,7 +21,7 @@ def shared_fork_server() -> Iterator[None]:
 
 async def test_every_kind_is_measured() -> None:
     plan = GrammarPlan(
-        model=demo_model(), quantize="none", threads=1, batch=2, prompt=8, tokens=40, repeats=1
+        model=demo_model(), precision="fp32", threads=1, batch=2, prompt=8, tokens=40, repeats=1
     )
     steps: list[str] = []
     report = await measure(plan, steps.append)

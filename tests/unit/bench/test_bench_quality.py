@@ -70,7 +70,7 @@ def worse(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fp32(model: Path) -> Iterator[OwnLogits]:
-    source = OwnLogits(model, "none", 1, sequences=3, length=128)
+    source = OwnLogits(model, "fp32", 1, sequences=3, length=128)
     yield source
     source.close()
 
@@ -98,7 +98,7 @@ def test_int8_is_within_bounds_in_spite_of_outliers(model: Path) -> None:
 
 
 def test_four_bits_break_the_bounds(model: Path, worse: Path, fp32: OwnLogits) -> None:
-    rounded = OwnLogits(worse, "none", 1, sequences=3, length=128)
+    rounded = OwnLogits(worse, "fp32", 1, sequences=3, length=128)
     try:
         windows = text_windows(load_model(model, "m"), 192, 64)
         figures = score_text(fp32, {"rounded": rounded}, windows, lambda _: None)["rounded"].figures()
@@ -166,7 +166,7 @@ def test_answers_are_those_of_fp32_and_end_at_its_end(model: Path, fp32: OwnLogi
 def test_peers_compute_the_same_tokens(model: Path) -> None:
     plan = QualityPlan(
         model=model,
-        quantize=("none",),
+        precision=("fp32",),
         tokens=64,
         window=32,
         chats=1,

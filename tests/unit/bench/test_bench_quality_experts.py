@@ -66,13 +66,13 @@ def test_int8_experts_lose_no_more_than_int8_mlps(tmp_path: Path) -> None:
     models = {name: as_mixture(demo_model(), tmp_path / name, chosen) for name, chosen in CHOSEN.items()}
     windows = text_windows(load_model(demo_model(), "m"), 256, 64)
 
-    def source(model: Path, quantize: str) -> OwnLogits:
-        return OwnLogits(model, quantize, 1, sequences=len(windows), length=64)  # type: ignore[arg-type]
+    def source(model: Path, precision: str) -> OwnLogits:
+        return OwnLogits(model, precision, 1, sequences=len(windows), length=64)  # type: ignore[arg-type]
 
-    exact = source(demo_model(), "none")
+    exact = source(demo_model(), "fp32")
     sources = {"dense": source(demo_model(), "int8")}
     for name, model in models.items():
-        sources |= {f"{name}, fp32": source(model, "none"), name: source(model, "int8")}
+        sources |= {f"{name}, fp32": source(model, "fp32"), name: source(model, "int8")}
     try:
         scores = score_text(exact, sources, windows, lambda _: None)
     finally:

@@ -253,11 +253,11 @@ def test_status_cannot_watch_and_print_one_object() -> None:
 
 
 def test_8_bits_are_not_asked_of_plain_torch(tmp_path: Path) -> None:
-    options = ["--quantize", "int8", "--kernels", "plain", "--state-dir", str(tmp_path)]
+    options = ["--precision", "int8", "--kernels", "plain", "--state-dir", str(tmp_path)]
     result = CliRunner().invoke(app, ["up", *options])
     assert isinstance(result.exception, CommandError)
     assert result.exception.exit_code == 2
-    assert "needs the compiled kernels: leave out `--kernels plain`" in str(result.exception)
+    assert "needs the compiled kernels: leave out one of the two" in str(result.exception)
 
 
 def test_train_demo_shows_progress_and_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,10 +27,22 @@ GIB = 2**30
 LAPTOP = MachineFacts(cores=2, free_bytes=20 * GIB, kernels=True)
 # the counts of SmolLM2-135M: 30 layers, hidden 576, 9 heads on 3, MLP 1,536, 49,152 tokens, tied
 SMALL = ModelSize(
-    matrices=134_479_872, embedding=28_311_552, others=35_136, tied=True, stored_bytes=4, kv_values=11_520
+    matrices=134_479_872,
+    embedding=28_311_552,
+    others=35_136,
+    tied=True,
+    stored_bytes=4,
+    kv_values=11_520,
+    stored="codes",
 )
 LARGE = ModelSize(
-    matrices=7_000_000_000, embedding=500_000_000, others=0, tied=False, stored_bytes=2, kv_values=65_536
+    matrices=7_000_000_000,
+    embedding=500_000_000,
+    others=0,
+    tied=False,
+    stored_bytes=2,
+    kv_values=65_536,
+    stored="codes",
 )
 OPEN = SizingWishes()
 
@@ -38,7 +50,7 @@ OPEN = SizingWishes()
 def test_a_small_model_on_a_laptop_gets_two_groups_that_share_the_cores() -> None:
     sizing = choose_sizing(SMALL, 8192, LAPTOP, OPEN)
     assert (sizing.groups, sizing.tensor_parallel, sizing.threads) == (2, 1, 1)
-    assert (sizing.quantize, sizing.kv_cache_tokens) == ("int8", KV_TOKENS)
+    assert (sizing.precision, sizing.kv_cache_tokens) == ("int8", KV_TOKENS)
     line = describe_sizing(sizing, SMALL, LAPTOP)
     assert line.startswith("135 M parameters on 2 cores, 20.0 GiB free: two groups")
     assert "8-bit weights, fp16 KV" in line
@@ -48,36 +60,36 @@ def test_a_small_model_on_a_laptop_gets_two_groups_that_share_the_cores() -> Non
 def test_without_kernels_weights_stay_as_they_are() -> None:
     bare = replace(LAPTOP, kernels=False)
     sizing = choose_sizing(SMALL, 8192, bare, OPEN)
-    assert sizing.quantize == "none"
+    assert sizing.precision == "fp32"
     assert "no compiled kernels" in describe_sizing(sizing, SMALL, bare)
 
 
 def test_a_tiny_model_stays_in_full_precision() -> None:
     tiny = ModelSize(2_000_000, 500_000, 1_000, True, 4, 512)
-    assert choose_sizing(tiny, 2048, LAPTOP, OPEN).quantize == "none"
+    assert choose_sizing(tiny, 2048, LAPTOP, OPEN).precision == "fp32"
 
 
 def test_one_group_where_two_do_not_fit_and_less_kv_where_memory_is_short() -> None:
     short = replace(LAPTOP, free_bytes=12 * GIB)
     sizing = choose_sizing(LARGE, 8192, short, OPEN)
-    assert (sizing.groups, sizing.quantize, sizing.threads) == (1, "int8", 2)
+    assert (sizing.groups, sizing.precision, sizing.threads) == (1, "int8", 2)
     assert LARGE.weight_bytes("int8") < sizing.needed_bytes <= short.free_bytes
     assert 2048 <= sizing.kv_cache_tokens < KV_TOKENS
     assert sizing.kv_cache_tokens % 16 == 0
 
 
 def test_what_options_say_is_kept() -> None:
-    wishes = SizingWishes(groups=3, tensor_parallel=2, threads=5, quantize="none", kv_cache_tokens=1024)
+    wishes = SizingWishes(groups=3, tensor_parallel=2, threads=5, precision="fp32", kv_cache_tokens=1024)
     sizing = choose_sizing(SMALL, 8192, LAPTOP, wishes)
     assert (sizing.groups, sizing.tensor_parallel, sizing.threads) == (3, 2, 5)
-    assert (sizing.quantize, sizing.kv_cache_tokens) == ("none", 1024)
+    assert (sizing.precision, sizing.kv_cache_tokens) == ("fp32", 1024)
 
 
 @pytest.mark.parametrize(
     ("wishes", "remedy"),
     [
         (OPEN, "a smaller model"),
-        (SizingWishes(quantize="none"), "`--quantize int8`"),
+        (SizingWishes(precision="fp32"), "`--precision int8`"),
         (SizingWishes(groups=2), "fewer `--groups`"),
         (SizingWishes(kv_cache_tokens=10**6), "a smaller RYZ_KV_CACHE_TOKENS"),
     ],
@@ -153,10 +165,10 @@ def test_parameters_are_those_in_the_files() -> None:
 def test_up_settles_what_it_was_not_told(tmp_path: Path) -> None:
     told = options(
         tmp_path, engine="torch", model=demo_model(), groups=0, tensor_parallel=0, threads=0,
-        quantize="auto", kernels="auto", kv_cache_tokens=None,
+        precision="auto", kernels="auto", kv_cache_tokens=None,
     )  # fmt: skip
     settled, line = settle_sizing(told)
-    assert (settled.groups, settled.tensor_parallel, settled.quantize) == (2, 1, "none")
+    assert (settled.groups, settled.tensor_parallel, settled.precision) == (2, 1, "fp32")
     assert settled.threads == max(1, usable_cores() // 2)
     assert settled.kv_cache_tokens == KV_TOKENS
     assert line.startswith("2 M parameters")
@@ -166,5 +178,5 @@ def test_up_settles_what_it_was_not_told(tmp_path: Path) -> None:
 
 
 def test_up_leaves_the_null_engine_as_it_is(tmp_path: Path) -> None:
-    settled, line = settle_sizing(options(tmp_path, groups=0, tensor_parallel=0, threads=0, quantize="auto"))
+    settled, line = settle_sizing(options(tmp_path, groups=0, tensor_parallel=0, threads=0, precision="auto"))
     assert (settled.groups, settled.tensor_parallel, settled.threads, line) == (2, 2, 1, "")

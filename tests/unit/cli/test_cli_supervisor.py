@@ -98,7 +98,7 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     assert worker["RYZ_GROUP"] == "g1"
     assert worker["RYZ_MODEL"] == str(tmp_path)
     assert worker["RYZ_TENSOR_PARALLEL"] == "2"
-    assert (worker["RYZ_QUANTIZE"], worker["RYZ_KERNELS"]) == ("int8", "plain")
+    assert (worker["RYZ_PRECISION"], worker["RYZ_KERNELS"]) == ("int8", "plain")
     assert worker["RYZ_KV_MEMORY_SHARE"] == "0.25", "two groups share what one would take"
     assert (worker["RYZ_THREADS"], worker["RYZ_KV_CACHE_TOKENS"]) == ("3", "4096")
     store = by_name["kvstate"].env

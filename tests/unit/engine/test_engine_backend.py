@@ -96,8 +96,8 @@ def plain_logits(model: Path, world: int) -> Tensor:
         ({}, "native {}, float32 KV", 1e-4),
         ({"kernels": "native"}, "native {}, float32 KV", 1e-4),
         ({"kv_dtype": "fp16"}, "native {}, float16 KV", 0.1),
-        ({"quantize": "int8"}, "native {} int8, float16 KV", 1.0),
-        ({"quantize": "int8", "kv_dtype": "fp32"}, "native {} int8, float32 KV", 1.0),
+        ({"precision": "int8"}, "native {} int8, float16 KV", 1.0),
+        ({"precision": "int8", "kv_dtype": "fp32"}, "native {} int8, float32 KV", 1.0),
         ({"kv_cold": "fp8", "kv_hot_tokens": 0}, "native {}, float32 KV, fp8 behind", 1.0),
         ({"kv_cold": "fp8", "kv_dtype": "fp16"}, "native {}, float16 KV, fp8 behind", 1.0),
         ({"kernels": "plain"}, "plain", 0.0),
@@ -160,10 +160,10 @@ def test_cold_layers_are_checked_before_weights_are_read(model: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"quantize": "int8"}, "quantize=int8"),
+        ({"precision": "int8"}, "precision=int8"),
         ({"kv_dtype": "fp16"}, "kv_dtype=fp16"),
         ({"kv_cold": "fp8"}, "kv_cold=fp8"),
-        ({"quantize": "int8", "kv_dtype": "fp16"}, "quantize=int8"),
+        ({"precision": "int8", "kv_dtype": "fp16"}, "precision=int8"),
     ],
 )
 def test_what_only_kernels_have_is_refused_beside_plain(
@@ -179,8 +179,8 @@ def test_what_only_kernels_have_is_refused_beside_plain(
     ("changes", "named"),
     [
         ({"kernels": "native"}, "kernels=native"),
-        ({"kernels": "native", "quantize": "int8"}, "kernels=native"),
-        ({"quantize": "int8"}, "quantize=int8"),
+        ({"kernels": "native", "precision": "int8"}, "kernels=native"),
+        ({"precision": "int8"}, "precision=int8"),
         ({"kv_dtype": "fp16"}, "kv_dtype=fp16"),
         ({"kv_cold": "fp8"}, "kv_cold=fp8"),
     ],

@@ -211,7 +211,7 @@ def test_nccl_is_told_which_gpu_and_how_long(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"quantize": "int8"}, "quantize=int8 is for CPUs"),
+        ({"precision": "int8"}, "precision=int8 is for CPUs"),
         ({"kernels": "native"}, "kernels=native is for CPUs"),
         ({"kv_dtype": "fp16"}, "kv_dtype=fp16 with device=cuda"),
         ({"kv_dtype": "fp32"}, "the type of the weights, bf16"),
@@ -344,8 +344,8 @@ def test_memory_that_went_meanwhile_is_refused(
 
 
 def test_int8_is_refused_before_anything_is_read(model: Path, poses: dict[int, int]) -> None:
-    with pytest.raises(ModelError, match="quantize=int8 is for CPUs"):
-        loaded(model, 1, quantize="int8")
+    with pytest.raises(ModelError, match="precision=int8 is for CPUs"):
+        loaded(model, 1, precision="int8")
 
 
 def test_step_plans_without_slices_are_nothing(model: Path, poses: dict[int, int]) -> None:

@@ -18,19 +18,19 @@ from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.config.model_config import ModelConfig
 
 
-def fingerprint(model: Path, config: ModelConfig, quantize: str = "none") -> str:
+def fingerprint(model: Path, config: ModelConfig, precision: str = "fp32") -> str:
     """32 hexadecimal digits for a model.
 
     Args:
         model: Its directory or file.
         config: Its shape.
-        quantize: As in the settings; other values, and other 8-bit formats, give other fingerprints.
+        precision: That is computed with; other values, and other 8-bit formats, give other fingerprints.
 
     Raises:
         ModelError: A file is damaged.
     """
     digest = blake2b(digest_size=16)
-    digest.update((int8.FORMAT if quantize == "int8" else quantize).encode() + b"\0")
+    digest.update((int8.FORMAT if precision == "int8" else precision).encode() + b"\0")
     digest.update(json.dumps(asdict(config), sort_keys=True).encode())
     with ExitStack() as stack:
         files: dict[Path, IO[bytes]] = {}

@@ -13,6 +13,7 @@ from services.worker.engine.checkpoint.tensor_table import file_names
 from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone, cold_zone
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.precision import HALF_KV
 from services.worker.host import available_bytes, total_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import EngineRunConfig
@@ -34,7 +35,7 @@ def ran_out(error: BaseException) -> bool:
 
 def weight_bytes(
     tensors: Mapping[str, StoredTensor],
-    quantize: str,
+    precision: str,
     *,
     native: bool,
     tied: bool,
@@ -44,9 +45,9 @@ def weight_bytes(
 
     Args:
         tensors: Of the weight files.
-        quantize: `int8` packs all matrices but the embedding in 8 bits.
-        native: Matrices keep their stored type, with a packed output matrix beside the embedding; otherwise
-            all is fp32.
+        precision: `int8` packs all matrices but the embedding in 8 bits, `bf16` in bf16.
+        native: Matrices keep their stored type otherwise, with a packed output matrix beside the embedding;
+            without kernels all is fp32.
         tied: The output matrix is the embedding.
         embedding: What the files call the embedding.
     """
@@ -56,8 +57,10 @@ def weight_bytes(
         own = stored.item_bytes
         matrix = native and len(stored.shape) > 1
         packed = count * own
-        if matrix and quantize == "int8":  # of each expert, if they are in one tensor
+        if matrix and precision == "int8":  # of each expert, if they are in one tensor
             packed = int8.packed_bytes(*stored.shape[-2:]) * prod(stored.shape[:-2])
+        elif matrix and precision == "bf16":
+            packed = count * 2
         if name == embedding:
             total += count * (own if native else 4)
             total += packed if native and tied else 0
@@ -110,12 +113,12 @@ def require_room(
     used = {view.stored for view in views.values()}
     weights = weight_bytes(
         {name: stored for name, stored in tensors.items() if name in used},
-        run.quantize,
+        run.precision,
         native=native,
         tied=shape.tied_embeddings,
         embedding=views["model.embed_tokens.weight"].stored,
     )
-    half = run.kv_dtype == "fp16" or (run.kv_dtype == "auto" and run.quantize != "none")
+    half = run.kv_dtype == "fp16" or (run.kv_dtype == "auto" and run.precision in HALF_KV)
     tokens = run.kv_cache_tokens or BLOCK_SIZE
     cold = cold_zone(run, shape.num_layers)
     sliding = 0
@@ -139,8 +142,8 @@ def require_room(
         return
     what = f"the weights of {run.model} need {_size(weights)}"
     remedy = "give the worker more memory or serve a smaller model"
-    if native and run.quantize == "none":
-        remedy = f"set quantize=int8, {remedy}"
+    if native and run.precision != "int8":
+        remedy = f"set precision=int8, {remedy}"
     if run.kv_cache_tokens:
         what += f" and kv_cache_tokens={run.kv_cache_tokens} needs {_size(cache)}"
         remedy = f"set a smaller kv_cache_tokens, {remedy}"

@@ -15,7 +15,9 @@ from services.worker.engine.checkpoint.names.canonical import canonical_tensors
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
 from services.worker.engine.config.layer_config import AttentionConfig, ExpertsConfig, MlpConfig
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.precision import HALF_KV
 from services.worker.rank_protocol.plan import BLOCK_SIZE
+from services.worker.rank_protocol.run_config import Precision
 from services.worker.rank_protocol.sliding_pool import PoolSizes, fitting_blocks, least_blocks, sliding_blocks
 
 FP32_BYTES, FP16_BYTES = 4, 2
@@ -34,6 +36,7 @@ class ModelSize:
         others: Norms, biases, routers and learned positions, always fp32.
         tied: The output matrix is a packed copy of the embedding.
         stored_bytes: Of one weight as the files have it: 4 or 2.
+        stored: The precision that the files have.
         kv_values: Numbers that one token adds to the KV cache.
         windowed_values: Those of them that belong to layers with a sliding window.
         window: Tokens that the widest of these layers see; 0 if no layer has a window.
@@ -49,24 +52,25 @@ class ModelSize:
     windowed_values: int = 0
     window: int = 0
     latent: bool = False
+    stored: Precision = "fp32"
 
     @property
     def parameters(self) -> int:
         """Number of parameters; a tied output matrix counts once."""
         return self.matrices + self.embedding + self.others - (self.embedding if self.tied else 0)
 
-    def weight_bytes(self, quantize: str) -> int:
-        """Bytes of the weights in memory, for `none` or `int8`."""
-        each = INT8_BYTES if quantize == "int8" else self.stored_bytes
+    def weight_bytes(self, precision: str) -> int:
+        """Bytes of the weights in memory."""
+        each = {"int8": INT8_BYTES, "bf16": FP16_BYTES}.get(precision, self.stored_bytes)
         return int(self.matrices * each + self.embedding * self.stored_bytes + self.others * FP32_BYTES)
 
-    def kv_token_bytes(self, quantize: str) -> int:
-        """Bytes that one token takes in the KV cache: halves beside 8-bit weights, else floats."""
-        return self.kv_values * _kv_item(quantize)
+    def kv_token_bytes(self, precision: str) -> int:
+        """Bytes that one token takes in the KV cache: floats with `fp32`, else halves."""
+        return self.kv_values * _kv_item(precision)
 
-    def windowed_token_bytes(self, quantize: str) -> int:
+    def windowed_token_bytes(self, precision: str) -> int:
         """The part of `kv_token_bytes` in layers with a sliding window."""
-        return self.windowed_values * _kv_item(quantize)
+        return self.windowed_values * _kv_item(precision)
 
     def pools(self, tokens: int, token_budget: int, max_running: int) -> PoolSizes:
         """The pools of a KV cache of so many tokens, as ranks allocate them."""
@@ -74,15 +78,15 @@ class ModelSize:
         least = least_blocks(self.window, token_budget, max_running)
         return PoolSizes(blocks, sliding_blocks(blocks, least) if self.window else 0)
 
-    def cache_bytes(self, pools: PoolSizes, quantize: str) -> int:
+    def cache_bytes(self, pools: PoolSizes, precision: str) -> int:
         """Bytes of both pools."""
         saved = pools.num_blocks - pools.num_sliding if pools.num_sliding else 0
-        each, windowed = self.kv_token_bytes(quantize), self.windowed_token_bytes(quantize)
+        each, windowed = self.kv_token_bytes(precision), self.windowed_token_bytes(precision)
         return BLOCK_SIZE * (pools.num_blocks * each - saved * windowed)
 
-    def fitting_tokens(self, memory: int, quantize: str, token_budget: int, max_running: int) -> int:
+    def fitting_tokens(self, memory: int, precision: str, token_budget: int, max_running: int) -> int:
         """The most tokens whose KV cache fits into so many bytes, in whole blocks."""
-        each, windowed = self.kv_token_bytes(quantize), self.windowed_token_bytes(quantize)
+        each, windowed = self.kv_token_bytes(precision), self.windowed_token_bytes(precision)
         if not windowed:
             return max(0, memory // each) // BLOCK_SIZE * BLOCK_SIZE
         least = least_blocks(self.window, token_budget, max_running)
@@ -90,8 +94,8 @@ class ModelSize:
         return max(0, fitting_blocks(memory, *sizes, least)) * BLOCK_SIZE
 
 
-def _kv_item(quantize: str) -> int:
-    return FP16_BYTES if quantize == "int8" else FP32_BYTES
+def _kv_item(precision: str) -> int:
+    return FP16_BYTES if precision in HALF_KV else FP32_BYTES
 
 
 def model_size(config: ModelConfig, stored_bytes: int = FP32_BYTES) -> ModelSize:

@@ -34,6 +34,11 @@ class StoredTensor:
     scales: "StoredTensor | None" = None
 
     @property
+    def coded(self) -> bool:
+        """Whether it holds codes with scales."""
+        return self.blocks is not None or self.scales is not None
+
+    @property
     def item_bytes(self) -> int:
         """Of a value, as ranks hold it."""
         return ITEM_BYTES.get(self.kind, 4)

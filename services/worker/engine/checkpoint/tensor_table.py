@@ -108,10 +108,9 @@ class TensorTable:
         return copies
 
     def _check_kind(self, name: str, stored: StoredTensor) -> None:
-        coded = stored.blocks is not None or stored.scales is not None
-        if stored.kind not in ITEM_BYTES and not (coded and len(stored.shape) == 2):
+        if stored.kind not in ITEM_BYTES and not (stored.coded and len(stored.shape) == 2):
             supported = ", ".join(sorted(ITEM_BYTES))
-            if coded:
+            if stored.coded:
                 supported += ", because it is no matrix"
             raise ModelError(f"{stored.path}: tensor {name} has type {stored.kind}, supported: {supported}")
 

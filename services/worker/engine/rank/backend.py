@@ -5,8 +5,9 @@ where they do not; a way chosen by name that is not available is refused.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import structlog
 import torch
 
@@ -30,9 +31,11 @@ from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute
+from services.worker.engine.precision import HALF_KV, automatic_precision, require_served, stored_precision
 from services.worker.engine.rank.compute import Compute
 from services.worker.host import usable_cores
 from services.worker.rank_protocol.rank_messages import RankConfig
+from services.worker.rank_protocol.run_config import Precision
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 log = structlog.get_logger(__name__)
@@ -52,6 +55,7 @@ class ComputeBackend:
         hot_bytes: Memory of the recent window beside the blocks.
         sliding_bytes: Memory of a KV block in the layers with a sliding window, if these can have a pool of
             their own; it is a part of `block_bytes`, and 0 if they cannot.
+        precision: Of the matrices; on a GPU `fp32`, since the setting `dtype` decides there.
     """
 
     name: str
@@ -62,6 +66,7 @@ class ComputeBackend:
     hot_bytes: int = 0
     sliding_bytes: int = 0
     why_plain: str = ""
+    precision: Precision = "fp32"
 
     def cache_bytes(self, sizes: PoolSizes) -> int:
         """Memory of a KV cache of those sizes."""
@@ -97,6 +102,7 @@ def load_backend(
             "rank 0 computes with the native kernels, and this rank's machine cannot; set kernels=plain"
         )
     open_source(checkpoint, shape, collectives)  # refuses contradicting files before memory is checked
+    config = _with_precision(config, checkpoint, kernels_compute=native_everywhere)
     if config.rank == 0:
         require_room(config.run, shape, checkpoint.table.tensors, native=native_everywhere)
     if not native_everywhere or native is None:
@@ -110,6 +116,20 @@ def load_backend(
             why_plain=why_plain or "rank 0 has no kernels",
         )
     return _load_native(native, config, shape, checkpoint, collectives)
+
+
+def _with_precision(config: RankConfig, checkpoint: Checkpoint, *, kernels_compute: bool) -> RankConfig:
+    """The config with a precision in place of `auto`.
+
+    Raises:
+        ModelError: The files, or the kernels, do not have the precision that was chosen.
+    """
+    stored = stored_precision(checkpoint.table.tensors.values())
+    if config.run.precision != "auto":
+        require_served(config.run.precision, stored, config.run.model)
+        return config
+    chosen = automatic_precision(stored, kernels=kernels_compute)
+    return msgspec.structs.replace(config, run=replace(config.run, precision=chosen))
 
 
 def _load_gpu(
@@ -144,7 +164,7 @@ def refuse_for_gpu(config: RankConfig, placement: Placement) -> None:
     Raises:
         ModelError: There is such a setting.
     """
-    chosen = [f"quantize={config.run.quantize}"] * (config.run.quantize != "none")
+    chosen = [f"precision={config.run.precision}"] * (config.run.precision != "auto")
     chosen += ["kernels=native"] * (config.run.kernels == "native")
     chosen += [f"kv_cold={config.run.kv_cold}"] * (config.run.kv_cold != "none")
     if chosen:
@@ -165,11 +185,11 @@ def _load_native(
 ) -> ComputeBackend:
     cold = cold_zone(config.run, shape.num_layers)
     source = open_source(checkpoint, shape, collectives)
-    quantized = config.run.quantize == "int8"
-    weights = NativeWeights.load(source, shape, native, quantized)
-    kv_dtype = torch.float16 if config.run.kv_dtype == "fp16" else torch.float32
-    if config.run.kv_dtype == "auto" and quantized:
-        kv_dtype = torch.float16
+    precision = config.run.precision
+    assert precision != "auto"  # see `_with_precision`
+    weights = NativeWeights.load(source, shape, native, precision == "int8")
+    half = config.run.kv_dtype == "fp16" or (config.run.kv_dtype == "auto" and precision in HALF_KV)
+    kv_dtype = torch.float16 if half else torch.float32
     spin = config.run.tensor_parallel * config.run.threads <= usable_cores()
     options = NativeOptions(config.run.threads, kv_dtype, cold, spin)
 
@@ -179,7 +199,8 @@ def _load_native(
     heads = native_cache.heads_of(shape, collectives.rank, collectives.world)
     cold_layers = cold.layers if cold else (False,) * shape.num_layers
     windowed = [is_cold for is_cold, window in zip(cold_layers, shape.windows, strict=True) if window]
-    weights_name, kv_name = " int8" if quantized else "", str(kv_dtype).removeprefix("torch.")
+    weights_name = "" if precision == "fp32" else f" {precision}"
+    kv_name = str(kv_dtype).removeprefix("torch.")
     kv_format = "fp16" if kv_dtype == torch.float16 else "fp32"
     return ComputeBackend(
         f"native {native.target}{weights_name}, {kv_name} KV{', fp8 behind' if cold else ''}",
@@ -188,6 +209,7 @@ def _load_native(
         f"{kv_format}+{cold.format}" if cold else kv_format,
         hot_bytes=native_cache.hot_bytes(config.run.max_running, heads, kv_dtype, cold) if cold else 0,
         sliding_bytes=native_cache.block_bytes(len(windowed), heads, kv_dtype, sum(windowed)),
+        precision=precision,
     )
 
 
@@ -197,7 +219,7 @@ def _native(config: RankConfig, shape: ModelConfig) -> tuple[KernelLibrary | Non
     Raises:
         ModelError: A setting needs the kernels, or excludes them, against another one or this machine.
     """
-    special = [f"quantize={config.run.quantize}"] * (config.run.quantize != "none")
+    special = [f"precision={config.run.precision}"] * (config.run.precision not in {"auto", "fp32"})
     special += [f"kv_dtype={config.run.kv_dtype}"] * (config.run.kv_dtype == "fp16")
     special += [f"kv_cold={config.run.kv_cold}"] * (config.run.kv_cold != "none")
     if config.run.kernels == "plain":

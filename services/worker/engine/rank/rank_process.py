@@ -207,16 +207,12 @@ def load(
     """
     directory = Path(config.run.model)
     shape = read_config(directory)
-    own_fingerprint = (
-        fingerprint(directory, shape, config.run.quantize)
-        if config.rank == 0 or config.run.remote_ranks
-        else ""
-    )
     if config.run.remote_ranks:
-        _compare_fingerprints(config, own_fingerprint, collectives)
+        _compare_fingerprints(config, fingerprint(directory, shape, config.run.precision), collectives)
     with open_checkpoint(directory) as checkpoint:
         backend = load_backend(config, shape, checkpoint, collectives)
         loaded_bytes = checkpoint.loaded_bytes
+    own_fingerprint = fingerprint(directory, shape, backend.precision) if config.rank == 0 else ""
     sizes = agreed_sizes(config, shape, backend, collectives)
     runner = Runner(backend.start(sizes), Progress(config.progress_fd, config.rank), await_masks)
     if config.progress_fd >= 0:

@@ -194,10 +194,10 @@ def _load(model: Path, world: int) -> list[tuple[LayerWeights, torch.Tensor, int
 def test_memory_is_counted_as_the_ranks_hold_it(tmp_path: Path) -> None:
     """Quantized values are held as fp32, halves as they are."""
     model = make_model(tmp_path / "m", "llama", intermediate_size=128)
-    whole = weight_bytes(stored_tensors(model), "none", native=True, tied=False)
+    whole = weight_bytes(stored_tensors(model), "fp32", native=True, tied=False)
     for kind, share in (("Q8_0", 1.0), ("F32", 1.0), ("BF16", 0.5)):
         tensors = stored_tensors(write_gguf(model, tmp_path / f"{kind}.gguf", kind))
-        found = weight_bytes(tensors, "none", native=True, tied=False)
+        found = weight_bytes(tensors, "fp32", native=True, tied=False)
         assert found == pytest.approx(whole * share, rel=0.02)
 
 

@@ -41,12 +41,12 @@ def have(monkeypatch: pytest.MonkeyPatch, free: int, total: int) -> None:
 def test_weights_are_counted_as_they_will_be_kept(model: Path) -> None:
     tensors = stored_tensors(model)
     file_bytes = (model / "model.safetensors").stat().st_size
-    plain = weight_bytes(tensors, "none", native=False, tied=False)
+    plain = weight_bytes(tensors, "fp32", native=False, tied=False)
     assert 1.95 * file_bytes < plain < 2.01 * file_bytes  # bf16 on disk, fp32 in memory
-    native = weight_bytes(tensors, "none", native=True, tied=False)
+    native = weight_bytes(tensors, "fp32", native=True, tied=False)
     assert file_bytes < native * 1.02 < 1.04 * file_bytes
     embedding = 203 * 64
-    assert weight_bytes(tensors, "none", native=True, tied=True) == native + 2 * embedding
+    assert weight_bytes(tensors, "fp32", native=True, tied=True) == native + 2 * embedding
     int8 = weight_bytes(tensors, "int8", native=True, tied=False)
     matrices = (plain - native) // 2 - embedding  # their weights: fp32 takes two bytes more
     padding = 3 * 64 * 17  # three layers: the 112 inputs of `down_proj` fill three and a half blocks
@@ -91,7 +91,7 @@ def test_layers_with_a_window_have_fewer_blocks_also_compressed(tmp_path: Path) 
     ("total", "kind", "said"),
     [
         (1 << 40, MemoryShort, r"kv_cache_tokens=4096 needs 6\.0 MiB, but 2\.0 MiB .* are free"),
-        (2 << 20, ModelError, r"in all; set a smaller kv_cache_tokens, set quantize=int8, give"),
+        (2 << 20, ModelError, r"in all; set a smaller kv_cache_tokens, set precision=int8, give"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -116,7 +116,7 @@ def test_the_ranks_of_this_host_may_hold_more_than_their_number(
 
 def test_weights_alone_are_too_large(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, 1000, 1000)
-    config = run_of(model, kv_cache_tokens=0, quantize="int8")
+    config = run_of(model, kv_cache_tokens=0, precision="int8")
     with pytest.raises(ModelError, match=r"need 0\.\d MiB, but there are 0\.0 MiB .*; give the worker"):
         require_room(config, read_config(model), stored_tensors(model), native=True)
 
