@@ -27,6 +27,7 @@ from services.worker.engine.native.structs import (
     RankBarrier,
     Residual,
     Rotary,
+    RowDraw,
     ScoreRule,
     SegmentParts,
     TiledRows,
@@ -48,6 +49,7 @@ SHARED_STRUCTS: tuple[type[ctypes.Structure], ...] = (
     LinearOutput,
     Residual,
     Rotary,
+    RowDraw,
     ScoreRule,
     SegmentParts,
     AttentionRows,
@@ -151,6 +153,18 @@ class KernelLibrary:
         self.compress = library.ryz_compress
         self.compress.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
         self.compress.restype = None
+        self.draw_rows = library.ryz_draw_rows
+        self.draw_rows.argtypes = [ctypes.c_void_p, ctypes.POINTER(RowDraw), ctypes.c_int64, ctypes.c_int64]
+        self.draw_rows.restype = None
+        self.shares = library.ryz_shares
+        self.shares.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_float,
+            ctypes.c_float,
+            ctypes.c_void_p,
+            ctypes.c_int64,
+        ]
+        self.shares.restype = None
         self.panel: int = library.ryz_panel()
 
 

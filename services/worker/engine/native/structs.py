@@ -5,7 +5,7 @@ field that was changed on one side only is refused when the library is loaded (`
 """
 
 import ctypes
-from ctypes import c_float, c_int32, c_int64, c_uint32, c_uint64
+from ctypes import c_double, c_float, c_int32, c_int64, c_uint32, c_uint64
 from enum import IntEnum
 
 ADDRESS = c_uint64
@@ -258,4 +258,20 @@ class RankBarrier(ctypes.Structure):
         ("rank", c_int32),
         ("world", c_int32),
         ("spin", c_int32),
+    ]
+
+
+class RowDraw(ctypes.Structure):
+    """A row of scores to draw a token from; see `src/sampling/draw_rows.h`."""
+
+    _fields_ = [
+        ("scores", ADDRESS),
+        ("best", c_int64),
+        ("top_k", c_int64),
+        ("bits", c_int64),
+        ("top_p", c_double),
+        ("temperature", c_double),
+        ("inverse", c_float),
+        ("min_p", c_float),
+        ("token", c_int64),
     ]

@@ -39,6 +39,7 @@ from services.worker.engine.rank.sequences import PlanError
 from services.worker.engine.rank.step_inbox import LeaderGone, StepInbox
 from services.worker.engine.rank.step_recorder import StepRecorder
 from services.worker.engine.rank.step_tracer import StepTracer
+from services.worker.engine.sampling.native_draws import NativeDraws
 from services.worker.rank_protocol.plan import KVParts, RankInfo
 from services.worker.rank_protocol.rank_messages import (
     FrameKind,
@@ -214,7 +215,13 @@ def load(
         loaded_bytes = checkpoint.loaded_bytes
     own_fingerprint = fingerprint(directory, shape, backend.precision) if config.rank == 0 else ""
     sizes = agreed_sizes(config, shape, backend, collectives)
-    runner = Runner(backend.start(sizes), Progress(config.progress_fd, config.rank), await_masks)
+    native = shared_kernels(config)
+    runner = Runner(
+        backend.start(sizes),
+        Progress(config.progress_fd, config.rank),
+        await_masks,
+        NativeDraws(native, config.run.threads) if native and config.rank == 0 else None,
+    )
     if config.progress_fd >= 0:
         os.close(config.progress_fd)
     info = RankInfo(

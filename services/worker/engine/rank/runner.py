@@ -14,6 +14,7 @@ from torch import Tensor
 from services.worker.engine.rank.compute import CacheBlocks, Compute
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import PlanError, Sequences, SequenceState
+from services.worker.engine.sampling.row_draws import RowDraws
 from services.worker.engine.sampling.sampler import Sampler
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import ANY_TOKEN
@@ -40,6 +41,7 @@ class Runner:
         compute: This rank's forward pass.
         progress: Where it counts what is done; None for memory of its own.
         await_masks: Waits for the masks of a step that has masked chunks; None: there are no such steps.
+        row_draws: Draws from the scores of rows; None: with numpy.
 
     Attributes:
         compute: As given.
@@ -47,13 +49,17 @@ class Runner:
     """
 
     def __init__(
-        self, compute: Compute, progress: Progress | None = None, await_masks: AwaitMasks | None = None
+        self,
+        compute: Compute,
+        progress: Progress | None = None,
+        await_masks: AwaitMasks | None = None,
+        row_draws: RowDraws | None = None,
     ) -> None:
         self._progress = compute.progress = progress or Progress()
         self.sequences = Sequences(compute.sizes)
         self.compute = compute
         self.moments = StepMoments(0.0, 0.0, 0.0, 0.0, 0.0)
-        self._sampler = Sampler()
+        self._sampler = Sampler(row_draws)
         self._await_masks = await_masks
         self._collectives = compute.collectives
 

@@ -6,7 +6,7 @@ A mask has bit `i % 8` of byte `i // 8` for token `i`; tokens beyond its end are
 import numpy as np
 from numpy.typing import NDArray
 
-from services.worker.engine.sampling.top_k_top_p import Scores
+from services.worker.engine.sampling.shares import Scores
 
 _NEVER = np.float32(-np.inf)
 # for each byte of a mask 0 or -infinity for its eight tokens, [256, 8]

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.engine.rank.sequences import SequenceState
-from services.worker.engine.sampling.top_k_top_p import LARGEST, Scores
+from services.worker.engine.sampling.shares import Scores
+from services.worker.engine.sampling.top_k_top_p import LARGEST
 from shared.messages import Sampling
 
 

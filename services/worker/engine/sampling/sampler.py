@@ -9,7 +9,8 @@ rebuilt from the tokens, and the draw depends on (seed, choice, position) only, 
 the same choice for the same logits, whatever else is in the batch. The oracle is `sampling_reference.py`.
 
 A new parameter is a field of `Sampling` (`shared/messages`), and is applied here and in the oracle: in
-`penalties.py` if it edits logits, in `masks.py` or `top_k_top_p.py` if it leaves tokens out.
+`penalties.py` if it edits logits, in `masks.py` or `top_k_top_p.py` (and `native/src/sampling/`) if it leaves
+tokens out.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,9 @@ from services.worker.engine.rank.sequences import SequenceState
 from services.worker.engine.sampling.draws import Draws
 from services.worker.engine.sampling.masks import TokenMasker, allows, forbid_ends, only_token
 from services.worker.engine.sampling.penalties import Penalties, edits_scores
-from services.worker.engine.sampling.top_k_top_p import Scores, TopKTopPSampler, likeliest, share
+from services.worker.engine.sampling.row_draws import DrawJob, PlainDraws, RowDraws
+from services.worker.engine.sampling.shares import Scores, share
+from services.worker.engine.sampling.top_k_top_p import likeliest
 from services.worker.rank_protocol.plan import Alternative, Sampled
 
 Logits = Scores
@@ -30,16 +33,23 @@ NOT_FINITE = (
     "the model computed logits that are no finite numbers; "
     "send the request again, and check the files of the model if it fails again"
 )
+NOTHING = -1  # in place of a token
 NOTHING_ALLOWED = "neither the grammar nor the model leaves a token that may come; change the grammar"
 
 
 class Sampler:
-    """Samples for a batch; keeps buffers between calls, and counts that are rebuilt from the tokens."""
+    """Samples for a batch; keeps buffers between calls, and counts that are rebuilt from the tokens.
 
-    def __init__(self) -> None:
+    Args:
+        row_draws: Draws from the edited scores; None: with numpy.
+    """
+
+    def __init__(self, row_draws: RowDraws | None = None) -> None:
         self._draws = Draws()
+        self._row_draws = row_draws or PlainDraws()
         self._buffer: Scores = np.empty(0, np.float32)
-        self._top_k_top_p = TopKTopPSampler(0)
+        self._edited: list[Scores] = []  # a buffer for each row of the batch whose logits are edited
+        self._num_edited = 0
         self._masker = TokenMasker(0)
         self._penalties: WeakKeyDictionary[SequenceState, Penalties] = WeakKeyDictionary()
 
@@ -60,38 +70,40 @@ class Sampler:
         """
         if logits.shape[1] != len(self._buffer):
             self._buffer = np.empty(logits.shape[1], np.float32)
-            self._top_k_top_p = TopKTopPSampler(logits.shape[1])
+            self._edited = []
             self._masker = TokenMasker(logits.shape[1])
             self._penalties.clear()
         best = logits.argmax(axis=1)  # the first NaN, if there is one
         finite = np.isfinite(logits[np.arange(len(best)), best]).tolist()
+        self._num_edited = 0
         rows = zip(logits, best.tolist(), finite, states, ends, masks or [b""] * len(states), strict=True)
-        return [
-            self._sample(row, token, state, end, mask)
-            if good
-            else Sampled(seq_id=state.seq_id, token_id=0, error=NOT_FINITE)
-            for row, token, good, state, end, mask in rows
-        ]
+        chosen = [self._choose(*row[:2], *row[3:]) if row[2] else NOTHING for row in rows]
+        drawn = iter(self._row_draws.draw_rows([one for one in chosen if isinstance(one, DrawJob)]))
+        tokens = [next(drawn) if isinstance(one, DrawJob) else one for one in chosen]
+        found = zip(states, logits, best.tolist(), tokens, finite, strict=True)
+        return [self._sampled(*one) for one in found]
 
-    def _sample(self, logits: Scores, best: int, state: SequenceState, end: int, mask: bytes) -> Sampled:
-        sampling, token = state.sampling, only_token(mask) if mask else -1
-        if not 0 <= token < len(logits):
-            token = self._choose(logits, best, state, end, mask)
-        if token < 0:
-            return Sampled(seq_id=state.seq_id, token_id=0, error=NOTHING_ALLOWED)
-        if sampling.logprobs < 0:
+    def _sampled(self, state: SequenceState, logits: Scores, best: int, token: int, finite: bool) -> Sampled:
+        if token == NOTHING:
+            error = NOTHING_ALLOWED if finite else NOT_FINITE
+            return Sampled(seq_id=state.seq_id, token_id=0, error=error)
+        if state.sampling.logprobs < 0:
             return Sampled(seq_id=state.seq_id, token_id=token)
         return self._with_logprobs(state, logits, best, token)
 
-    def _choose(self, logits: Scores, best: int, state: SequenceState, end: int, mask: bytes) -> int:
-        """The next token; -1 if none may come."""
+    def _choose(
+        self, logits: Scores, best: int, state: SequenceState, end: int, mask: bytes
+    ) -> int | DrawJob:
+        """The next token; `NOTHING` if none may come, or what it is to be drawn from."""
         sampling, scores, token = state.sampling, logits, best
+        if mask and 0 <= (only := only_token(mask)) < len(logits):
+            return only
         early = end - state.prompt_len < sampling.min_tokens
         edited = edits_scores(sampling)
         if not early and not edited and sampling.temperature == 0 and (not mask or allows(mask, best)):
             return best
         if mask or early or edited:
-            scores = self._buffer
+            scores = self._next_edited()
             if mask:
                 self._masker.mask_scores(logits, mask, scores)
             else:
@@ -102,11 +114,17 @@ class Sampler:
                 self._penalties_of(state, end).apply(scores, state, end)
             token = int(scores.argmax())
             if np.isneginf(scores[token]):
-                return -1
+                return NOTHING
         if sampling.temperature > 0:
-            bits = self._draws.draw_bits(sampling.seed, state.choice, end)
-            token = self._top_k_top_p.draw(scores, token, sampling, bits)
+            return DrawJob(scores, token, sampling, self._draws.draw_bits(sampling.seed, state.choice, end))
+        self._num_edited = max(0, self._num_edited - (scores is not logits))  # its buffer is free again
         return token
+
+    def _next_edited(self) -> Scores:
+        if self._num_edited == len(self._edited):
+            self._edited.append(np.empty(len(self._buffer), np.float32))
+        self._num_edited += 1
+        return self._edited[self._num_edited - 1]
 
     def _penalties_of(self, state: SequenceState, end: int) -> Penalties:
         penalties = self._penalties.get(state)

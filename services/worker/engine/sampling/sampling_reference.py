@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from services.worker.engine.sampling.shares import share
 from services.worker.rank_protocol.plan import Alternative
 from shared.messages import Sampling
 
@@ -45,8 +46,7 @@ def choose(
     order = np.argsort(-scores, kind="stable")  # the likeliest first, of equals the lower id
     if sampling.temperature == 0:
         return int(order[0])
-    with np.errstate(over="ignore"):
-        shares = np.exp((scores - scores[order[0]]) / np.float32(max(sampling.temperature, 1e-37)))
+    shares = share(scores, scores[order[0]], sampling.temperature)
     weights = np.floor(shares.astype(np.float64) * 2.0**40).astype(np.int64)
     order = order[shares[order] >= np.float32(sampling.min_p)]
     if sampling.top_k:

@@ -1,8 +1,8 @@
 """Draws one token from a row of scores under temperature, min_p, top_k and top_p, without sorting the row.
 
 The likelier token comes first, of two with the same score the one with the lower id. A token's weight is
-exp((score - peak) / temperature) in fp32, rounded down to a multiple of 2**-40. Sums of whole numbers are
-exact in any order, so a selection here chooses the same token as `sampling_reference.py`, which sorts
+exp((score - peak) / temperature) in fp32 (`shares.py`), rounded down to a multiple of 2**-40. Sums of whole
+numbers are exact in any order, so a selection here chooses the same token as `sampling_reference.py`, which sorts
 everything. Scores include bias and penalties.
 """
 
@@ -12,16 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.engine.sampling.draws import BITS
+from services.worker.engine.sampling.shares import COLDEST, Scores, share
 from shared.messages import Sampling
 
-Scores = NDArray[np.float32]
 Weights = NDArray[np.int64]
 Ids = NDArray[np.int64]
 
 UNIT = 2**40  # weight of the likeliest token
 LARGEST_VOCAB = 2**22  # the weights of so many tokens sum to less than 2**63
 LARGEST = float(np.finfo(np.float32).max)
-COLDEST = 1e-37  # a lower temperature would be subnormal in fp32
 CHUNK = 512  # weights that one partial sum stands for
 GROUPS = 64  # scores that one group maximum stands for
 SMALL = 1024  # so few are sorted instead of partitioned again
@@ -29,11 +28,18 @@ ROUNDS = 64  # partitions after which the rest is sorted, however many it has
 
 
 class TopKTopPSampler:
-    """Draws tokens from rows of one vocabulary; keeps buffers only."""
+    """Draws tokens from rows of one vocabulary; keeps buffers only.
+
+    Args:
+        vocab_size: Of the rows.
+
+    Attributes:
+        vocab_size: As given.
+    """
 
     def __init__(self, vocab_size: int) -> None:
-        if vocab_size > LARGEST_VOCAB:
-            raise ValueError(f"vocab_size={vocab_size} is over {LARGEST_VOCAB}: lower UNIT in top_k_top_p.py")
+        require_small(vocab_size)
+        self.vocab_size = vocab_size
         self._shares = np.empty(vocab_size, np.float32)
         self._weights = np.empty(vocab_size, np.int64)
         self._chunks = np.arange(0, vocab_size, CHUNK)
@@ -89,13 +95,14 @@ class TopKTopPSampler:
         return begin + int(weights[begin : begin + CHUNK].cumsum().searchsorted(target - before, "right"))
 
 
-def share(scores: Scores, peak: np.float32, temperature: float, out: Scores | None = None) -> Scores:
-    """exp((score - peak) / temperature): each token's probability relative to the likeliest one's."""
-    with np.errstate(over="ignore"):  # a tiny temperature sends all but the likeliest to -infinity
-        shares = np.subtract(scores, peak, out=out)
-        if temperature != 1:
-            shares /= np.float32(max(temperature, COLDEST))
-    return np.exp(shares, out=shares)
+def require_small(vocab_size: int) -> None:
+    """Refuses vocabularies of which the weights may add up to more than a 64-bit number.
+
+    Raises:
+        ValueError: It is such a one.
+    """
+    if vocab_size > LARGEST_VOCAB:
+        raise ValueError(f"vocab_size={vocab_size} is over {LARGEST_VOCAB}: lower UNIT in top_k_top_p.py")
 
 
 def share_of(total: int, top_p: float) -> int:

@@ -7,6 +7,7 @@
 #include "experts/expert_ops.h"
 #include "op_trace.h"
 #include "rank_barrier.h"
+#include "sampling/draw_rows.h"
 
 namespace ryz {
 
@@ -105,6 +106,10 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(MixExpertsOp), FIELD(MixExpertsOp, header), FIELD(MixExpertsOp, accumulate), FIELD(MixExpertsOp, slots),
     FIELD(MixExpertsOp, parts), FIELD(MixExpertsOp, shared), FIELD(MixExpertsOp, gate),
     FIELD(MixExpertsOp, gate_stride), FIELD(MixExpertsOp, out), FIELD(MixExpertsOp, width),
+
+    STRUCT(RowDraw), FIELD(RowDraw, scores), FIELD(RowDraw, best), FIELD(RowDraw, top_k), FIELD(RowDraw, bits),
+    FIELD(RowDraw, top_p), FIELD(RowDraw, temperature), FIELD(RowDraw, inverse), FIELD(RowDraw, min_p),
+    FIELD(RowDraw, token),
 
     STRUCT(LayerPointers), FIELD(LayerPointers, keys), FIELD(LayerPointers, values), FIELD(LayerPointers, key_scales),
     FIELD(LayerPointers, value_scales), FIELD(LayerPointers, item_bytes), FIELD(LayerPointers, sliding),

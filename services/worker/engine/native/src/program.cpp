@@ -10,6 +10,7 @@
 #include "ops.h"
 #include "pack.h"
 #include "rank_barrier.h"
+#include "sampling/draw_rows.h"
 #include "thread_pool.h"
 
 namespace ryz {
@@ -114,6 +115,12 @@ void ryz_copy_out(const CachePointers* cache, int64_t block, int64_t sliding, in
 }
 void ryz_copy_in(const CachePointers* cache, int64_t block, int64_t sliding, int64_t head, const uint8_t* bytes) {
   copy_head<false>(*cache, block, sliding, head, const_cast<uint8_t*>(bytes));
+}
+
+void ryz_draw_rows(ThreadPool* pool, RowDraw* rows, int64_t count, int64_t vocab) { draw_rows(*pool, rows, count, vocab); }
+void ryz_shares(const float* scores, float peak, float inverse, float* out, int64_t count) {
+  const Shares shares{set1(peak), set1(inverse)};
+  for (int64_t i = 0; i + LANES <= count; i += LANES) store(out + i, shares.of(load(scores + i)));
 }
 
 void ryz_compress(const float* from, int64_t count, uint8_t* codes, float* scale) { *scale = compress(from, count, codes); }
