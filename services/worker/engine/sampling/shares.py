@@ -2,8 +2,8 @@
 
 Defined by a fixed sequence of operations, each rounded once in fp32: a library's `exp` may differ in the last
 bit between versions and machines, and with it the token that is drawn. The same bits are computed by
-`native/src/sampling/shares.h`. Range reduction by ln 2 in two parts, then a Taylor polynomial of degree 6 (see Muller,
-"Elementary Functions", chapter on range reduction).
+`native/src/sampling/shares.h`. Range reduction by ln 2 in two parts, then a Taylor
+polynomial of degree 6 (see Muller, "Elementary Functions", chapter on range reduction).
 """
 
 import numpy as np
