@@ -58,7 +58,7 @@ def test_the_demo_is_shown_with_its_memory() -> None:
     assert facts["parameters"] == 2_164_416
     assert facts["context"] == 2048
     assert facts["flags"].startswith("--groups ")
-    assert facts["memory"]["int8"]["weights"] < facts["memory"]["full"]["weights"]
+    assert facts["memory"]["int8"]["weights"] < facts["memory"]["fp32"]["weights"]
     assert "model.safetensors" in ryz("show", str(demo_model()))
 
 
