@@ -12,6 +12,7 @@ import structlog
 
 from shared.bus.memory import MemoryBus
 from shared.bus.nats import NatsBus
+from tests.kits.import_order import import_tests, modules_of_tests, part_first
 from tests.kits.servers import GuardedRedis, NatsServer, RedisServer
 from tests.kits.side_by_side import StackScheduling, give_way, sort_for_many_processes
 
@@ -65,6 +66,16 @@ def logging_as_before() -> Iterator[None]:
     structlog.reset_defaults()
     yield
     structlog.reset_defaults()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Share the first import of all tests among parallel processes, if all are asked for."""
+    root = session.config.rootpath
+    if "PYTEST_XDIST_WORKER" in os.environ and session.config.args in (["tests"], [str(root / "tests")]):
+        part = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+        parts = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        import_tests(part_first(modules_of_tests(root), part, parts))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

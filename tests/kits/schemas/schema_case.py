@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jsonschema import Draft202012Validator
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
 Schema = dict[str, Any] | bool
 
@@ -25,8 +26,10 @@ class SchemaCase(NamedTuple):
     invalid: tuple[Any, ...]
 
 
-def validator(schema: Schema) -> Draft202012Validator:
+def validator(schema: Schema) -> "Draft202012Validator":
     """Returns a validator that also checks `format`."""
+    from jsonschema import Draft202012Validator  # noqa: PLC0415  # its grammars of `format` take 2.5 s
+
     return Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 

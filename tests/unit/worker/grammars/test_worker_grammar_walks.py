@@ -5,7 +5,6 @@ import re
 import time
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from services.worker.domain.generation.token_constraint import (
     ConstraintFactory,
@@ -22,6 +21,7 @@ from tests.kits.grammars.walks import (
     vocabulary,
     walk,
 )
+from tests.kits.schemas.schema_case import validator
 
 ORDER = {
     "type": "object",
@@ -61,7 +61,7 @@ def texts(grammar: ConstraintFactory, on: str, number: int = 25) -> list[str]:
 @pytest.mark.parametrize("on", MODELS)
 def test_walks_through_a_schema_are_valid(on: str) -> None:
     found = texts(compiled_schema(ORDER, on), on)
-    judge = Draft202012Validator(ORDER, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    judge = validator(ORDER)
     assert len(found) > 12
     assert [text for text in found if not judge.is_valid(json.loads(text))] == []
 
