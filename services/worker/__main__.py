@@ -109,7 +109,7 @@ def leader_options(settings: WorkerSettings) -> LeaderOptions:
             settings.token_budget,
             settings.max_running,
             settings.max_waiting,
-            settings.step_target_ms / 1000,
+            settings.itl_target_ms / 1000,
             settings.max_running_per_tenant,
         ),
         prefix_sharing=settings.prefix_sharing,

@@ -95,6 +95,14 @@ class WorkerMetrics:
             PREFIX + "kv_store_up", "1 while the KV store is used, 0 while it is away.", registry=registry
         )
         self.requests_ended = RequestHistograms()
+        self.prefill_cut_steps = counter(
+            "prefill_cut_steps", "Steps with fewer tokens of prompts than there were, for RYZ_ITL_TARGET_MS."
+        )
+        self.prefill_budget = Gauge(
+            PREFIX + "prefill_budget_tokens",
+            "Tokens of prompts in the last step that RYZ_ITL_TARGET_MS cut.",
+            registry=registry,
+        )
         self.step = Histogram(
             PREFIX + "step_seconds", "One engine step.", buckets=_SECONDS, registry=registry
         )

@@ -61,8 +61,9 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     max_running_per_tenant: Share = 1.0
     """The part of `RYZ_MAX_RUNNING` that one tenant may have while no other waits. Freed places go to waiting
     tenants by turns in any case. Empty: 1. `ryz up` sets 0.5 where `RYZ_API_KEYS` names several tenants."""
-    step_target_ms: ZeroToMinuteMs = 100.0
-    """How long a step with prefill chunks may take while other sequences decode; 0: any time."""
+    itl_target_ms: ZeroToMinuteMs = 100.0
+    """The longest time between two tokens of a sequence that prompts of others may cause: a step has as many
+    tokens of prompts as fit by measured costs, and at least a quarter of the time of its decodes; 0: any."""
     tokenize_timeout_s: UpToTenMinutes = 10.0
     """Time limit for the chat template and the tokenizer on one long prompt."""
     grammar_timeout_s: UpToMinute = 2.0

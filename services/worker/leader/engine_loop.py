@@ -68,14 +68,15 @@ class EngineLoop:
         self._clock = context.clock
         self._next_check = 0.0
         self._steps: deque[_Step] = deque()  # submitted and not done, oldest first
-        self._last_done = 0.0
+        self._last_done = 0.0  # or when the engine got a step after it was idle
+        self._idle = True
         self._run_ahead = 0
         self._failed_idle = False  # the engine died between steps; the next one says why
         engine.engine.watch_failures(self._on_idle_failure)
 
     async def start_engine(self) -> None:
         """Starts the engine. Raises `EngineFailed` when it does not come up."""
-        self._failed_idle = False
+        self._failed_idle, self._idle = False, True
         self._run_ahead = (await self._supervisor.start_engine()).run_ahead
         self._steps.clear()
 
@@ -101,11 +102,13 @@ class EngineLoop:
         while True:
             if not steps and not scheduler.has_work and not self._failed_idle:  # the next step says why
                 self._check(scheduler)
+                self._idle = True
                 work.clear()
                 await work.wait()
             while self._may_submit(scheduler) and self._submit_step(scheduler):
                 pass
             if not steps and scheduler.has_work:  # all that could run waits for blocks from the store
+                self._idle = True
                 work.clear()
                 with suppress(TimeoutError):  # deadlines pass meanwhile
                     async with asyncio.timeout(FETCHING_CHECK_S):
@@ -141,6 +144,12 @@ class EngineLoop:
             return False
         if plan.admit:
             self._mark_admitted(scheduler, {new.seq_id for new in plan.admit})
+        cuts, budget = scheduler.throttle.take_cuts()
+        if cuts:
+            metrics.prefill_cut_steps.inc(cuts)
+            metrics.prefill_budget.set(budget)
+        if self._idle:
+            self._last_done, self._idle = now, False
         ready_ns = monotonic_ns()
         result = asyncio.ensure_future(self._engine.engine.submit(plan))
         submitted_ns = monotonic_ns()
@@ -186,11 +195,11 @@ class EngineLoop:
         )
         self._metrics.step.observe(now - max(step.submitted, self._last_done))
         self._step_tokens.observe(step.num_tokens)
-        self._last_done = now
+        step_s, self._last_done = now - self._last_done, now
         self._engine.count_tokens(step.num_tokens)
         self._engine.totals.add(result, step.num_tokens)
         prompts = scheduler.apply_prompts(result)
-        advances = scheduler.apply(result)
+        advances = scheduler.apply(result, step_s)
         self._supply_masks(scheduler)  # first, since rank 0 may wait for those of the step that runs
         self._output.emit_prompts(prompts)
         self._output.emit_tokens(scheduler, advances, now)

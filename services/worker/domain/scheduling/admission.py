@@ -48,6 +48,11 @@ class Admission:
         self._fetches = fetches
         self._counts = (0, 0)
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether any sequence waits."""
+        return bool(self._queues.waiting)
+
     def take_counts(self) -> tuple[int, int]:
         """Returns tokens looked up and found since the last call; only first admissions count."""
         counts, self._counts = self._counts, (0, 0)

@@ -21,8 +21,9 @@ from services.worker.domain.scheduling.admission import Admission
 from services.worker.domain.scheduling.background import BackgroundPace, only_background
 from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.preemption import Preemption
-from services.worker.domain.scheduling.prefill_throttle import PrefillThrottle
 from services.worker.domain.scheduling.prompt_advances import PromptAdvance, book_prompts
+from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PrefillThrottle
+from services.worker.domain.scheduling.prompt_budget.step_costs import StepWork
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
 from services.worker.domain.scheduling.step_checks import check_steps
@@ -82,14 +83,14 @@ class Scheduler:
         )
         self._names = names
         self.trials = CrashTrials()
-        self._throttle = PrefillThrottle(limits.step_target_s)
+        self.throttle = PrefillThrottle(limits.itl_target_s)
         self._pace, self._clock = BackgroundPace(), clock
         self._planner = StepPlanner(
             self.running,
             limits,
             self.admission,
             Preemption(self.queues, limits, names),
-            throttle=self._throttle,
+            throttle=self.throttle,
             trials=self.trials,
             pace=self._pace,
             sliding=blocks.sliding,
@@ -107,8 +108,7 @@ class Scheduler:
     @property
     def num_free(self) -> int:
         """Free waiting places and running places together; below 0 if there are too many sequences."""
-        bound = self.limits.max_running + self.limits.max_waiting
-        return bound - len(self.waiting) - len(self.running)
+        return self.limits.max_running + self.limits.max_waiting - len(self.waiting) - len(self.running)
 
     def has_room(self, num_sequences: int) -> bool:
         """Returns whether that many more sequences may come in."""
@@ -216,8 +216,12 @@ class Scheduler:
         """Books what the oldest step in flight has brought of prompts; to be called before `apply`."""
         return book_prompts(self._in_flight[0][1], result.prompts) if result.prompts else []
 
-    def apply(self, result: StepResult) -> list[Advance]:
+    def apply(self, result: StepResult, step_s: float = 0.0) -> list[Advance]:
         """Books the result of the oldest step in flight.
+
+        Args:
+            result: Of the step.
+            step_s: Seconds since the result before it, or since the engine was idle; 0: those of the ranks.
 
         Returns:
             One `Advance` for each sampled token, in the plan's order, followed by those of the tokens that
@@ -253,8 +257,9 @@ class Scheduler:
                 sequence.trial_tokens = max(0, sequence.trial_tokens - len(taken))
         self._pace.observe_step(len(parts), num_tokens, result.compute_s)
         if has_prompt:  # a few forced tokens tell nothing of the speed of prompts
-            self._throttle.observe_step(num_tokens, result.compute_s)
             self.costs.computed(num_tokens, result.compute_s)
+        if self.throttle.measures(has_prompt) and result.compute_s:
+            self.throttle.observe_step(StepWork.of_chunks(parts), step_s or result.compute_s)
         return advances
 
     def check_invariants(self) -> None:

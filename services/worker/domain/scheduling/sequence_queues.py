@@ -29,7 +29,7 @@ class SchedulerLimits:
         token_budget: Tokens per step; at least `max_running`.
         max_running: Sequences that may run.
         max_waiting: Sequences that may wait.
-        step_target_s: How long a step with parts of prompts may take while other sequences decode; 0 for no
+        itl_target_s: How long a step with parts of prompts may take while other sequences decode; 0 for no
             limit.
         tenant_share: Share of the running places that one tenant may have.
     """
@@ -37,7 +37,7 @@ class SchedulerLimits:
     token_budget: int
     max_running: int
     max_waiting: int
-    step_target_s: float = 0.0
+    itl_target_s: float = 0.0
     tenant_share: float = 1.0
 
     def __post_init__(self) -> None:

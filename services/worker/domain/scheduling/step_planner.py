@@ -16,8 +16,9 @@ from services.worker.domain.scheduling.background import (
 )
 from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.preemption import Preemption
-from services.worker.domain.scheduling.prefill_shares import share_budget
-from services.worker.domain.scheduling.prefill_throttle import PrefillThrottle
+from services.worker.domain.scheduling.prompt_budget.prefill_shares import share_budget
+from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PrefillThrottle
+from services.worker.domain.scheduling.prompt_budget.step_costs import StepWork
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.domain.scheduling.step_draft import StepDraft
@@ -76,17 +77,24 @@ class StepPlanner:
         most = self._most_background(now)
         prefilling, num_run = self._plan_decodes(draft, most)
         num_decodes = len(draft.chunks)
-        rest = self._throttle.prompt_budget(self._limits.token_budget - num_decodes - num_run, num_decodes)
+        rest = whole = self._limits.token_budget - num_decodes - num_run
+        decodes = StepWork()
+        if prefilling or self._admission.has_waiting:
+            decodes = StepWork.of_chunks(draft.planned)
+            rest = self._throttle.prompt_budget(whole, decodes, prefilling[0].planned if prefilling else 0)
         self._admission.admit(prefilling, rest)
         if self._trials.sequences:
             prefilling = [sequence for sequence in prefilling if not self._trials.is_on(sequence)]
         if prefilling and is_background(prefilling[-1]):
             if is_background(prefilling[0]):  # a request may come during the step
-                rest = self._pace.prompt_tokens(now, self._throttle.prompt_budget(rest, max(1, num_decodes)))
+                rest = self._pace.prompt_tokens(now, self._throttle.prompt_budget(rest, _one_more(decodes)))
             else:
                 prefilling = [sequence for sequence in prefilling if not is_background(sequence)]
-        for sequence, count in share_budget(prefilling, rest):
+        shares = share_budget(prefilling, rest)
+        for sequence, count in shares:
             draft.add_chunk(sequence, count)
+        if rest < whole and sum(count for _, count in shares) == rest:
+            self._throttle.note_cut(rest)
 
     def _most_background(self, now: float) -> int:
         """Returns how many background sequences may decode in this step; 0 beside the prompts of others."""
@@ -180,3 +188,8 @@ class StepPlanner:
                 draft.add_chunk(sequence, 1)
         # none of these gave way: those that do come last, and the one that makes them decodes
         return prefilling, num_run
+
+
+def _one_more(decodes: StepWork) -> StepWork:
+    """The decodes, or one if there are none: it may come during the step."""
+    return decodes if decodes.decodes else StepWork(decodes=1)

@@ -288,7 +288,7 @@ def test_no_sequence_gives_way_for_blocks_that_the_other_shares_anyway() -> None
 
 
 def test_prompts_come_in_chunks_that_leave_decodes_their_pace() -> None:
-    scheduler = Scheduler(BlockManager(512), SchedulerLimits(512, 16, 64, step_target_s=0.1))
+    scheduler = Scheduler(BlockManager(512), SchedulerLimits(512, 16, 64, itl_target_s=0.1))
 
     def run(plan: StepPlan) -> int:
         """Runs a step of 2 ms per token; returns its number of prompt tokens."""
@@ -304,7 +304,7 @@ def test_prompts_come_in_chunks_that_leave_decodes_their_pace() -> None:
     assert [run(scheduler.plan()) for _ in range(3)] == [512, 88, 0]  # no decode of another sequence to delay
     scheduler.add(make("long", 600, 1, arrival=1))
     chunks = [run(scheduler.plan()) for _ in range(4)]
-    assert chunks == [49, 49, 49, 49]
+    assert all(45 <= count <= 49 for count in chunks)  # of 100 ms, with some left for the unforeseen
 
 
 def test_a_result_that_is_not_of_the_oldest_step_is_refused() -> None:

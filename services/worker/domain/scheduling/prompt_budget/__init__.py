@@ -1,0 +1,1 @@
+"""How many tokens of prompts a step gets beside decodes, and which prompts get them."""

@@ -1,0 +1,74 @@
+"""Limits the tokens of prompts in a step while other sequences decode, so that their tokens come evenly.
+
+A sequence that decodes gets a token with each step, so the time of a step is its inter-token latency. The
+prompts get what the decodes leave of the target, by the measured costs of steps, and always enough to get on.
+An engine that takes no time has no limit. Pure.
+"""
+
+from services.worker.domain.scheduling.prompt_budget.step_costs import OUTLIER, StepCostModel, StepWork
+from services.worker.rank_protocol.plan import BLOCK_SIZE
+
+MIN_CHUNK = BLOCK_SIZE  # prompts get on by so many tokens a step, however slow the engine is
+LEAST_SHARE = 0.25  # of the decodes' time goes to prompts, even if the target leaves less
+COLD_CHUNK = 4 * BLOCK_SIZE  # tokens of prompts in a step before any were measured
+_WITHIN = 0.999  # share of the steps that are to be within the target
+_ADAPT = 0.03  # how fast the margin follows
+_MOST_MARGIN = 1.3
+_DECODES_MEASURED = 8  # of so many steps without prompts one is measured
+
+
+class PrefillThrottle:
+    """Measures steps, and says how many tokens of prompts fit beside the decodes.
+
+    Args:
+        target_s: How long such a step may take while sequences decode; 0 for no limit.
+    """
+
+    def __init__(self, target_s: float) -> None:
+        self._target_s = target_s
+        self._costs = StepCostModel()
+        self._margin = 1.0  # steps take at most so many times what is expected, but for a few
+        self._steps = 0
+        self._cut_steps = 0
+        self._budget = 0
+
+    def measures(self, has_prompt: bool) -> bool:
+        """Returns whether the step that ended is to be told; few of those without prompts are."""
+        self._steps += 1
+        return self._target_s > 0 and (has_prompt or self._steps % _DECODES_MEASURED == 0)
+
+    def observe_step(self, work: StepWork, seconds: float) -> None:
+        """Records the time of a step: that between its result and the one before, as the decodes see it."""
+        if seconds > 0 and work.decodes and work.prompt_tokens and self._costs.knows_prompts:
+            # the quantile `_WITHIN` of the ratio, by stochastic approximation (Robbins and Monro, 1951)
+            ratio = seconds / self._costs.seconds(work)
+            if ratio < OUTLIER:  # no chunk is so small that it prevents the others
+                self._margin += _ADAPT * (_WITHIN if ratio > self._margin else _WITHIN - 1)
+                self._margin = min(max(self._margin, 1.0), _MOST_MARGIN)
+        self._costs.observe_step(work, seconds)
+
+    def prompt_budget(self, budget: int, decodes: StepWork, context: int = 0) -> int:
+        """Returns how many of `budget` tokens the prompts get beside these decodes.
+
+        Args:
+            budget: What the decodes leave of the tokens of a step.
+            decodes: Of the step.
+            context: Tokens of the first prompt that are computed already.
+        """
+        if not decodes.decodes or not self._target_s:
+            return budget
+        decodes_s = self._costs.seconds(decodes)
+        if not self._costs.knows_prompts:
+            return min(budget, COLD_CHUNK) if decodes_s else budget
+        rest_s = max(self._target_s / self._margin - decodes_s, LEAST_SHARE * decodes_s)
+        return min(budget, max(MIN_CHUNK, self._costs.prompt_tokens_within(rest_s, context)))
+
+    def note_cut(self, budget: int) -> None:
+        """Records that a step had no more prompt tokens than this budget allowed."""
+        self._cut_steps += 1
+        self._budget = budget
+
+    def take_cuts(self) -> tuple[int, int]:
+        """Returns how many steps were cut since the last call, and the last budget that cut one."""
+        cuts, self._cut_steps = self._cut_steps, 0
+        return cuts, self._budget
