@@ -16,6 +16,7 @@ from cli.console import INTERRUPTED, CommandError, err, out
 from cli.explain.explain_command import explain
 from cli.groups.group_commands import app as groups
 from cli.logs.log_command import logs
+from cli.models.convert.quantize_command import quantize
 from cli.models.model_commands import app as models
 from cli.profile.profile_command import profile
 from cli.sessions.session_commands import app as sessions
@@ -47,7 +48,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, down, chat, status, logs, explain, profile, top, train_demo):
+for command in (up, down, chat, status, logs, explain, profile, top, train_demo, quantize):
     app.command(name=command.__name__.replace("_", "-"))(command)
 app.add_typer(sessions, name="sessions")
 app.add_typer(batch, name="batch")

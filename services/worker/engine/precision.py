@@ -71,7 +71,7 @@ def require_served(precision: Precision, stored: Precision, model: str) -> None:
     if precision == "codes" and stored != "codes":
         raise ModelError(
             f"precision=codes is for quantized files, and {model} holds floats; set precision=int8, or "
-            "precision the model first"
+            "make codes of them first: `ryz quantize MODEL -o DIR`"
         )
     if precision not in SERVED:
         raise ModelError(

@@ -1,0 +1,1 @@
+"""Quantizes the linears of a model with calibration text, layer by layer; no serving code imports it."""

@@ -1,0 +1,78 @@
+"""Rounds the matrices that share an input in several ways, and keeps the one whose outputs change least.
+
+The ways are fitted on most of the calibration's inputs and compared on the rest of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from training.quantize.awq import input_scales, output_error
+from training.quantize.gptq import gptq
+from training.quantize.grids import Codes, Grid, best_scales, plain_scales, round_to
+
+Way = Literal["nearest", "gptq", "awq", "awq+gptq"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Sums of x x^T over a linear's inputs, fp32 [inputs, inputs] each.
+
+    Attributes:
+        fit: Of those that the codes are fitted to.
+        check: Of those by which ways are compared.
+    """
+
+    fit: Tensor
+    check: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """Matrices that share an input, rounded in one way.
+
+    Attributes:
+        way: How.
+        codes: Of each matrix.
+        factors: The matrices were multiplied by these, so the input is to be divided, fp32 [inputs]; or None.
+        errors: Of every way that was tried: the share of the outputs' energy that is lost.
+    """
+
+    way: Way
+    codes: list[Codes]
+    factors: Tensor | None
+    errors: dict[str, float]
+
+
+def round_best(weights: Sequence[Tensor], moments: Moments, grid: Grid, *, scalable: bool) -> Rounded:
+    """Round matrices in every way and return the best.
+
+    Args:
+        weights: The matrices, fp32 [outputs, inputs].
+        moments: Of their input.
+        grid: The grid.
+        scalable: Whether their input can be divided by factors.
+    """
+    stacked = torch.cat(list(weights))
+    nearest = round_to(stacked, *plain_scales(stacked, grid), grid)
+    tried: list[tuple[Way, Codes, Tensor | None]] = [
+        ("nearest", nearest, None),
+        ("gptq", gptq(stacked, moments.fit, grid), None),
+    ]
+    factors = input_scales(stacked, moments.fit, grid) if scalable else None
+    scaled, fit = stacked, moments.fit
+    if factors is not None:
+        scaled, fit = stacked * factors, moments.fit / factors / factors[:, None]
+        tried.append(("awq+gptq", gptq(scaled, fit, grid), factors))
+    # where the input cannot be divided, what remains of AWQ is its search for the best clipping
+    tried.append(("awq", round_to(scaled, *best_scales(scaled, fit.diagonal(), grid), grid), factors))
+    energy = output_error(stacked, torch.zeros_like(stacked), moments.check) or 1.0
+    errors: dict[str, float] = {}
+    for way, codes, scale in tried:
+        values = codes.values() if scale is None else codes.values() / scale
+        errors[way] = output_error(stacked, values, moments.check) / energy
+    way, codes, scale = min(tried, key=lambda one: errors[one[0]])
+    return Rounded(way, codes.split([len(one) for one in weights]), scale, errors)

@@ -1,0 +1,289 @@
+"""Quantizes a model directory layer by layer: calibrate, round each unit in the best way, write, go on.
+
+The calibration's hidden states go through the layers as they were quantized, so a layer is fitted to what it
+will get. Weights of one layer are in memory at a time.
+"""
+
+import hashlib
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.checkpoint.weight_loader import open_source
+from services.worker.engine.collectives.base import SingleRank
+from services.worker.engine.config.json_fields import ModelError, read_json
+from services.worker.engine.config.read_config import read_config
+from services.worker.json_files import MAX_CONFIG_BYTES
+from services.worker.load_model import load_model
+from training.quantize.awq import output_error
+from training.quantize.bit_plan import Key, UnitCost, choose_bits, matrix_bytes
+from training.quantize.calibration import Calibration, RoundedSource, calibration_windows
+from training.quantize.candidates import Moments, round_best
+from training.quantize.grids import Codes, Grid, plain_scales, round_to
+from training.quantize.layer_units import Unit, layer_units, stored_names, stored_rows
+from training.quantize.output_files import OutputFiles, as_stored
+from training.quantize.packing import packed, quantization_config, unpacked
+
+_SCALES = {"F16": torch.float16, "BF16": torch.bfloat16}
+_MORE_BITS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizePlan:
+    """What is made of a model.
+
+    Attributes:
+        model: Hugging Face directory with float weights.
+        bits: Of a code, 4 or 8; with a size the fewest.
+        group: Inputs that share a scale.
+        symmetric: Without zero points.
+        num_bytes: Of all weights together; units get 8 bits until they take so much. None: all have `bits`.
+        text: Calibration text; None: prose that ships with Python.
+        samples: Windows of it.
+        length: Tokens of a window.
+    """
+
+    model: Path
+    bits: int = 4
+    group: int = 32
+    symmetric: bool = False
+    num_bytes: int | None = None
+    text: Path | None = None
+    samples: int = 64
+    length: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A step of the work: `done` of `total`, and what was told of the layer that is ready, if one is."""
+
+    what: str
+    done: int
+    total: int
+    facts: dict[str, Any] | None = None
+
+
+class Quantizer:
+    """Works off a plan. A context manager, because the weight files are open meanwhile.
+
+    Raises:
+        ModelError: The model cannot be quantized, or a file is damaged.
+    """
+
+    def __init__(self, plan: QuantizePlan) -> None:
+        self._plan = plan
+        self._stack = ExitStack()
+        self._raw = read_json(plan.model / "config.json", MAX_CONFIG_BYTES)
+        if "quantization_config" in self._raw:
+            raise ModelError(f"{plan.model} is quantized already; start from the weights that it was made of")
+        self._config = read_config(plan.model)
+        self._units = [layer_units(self._config, index) for index in range(self._config.num_layers)]
+
+    def __enter__(self) -> Self:
+        checkpoint = self._stack.enter_context(open_checkpoint(self._plan.model))
+        source = open_source(checkpoint, self._config, SingleRank())
+        self._checkpoint, self._located = checkpoint, source.tensors
+        self._source = RoundedSource(checkpoint, source.collectives, source.tensors, {})
+        kinds = {
+            self._located[name].stored.kind
+            for units in self._units
+            for unit in units
+            for name in unit.linears
+        }
+        scale = _SCALES["BF16"] if kinds == {"BF16"} else _SCALES["F16"]
+        self._grid = Grid(
+            bits=self._plan.bits, group=self._plan.group, symmetric=self._plan.symmetric, scale_type=scale
+        )
+        for units in self._units:
+            for unit in units:
+                for name in stored_names(unit, self._located):
+                    self._check(name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, output: Path, progress: Callable[[Progress], None]) -> None:
+        """Write the quantized model.
+
+        Args:
+            output: A directory, new or with the parts of an interrupted run of the same plan.
+            progress: Called before each step, and after each layer.
+
+        Raises:
+            ModelError: The calibration text is too short, the size is too small, or a file cannot be read.
+        """
+        plan, layers = self._plan, self._config.num_layers
+        windows = calibration_windows(load_model(plan.model, "model"), plan.text, plan.samples, plan.length)
+        files = OutputFiles(output, self._identity(windows))
+        total = layers * (1 if plan.num_bytes is None else 2)
+        bits: dict[Key, int] = {}
+        if plan.num_bytes is not None:
+            bits = self._choose_bits(windows, plan.num_bytes, total, progress)
+        calibration = Calibration(self._source, self._config, windows)
+        grids: dict[str, Grid] = {}
+        for index in range(layers):
+            done = total - layers + index
+            progress(Progress(f"layer {index + 1} of {layers}", done, total))
+            given = {
+                unit.name: replace(self._grid, bits=bits.get((index, unit.name), plan.bits))
+                for unit in self._units[index]
+            }
+            found = files.layer(index)
+            if found is None:
+                moments = calibration.measure(self._source, index)
+                tensors, facts = self._quantize(index, moments, given)
+                files.write_layer(index, tensors, facts)
+                found = tensors, facts
+            self._take_over(index, found[0], given, grids)
+            calibration.advance(self._source, index)
+            self._source.replaced.clear()
+            progress(Progress(f"layer {index + 1} of {layers}", done + 1, total, found[1]))
+        self._finish(files, output, grids)
+
+    def _identity(self, windows: Tensor) -> dict[str, Any]:
+        plan = self._plan
+        hashed = hashlib.sha256(windows.numpy().tobytes())
+        for name in sorted(self._checkpoint.table.tensors):
+            stored = self._checkpoint.table.tensors[name]
+            hashed.update(f"{name} {stored.kind} {stored.shape}".encode() + stored.samples())
+        return {
+            "bits": plan.bits, "group": plan.group, "symmetric": plan.symmetric, "num_bytes": plan.num_bytes,
+            "sha256": hashed.hexdigest(),
+        }  # fmt: skip
+
+    def _check(self, name: str) -> None:
+        stored, group = self._checkpoint.table.tensors[name], self._plan.group
+        if stored.shape[1] % group or group % 8:
+            raise ModelError(
+                f"tensor {name} has {stored.shape[1]} inputs, which --group {group} does not divide: choose "
+                "a multiple of 8 that does, for instance 32"
+            )
+
+    def _weight(self, name: str) -> Tensor:
+        return self._checkpoint.read_tensor(name, self._checkpoint.table.tensors[name].shape)
+
+    def _choose_bits(
+        self, windows: Tensor, num_bytes: int, total: int, progress: Callable[[Progress], None]
+    ) -> dict[Key, int]:
+        """Measure what each unit loses, with the weights as they are, and share out the bytes."""
+        left, costs = num_bytes - self._float_bytes(), list[UnitCost]()
+        calibration = Calibration(self._source, self._config, windows)
+        steps = sorted({self._plan.bits, _MORE_BITS})
+        for index, units in enumerate(self._units):
+            progress(Progress(f"measuring layer {index + 1} of {len(self._units)}", index, total))
+            moments = calibration.measure(self._source, index)
+            for unit in units:
+                cost = UnitCost((index, unit.name), dict.fromkeys(steps, 0), dict.fromkeys(steps, 0.0))
+                energy = 0.0
+                for name in stored_names(unit, self._located):
+                    weight, second = self._weight(name), moments[unit.name].check
+                    energy += output_error(weight, weight * 0, second)
+                    for bits in steps:
+                        grid = replace(self._grid, bits=bits)
+                        rounded = round_to(weight, *plain_scales(weight, grid), grid).values()
+                        cost.loss[bits] += output_error(weight, rounded, second)
+                        cost.num_bytes[bits] += matrix_bytes(weight.shape[0], weight.shape[1], grid)
+                cost.loss.update({bits: loss / (energy or 1.0) for bits, loss in cost.loss.items()})
+                costs.append(cost)
+            calibration.advance(self._source, index)
+        return choose_bits(costs, left)
+
+    def _float_bytes(self) -> int:
+        quantized = {
+            name for units in self._units for unit in units for name in stored_names(unit, self._located)
+        }
+        tensors = self._checkpoint.table.tensors
+        return sum(one.end - one.begin for name, one in tensors.items() if name not in quantized)
+
+    def _quantize(
+        self, index: int, moments: dict[Any, Moments], grids: dict[Any, Grid]
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors of a layer that are written, and what is told of it."""
+        written: dict[str, Tensor] = {}
+        facts: dict[str, Any] = {}
+        row_factors: dict[str, Tensor] = {}
+        for unit in self._units[index]:
+            names = stored_names(unit, self._located)
+            scalable = unit.norm is not None or self._own_rows(unit)
+            weights = [self._weight(name) for name in names]
+            rounded = round_best(weights, moments[unit.name], grids[unit.name], scalable=scalable)
+            for name, codes in zip(names, rounded.codes, strict=True):
+                kept = codes
+                if name in row_factors:  # exact: the factors are powers of two
+                    scales = codes.scales.float() / row_factors[name][:, None]
+                    kept = replace(codes, scales=scales.to(codes.scales.dtype))
+                written |= packed(name.removesuffix(".weight"), kept)
+            if rounded.factors is not None:
+                if unit.norm is not None:
+                    written |= self._divided_norm(unit.norm, rounded.factors)
+                else:
+                    assert unit.rows is not None
+                    view = self._located[unit.rows].view
+                    factors = torch.ones(view.stored_shape[0])
+                    factors[stored_rows(view)] = rounded.factors
+                    row_factors[view.stored] = factors
+            facts[unit.name] = {
+                "way": rounded.way, "bits": grids[unit.name].bits,
+                "errors": {way: round(error, 9) for way, error in rounded.errors.items()},
+            }  # fmt: skip
+        return written, facts
+
+    def _own_rows(self, unit: Unit) -> bool:
+        """Whether the rows before a unit can take factors."""
+        if unit.rows is None:
+            return False
+        view = self._located[unit.rows].view
+        return view.index is None and not view.transposed and view.pairs is None
+
+    def _divided_norm(self, norm: str, factors: Tensor) -> dict[str, Tensor]:
+        """Return a norm's tensors divided by factors."""
+        found = {}
+        for suffix in ("weight", "bias"):
+            located = self._located.get(f"{norm}.{suffix}")
+            if located is not None:
+                stored = located.view.stored
+                found[stored] = as_stored(
+                    self._source.read(f"{norm}.{suffix}") / factors, located.stored.kind
+                )
+        return found
+
+    def _take_over(
+        self, index: int, tensors: dict[str, Tensor], given: dict[Any, Grid], grids: dict[str, Grid]
+    ) -> None:
+        """Let the layer be computed with what was written."""
+        canonical: dict[str, list[str]] = {}
+        for name, located in self._located.items():
+            canonical.setdefault(located.view.stored, []).append(name)
+        for unit in self._units[index]:
+            for stored in stored_names(unit, self._located):
+                module, grid = stored.removesuffix(".weight"), given[unit.name]
+                grids[module] = grid
+                codes: Codes = unpacked(module, tensors, grid)
+                values = codes.values()
+                for name in canonical[stored]:
+                    self._source.replaced[name] = values[stored_rows(self._located[name].view)]
+        for stored, tensor in tensors.items():
+            for name in canonical.get(stored, ()):
+                self._source.replaced[name] = tensor.float()
+
+    def _finish(self, files: OutputFiles, output: Path, grids: dict[str, Grid]) -> None:
+        quantized = {f"{module}.weight" for module in grids}
+        rest = {}
+        written: set[str] = set()
+        for index in range(self._config.num_layers):
+            found = files.layer(index)
+            assert found is not None  # all layers are done
+            written |= set(found[0])
+        for name, stored in self._checkpoint.table.tensors.items():
+            if name not in quantized and name not in written:
+                rest[name] = as_stored(self._weight(name), stored.kind)
+        heads = [] if self._config.tied_embeddings else ["lm_head"]
+        config = {**self._raw, "quantization_config": quantization_config(grids, heads or ["lm_head"])}
+        files.finish(self._plan.model, rest, config, self._config.num_layers)
