@@ -76,7 +76,8 @@ async def start(
     client_settings: ClientSettings,
 ) -> OpenDoors:
     """Builds and connects the parts, and serves until the stack closes."""
-    stats = ClientCollector(service.registry).stats
+    measured = ClientCollector(service.registry)
+    stats = measured.stats
     client = InferenceClient(bus, client_settings, stats=stats, timelines=service.timelines)
     tokens = tokens_per_minute(settings.rate_limit_tpm)
     client.report_usage(
@@ -102,6 +103,7 @@ async def start(
         held=held,
         bodies=BodyReader(settings, held, settings.tenant_share if keyring.is_open else share),
         metrics=metrics,
+        levels=measured.levels,
         accepting=lambda: service.is_ready,
         timelines=service.timelines,
         tracing=RequestTracing(service.spans, settings.trace_ratio) if service.spans is not None else None,

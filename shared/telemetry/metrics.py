@@ -86,6 +86,7 @@ class ClientCollector(Collector):
 
     Attributes:
         stats: For the client to count in.
+        levels: Measures the client's requests.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -95,7 +96,8 @@ class ClientCollector(Collector):
             buckets=PAUSE_BUCKETS,
             registry=registry,
         )
-        self.stats = GenerationStats(observe_pause=pauses.observe, observer=ServiceLevels(registry))
+        self.levels = ServiceLevels(registry)
+        self.stats = GenerationStats(observe_pause=pauses.observe, observer=self.levels)
         registry.register(self)
 
     def collect(self) -> Iterator[CounterMetricFamily]:

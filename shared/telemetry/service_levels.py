@@ -131,6 +131,17 @@ class ServiceLevels:
             self._outcomes.labels(*labels, outcome)
         return labels
 
+    def count_refusal(self, model: str, tenant: str, error: RyzError) -> None:
+        """Count a request that ended before the fleet was asked; its priority is not known.
+
+        Args:
+            model: What it asked for; empty: that was not read.
+            tenant: Whose it was; empty: not known.
+            error: Why.
+        """
+        labels = self.level_labels(self.model_label(model, served=False), tenant or OTHER, "normal")
+        self._outcomes.labels(*labels, outcome_of(error)).inc()
+
     def count_first(self, model: str, operation: str, seconds: float) -> None:
         """Count the first tokens of a stream."""
         self._first_chunk.series(operation, PROVIDER, model).observe(seconds)

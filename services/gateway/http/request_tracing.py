@@ -16,7 +16,7 @@ from shared.telemetry.spans.trace_ids import TraceParent, is_in_share, trace_id_
 from shared.telemetry.timelines import MarkedMoment
 
 # OpenTelemetry's names of operations, `gen_ai.operation.name`
-_OPERATIONS = {
+OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
@@ -88,7 +88,7 @@ def _spans(
     trace: RequestTrace, request: AnsweredRequest, streams: list[tuple[int, int]]
 ) -> Iterator[SpanFacts]:
     marks, ids = request.marks, (trace.trace_id, trace.span_id)
-    operation = _OPERATIONS.get(request.route, "")
+    operation = OPERATIONS.get(request.route, "")
     generates = operation and request.model
     name = f"{operation} {request.model}" if generates else f"{request.method} {request.route}"
     error = request.failure or (f"status {request.status}" if request.status >= 500 else "")

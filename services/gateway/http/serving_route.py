@@ -22,6 +22,7 @@ from services.gateway.http.error_shapes import error_body, is_anthropic
 from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, error_event
 from services.gateway.http.quota import Quota
 from services.gateway.http.rate_limits import RateLimiter, tokens_per_minute
+from services.gateway.http.refusal_counts import count_refusal
 from services.gateway.http.reply import CallOutcome, Reply
 from services.gateway.http.request_headers import RawHeaders, request_ids
 from services.gateway.http.request_tracing import AnsweredRequest, RequestTracing
@@ -33,6 +34,7 @@ from shared.client import InferenceClient
 from shared.errors import Cancelled, RequestTooLarge, RyzError, Unavailable
 from shared.identity import new_request_id
 from shared.telemetry.request_ids import bind_request
+from shared.telemetry.service_levels import ServiceLevels
 from shared.telemetry.spans.request_trace import CURRENT_TRACE, RequestTrace
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline, Timelines
 from shared.web.limited_protocol import CONNECTION, INNER_TENANT
@@ -55,6 +57,7 @@ class GatewayContext:
         tokens: Limits the tokens of tenants.
         timelines: Keeps when requests passed the parts of this gateway.
         tracing: Records requests in traces; None: none are recorded.
+        levels: Count requests that are refused before the fleet is asked; None: they are not counted.
     """
 
     settings: GatewaySettings
@@ -71,6 +74,7 @@ class GatewayContext:
     tokens: RateLimiter = field(default_factory=lambda: tokens_per_minute(0))
     timelines: Timelines = field(default_factory=lambda: Timelines(0))
     tracing: RequestTracing | None = None
+    levels: ServiceLevels | None = None
 
     def check_accepting(self) -> None:
         """Raises `Unavailable` while no requests are welcome."""
@@ -93,6 +97,7 @@ class HttpExchange:
         held: Bytes that the request holds.
         estimate: Tokens that it is charged for until it ends.
         body_read: Its body has been read to the end.
+        begun: The gateway has taken it: it asks the fleet.
         created_s: When it came, in seconds since 1970.
         write_failure: Makes the event of a failure in the middle of a stream.
         timeline: When the request passed the parts of this gateway.
@@ -110,6 +115,7 @@ class HttpExchange:
     held: int = 0
     estimate: int = 0
     body_read: bool = False
+    begun: bool = False
     tenant: str = ""
     model: str = ""
     outcome: CallOutcome = field(default_factory=CallOutcome)
@@ -196,6 +202,8 @@ class ServingRoute(ABC):
                 async with asyncio.timeout(LINGER_S):
                     await reply.finish()  # no error and no `[DONE]`: the client resumes the stream elsewhere
         except Exception as error:
+            if self.context.levels is not None and not exchange.begun:
+                count_refusal(self.context.levels, self.path, exchange.model, exchange.tenant, error)
             with suppress(TimeoutError):  # a caller that does not read holds no place for long
                 async with asyncio.timeout(2 * LINGER_S):
                     await self._fail(exchange, error)
@@ -233,13 +241,9 @@ class ServingRoute(ABC):
 
     def running_request(self, exchange: HttpExchange, timeout_s: float) -> RunningRequest:
         """The part of a request in which it may be ended early; its generations have `timeout_s`."""
-        return RunningRequest(
-            exchange.scope[CONNECTION],
-            self.context.running,
-            timeout_s + DEADLINE_MARGIN_S,
-            exchange.tenant,
-            exchange.reply,
-        )
+        exchange.begun = True
+        scope, running, limit_s = exchange.scope, self.context.running, timeout_s + DEADLINE_MARGIN_S
+        return RunningRequest(scope[CONNECTION], running, limit_s, exchange.tenant, exchange.reply)
 
     async def _fail(self, exchange: HttpExchange, error: Exception) -> None:
         """Sends the error: as a status if none was sent yet, else as an event of the stream."""

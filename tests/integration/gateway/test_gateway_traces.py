@@ -9,6 +9,8 @@ import pytest
 import pytest_asyncio
 from websockets.asyncio.client import connect
 
+from shared import subjects
+from shared.bus.memory import MemoryBus
 from shared.telemetry.spans.span_facts import SpanFacts
 from shared.telemetry.spans.trace_ids import trace_id_of_request
 from tests.kits.gateway.gateway import Gateway
@@ -156,6 +158,44 @@ async def test_requests_over_websockets_are_recorded(http: httpx.AsyncClient, ga
             pass
     await until(lambda: bool(named("chat demo")) and bool(named("generate demo")))
     assert len({span.trace_id for span in SPANS.made}) == 1
+
+
+async def test_a_request_over_nats_is_one_trace_that_covers_its_time(
+    http: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    bus = MemoryBus(gateway.broker)
+    headers = {"Authorization": f"Bearer {KEY}", "traceparent": f"00-{TRACE}-{CALLER}-01"}
+    try:
+        answer = await bus.request(
+            subjects.complete("demo"), json.dumps(CHAT).encode(), timeout_s=30, headers=headers
+        )
+    finally:
+        await bus.close()
+    assert answer.headers["Ryz-Status"] == "200"
+    root = await root_of(TRACE)
+    await until(lambda: bool(named("generate demo")))
+    assert {span.trace_id for span in SPANS.made} == {TRACE}
+    assert (root.parent_id, root.name) == (CALLER, "chat demo")
+    above = {span.parent_id for span in SPANS.made}
+    leaves = [span for span in SPANS.made if span.span_id not in above or span.name == "decode"]
+    assert covered(root.begin_ns, root.end_ns, [(span.begin_ns, span.end_ns) for span in leaves]) >= 0.98
+
+
+async def test_what_the_gateway_refuses_counts_among_requests(
+    http: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    def refused(tenant: str) -> float:
+        labels = {"model": "other", "tenant": tenant, "priority": "normal", "outcome": "refused"}
+        return gateway.metric("ryz_slo_requests_total", **labels)
+
+    before = refused("acme"), refused("other")
+    assert (await http.post("/v1/chat/completions", json={"model": "demo"})).status_code == 400
+    wrong = {"Authorization": "Bearer " + "x" * 20}
+    assert (await http.post("/v1/chat/completions", json=CHAT, headers=wrong)).status_code == 401
+    assert (await http.get("/v1/streams/nonsense")).status_code in {400, 404}  # generates nothing
+    assert (refused("acme"), refused("other")) == (before[0] + 1, before[1] + 1)
+    assert (await http.post("/v1/chat/completions", json=CHAT)).status_code == 200
+    assert refused("acme") == before[0] + 1
 
 
 async def test_a_stream_that_fails_after_it_began_says_so(http: httpx.AsyncClient) -> None:

@@ -18,6 +18,7 @@ from shared.client import ClientSettings
 from shared.codec import decode, encode
 from shared.lifecycle import Service
 from shared.messages import GenerateRequest, Route, Work
+from shared.telemetry.spans.span_facts import SpanSink
 from tests.kits.worker.leader import Kit, null_engine
 
 FAST = {"batch_lease_s": 1.0, "drain_timeout_s": 0.2, "http_port": 0}
@@ -51,17 +52,21 @@ class BatchGateway:
 
 
 @asynccontextmanager
-async def batch_gateway(url: str, files: Path, **settings: Any) -> AsyncIterator[BatchGateway]:
+async def batch_gateway(
+    url: str, files: Path, *, spans: SpanSink | None = None, **settings: Any
+) -> AsyncIterator[BatchGateway]:
     """Runs a gateway on this broker; it drains at the end.
 
     Args:
         url: The broker.
         files: The directory of files.
+        spans: Takes the spans of recorded requests.
         settings: Of the gateway.
     """
     chosen = GatewaySettings.model_validate(FAST | {"instance_id": "gw", "files_dir": str(files)} | settings)
     bus = await NatsBus.connect(url, name=chosen.instance_id)
     service = Service(chosen, "gateway")
+    service.spans = spans
     service.add_check("broker", lambda: bus.connected)
     try:
         async with AsyncExitStack() as stack:
@@ -79,7 +84,9 @@ async def batch_gateway(url: str, files: Path, **settings: Any) -> AsyncIterator
 
 
 @asynccontextmanager
-async def null_leader(url: str, *, delay_s: float = 0.0) -> AsyncIterator[list[GenerateRequest]]:
+async def null_leader(
+    url: str, *, delay_s: float = 0.0, spans: SpanSink | None = None
+) -> AsyncIterator[list[GenerateRequest]]:
     """Runs a leader on this broker, and what a router would do; yields the requests that came."""
     bus = await NatsBus.connect(url, name="leader")
     seen: list[GenerateRequest] = []
@@ -92,7 +99,7 @@ async def null_leader(url: str, *, delay_s: float = 0.0) -> AsyncIterator[list[G
 
     try:
         await bus.subscribe(subjects.GENERATE_ALL, forward, queue=subjects.ROUTER_QUEUE)
-        async with Kit(bus, null_engine(delay_s=delay_s)):
+        async with Kit(bus, null_engine(delay_s=delay_s), spans=spans):
             yield seen
     finally:
         await bus.close()

@@ -102,8 +102,13 @@ async def test_the_same_line_has_the_same_answer(gateway: BatchGateway) -> None:
 
 
 async def test_limits_and_tenants(broker: NatsServer, tmp_path: Path) -> None:
-    limits = {"files_max_per_tenant": 2, "batch_max_open": 1, "batch_max_lines": 3, "file_max_bytes": 2**20}
-    keys = {"api_keys": "key-of-one:one,key-of-two:two"}
+    limits: dict[str, Any] = {
+        "files_max_per_tenant": 2,
+        "batch_max_open": 1,
+        "batch_max_lines": 3,
+        "file_max_bytes": 2**20,
+    }
+    keys: dict[str, Any] = {"api_keys": "key-of-one:one,key-of-two:two"}
     async with batch_gateway(broker.url, tmp_path / "f", **limits, **keys) as gateway:
         one, two = gateway.client("key-of-one"), gateway.client("key-of-two")
         batch = await submitted(one, chat_lines(2))
