@@ -4,7 +4,7 @@ The layers are those of the plain path. A layer's weights are in memory only whi
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -39,7 +39,7 @@ class RoundedSource(WeightSource):
         replaced: Whole tensors by canonical name, as they are stored, fp32.
     """
 
-    replaced: dict[str, Tensor]
+    replaced: dict[str, Tensor] = field(default_factory=dict)
 
     def read_into(self, out: Tensor, name: str, rows: slice = WHOLE, columns: slice = WHOLE) -> None:
         """See `WeightSource`."""

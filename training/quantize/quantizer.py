@@ -89,7 +89,7 @@ class Quantizer:
         checkpoint = self._stack.enter_context(open_checkpoint(self._plan.model))
         source = open_source(checkpoint, self._config, SingleRank())
         self._checkpoint, self._located = checkpoint, source.tensors
-        self._source = RoundedSource(checkpoint, source.collectives, source.tensors, {})
+        self._source = RoundedSource(checkpoint, source.collectives, source.tensors)
         kinds = {
             self._located[name].stored.kind
             for units in self._units
