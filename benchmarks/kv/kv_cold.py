@@ -22,7 +22,7 @@ from services.worker.engine.native.native_cache import (
     block_bytes,
     hot_bytes,
 )
-from services.worker.engine.native.operands import Activation, AttentionInputs
+from services.worker.engine.native.operands import FLOATS, Activation, AttentionInputs
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.program import Program
 from services.worker.engine.native.structs import ForwardBatch
@@ -95,7 +95,7 @@ class _TimedOp:
         rotation = buffer(context + 1, shape.dim // 2), buffer(context + 1, shape.dim // 2)
         self._program = program = Program()  # owns what the ops point to
         inputs = AttentionInputs(cos=rotation[0], sin=rotation[1], scale=shape.dim**-0.5)
-        out = Activation.allocate(shape.heads * shape.dim, False)
+        out = Activation.allocate(shape.heads * shape.dim, FLOATS)
         program.attention(shape, cache, inputs=inputs, qkv=qkv, out=out)
         self._ops = program.whole(barriers=False)
         # blocks are scattered, as after some time of serving

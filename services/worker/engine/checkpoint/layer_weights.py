@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import Matrix
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormWeights:
@@ -64,11 +66,11 @@ class AttentionWeights:
         latent: None: plain grouped-query attention.
     """
 
-    qkv: Tensor | None
+    qkv: Matrix | None
     qkv_bias: Tensor | None = None
     q_norm: NormWeights | None = None
     k_norm: NormWeights | None = None
-    output: Tensor
+    output: Matrix
     output_bias: Tensor | None = None
     sinks: Tensor | None = None
     output_norm: NormWeights | None = None
@@ -87,9 +89,9 @@ class MlpWeights:
         inner_norm: [inner].
     """
 
-    gate_up: Tensor
+    gate_up: Matrix
     gate_up_bias: Tensor | None = None
-    down: Tensor
+    down: Matrix
     down_bias: Tensor | None = None
     inner_norm: NormWeights | None = None
 
@@ -102,7 +104,7 @@ class ExpertsWeights:
         router: fp32 [experts, hidden].
         router_bias: [experts].
         selection_bias: [experts].
-        gate_up: [experts, 2 * inner, hidden].
+        gate_up: [experts, 2 * inner, hidden], or a matrix of codes for each expert.
         gate_up_bias: [experts, 2 * inner].
         down: [experts, hidden, inner].
         down_bias: [experts, hidden], the same on all ranks, of which one adds it.
@@ -113,9 +115,9 @@ class ExpertsWeights:
     router: Tensor
     router_bias: Tensor | None = None
     selection_bias: Tensor | None = None
-    gate_up: Tensor
+    gate_up: Tensor | list[Matrix]
     gate_up_bias: Tensor | None = None
-    down: Tensor
+    down: Tensor | list[Matrix]
     down_bias: Tensor | None = None
     shared: MlpWeights | None = None
     shared_gate: Tensor | None = None

@@ -14,7 +14,9 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.engine.checkpoint.four_bit_floats import GROUP, GROUP_BYTES, decoded
+from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix
+from services.worker.engine.checkpoint.codes.four_bit_floats import GROUP, GROUP_BYTES, decoded
+from services.worker.engine.checkpoint.codes.gguf_codes import encoded, has_codes
 from services.worker.engine.checkpoint.names.tensor_view import RowPairs
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.engine.config.json_fields import ModelError
@@ -78,6 +80,27 @@ class SliceReader:
             self._read_plain(tensor, out, rows, columns)
         else:
             self._read_blocks(tensor, tensor.stored.blocks, out, rows, columns)
+
+    def read_codes(self, tensor: OpenTensor, rows: range, columns: range) -> EncodedMatrix | None:
+        """Reads a slice of a tensor of blocks as codes; None if it cannot be held so.
+
+        Raises:
+            ModelError: As `read`.
+        """
+        kind = tensor.stored.blocks
+        if kind is None or not has_codes(kind) or not rows or not columns:
+            return None
+        size, size_bytes = GGML_QUANT_SIZES[kind]
+        first, last = columns.start // size, -(-columns.stop // size)  # the blocks that cover the columns
+        row_bytes, line_bytes = tensor.width // size * size_bytes, (last - first) * size_bytes
+        step, parts = max(1, BUFFER_BYTES // ((last - first) * size)), list[EncodedMatrix]()
+        for begin in range(0, len(rows), step):
+            some = rows[begin : begin + step]
+            data: NDArray[np.uint8] = np.empty((len(some), line_bytes), dtype=np.uint8)
+            self._fill_lines(tensor, data, some.start * row_bytes + first * size_bytes, row_bytes)
+            parts.append(encoded(data, kind, len(some)))
+        within = range(columns.start - first * size, columns.stop - first * size)
+        return EncodedMatrix.joined(parts).columns(within)
 
     def _read_plain(self, tensor: OpenTensor, out: Tensor, rows: range, columns: range) -> None:
         dtype, width = dtype_of(tensor.stored), tensor.width

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.worker.engine.checkpoint.four_bit_floats import joined
+from services.worker.engine.checkpoint.codes.four_bit_floats import joined
 from services.worker.engine.checkpoint.gguf_tensors import gguf_tensors, names_in_file
 from services.worker.engine.checkpoint.names.file_names import FileNames
 from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix
 from services.worker.engine.checkpoint.names.tensor_view import TensorView
 from services.worker.engine.checkpoint.slice_reader import OpenTensor, SliceReader, dtype_of, halve_pairs
 
@@ -41,6 +42,25 @@ def read_view(
             begin += len(run)
     if view.pairs is not None:
         halve_pairs(out, rows, view.pairs)
+
+
+def read_view_codes(
+    reader: SliceReader, tensor: OpenTensor, view: TensorView, *, rows: range, columns: range
+) -> EncodedMatrix | None:
+    """As `read_view`, as codes; None where the slice cannot be held so."""
+    alternating = view.width == 1 and view.stride > 1
+    if not rows or view.transposed or alternating:
+        return None
+    parts = [reader.read_codes(tensor, run, columns) for run in view.runs(rows)]
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        return None
+    matrix = EncodedMatrix.joined(found)
+    if view.pairs is None:
+        return matrix
+    order = torch.arange(len(rows), dtype=torch.float32).view(-1, 1)
+    halve_pairs(order, rows, view.pairs)
+    return matrix.rows(order.view(-1).long())
 
 
 def _read_transposed(

@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix
 from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor
 from services.worker.engine.checkpoint.slice_reader import OpenTensor, SliceReader, dtype_of
 from services.worker.engine.checkpoint.tensor_table import TensorTable, stored_tensors
-from services.worker.engine.checkpoint.view_reader import read_view
+from services.worker.engine.checkpoint.view_reader import read_view, read_view_codes
 from services.worker.engine.config.json_fields import ModelError
 
 _WHOLE = slice(None)
@@ -76,12 +77,22 @@ class Checkpoint:
         self, out: Tensor, located: LocatedTensor, rows: slice = _WHOLE, columns: slice = _WHOLE
     ) -> None:
         """Reads rows and columns of a canonical tensor into a contiguous one, converted to its type."""
-        view, stored = located.view, located.stored
-        wanted = range(view.shape[0])[rows]
-        across = range(view.shape[1] if len(view.shape) == 2 else 1)[columns]
-        tensor = OpenTensor(view.stored, stored, self._files[stored.path])
+        tensor, wanted, across = self._slice(located, rows, columns)
         part = out.view(len(wanted), len(across))
-        read_view(self._reader, tensor, view, part, rows=wanted, columns=across)
+        read_view(self._reader, tensor, located.view, part, rows=wanted, columns=across)
+
+    def read_codes(
+        self, located: LocatedTensor, rows: slice = _WHOLE, columns: slice = _WHOLE
+    ) -> EncodedMatrix | None:
+        """Rows and columns of a canonical matrix as codes; None if they cannot be held so."""
+        tensor, wanted, across = self._slice(located, rows, columns)
+        return read_view_codes(self._reader, tensor, located.view, rows=wanted, columns=across)
+
+    def _slice(self, located: LocatedTensor, rows: slice, columns: slice) -> tuple[OpenTensor, range, range]:
+        view, stored = located.view, located.stored
+        tensor = OpenTensor(view.stored, stored, self._files[stored.path])
+        across = range(view.shape[1] if len(view.shape) == 2 else 1)[columns]
+        return tensor, range(view.shape[0])[rows], across
 
 
 @contextmanager

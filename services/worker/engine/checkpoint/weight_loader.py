@@ -7,6 +7,7 @@ the same order.
 import torch
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import Matrix
 from services.worker.engine.checkpoint.layer_weights import LayerWeights, NormWeights
 from services.worker.engine.checkpoint.layers.attention_loader import load_attention
 from services.worker.engine.checkpoint.layers.mlp_loader import load_experts, load_mlp
@@ -54,14 +55,15 @@ def load_layer(
 
 def load_embedding(
     source: WeightSource, config: ModelConfig, dtype: torch.dtype | None = torch.float32
-) -> Tensor:
+) -> Matrix:
     """This rank's rows of the embedding table (`WeightSource.own_token_ids`), [ids of this rank, hidden]."""
-    return source.read("model.embed_tokens.weight", source.own_token_ids(config.vocab_size), dtype=dtype)
+    own = source.own_token_ids(config.vocab_size)
+    return source.read_matrix("model.embed_tokens.weight", own, dtype=dtype)
 
 
-def load_head(source: WeightSource, config: ModelConfig, dtype: torch.dtype | None = torch.float32) -> Tensor:
+def load_head(source: WeightSource, config: ModelConfig, dtype: torch.dtype | None = torch.float32) -> Matrix:
     """This rank's rows of the output matrix, as `load_embedding`; for models that do not tie the two."""
-    return source.read("lm_head.weight", source.own_token_ids(config.vocab_size), dtype=dtype)
+    return source.read_matrix("lm_head.weight", source.own_token_ids(config.vocab_size), dtype=dtype)
 
 
 def load_head_bias(source: WeightSource, config: ModelConfig) -> Tensor | None:

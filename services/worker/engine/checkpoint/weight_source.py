@@ -12,6 +12,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix, Matrix
 from services.worker.engine.checkpoint.layer_weights import NormWeights
 from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
@@ -46,11 +47,13 @@ class WeightSource:
         checkpoint: Open files.
         collectives: Connects the ranks.
         tensors: Of the model, by their canonical names.
+        codes: Matrices that are stored as codes are read as codes, where no type is asked for.
     """
 
     checkpoint: Checkpoint
     collectives: Collectives
     tensors: Mapping[str, LocatedTensor]
+    codes: bool = False
 
     def own_part(self, size: int) -> slice:
         """This rank's part of an MLP's inner columns; ranks' parts may differ by a unit."""
@@ -94,6 +97,31 @@ class WeightSource:
             else:
                 self.read_into(out, part.name, part.rows)
         return fused
+
+    def read_matrix(
+        self,
+        name: str,
+        rows: slice = WHOLE,
+        columns: slice = WHOLE,
+        dtype: torch.dtype | None = torch.float32,
+    ) -> Matrix:
+        """As `read`, or as codes; see `codes`."""
+        if self.codes and dtype is None:
+            found = self.checkpoint.read_codes(self.tensors[name], rows, columns)
+            if found is not None:
+                return found
+        return self.read(name, rows, columns, dtype)
+
+    def read_matrix_rows(
+        self, parts: Sequence[TensorRows], dtype: torch.dtype | None = torch.float32
+    ) -> Matrix:
+        """As `read_rows`, or as codes; then each rank reads what ranks share."""
+        if self.codes and dtype is None:
+            found = [self.checkpoint.read_codes(self.tensors[part.name], part.rows) for part in parts]
+            matrices = [matrix for matrix in found if matrix is not None]
+            if len(matrices) == len(parts):
+                return EncodedMatrix.joined(matrices)
+        return self.read_rows(parts, dtype)
 
     def load_replicated(self, name: str) -> Tensor:
         """A tensor that every rank needs, fp32: read by rank 0, then summed with zeros of the others."""

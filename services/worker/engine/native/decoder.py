@@ -63,18 +63,18 @@ class NativeDecoder:
         self._buffers, heads = buffers, heads_of(config, place.rank, place.world)
         self._sums, self._squares = cycle(buffers.parts), cycle(buffers.squares)
         self._stream = ResidualStream(buffer(MAX_ROWS, padded(config.hidden_size)), config.hidden_size)
-        self._quantized = weights.quantized
-        self._normed = Activation.allocate(config.hidden_size, weights.quantized)
+        self._kinds = weights.input_kinds
+        self._normed = Activation.allocate(config.hidden_size, weights.input_kinds)
         # a parallel layer may have another norm for its MLP
         self._mlp_normed = self._normed
         if any(layer.parallel and layer.mlp_norm for layer in config.layers):
-            self._mlp_normed = Activation.allocate(config.hidden_size, weights.quantized)
+            self._mlp_normed = Activation.allocate(config.hidden_size, weights.input_kinds)
         self._inner: dict[int, Activation] = {}  # by the number of features
         self.program = Program()
         self.sampled_rows = self._normed.rows
         positions = min(config.context_length, cache.sizes.num_blocks * BLOCK_SIZE)
-        self._attention = AttentionOps(config, heads, place, quantized=weights.quantized, positions=positions)
-        self._experts = ExpertOps(config.hidden_size, weights.quantized)
+        self._attention = AttentionOps(config, heads, place, kinds=weights.input_kinds, positions=positions)
+        self._experts = ExpertOps(config.hidden_size, weights.input_kinds)
         self._add_embedding(config, weights)
         # each layer ends with the norm that the next one, or the head, reads
         followers = [*weights.layers[1:], None]
@@ -98,7 +98,7 @@ class NativeDecoder:
 
     def _add_embedding(self, config: ModelConfig, weights: NativeWeights) -> None:
         sums, first = self._buffers.embedding, weights.layers[0]
-        self.program.embed(weights.embedding, weights.first_id, sums.own, self._stream.width)
+        self.program.embed(weights.embedding, sums.own, self._stream.width)
         self.program.rank_barrier(sums)
         addition = Addition(sums=sums, scale=config.embedding_scale, positions=weights.positions, assign=True)
         self._add_to_stream(addition, first.input_norm, first)
@@ -164,7 +164,7 @@ class NativeDecoder:
     def _inner_of(self, mlp: NativeMlp) -> Activation:
         features = mlp.up.columns
         if features not in self._inner:
-            self._inner[features] = Activation.allocate(features, self._quantized)
+            self._inner[features] = Activation.allocate(features, self._kinds)
         return self._inner[features]
 
     def _add_row_parallel(

@@ -15,6 +15,7 @@ from services.worker.engine.native.structs import (
     AttentionLayer,
     AttentionRows,
     CachePointers,
+    CodeForm,
     ColdBlocks,
     CutNorm,
     ForwardBatch,
@@ -43,6 +44,7 @@ SHARED_STRUCTS: tuple[type[ctypes.Structure], ...] = (
     AttentionLayer,
     ColdBlocks,
     TiledRows,
+    CodeForm,
     NormRule,
     CutNorm,
     OutputRule,
@@ -117,7 +119,12 @@ class KernelLibrary:
             ctypes.c_int64,
         ]
         self.packed_bytes = library.ryz_packed_bytes
-        self.packed_bytes.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_int]
+        self.packed_bytes.argtypes = [
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_int,
+            ctypes.POINTER(CodeForm),
+        ]
         self.packed_bytes.restype = ctypes.c_int64
         self.pack = library.ryz_pack
         self.pack.argtypes = [
@@ -129,6 +136,27 @@ class KernelLibrary:
             ctypes.c_int,
         ]
         self.pack.restype = None
+        self.pack_codes = library.ryz_pack_codes
+        self.pack_codes.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.POINTER(CodeForm),
+            ctypes.c_void_p,
+            ctypes.c_int,
+        ]
+        self.pack_codes.restype = None
+        self.decode_row = library.ryz_decode_row
+        self.decode_row.argtypes = [
+            ctypes.POINTER(CodeForm),
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+        ]
+        self.decode_row.restype = None
         # takes microseconds on the computing thread: it keeps the GIL rather than wait to get it back
         self.copy_out = ctypes.PyDLL(str(path)).ryz_copy_out
         self.copy_out.argtypes = [

@@ -1,11 +1,13 @@
 """This rank's weights, packed for the kernels matrix by matrix as they are read."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix, Matrix
 from services.worker.engine.checkpoint.rank_shares import vocabulary_width
 from services.worker.engine.checkpoint.weight_loader import (
     WeightSource,
@@ -19,8 +21,16 @@ from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native.layers.packed_layer import NativeLayer, pack_layer
 from services.worker.engine.native.layers.packed_norm import PackedNorm, pack_norm
 from services.worker.engine.native.library import KernelLibrary
-from services.worker.engine.native.packed_weights import PackedLinear, buffer, pack, padded
-from services.worker.engine.native.structs import ActivationKind, OutputRule
+from services.worker.engine.native.operands import InputKinds
+from services.worker.engine.native.packed_weights import (
+    STORED_TYPES,
+    EmbeddingTable,
+    PackedLinear,
+    buffer,
+    pack,
+    padded,
+)
+from services.worker.engine.native.structs import ActivationKind, OutputRule, WeightType
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +38,32 @@ class NativeWeights:
     """All weights of a rank.
 
     Attributes:
-        embedding: [ids of this rank, hidden], as stored.
-        first_id: The first token id of this rank.
+        embedding: Of this rank's token ids.
         positions: Learned ones, [positions, padded hidden]; or None.
         layers: In their order.
         norm: Before the head.
         head: Of the same ids, padded to the widest rank's.
-        quantized: Matrices are bytes.
+        input_kinds: In which forms linears read their inputs.
         step_bytes: Weights that a decode step of one row reads, without the few rows of the embedding.
     """
 
-    embedding: Tensor
-    first_id: int
+    embedding: EmbeddingTable
     positions: Tensor | None
     layers: list[NativeLayer]
     norm: PackedNorm
     head: PackedLinear
-    quantized: bool
+    input_kinds: InputKinds
     step_bytes: int
 
     @classmethod
     def load(
-        cls, source: WeightSource, config: ModelConfig, kernels: KernelLibrary, quantized: bool
+        cls,
+        source: WeightSource,
+        config: ModelConfig,
+        kernels: KernelLibrary,
+        quantized: bool = False,
+        *,
+        codes: bool = False,
     ) -> "NativeWeights":
         """Reads and packs this rank's share.
 
@@ -58,10 +72,12 @@ class NativeWeights:
             config: The whole model's shape.
             kernels: Compiled for this machine.
             quantized: Packs matrices as bytes; the embedding stays as stored.
+            codes: Matrices that are stored as codes are packed as codes, without loss; others as stored.
 
         Raises:
             ModelError: A tensor cannot be read.
         """
+        source = replace(source, codes=codes)
         dtype = torch.float32 if quantized else None
         layers = [
             pack_layer(source, config, index, kernels, int8=quantized) for index in range(config.num_layers)
@@ -69,21 +85,52 @@ class NativeWeights:
         embedding = load_embedding(source, config, None)
         matrix = embedding if config.tied_embeddings else load_head(source, config, dtype)
         missing = vocabulary_width(config.vocab_size, source.collectives.world) - matrix.shape[0]
-        if missing:
-            matrix = torch.cat((matrix, matrix.new_zeros(missing, matrix.shape[1])))
-        head = pack(kernels, matrix, _head_bias(source, config, missing), int8=quantized, rule=_rule(config))
+        head = pack(
+            kernels,
+            _with_zeros(matrix, missing),
+            _head_bias(source, config, missing),
+            int8=quantized,
+            rule=_rule(config),
+        )
         norm = pack_norm(config.final_norm, load_final_norm(source, config))
         assert norm is not None
+        stored: Tensor | PackedLinear
+        if isinstance(embedding, EncodedMatrix):
+            stored = head if config.tied_embeddings else pack(kernels, embedding, int8=False)
+        else:
+            stored = embedding
+        first_id = source.own_token_ids(config.vocab_size).start
         return cls(
-            embedding=embedding,
-            first_id=source.own_token_ids(config.vocab_size).start,
+            embedding=EmbeddingTable(stored, first_id, *embedding.shape),
             positions=_padded_rows(load_positions(source, config)),
             layers=layers,
             norm=norm,
             head=head,
-            quantized=quantized,
+            input_kinds=_input_kinds([head, *(linear for layer in layers for linear in layer.linears)]),
             step_bytes=sum(layer.row_bytes for layer in layers) + head.num_bytes,
         )
+
+
+def _input_kinds(linears: Iterable[PackedLinear]) -> InputKinds:
+    types = {linear.type for linear in linears}
+    return InputKinds(
+        floats=bool(types & set(STORED_TYPES.values())),
+        int8=WeightType.INT8 in types,
+        codes=WeightType.CODES in types,
+    )
+
+
+def _with_zeros(matrix: Matrix, missing: int) -> Matrix:
+    """The matrix with so many outputs more, which are zeros."""
+    if not missing:
+        return matrix
+    if isinstance(matrix, EncodedMatrix):
+        sides = matrix.codes, matrix.scales, matrix.offsets
+        codes, scales, offsets = (None if side is None else F.pad(side, (0, 0, 0, missing)) for side in sides)
+        assert codes is not None
+        assert scales is not None
+        return replace(matrix, codes=codes, scales=scales, offsets=offsets)
+    return torch.cat((matrix, matrix.new_zeros(missing, matrix.shape[1])))
 
 
 def _head_bias(source: WeightSource, config: ModelConfig, missing: int) -> Tensor | None:

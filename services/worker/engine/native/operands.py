@@ -4,6 +4,7 @@ They hold `MAX_ROWS` tokens; a larger batch goes through in several passes.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,16 +20,28 @@ MAX_ROWS = PASS_TOKENS
 SEGMENT, MAX_SPLIT_SPANS = 1024, 4  # as in `src/attention/segments.h`
 
 
+class InputKinds(NamedTuple):
+    """How the weights of a model are stored, and so in which forms linears read their inputs."""
+
+    floats: bool = False
+    int8: bool = False
+    codes: bool = False
+
+
+FLOATS = InputKinds(floats=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Activation:
     """The input of a linear.
 
     Attributes:
         rows: Floats, [MAX_ROWS, width].
-        floats: The same in tiles of rows; None for byte weights, which read the following instead.
-        codes: The rows quantized, in tiles, padded to whole blocks.
-        scales: Of each row and block of codes.
+        floats: The same in tiles of rows; None: no weights are floats.
+        codes: The rows as bytes, in tiles, padded to whole blocks; None: all weights are floats.
+        scales: Of each row and block of bytes.
         starts: What the integer sums of each row and block begin with.
+        sums: Of the bytes of each half of a block; None: no weights are codes.
     """
 
     rows: Tensor
@@ -36,20 +49,20 @@ class Activation:
     codes: Tensor | None = None
     scales: Tensor | None = None
     starts: Tensor | None = None
+    sums: Tensor | None = None
 
     @classmethod
-    def allocate(cls, features: int, quantized: bool, count: int = MAX_ROWS) -> "Activation":
+    def allocate(cls, features: int, kinds: InputKinds, count: int = MAX_ROWS) -> "Activation":
         """Buffers for that many features of `count` rows."""
-        width = padded(features)
-        rows = buffer(count, width)
-        if not quantized:
-            return cls(rows, floats=buffer(count, width))
-        blocks = padded(features, SCALE_BLOCK) // SCALE_BLOCK
+        width, blocks = padded(features), padded(features, SCALE_BLOCK) // SCALE_BLOCK
+        as_bytes = kinds.int8 or kinds.codes
         return cls(
-            rows,
-            codes=buffer(count, blocks * SCALE_BLOCK, dtype=torch.int8),
-            scales=buffer(count, blocks),
-            starts=buffer(count, blocks, dtype=torch.int32),
+            buffer(count, width),
+            floats=buffer(count, width) if kinds.floats else None,
+            codes=buffer(count, blocks * SCALE_BLOCK, dtype=torch.int8) if as_bytes else None,
+            scales=buffer(count, blocks) if as_bytes else None,
+            starts=buffer(count, blocks, dtype=torch.int32) if as_bytes else None,
+            sums=buffer(count, 2 * blocks, dtype=torch.int32) if kinds.codes else None,
         )
 
     @property
@@ -65,7 +78,9 @@ class Activation:
             codes=address_of(self.codes),
             scales=address_of(self.scales),
             starts=address_of(self.starts),
-            stride=self.width if self.codes is None else self.codes.shape[1],
+            sums=address_of(self.sums),
+            stride=self.width,
+            byte_stride=0 if self.codes is None else self.codes.shape[1],
         )
 
 

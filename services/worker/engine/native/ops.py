@@ -11,6 +11,7 @@ from services.worker.engine.native.structs import (
     ADDRESS,
     AttentionLayer,
     AttentionRows,
+    CodeForm,
     CutNorm,
     LinearOutput,
     Residual,
@@ -70,6 +71,7 @@ class EmbedOp(Op):
         ("num_ids", c_int64),
         ("out", ADDRESS),
         ("width", c_int64),
+        ("form", CodeForm),
     ]
 
 
@@ -93,6 +95,7 @@ class LinearOp(Op):
         ("inputs", c_int64),
         ("panels", c_int64),
         ("output", LinearOutput),
+        ("form", CodeForm),
     ]
 
 

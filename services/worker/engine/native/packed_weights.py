@@ -3,20 +3,29 @@
 Everything here owns its memory; a program holds the addresses.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import LEAST_GROUP, EncodedMatrix, Matrix
+from services.worker.engine.int8 import SCALE_BLOCK
 from services.worker.engine.native.library import KernelLibrary
-from services.worker.engine.native.structs import OutputRule, WeightType
+from services.worker.engine.native.structs import CodeForm, CodeKind, OutputRule, ScaleType, WeightType
 
 LANES = 16  # floats that a kernel handles at a time; vectors are padded to a multiple
 ALIGNMENT = 64  # bytes: a cache line
 
 STORED_TYPES = {torch.float32: WeightType.F32, torch.bfloat16: WeightType.BF16, torch.float16: WeightType.F16}
+
+_SCALE_TYPES = {
+    torch.float32: ScaleType.F32,
+    torch.bfloat16: ScaleType.BF16,
+    torch.float16: ScaleType.F16,
+}
+_KINDS = {2: CodeKind.TWO_BITS, 4: CodeKind.FOUR_BITS, 8: CodeKind.EIGHT_BITS}
 
 
 def padded(count: int, to: int = LANES) -> int:
@@ -52,6 +61,7 @@ class PackedLinear:
         type: How weights are stored.
         inputs: Columns of the matrix.
         panels: How many there are.
+        form: Of codes.
         columns: Outputs of a row; half of the matrix's if it is gated.
         rule: What is done to the sums. If it is gated, gate rows and the up rows that they gate lie side by
             side in each panel.
@@ -64,6 +74,7 @@ class PackedLinear:
     panels: int
     columns: int
     rule: OutputRule
+    form: CodeForm = field(default_factory=CodeForm)
 
     @property
     def num_bytes(self) -> int:
@@ -71,9 +82,26 @@ class PackedLinear:
         return self.weights.numel()
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingTable:
+    """The embedding of a rank's token ids.
+
+    Attributes:
+        stored: Floats, [ids, hidden]; or codes in panels, which may be those of the head.
+        first_id: The first token id of this rank.
+        num_ids: How many it has.
+        columns: Of a row.
+    """
+
+    stored: Tensor | PackedLinear
+    first_id: int
+    num_ids: int
+    columns: int
+
+
 def pack(
     kernels: KernelLibrary,
-    weight: Tensor,
+    weight: Matrix,
     bias: Tensor | None = None,
     *,
     int8: bool,
@@ -83,30 +111,30 @@ def pack(
 
     Args:
         kernels: They define the panels.
-        weight: As stored; floats keep their type, so half precision takes half the memory.
+        weight: As stored; floats keep their type, so half precision takes half the memory, and codes theirs.
         bias: [outputs], fp32.
-        int8: Store bytes, with a scale for each output and 32 inputs.
+        int8: Store floats as bytes, with a scale for each output and 32 inputs.
         rule: What is done to the sums; None: nothing. If it is gated, the first half of the outputs gates the
             second.
     """
     columns, rule = weight.shape[0], rule or OutputRule()
     if rule.gated:
         columns //= 2
-        weight = _side_by_side(weight, columns)
         bias = None if bias is None else _side_by_side(bias, columns)
-    kind = WeightType.INT8 if int8 else STORED_TYPES[weight.dtype]
-    source = (weight.float() if int8 else weight).contiguous()
-    outputs, inputs = source.shape
+        if isinstance(weight, EncodedMatrix):
+            weight = _codes_side_by_side(weight, columns)
+        else:
+            weight = _side_by_side(weight, columns)
+    outputs, inputs = weight.shape
     panels = -(-outputs // kernels.panel)
-    packed = buffer(kernels.packed_bytes(outputs, inputs, kind), dtype=torch.uint8)
-    kernels.pack(
-        source.data_ptr(),
-        outputs,
-        inputs,
-        kind,
-        packed.data_ptr(),
-        torch.get_num_threads(),
-    )
+    if isinstance(weight, EncodedMatrix):
+        kind, form = WeightType.CODES, code_form(weight)
+        packed = _pack_codes(kernels, weight, form)
+    else:
+        kind, form = WeightType.INT8 if int8 else STORED_TYPES[weight.dtype], CodeForm()
+        source = (weight.float() if int8 else weight).contiguous()
+        packed = buffer(kernels.packed_bytes(outputs, inputs, kind, None), dtype=torch.uint8)
+        kernels.pack(source.data_ptr(), outputs, inputs, kind, packed.data_ptr(), torch.get_num_threads())
     return PackedLinear(
         weights=packed,
         bias=None if bias is None else vector(bias, panels * kernels.panel),
@@ -115,6 +143,42 @@ def pack(
         panels=panels,
         columns=columns,
         rule=rule,
+        form=form,
+    )
+
+
+def code_form(matrix: EncodedMatrix) -> CodeForm:
+    """How the kernels are told of a matrix of codes."""
+    form = CodeForm(
+        kind=_KINDS[matrix.bits] if matrix.table is None else CodeKind.FOUR_BIT_TABLE,
+        # a row is padded to whole blocks
+        group=min(matrix.group, max(LEAST_GROUP, padded(matrix.shape[1], SCALE_BLOCK))),
+        scales=_SCALE_TYPES[matrix.scales.dtype],
+        offsets=ScaleType.NONE if matrix.offsets is None else _SCALE_TYPES[matrix.offsets.dtype],
+        zero=matrix.zero,
+    )
+    if matrix.table is not None:
+        form.table[:] = matrix.table.tolist()
+    return form
+
+
+def _pack_codes(kernels: KernelLibrary, matrix: EncodedMatrix, form: CodeForm) -> Tensor:
+    outputs, inputs = matrix.shape
+    packed = buffer(kernels.packed_bytes(outputs, inputs, WeightType.CODES, form), dtype=torch.uint8)
+    sides = [matrix.codes, matrix.scales, matrix.offsets]
+    whole = [None if side is None else side.contiguous() for side in sides]
+    addresses = [0 if side is None else side.data_ptr() for side in whole]
+    kernels.pack_codes(*addresses, outputs, inputs, form, packed.data_ptr(), torch.get_num_threads())
+    return packed
+
+
+def _codes_side_by_side(matrix: EncodedMatrix, half: int) -> EncodedMatrix:
+    offsets = None if matrix.offsets is None else _side_by_side(matrix.offsets, half)
+    return replace(
+        matrix,
+        codes=_side_by_side(matrix.codes, half),
+        scales=_side_by_side(matrix.scales, half),
+        offsets=offsets,
     )
 
 

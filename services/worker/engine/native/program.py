@@ -37,7 +37,7 @@ from services.worker.engine.native.ops import (
     TileOp,
     op_names,
 )
-from services.worker.engine.native.packed_weights import STORED_TYPES, PackedLinear
+from services.worker.engine.native.packed_weights import STORED_TYPES, EmbeddingTable, PackedLinear
 from services.worker.engine.native.structs import (
     AttentionLayer,
     AttentionRows,
@@ -46,6 +46,7 @@ from services.worker.engine.native.structs import (
     Residual,
     Rotary,
     ScoreRule,
+    WeightType,
 )
 from services.worker.engine.rank.op_spans import OpName
 
@@ -74,21 +75,15 @@ class Program:
         self._sums: dict[int, Tensor | None] = {}  # that the collectives add up at each barrier
         self._kept_alive: list[object] = []
 
-    def embed(self, table: Tensor, first_id: int, out: int, width: int) -> None:
-        """Rows of [ids, columns] by token id into [rows, width]; zeros for the ids of other ranks."""
-        num_ids, columns = table.shape
-        self.append(
-            EmbedOp(
-                type=STORED_TYPES[table.dtype],
-                table=address_of(table),
-                columns=columns,
-                first_id=first_id,
-                num_ids=num_ids,
-                out=out,
-                width=width,
-            ),
-            table,
-        )
+    def embed(self, table: EmbeddingTable, out: int, width: int) -> None:
+        """Rows of the table by token id into [rows, width]; zeros for the ids of other ranks."""
+        stored, op = table.stored, EmbedOp(columns=table.columns, out=out, width=width)
+        op.first_id, op.num_ids = table.first_id, table.num_ids
+        if isinstance(stored, PackedLinear):
+            op.type, op.table, op.form = WeightType.CODES, address_of(stored.weights), stored.form
+        else:
+            op.type, op.table = STORED_TYPES[stored.dtype], address_of(stored)
+        self.append(op, stored)
 
     def residual(
         self,
@@ -156,6 +151,7 @@ class Program:
                 inputs=weights.inputs,
                 panels=weights.panels,
                 output=output,
+                form=weights.form,
             ),
             source,
             weights,

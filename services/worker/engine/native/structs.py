@@ -5,7 +5,7 @@ field that was changed on one side only is refused when the library is loaded (`
 """
 
 import ctypes
-from ctypes import c_double, c_float, c_int32, c_int64, c_uint32, c_uint64
+from ctypes import c_double, c_float, c_int8, c_int32, c_int64, c_uint32, c_uint64
 from enum import IntEnum
 
 ADDRESS = c_uint64
@@ -18,6 +18,38 @@ class WeightType(IntEnum):
     BF16 = 1
     F16 = 2
     INT8 = 3
+    CODES = 4
+
+
+class ScaleType(IntEnum):
+    """How scales and offsets of codes are stored."""
+
+    NONE = 0
+    F16 = 1
+    BF16 = 2
+    F32 = 3
+
+
+class CodeKind(IntEnum):
+    """How codes are stored; see `src/weights/code_form.h`."""
+
+    TWO_BITS = 0
+    FOUR_BITS = 1
+    FOUR_BIT_TABLE = 2
+    EIGHT_BITS = 3
+
+
+class CodeForm(ctypes.Structure):
+    """The form of a matrix of codes; see `src/weights/code_form.h`."""
+
+    _fields_ = [
+        ("kind", c_int32),
+        ("group", c_int32),
+        ("scales", c_int32),
+        ("offsets", c_int32),
+        ("zero", c_int32),
+        ("table", c_int8 * 16),
+    ]
 
 
 class ForwardBatch(ctypes.Structure):
@@ -83,14 +115,16 @@ class ColdBlocks(ctypes.Structure):
 
 
 class TiledRows(ctypes.Structure):
-    """The input of a linear, of floats or of codes with scales; see `src/linear.h`."""
+    """The input of a linear, as floats and as bytes with scales; see `src/weights/linear.h`."""
 
     _fields_ = [
         ("floats", ADDRESS),
         ("codes", ADDRESS),
         ("scales", ADDRESS),
         ("starts", ADDRESS),
+        ("sums", ADDRESS),
         ("stride", c_int64),
+        ("byte_stride", c_int64),
     ]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import ExpertsWeights, MlpWeights
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.checkpoint.weight_loader import (
@@ -96,12 +97,14 @@ class Decoder:
         self.config = config
         self.placement = placement
         self.embedding = VocabParallelEmbedding(
-            move(load_embedding(source, config, dtype)), first, collectives
+            move(decoded(load_embedding(source, config, dtype))), first, collectives
         )
         self.positions = placement.move_optional(load_positions(source, config))
         self.layers = [DecoderLayer(source, config, index, placement) for index in range(config.num_layers)]
         self.norm = Norm(config.final_norm, placed(load_final_norm(source, config), placement))
-        head = self.embedding.weight if config.tied_embeddings else move(load_head(source, config, dtype))
+        head = self.embedding.weight
+        if not config.tied_embeddings:
+            head = move(decoded(load_head(source, config, dtype)))
         head_bias = placement.move_optional(load_head_bias(source, config))
         self.head = VocabParallelHead(head, head_bias, config, collectives)
         ropes = {layer.attention.rope for layer in config.layers} - {None}

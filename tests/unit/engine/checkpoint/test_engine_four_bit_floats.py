@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.worker.engine.checkpoint.four_bit_floats import decoded
+from services.worker.engine.checkpoint.codes.four_bit_floats import decoded
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.rank_protocol.plan import StepPlan

@@ -15,6 +15,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, quants
 from safetensors.torch import load_file, save_file
 
 from services.worker.engine.checkpoint import slice_reader
+from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.fingerprint import fingerprint
 from services.worker.engine.checkpoint.layer_weights import LayerWeights
 from services.worker.engine.checkpoint.memory_check import weight_bytes
@@ -182,7 +183,7 @@ def _load(model: Path, world: int) -> list[tuple[LayerWeights, torch.Tensor, int
     def work(collectives: Collectives) -> tuple[LayerWeights, torch.Tensor, int]:
         with open_checkpoint(model) as checkpoint:
             source = open_source(checkpoint, config, collectives)
-            embedding = load_embedding(source, config)
+            embedding = decoded(load_embedding(source, config))
             load_head(source, config)
             layers = [load_layer(source, config, index) for index in range(config.num_layers)]
             load_final_norm(source, config)

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from services.worker.engine.checkpoint import slice_reader
+from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import LayerWeights, MlpWeights, NormWeights
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import (
@@ -65,8 +66,8 @@ def _load(
     def work(collectives: Collectives) -> tuple[tuple[LayerWeights, Tensor, Tensor | None, Tensor], int]:
         with open_checkpoint(model) as checkpoint:
             source = open_source(checkpoint, config, collectives)
-            embedding = load_embedding(source, config, dtype)
-            head = None if config.tied_embeddings else load_head(source, config, dtype)
+            embedding = decoded(load_embedding(source, config, dtype))
+            head = None if config.tied_embeddings else decoded(load_head(source, config, dtype))
             layers = [load_layer(source, config, index, dtype) for index in range(config.num_layers)]
             norm = load_final_norm(source, config).weight
             return (layers[1], embedding, head, norm), checkpoint.loaded_bytes
@@ -122,16 +123,16 @@ def _check_layer(
 
     attention, mlp = layer.attention, layer.mlp
     assert isinstance(mlp, MlpWeights)
-    for suffix, fused in (("weight", attention.qkv), ("bias", attention.qkv_bias)):
+    for suffix, fused in (("weight", _qkv(layer)), ("bias", attention.qkv_bias)):
         if suffix == "weight" or config.layers[0].attention.qkv_bias:
             parts = [split(f"self_attn.q_proj.{suffix}", 0)]
             parts += [kv(f"self_attn.{part}.{suffix}") for part in ("k_proj", "v_proj")]
             _same(fused, torch.cat(parts))
-    for suffix, fused in (("weight", mlp.gate_up), ("bias", mlp.gate_up_bias)):
+    for suffix, fused in (("weight", decoded(mlp.gate_up)), ("bias", mlp.gate_up_bias)):
         if suffix == "weight" or config.layers[0].dense_mlp.bias:
             _same(fused, torch.cat([split(f"mlp.{part}.{suffix}", 0) for part in ("gate_proj", "up_proj")]))
-    _same(attention.output, split("self_attn.o_proj.weight", 1))
-    _same(mlp.down, split("mlp.down_proj.weight", 1))
+    _same(decoded(attention.output), split("self_attn.o_proj.weight", 1))
+    _same(decoded(mlp.down), split("mlp.down_proj.weight", 1))
     for found, name in (
         (_weight(layer.input_norm), "input_layernorm.weight"),
         (_weight(layer.mlp_norm), "post_attention_layernorm.weight"),
@@ -152,7 +153,7 @@ def _weight(norm: NormWeights | None) -> Tensor | None:
 
 def _qkv(layer: LayerWeights) -> Tensor:
     assert layer.attention.qkv is not None
-    return layer.attention.qkv
+    return decoded(layer.attention.qkv)
 
 
 def test_stored_types_that_differ_are_widened(models: dict[str, Path], tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_stored_types_that_differ_are_widened(models: dict[str, Path], tmp_path:
     layer = _load(model, 1, None)[0][0][0]
     assert isinstance(layer.mlp, MlpWeights)
     assert _qkv(layer).dtype == torch.float32
-    assert layer.mlp.gate_up.dtype == torch.bfloat16
+    assert decoded(layer.mlp.gate_up).dtype == torch.bfloat16
     _same(_qkv(layer)[128:192], tensors[name])
 
 
@@ -182,13 +183,13 @@ def test_loading_takes_no_more_memory_than_the_weights(kind: str, tmp_path: Path
             source.read("lm_head.weight", slice(0, 64))
         before = _restart_peak()
         kept = [load_layer(source, config, index) for index in range(config.num_layers)]
-        head = load_head(source, config)
+        head = decoded(load_head(source, config))
         growth = _memory("VmHWM") - before
     size = head.nbytes + sum(
         part.nbytes
         for layer in kept
         if isinstance(layer.mlp, MlpWeights)
-        for part in (_qkv(layer), layer.attention.output, layer.mlp.gate_up, layer.mlp.down)
+        for part in map(decoded, (_qkv(layer), layer.attention.output, layer.mlp.gate_up, layer.mlp.down))
     )
     assert size > 60e6
     # room for one read buffer and for the allocator's rounding

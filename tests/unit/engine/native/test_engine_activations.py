@@ -10,7 +10,7 @@ from torch import Tensor
 
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.library import NUM_TIMES, kernels
-from services.worker.engine.native.operands import Activation
+from services.worker.engine.native.operands import FLOATS, Activation
 from services.worker.engine.native.packed_weights import buffer, pack
 from services.worker.engine.native.program import Program
 from services.worker.engine.native.structs import ActivationKind, ForwardBatch, OutputRule
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(not targets(), reason="the kernels are for x86-6
 
 def computed(target: str, rule: OutputRule, matrix: Tensor) -> Tensor:
     """What a linear with this rule makes of one input that is 1."""
-    library, source, program = kernels(target), Activation.allocate(1, quantized=False), Program()
+    library, source, program = kernels(target), Activation.allocate(1, FLOATS), Program()
     source.rows[0, 0] = 1.0
     packed = pack(library, matrix, int8=False, rule=rule)
     out = buffer(1, packed.columns)

@@ -19,6 +19,7 @@ from services.worker.engine.native.experts.packed_experts import (
     unsupported_experts,
 )
 from services.worker.engine.native.library import kernels
+from services.worker.engine.native.operands import FLOATS
 from services.worker.engine.native.packed_weights import pack
 from services.worker.engine.native.program import Program
 from services.worker.engine.native.structs import ForwardBatch
@@ -51,7 +52,7 @@ def _route(config: ExpertsConfig, logits: Tensor, bias: Tensor | None) -> tuple[
     one = pack(library, torch.zeros(config.count, 4), int8=False)
     stacked = StackedLinear(first=one, weights=one.weights, bias=None)
     experts = PackedExperts(config=config, router=one, selection_bias=bias, up=stacked, down=stacked)
-    own = SlotBuffers.allocate(experts, 4, False)
+    own = SlotBuffers.allocate(experts, 4, FLOATS)
     own.logits[:rows, : config.count] = logits
     program = Program()
     rule, stride = experts.rule, own.logits.shape[1]

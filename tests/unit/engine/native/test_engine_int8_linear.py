@@ -8,7 +8,7 @@ from torch import Tensor
 
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.library import NUM_TIMES, kernels
-from services.worker.engine.native.operands import Activation
+from services.worker.engine.native.operands import Activation, InputKinds
 from services.worker.engine.native.packed_weights import buffer, pack, padded
 from services.worker.engine.native.program import Program
 from services.worker.engine.native.structs import ForwardBatch
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not targets(), reason="the kernels are for x86-6
 def computed(target: str, rows: Tensor, matrix: Tensor, *, threads: int = 1) -> Tensor:
     """[rows, inputs] times the transpose of [outputs, inputs] by the kernels."""
     library = kernels(target)
-    source = Activation.allocate(matrix.shape[1], quantized=True)
+    source = Activation.allocate(matrix.shape[1], InputKinds(int8=True))
     source.rows[: len(rows), : matrix.shape[1]] = rows
     out, program = buffer(len(rows), padded(len(matrix))), Program()
     program.tile(source)

@@ -19,7 +19,7 @@ def load_attention(
     columns = _rows(own, value_dim)
     norm, latent = attention.output_norm, attention.latent
     q_norm, k_norm = _query_key_norms(source, config, name, attention.qk_norm)
-    qkv = None if latent else source.read_rows(_qkv(source, config, name, "weight"), dtype)
+    qkv = None if latent else source.read_matrix_rows(_qkv(source, config, name, "weight"), dtype)
     qkv_bias = source.read_rows(_qkv(source, config, name, "bias")) if attention.qkv_bias else None
     return AttentionWeights(
         qkv=qkv,
@@ -27,7 +27,7 @@ def load_attention(
         q_norm=q_norm,
         k_norm=k_norm,
         latent=_latent(source, name, latent, own, dtype) if latent else None,
-        output=source.read(f"{name}.o_proj.weight", columns=columns, dtype=dtype),
+        output=source.read_matrix(f"{name}.o_proj.weight", columns=columns, dtype=dtype),
         output_bias=source.load_replicated(f"{name}.o_proj.bias") if attention.output_bias else None,
         output_norm=source.load_norm_part(f"{name}.output_norm", norm, columns) if norm else None,
         sinks=source.read(f"{name}.sinks", _rows(own)) if attention.sinks else None,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from services.worker.engine.checkpoint.four_bit_floats import BLOCKS
+from services.worker.engine.checkpoint.codes.four_bit_floats import BLOCKS
 from services.worker.engine.config.families.decoder import (
     decoder,
     every,

@@ -15,7 +15,13 @@ from services.worker.engine.native.experts.expert_structs import (
     TileExpertsOp,
 )
 from services.worker.engine.native.experts.packed_experts import PackedExperts, StackedLinear
-from services.worker.engine.native.operands import MAX_ROWS, Activation, PartialSums, address_of
+from services.worker.engine.native.operands import (
+    MAX_ROWS,
+    Activation,
+    InputKinds,
+    PartialSums,
+    address_of,
+)
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.program import Program
 from services.worker.engine.native.structs import LinearOutput
@@ -41,7 +47,7 @@ class SlotBuffers:
     logits: Tensor
 
     @classmethod
-    def allocate(cls, experts: PackedExperts, hidden: int, quantized: bool) -> "SlotBuffers":
+    def allocate(cls, experts: PackedExperts, hidden: int, kinds: InputKinds) -> "SlotBuffers":
         """Buffers for a full pass."""
         config = experts.config
         count = MAX_ROWS * config.chosen
@@ -62,8 +68,8 @@ class SlotBuffers:
                 owners=owners.data_ptr(),
             ),
             memory=(*integers, begins, active, shares),
-            inputs=Activation.allocate(hidden, quantized, count),
-            inner=Activation.allocate(experts.up.first.columns, quantized, count),
+            inputs=Activation.allocate(hidden, kinds, count),
+            inner=Activation.allocate(experts.up.first.columns, kinds, count),
             parts=buffer(count, padded(hidden)),
             logits=buffer(MAX_ROWS, padded(experts.router.columns)),
         )
@@ -74,11 +80,11 @@ class ExpertOps:
 
     Args:
         hidden: Size of a row.
-        quantized: Matrices are bytes.
+        kinds: In which forms linears read their inputs.
     """
 
-    def __init__(self, hidden: int, quantized: bool) -> None:
-        self._hidden, self._quantized = hidden, quantized
+    def __init__(self, hidden: int, kinds: InputKinds) -> None:
+        self._hidden, self._kinds = hidden, kinds
         self._buffers: dict[tuple[int, ...], SlotBuffers] = {}
         self._float_tiles: dict[int, Activation] = {}  # of each source of byte rows, for the router
         self._shared: Tensor | None = None
@@ -162,7 +168,7 @@ class ExpertOps:
         config = experts.config
         key = (config.count, config.chosen, experts.up.first.columns, experts.router.columns)
         if key not in self._buffers:
-            self._buffers[key] = SlotBuffers.allocate(experts, self._hidden, self._quantized)
+            self._buffers[key] = SlotBuffers.allocate(experts, self._hidden, self._kinds)
         return self._buffers[key]
 
 
@@ -202,6 +208,7 @@ def _add_linear(
                 bias=address_of(weights.bias),
                 rule=first.rule,
             ),
+            form=first.form,
         ),
         own,
         weights,

@@ -5,7 +5,7 @@ from ctypes import c_float, c_int32, c_int64
 from enum import IntEnum
 
 from services.worker.engine.native.ops import Op, OpHeader, OpKind
-from services.worker.engine.native.structs import ADDRESS, LinearOutput, TiledRows
+from services.worker.engine.native.structs import ADDRESS, CodeForm, LinearOutput, TiledRows
 
 MAX_EXPERTS = 1024  # as in `src/experts/routing.h`
 
@@ -95,6 +95,7 @@ class ExpertLinearOp(Op):
         ("inputs", c_int64),
         ("panels", c_int64),
         ("output", LinearOutput),
+        ("form", CodeForm),
     )
 
 

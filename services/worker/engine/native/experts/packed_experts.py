@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix, Matrix, same_form
 from services.worker.engine.checkpoint.layer_weights import ExpertsWeights
 from services.worker.engine.config.layer_config import ExpertsConfig
 from services.worker.engine.native.experts.expert_structs import MAX_EXPERTS, RouterRule, Scoring
@@ -120,9 +121,16 @@ def unsupported_experts(config: ExpertsConfig) -> str | None:
 
 
 def _stack(
-    kernels: KernelLibrary, matrices: Tensor, biases: Tensor | None, rule: OutputRule, *, int8: bool
+    kernels: KernelLibrary,
+    matrices: Tensor | list[Matrix],
+    biases: Tensor | None,
+    rule: OutputRule,
+    *,
+    int8: bool,
 ) -> StackedLinear:
-    """Packs [experts, outputs, inputs], one expert after another."""
+    """Packs [experts, outputs, inputs], one expert after another; codes of all are of one form."""
+    if isinstance(matrices, list):
+        matrices = list[Matrix](same_form([one for one in matrices if isinstance(one, EncodedMatrix)]))
     first: PackedLinear | None = None
     weights = bias = None
     for number, matrix in enumerate(matrices):

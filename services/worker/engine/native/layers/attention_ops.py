@@ -16,6 +16,7 @@ from services.worker.engine.native.operands import (
     Activation,
     AttentionInputs,
     CutRows,
+    InputKinds,
     PartialSums,
     SegmentRoom,
 )
@@ -38,7 +39,7 @@ class AttentionOps:
         config: The whole model's shape.
         heads: This rank's.
         place: Which rank this is.
-        quantized: Matrices are bytes.
+        kinds: In which forms linears read their inputs.
         positions: Of a sequence at most.
 
     Attributes:
@@ -46,11 +47,11 @@ class AttentionOps:
     """
 
     def __init__(
-        self, config: ModelConfig, heads: HeadShape, place: RankPlace, *, quantized: bool, positions: int
+        self, config: ModelConfig, heads: HeadShape, place: RankPlace, *, kinds: InputKinds, positions: int
     ) -> None:
         self._config, self._heads = config, heads
         self._qkv = buffer(MAX_ROWS, padded((heads.heads + 2 * heads.kv_heads) * heads.dim))
-        self.mixed = Activation.allocate(heads.heads * heads.dim, quantized)
+        self.mixed = Activation.allocate(heads.heads * heads.dim, kinds)
         # of ranks that share a KV head only the first one counts it
         kv_heads, (rank, world, threads) = config.num_kv_heads, place
         shared = kv_heads < world and rank * kv_heads // world == (rank - 1) * kv_heads // world

@@ -99,6 +99,16 @@ class NativeLayer:
         return None if self.mlp is None else self.mlp.down_bias
 
     @property
+    def linears(self) -> list[PackedLinear]:
+        """Its matrices, of experts the first one's, without the router."""
+        linears = [self.attention.qkv, self.attention.output]
+        if self.mlp is not None:
+            linears += [self.mlp.up, self.mlp.down]
+        if self.experts is not None:
+            linears += [self.experts.up.first, self.experts.down.first]
+        return linears
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of weights that a pass with a single row reads."""
         linears = [self.attention.qkv, self.attention.output]

@@ -39,7 +39,10 @@ const LayoutEntry LAYOUT[] = {
     FIELD(ColdBlocks, value_scales), FIELD(ColdBlocks, hot_blocks),
 
     STRUCT(TiledRows), FIELD(TiledRows, floats), FIELD(TiledRows, codes), FIELD(TiledRows, scales),
-    FIELD(TiledRows, starts), FIELD(TiledRows, stride),
+    FIELD(TiledRows, starts), FIELD(TiledRows, sums), FIELD(TiledRows, stride), FIELD(TiledRows, byte_stride),
+
+    STRUCT(CodeForm), FIELD(CodeForm, kind), FIELD(CodeForm, group), FIELD(CodeForm, scales), FIELD(CodeForm, offsets),
+    FIELD(CodeForm, zero), FIELD(CodeForm, table),
 
     STRUCT(NormRule), FIELD(NormRule, weight), FIELD(NormRule, bias), FIELD(NormRule, eps), FIELD(NormRule, kind),
 
@@ -74,10 +77,11 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(OpHeader), FIELD(OpHeader, kind),
     STRUCT(EmbedOp), FIELD(EmbedOp, header), FIELD(EmbedOp, type), FIELD(EmbedOp, table), FIELD(EmbedOp, columns),
     FIELD(EmbedOp, first_id), FIELD(EmbedOp, num_ids), FIELD(EmbedOp, out), FIELD(EmbedOp, width),
+    FIELD(EmbedOp, form),
     STRUCT(ResidualOp), FIELD(ResidualOp, header), FIELD(ResidualOp, sampled), FIELD(ResidualOp, residual),
     STRUCT(LinearOp), FIELD(LinearOp, header), FIELD(LinearOp, sampled), FIELD(LinearOp, type),
     FIELD(LinearOp, input), FIELD(LinearOp, weights), FIELD(LinearOp, inputs), FIELD(LinearOp, panels),
-    FIELD(LinearOp, output),
+    FIELD(LinearOp, output), FIELD(LinearOp, form),
     STRUCT(RotateOp), FIELD(RotateOp, header), FIELD(RotateOp, half), FIELD(RotateOp, recent_window),
     FIELD(RotateOp, layer), FIELD(RotateOp, rotary), FIELD(RotateOp, qkv), FIELD(RotateOp, stride),
     STRUCT(CompressOp), FIELD(CompressOp, header), FIELD(CompressOp, half), FIELD(CompressOp, layer),
@@ -102,7 +106,7 @@ const LayoutEntry LAYOUT[] = {
     FIELD(TileExpertsOp, rows), FIELD(TileExpertsOp, width), FIELD(TileExpertsOp, tiled),
     STRUCT(ExpertLinearOp), FIELD(ExpertLinearOp, header), FIELD(ExpertLinearOp, type), FIELD(ExpertLinearOp, slots),
     FIELD(ExpertLinearOp, input), FIELD(ExpertLinearOp, weights), FIELD(ExpertLinearOp, inputs),
-    FIELD(ExpertLinearOp, panels), FIELD(ExpertLinearOp, output),
+    FIELD(ExpertLinearOp, panels), FIELD(ExpertLinearOp, output), FIELD(ExpertLinearOp, form),
     STRUCT(MixExpertsOp), FIELD(MixExpertsOp, header), FIELD(MixExpertsOp, accumulate), FIELD(MixExpertsOp, slots),
     FIELD(MixExpertsOp, parts), FIELD(MixExpertsOp, shared), FIELD(MixExpertsOp, gate),
     FIELD(MixExpertsOp, gate_stride), FIELD(MixExpertsOp, out), FIELD(MixExpertsOp, width),

@@ -39,11 +39,12 @@ inline int64_t num_rows(int32_t sampled, const ForwardBatch& batch) { return sam
 struct EmbedOp {
   OpHeader header;
   int32_t type;          // WeightType
-  const uint8_t* table;  // [num_ids][columns]
+  const uint8_t* table;  // [num_ids][columns], or panels of CODES
   int64_t columns;
   int64_t first_id, num_ids;  // of this rank
   float* out;                 // [rows][width]
   int64_t width;
+  CodeForm form;  // of CODES
 };
 
 inline int64_t num_tasks(const EmbedOp&, const ForwardBatch& batch) { return batch.num_rows; }
@@ -54,6 +55,8 @@ inline void run_tasks(const EmbedOp& op, const ForwardBatch& batch, int first, i
     const int64_t id = batch.token_ids[row] - op.first_id;
     if (id < 0 || id >= op.num_ids) {
       std::memset(to, 0, op.width * sizeof(float));
+    } else if (op.type == CODES) {
+      decode_row(op.form, op.table, id, op.columns, to);
     } else {
       copy_row(op.table, op.type, id, op.columns, to);
     }
@@ -72,11 +75,11 @@ inline int64_t num_tasks(const ResidualOp& op, const ForwardBatch& batch) { retu
 inline void run_tasks(const ResidualOp& op, const ForwardBatch& batch, int first, int end) {
   const Residual residual = op.residual;
   const int32_t* sample_rows = op.sampled ? batch.sample_rows : nullptr;
-  const Tiles tiles = residual.tiled.tiles(num_rows(op.sampled, batch));
+  const int64_t rows = num_rows(op.sampled, batch);
   for (int i = first; i < end; i++) {
     const int64_t row = sample_rows ? sample_rows[i] : i;
     if (residual.num_partials) add_partials(residual, row, i, batch.positions[row]);
-    norm_row(residual, tiles, row, i);
+    norm_row(residual, rows, row, i);
   }
 }
 
@@ -89,6 +92,7 @@ struct LinearOp {
   const uint8_t* weights;  // [panels]
   int64_t inputs, panels;
   LinearOutput output;
+  CodeForm form;  // of CODES
 };
 
 inline int64_t num_tasks(const LinearOp& op, const ForwardBatch& batch) {
@@ -96,7 +100,7 @@ inline int64_t num_tasks(const LinearOp& op, const ForwardBatch& batch) {
 }
 
 inline void run_tasks(const LinearOp& op, const ForwardBatch& batch, int first, int end) {
-  linear(op.type, op.input, op.weights, op.inputs, op.output, num_rows(op.sampled, batch), first, end);
+  linear(op.type, op.form, op.input, op.weights, op.inputs, op.output, num_rows(op.sampled, batch), first, end);
 }
 
 // Norm and rotation of queries and keys; keys and values go into the cache, or into the recent window if there is one.
@@ -183,8 +187,7 @@ struct TileOp {
 inline int64_t num_tasks(const TileOp&, const ForwardBatch& batch) { return batch.num_rows; }
 
 inline void run_tasks(TileOp op, const ForwardBatch& batch, int first, int end) {
-  const Tiles tiles = op.tiled.tiles(batch.num_rows);
-  for (int row = first; row < end; row++) tile_row(op.rows + row * op.width, op.width, op.tiled, tiles, row);
+  for (int row = first; row < end; row++) tile_row(op.rows + row * op.width, op.width, op.tiled, batch.num_rows, row);
 }
 
 // Sums of squares of this rank's part of a norm that is cut over the ranks.

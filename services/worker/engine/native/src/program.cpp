@@ -8,10 +8,10 @@
 #include "layout.h"
 #include "op_trace.h"
 #include "ops.h"
-#include "pack.h"
 #include "rank_barrier.h"
 #include "sampling/draw_rows.h"
 #include "thread_pool.h"
+#include "weights/pack.h"
 
 namespace ryz {
 
@@ -125,13 +125,22 @@ void ryz_shares(const float* scores, float peak, float inverse, float* out, int6
 
 void ryz_compress(const float* from, int64_t count, uint8_t* codes, float* scale) { *scale = compress(from, count, codes); }
 
-int64_t ryz_packed_bytes(int64_t n, int64_t k, int type) { return padded(n, PANEL) / PANEL * panel_bytes(k, type); }
+int64_t ryz_packed_bytes(int64_t n, int64_t k, int type, const CodeForm* form) {
+  return padded(n, PANEL) / PANEL * panel_bytes(k, type, form ? *form : CodeForm());
+}
 void ryz_pack(const void* source, int64_t n, int64_t k, int type, void* target, int threads) {
   switch (type) {
     case F32: return pack((const float*)source, n, k, (float*)target, threads);
     case INT8: return pack_int8((const float*)source, n, k, (uint8_t*)target, threads);
     default: return pack((const uint16_t*)source, n, k, (uint16_t*)target, threads);
   }
+}
+void ryz_pack_codes(const uint8_t* codes, const uint8_t* scales, const uint8_t* offsets, int64_t n, int64_t k,
+                    const CodeForm* form, uint8_t* target, int threads) {
+  pack_codes({codes, scales, offsets, n, k}, *form, target, threads);
+}
+void ryz_decode_row(const CodeForm* form, const uint8_t* weights, int64_t row, int64_t columns, float* to) {
+  decode_row(*form, weights, row, columns, to);
 }
 
 }  // extern "C"

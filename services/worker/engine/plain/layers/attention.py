@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import AttentionWeights, NormWeights
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.layer_config import AttentionConfig, QueryKeyNorm
@@ -35,9 +36,9 @@ class Attention:
         self.num_heads = len(own)
         self.num_kv_heads = len(shape.kv_heads_of(rank, world))
         self.head_dim = shape.head_dim
-        self.qkv = ColumnParallelLinear(weights.qkv, weights.qkv_bias)
-        self.output = RowParallelLinear(weights.output, weights.output_bias, collectives)
-        self.rules = score_rules(config, shape.num_heads, own, weights.sinks, weights.output.device)
+        self.qkv = ColumnParallelLinear(decoded(weights.qkv), weights.qkv_bias)
+        self.output = RowParallelLinear(decoded(weights.output), weights.output_bias, collectives)
+        self.rules = score_rules(config, shape.num_heads, own, weights.sinks, decoded(weights.output).device)
         self.query_norm = _head_norm(config.qk_norm, weights.q_norm, shape.num_heads, shape, collectives)
         self.key_norm = _head_norm(config.qk_norm, weights.k_norm, shape.num_kv_heads, shape, collectives)
         self.output_norm = (

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import ExpertsWeights
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.layer_config import ExpertsConfig
@@ -92,6 +93,6 @@ class Experts:
         """This rank's part of an expert's output, [rows, hidden]; its bias is in that of rank 0."""
         w = self.weights
         up_bias = None if w.gate_up_bias is None else w.gate_up_bias[number]
-        inner = activate(self.config.expert, F.linear(hidden, w.gate_up[number], up_bias))
+        inner = activate(self.config.expert, F.linear(hidden, decoded(w.gate_up[number]), up_bias))
         down_bias = None if w.down_bias is None or self.collectives.rank else w.down_bias[number]
-        return F.linear(inner, w.down[number], down_bias)
+        return F.linear(inner, decoded(w.down[number]), down_bias)

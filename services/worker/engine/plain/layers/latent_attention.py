@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import AttentionWeights
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.layer_config import AttentionConfig, NormConfig
@@ -41,7 +42,7 @@ class LatentAttention:
         own = shape.heads_of(collectives.rank, collectives.world)
         self.config = config
         self.latent = latent
-        self.rules = score_rules(config, shape.num_heads, own, weights.sinks, weights.output.device)
+        self.rules = score_rules(config, shape.num_heads, own, weights.sinks, decoded(weights.output).device)
         norm = NormConfig(eps=latent.eps)
         self.query_a = parts.query_a
         self.query_a_norm = optional_norm(norm, parts.query_a_norm)
@@ -51,7 +52,7 @@ class LatentAttention:
         # [heads, plain_dim + value_dim, rank]
         by_head = parts.kv_b.view(len(own), -1, latent.rank)
         self.to_key, self.to_value = torch.split(by_head, [latent.plain_dim, latent.value_dim], dim=1)
-        self.output = RowParallelLinear(weights.output, weights.output_bias, collectives)
+        self.output = RowParallelLinear(decoded(weights.output), weights.output_bias, collectives)
 
     def __call__(
         self, hidden: Tensor, rotations: Rotations, batch: PlainBatch, cache: PlainLayerCache

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import MlpWeights
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.layer_config import MlpConfig
@@ -39,8 +40,8 @@ class Mlp:
 
     def __init__(self, weights: MlpWeights, config: MlpConfig, collectives: Collectives) -> None:
         self.config = config
-        self.gate_up = ColumnParallelLinear(weights.gate_up, weights.gate_up_bias)
-        self.down = RowParallelLinear(weights.down, weights.down_bias, collectives)
+        self.gate_up = ColumnParallelLinear(decoded(weights.gate_up), weights.gate_up_bias)
+        self.down = RowParallelLinear(decoded(weights.down), weights.down_bias, collectives)
         self.inner_norm = (
             SplitNorm(config.inner_norm, weights.inner_norm, config.inner, collectives)
             if config.inner_norm is not None and weights.inner_norm is not None

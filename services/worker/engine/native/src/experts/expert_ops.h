@@ -11,13 +11,13 @@ inline int64_t rows_of(const ExpertSlots& all, int64_t expert) { return all.begi
 
 // The tiles of an expert, whose first slot is `begin`.
 inline TiledRows tiles_from(TiledRows tiled, int64_t begin) {
-  if (tiled.floats) {
-    tiled.floats += begin * tiled.stride;
-  } else {
-    const int64_t block = begin * tiled.stride / SCALE_BLOCK;
-    tiled.codes += begin * tiled.stride;
+  if (tiled.floats) tiled.floats += begin * tiled.stride;
+  if (tiled.codes) {
+    const int64_t block = begin * tiled.byte_stride / SCALE_BLOCK;
+    tiled.codes += begin * tiled.byte_stride;
     tiled.scales += block;
     tiled.starts += block;
+    if (tiled.sums) tiled.sums += 2 * block;
   }
   return tiled;
 }
@@ -68,7 +68,7 @@ inline void run_tasks(const TileExpertsOp& op, const ForwardBatch&, int first, i
     const int64_t expert = op.slots.owners[slot], begin = op.slots.begins[expert];
     const int64_t row = op.by_slot ? slot : op.slots.rows[slot];
     const TiledRows tiled = tiles_from(op.tiled, begin);
-    tile_row(op.rows + row * op.width, op.width, tiled, tiled.tiles(rows_of(op.slots, expert)), slot - begin);
+    tile_row(op.rows + row * op.width, op.width, tiled, rows_of(op.slots, expert), slot - begin);
   }
 }
 
@@ -81,6 +81,7 @@ struct ExpertLinearOp {
   const uint8_t* weights;  // [experts][panels]
   int64_t inputs, panels;
   LinearOutput output;  // y: [slots, stride]; bias: [experts][panels * PANEL]
+  CodeForm form;        // of CODES
 };
 
 inline int64_t num_tasks(const ExpertLinearOp& op, const ForwardBatch& batch) {
@@ -88,14 +89,14 @@ inline int64_t num_tasks(const ExpertLinearOp& op, const ForwardBatch& batch) {
 }
 
 inline void run_tasks(const ExpertLinearOp& op, const ForwardBatch&, int first, int end) {
-  const int64_t panels = op.panels, bytes = panels * panel_bytes(op.inputs, op.type);
+  const int64_t panels = op.panels, bytes = panels * panel_bytes(op.inputs, op.type, op.form);
   for (int task = first; task < end;) {
     const int64_t place = task / panels, expert = op.slots.active[1 + place], begin = op.slots.begins[expert];
     const int panel = task - place * panels, last = std::min<int64_t>(panels, panel + end - task);
     LinearOutput output = op.output;
     output.y += begin * output.stride;
     if (output.bias) output.bias += expert * panels * PANEL;
-    linear(op.type, tiles_from(op.input, begin), op.weights + expert * bytes, op.inputs, output,
+    linear(op.type, op.form, tiles_from(op.input, begin), op.weights + expert * bytes, op.inputs, output,
            rows_of(op.slots, expert), panel, last);
     task += last - panel;
   }

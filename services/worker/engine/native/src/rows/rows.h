@@ -4,7 +4,7 @@
 #pragma once
 #include <cmath>
 
-#include "../linear.h"
+#include "../weights/linear.h"
 #include "norms.h"
 
 namespace ryz {
@@ -31,26 +31,34 @@ inline void copy_row(const uint8_t* table, int type, int64_t row, int64_t column
   }
 }
 
-// Copies a row into its tile, as floats or as bytes.
-inline void tile_row(const float* from, int64_t width, TiledRows out, const Tiles& tiles, int64_t row) {
-  const int64_t tile = tiles.of(row), begin = tiles.begin(tile), rows = tiles.rows(tile), at = row - begin;
+// Copies row `row` of `rows` into its tile, as floats, as bytes, or as both.
+inline void tile_row(const float* from, int64_t width, const TiledRows& out, int64_t all, int64_t row) {
   if (out.floats) {
-    float* x = out.floats + begin * out.stride + at;
+    const Tiles tiles(all, MAX_ROWS);
+    const int64_t tile = tiles.of(row), begin = tiles.begin(tile), rows = tiles.rows(tile);
+    float* x = out.floats + begin * out.stride + row - begin;
     if (rows == 1) {
       std::memcpy(x, from, width * sizeof(float));
     } else {
       for (int64_t i = 0; i < width; i++) x[i * rows] = from[i];
     }
-    return;
   }
-  int8_t* q = out.codes + begin * out.stride + 4 * at;
-  const int64_t block = begin * out.stride / SCALE_BLOCK + at;
+  if (!out.codes) return;
+  const Tiles tiles(all, MAX_BYTE_ROWS);
+  const int64_t tile = tiles.of(row), begin = tiles.begin(tile), rows = tiles.rows(tile), at = row - begin;
+  int8_t* q = out.codes + begin * out.byte_stride + 4 * at;
+  const int64_t block = begin * out.byte_stride / SCALE_BLOCK + at;
   float* scales = out.scales + block;
-  int32_t* starts = out.starts + block;
+  int32_t *starts = out.starts + block, *sums = out.sums ? out.sums + 2 * block : nullptr;
   for (int64_t i = 0; i < width; i += SCALE_BLOCK, q += SCALE_BLOCK * rows, scales += rows, starts += rows) {
     int8_t codes[SCALE_BLOCK];
     const F low = load(from + i), high = i + LANES < width ? load(from + i + LANES) : zero();
-    *scales = quantize_block(low, high, rows == 1 ? q : codes, starts);
+    int8_t* to = rows == 1 ? q : codes;
+    *scales = quantize_block(low, high, to, starts);
+    if (sums) {
+      add_halves(to, sums);
+      sums += 2 * rows;
+    }
     for (int64_t j = 0; rows > 1 && j < SCALE_BLOCK; j += 4) std::memcpy(q + j * rows, codes + j, 4);
   }
 }
@@ -90,14 +98,15 @@ inline void add_partials(Residual r, int64_t row, int64_t out_row, int64_t posit
   for (int64_t i = 0; i < r.width; i += LANES) store(stream + i, load(stream + i) + set1(r.scale) * load(sums + i));
 }
 
-inline void norm_row(Residual r, const Tiles& tiles, int64_t row, int64_t out_row) {
+// all: how many rows there are
+inline void norm_row(Residual r, int64_t all, int64_t row, int64_t out_row) {
   const float* from = r.hidden + row * r.width;
   if (r.norm.kind) {
     float* y = r.normed + out_row * r.width;
     normalize(r.norm, from, r.columns, r.width, y);
     from = y;
   }
-  tile_row(from, r.width, r.tiled, tiles, out_row);
+  tile_row(from, r.width, r.tiled, all, out_row);
 }
 
 }  // namespace ryz

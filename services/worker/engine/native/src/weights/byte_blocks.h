@@ -90,6 +90,16 @@ inline void multiply_blocks(ByteRows x, const uint8_t* w, int64_t blocks, F* fir
 
 constexpr float TINY_PEAK = 1e-30f;  // a block with nothing larger becomes zeros
 
+// The sums of both halves of 32 bytes.
+inline void add_halves(const int8_t* codes, int32_t* sums) {
+  const __m256i bytes = _mm256_loadu_si256((const __m256i*)codes);
+  const __m256i parts = _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+  alignas(32) int64_t quarters[4];
+  _mm256_store_si256((__m256i*)quarters, parts);
+  sums[0] = (int32_t)(quarters[0] + quarters[1]) - 16 * 128;
+  sums[1] = (int32_t)(quarters[2] + quarters[3]) - 16 * 128;
+}
+
 // Writes the codes of 32 activations and returns their scale; the largest becomes 127. A NaN or infinite value makes the
 // scale NaN, so that damage shows.
 inline float quantize_block(F low, F high, int8_t* codes, int32_t* start) {

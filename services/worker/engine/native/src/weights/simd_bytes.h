@@ -1,6 +1,6 @@
 // Products of bytes and what becomes of them, for a register of outputs: sixteen with AVX-512, eight with AVX2.
 #pragma once
-#include "simd.h"
+#include "../simd.h"
 
 namespace ryz {
 

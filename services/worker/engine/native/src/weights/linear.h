@@ -7,18 +7,20 @@
 #include <algorithm>
 #include <cmath>
 
-#include "byte_blocks.h"
-#include "rows/activations.h"
+#include "../rows/activations.h"
+#include "code_blocks.h"
 
 namespace ryz {
 
 constexpr int MAX_ROWS = RYZ_AVX512 ? 12 : 3;  // rows whose sums stay in registers
-enum WeightType { F32 = 0, BF16 = 1, F16 = 2, INT8 = 3 };
+enum WeightType { F32 = 0, BF16 = 1, F16 = 2, INT8 = 3, CODES = 4 };
 
 inline int type_bytes(int type) { return type == F32 ? 4 : 2; }  // of a float
-inline int64_t panel_bytes(int64_t k, int type) {
+inline int64_t panel_bytes(int64_t k, int type, const CodeForm& form) {
+  if (type == CODES) return form.panel_bytes(k);
   return type == INT8 ? num_blocks(k) * BLOCK_BYTES : k * PANEL * type_bytes(type);
 }
+inline bool takes_bytes(int type) { return type == INT8 || type == CODES; }
 
 template <int TYPE>
 inline F load_weights(const uint8_t* p) {
@@ -41,15 +43,16 @@ struct Tiles {
   }
 };
 
-// The input of a linear; tile `t` begins at tiles.begin(t) * stride, its scales and starts at that / SCALE_BLOCK.
+// The input of a linear, as floats, as bytes, or as both; null: not so. Tile `t` of floats begins at
+// tiles.begin(t) * stride, that of bytes at tiles.begin(t) * byte_stride, its scales and starts at that / SCALE_BLOCK, its
+// sums at that / HALF_BLOCK.
 struct TiledRows {
-  float* floats;  // or, for byte weights, null and `ByteRows`:
+  float* floats;
   int8_t* codes;
   float* scales;
-  int32_t* starts;
-  int64_t stride;
-
-  Tiles tiles(int64_t rows) const { return Tiles(rows, floats ? MAX_ROWS : MAX_BYTE_ROWS); }
+  int32_t* starts;  // for INT8
+  int32_t* sums;    // for CODES, else null
+  int64_t stride, byte_stride;
 };
 
 struct LinearOutput {
@@ -111,13 +114,24 @@ inline void finish(const LinearOutput& out, int64_t panel, int64_t row, F first,
   finish<false>(out, panel, row, first, second);
 }
 
-template <int TYPE, int ROWS>
-inline void tile(const TiledRows& in, const uint8_t* w, int64_t k, const LinearOutput& out, int64_t panel, int64_t row) {
-  F first[ROWS], second[ROWS];
-  if constexpr (TYPE == INT8) {
-    const int64_t at = row * in.stride, block = at / SCALE_BLOCK;
-    multiply_blocks<ROWS>({in.codes + at, in.scales + block, in.starts + block}, w, num_blocks(k), first, second);
+template <int ROWS>
+inline void finish_rows(const LinearOutput& out, int64_t panel, int64_t row, const F* first, const F* second) {
+  if (out.rule.usual()) {
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; r++) finish<true>(out, panel, row + r, first[r], second[r]);
   } else {
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; r++) finish_unusual(out, panel, row + r, first[r], second[r]);
+  }
+}
+
+// Products of a tile of floats.
+template <int TYPE>
+struct FloatProducts {
+  static constexpr int MOST = MAX_ROWS;
+
+  template <int ROWS>
+  static void run(const TiledRows& in, const CodeForm&, const uint8_t* w, int64_t k, int64_t row, F* first, F* second) {
 #pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) first[r] = second[r] = zero();
     const float* x = in.floats + row * in.stride;
@@ -134,45 +148,72 @@ inline void tile(const TiledRows& in, const uint8_t* w, int64_t k, const LinearO
       }
     }
   }
-  if (out.rule.usual()) {
-#pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++) finish<true>(out, panel, row + r, first[r], second[r]);
-  } else {
-#pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++) finish_unusual(out, panel, row + r, first[r], second[r]);
-  }
-}
+};
 
-template <int TYPE, int ROWS>
-void tile_of(int64_t rows, const TiledRows& in, const uint8_t* w, int64_t k, const LinearOutput& out, int64_t panel,
-             int64_t row) {
+struct Int8Products {
+  static constexpr int MOST = MAX_BYTE_ROWS;
+
+  template <int ROWS>
+  static void run(const TiledRows& in, const CodeForm&, const uint8_t* w, int64_t k, int64_t row, F* first, F* second) {
+    const int64_t at = row * in.byte_stride, block = at / SCALE_BLOCK;
+    multiply_blocks<ROWS>({in.codes + at, in.scales + block, in.starts + block}, w, num_blocks(k), first, second);
+  }
+};
+
+template <int KIND, bool HALVES>
+struct CodeProducts {
+  static constexpr int MOST = MAX_BYTE_ROWS;
+
+  template <int ROWS>
+  static void run(const TiledRows& in, const CodeForm& form, const uint8_t* w, int64_t k, int64_t row, F* first, F* second) {
+    const int64_t at = row * in.byte_stride, block = at / SCALE_BLOCK;
+    const CodeRows rows = {in.codes + at, in.scales + block, in.sums + 2 * block};
+    multiply_codes<KIND, HALVES, ROWS>(rows, w, num_blocks(k), form, first, second);
+  }
+};
+
+template <class Products, int ROWS>
+void tile_of(int64_t rows, const TiledRows& in, const CodeForm& form, const uint8_t* w, int64_t k, const LinearOutput& out,
+             int64_t panel, int64_t row) {
   if (rows == ROWS) {
-    tile<TYPE, ROWS>(in, w, k, out, panel, row);
+    F first[ROWS], second[ROWS];
+    Products::template run<ROWS>(in, form, w, k, row, first, second);
+    finish_rows<ROWS>(out, panel, row, first, second);
   } else if constexpr (ROWS > 1) {
-    tile_of<TYPE, ROWS - 1>(rows, in, w, k, out, panel, row);
+    tile_of<Products, ROWS - 1>(rows, in, form, w, k, out, panel, row);
   }
 }
 
 // Panels first to end, all rows: a panel stays in the core's cache while all rows are multiplied with it.
-template <int TYPE>
-void panels(const TiledRows& in, const uint8_t* weights, int64_t k, const LinearOutput& out, int64_t rows, int first, int end) {
-  constexpr int MOST = TYPE == INT8 ? MAX_BYTE_ROWS : MAX_ROWS;
-  const Tiles tiles(rows, MOST);
+template <class Products>
+void panels(int64_t bytes, const TiledRows& in, const CodeForm& form, const uint8_t* weights, int64_t k, const LinearOutput& out,
+            int64_t rows, int first, int end) {
+  const Tiles tiles(rows, Products::MOST);
   for (int panel = first; panel < end; panel++) {
-    const uint8_t* w = weights + panel * panel_bytes(k, TYPE);
+    const uint8_t* w = weights + panel * bytes;
     for (int64_t t = 0; t < tiles.count; t++) {
-      tile_of<TYPE, MOST>(tiles.rows(t), in, w, k, out, panel, tiles.begin(t));
+      tile_of<Products, Products::MOST>(tiles.rows(t), in, form, w, k, out, panel, tiles.begin(t));
     }
   }
 }
 
-inline void linear(int type, const TiledRows& in, const uint8_t* weights, int64_t k, const LinearOutput& out, int64_t rows,
-                   int first, int end) {
+inline void linear(int type, const CodeForm& form, const TiledRows& in, const uint8_t* weights, int64_t k,
+                   const LinearOutput& out, int64_t rows, int first, int end) {
+  const int64_t bytes = panel_bytes(k, type, form);
+  const auto run = [&](auto products) {
+    panels<decltype(products)>(bytes, in, form, weights, k, out, rows, first, end);
+  };
   switch (type) {
-    case F32: return panels<F32>(in, weights, k, out, rows, first, end);
-    case BF16: return panels<BF16>(in, weights, k, out, rows, first, end);
-    case F16: return panels<F16>(in, weights, k, out, rows, first, end);
-    default: return panels<INT8>(in, weights, k, out, rows, first, end);
+    case F32: return run(FloatProducts<F32>());
+    case BF16: return run(FloatProducts<BF16>());
+    case F16: return run(FloatProducts<F16>());
+    case INT8: return run(Int8Products());
+  }
+  switch (form.kind) {
+    case TWO_BITS: return form.halves() ? run(CodeProducts<TWO_BITS, true>()) : run(CodeProducts<TWO_BITS, false>());
+    case FOUR_BITS: return form.halves() ? run(CodeProducts<FOUR_BITS, true>()) : run(CodeProducts<FOUR_BITS, false>());
+    case FOUR_BIT_TABLE: return run(CodeProducts<FOUR_BIT_TABLE, false>());
+    default: return form.halves() ? run(CodeProducts<EIGHT_BITS, true>()) : run(CodeProducts<EIGHT_BITS, false>());
   }
 }
 

@@ -71,7 +71,7 @@ inline uint16_t quantize_weights(F low, F high, int8_t* codes) {
 inline void pack_int8(const float* source, int64_t n, int64_t k, uint8_t* target, int threads) {
   each_panel(padded(n, PANEL) / PANEL, threads, [=](int64_t panel) {
     for (int64_t i = 0; i < k; i += SCALE_BLOCK) {
-      uint8_t* to = target + panel * panel_bytes(k, INT8) + i / SCALE_BLOCK * BLOCK_BYTES;
+      uint8_t* to = target + panel * num_blocks(k) * BLOCK_BYTES + i / SCALE_BLOCK * BLOCK_BYTES;
       for (int64_t j = 0; j < PANEL; j++) {
         alignas(64) float block[SCALE_BLOCK] = {0};
         int8_t codes[SCALE_BLOCK];
@@ -87,6 +87,47 @@ inline void pack_int8(const float* source, int64_t n, int64_t k, uint8_t* target
           std::memcpy(to + step * PANEL + j * 4, &four, 4);
         }
       }
+    }
+  });
+}
+
+// A matrix of codes as it is given: a byte for each code, scales and offsets of the types that the form names.
+struct CodeMatrix {
+  const uint8_t* codes;            // [n][k]
+  const uint8_t *scales, *offsets; // [n][groups]
+  int64_t n, k;
+};
+
+// Into panels; outputs beyond n have scales and offsets of 0, and so count nothing, as inputs beyond k do.
+inline void pack_codes(CodeMatrix from, CodeForm form, uint8_t* target, int threads) {
+  const int64_t blocks = num_blocks(from.k), parts = form.halves() ? 2 : 1, groups = (from.k + form.group - 1) / form.group;
+  const int bits = form.bits(), signs = form.kind == EIGHT_BITS && !WEIGHT_OFFSET ? 0x80 : 0;
+  const auto copy_scales = [&](const uint8_t* all, int type, int64_t row, int64_t group, int64_t output, uint8_t* to) {
+    const int64_t size = CodeForm::bytes_of(type);
+    if (size && row < from.n && group < groups) std::memcpy(to + output * size, all + (row * groups + group) * size, size);
+  };
+  each_panel(padded(from.n, PANEL) / PANEL, threads, [=](int64_t panel) {
+    uint8_t* w = target + panel * form.panel_bytes(from.k);
+    std::memset(w, 0, form.panel_bytes(from.k));
+    for (int64_t block = 0; block < blocks; block++) {
+      if (block % form.blocks_of_group() == 0) {
+        for (int64_t part = 0; part < parts; part++, w += form.scale_bytes()) {
+          const int64_t group = form.halves() ? 2 * block + part : block / form.blocks_of_group();
+          for (int64_t j = 0; j < PANEL; j++) {
+            copy_scales(from.scales, form.scales, panel * PANEL + j, group, j, w);
+            copy_scales(from.offsets, form.offsets, panel * PANEL + j, group, j, w + PANEL * CodeForm::bytes_of(form.scales));
+          }
+        }
+      }
+      const int64_t begin = block * SCALE_BLOCK, count = std::min<int64_t>(SCALE_BLOCK, from.k - begin);
+      for (int64_t j = 0; j < PANEL; j++) {
+        const int64_t row = panel * PANEL + j;
+        for (int64_t i = 0; row < from.n && i < count; i++) {
+          const CodePlace place(bits, j, i);
+          w[place.byte] |= (from.codes[row * from.k + begin + i] ^ signs) << place.shift;
+        }
+      }
+      w += form.code_bytes();
     }
   });
 }

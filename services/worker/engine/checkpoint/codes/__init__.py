@@ -1,0 +1,1 @@
+"""Quantized matrices of checkpoints as codes with scales."""

@@ -1,0 +1,142 @@
+"""Weights as codes: the one form in which quantized matrices are held, without loss, until they are packed.
+
+    value[o, i] = fp32(scale[o, g] * (code[o, i] - zero)) - offset[o, g],    g = i // group
+
+Each operation is in fp32 and rounded once, as in the definitions of GGUF's types. With a table,
+`table[code]` takes the place of `code - zero`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+
+import torch
+from torch import Tensor
+
+LEAST_GROUP = 16  # inputs; the kernels know this one and multiples of 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedMatrix:
+    """A matrix [outputs, inputs] as codes.
+
+    Attributes:
+        codes: uint8 [outputs, inputs], each below 2**bits.
+        bits: 2, 4 or 8: how many the kernels store of a code.
+        group: Consecutive inputs that share a scale: 16, or a multiple of 32; the last group may be shorter.
+        scales: [outputs, groups]; fp16, bf16 or fp32.
+        offsets: [outputs, groups], of these types; None: there are none.
+        zero: Subtracted from each code.
+        table: int8 [16] for codes of 4 bits.
+    """
+
+    codes: Tensor
+    bits: int
+    group: int
+    scales: Tensor
+    offsets: Tensor | None = None
+    zero: int = 0
+    table: Tensor | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """[outputs, inputs]."""
+        return self.codes.shape
+
+    def decode(self) -> Tensor:
+        """The values, fp32 [outputs, inputs]."""
+        if self.table is None:
+            units = self.codes.float() - self.zero
+        else:
+            units = self.table.float()[self.codes.long()]
+        values = units * self._each(self.scales)
+        return values if self.offsets is None else values - self._each(self.offsets)
+
+    def _each(self, of_groups: Tensor) -> Tensor:
+        return of_groups.float().repeat_interleave(self.group, 1)[:, : self.codes.shape[1]]
+
+    def rows(self, part: slice | Tensor) -> "EncodedMatrix":
+        """Some outputs, by a slice or by their numbers."""
+        offsets = None if self.offsets is None else self.offsets[part]
+        return replace(self, codes=self.codes[part], scales=self.scales[part], offsets=offsets)
+
+    def columns(self, part: range) -> "EncodedMatrix | None":
+        """Consecutive inputs. Groups are cut smaller where the first one is within a group.
+
+        Returns:
+            None: A part of a group would have fewer than 16 inputs.
+        """
+        begin = part.start % self.group
+        group = gcd(begin, self.group) if begin else self.group
+        if group % LEAST_GROUP or (group != LEAST_GROUP and group % 32):
+            return None
+        places = torch.arange(part.start, max(part.stop, part.start + 1), group) // self.group
+        offsets = None if self.offsets is None else self.offsets[:, places]
+        codes = self.codes[:, part.start : part.stop]
+        return replace(self, codes=codes, group=group, scales=self.scales[:, places], offsets=offsets)
+
+    @classmethod
+    def joined(cls, parts: Sequence["EncodedMatrix"]) -> "EncodedMatrix":
+        """The outputs of several matrices below each other, in the form that holds all of them exactly."""
+        if len(parts) == 1:
+            return parts[0]
+        if any(part.table is not None for part in parts) and not _have_one_table(parts):
+            parts = [part._without_table() for part in parts]
+        if len({part.zero for part in parts}) > 1:
+            parts = [part._with_zero_128() for part in parts]
+        group = gcd(*(part.group for part in parts))
+        parts = [part._with_group(group) for part in parts]
+        offsets = None
+        if any(part.offsets is not None for part in parts):
+            offsets = _joined([part.scales * 0 if part.offsets is None else part.offsets for part in parts])
+        return replace(
+            parts[0],
+            codes=torch.cat([part.codes for part in parts]),
+            bits=max(part.bits for part in parts),
+            scales=_joined([part.scales for part in parts]),
+            offsets=offsets,
+        )
+
+    def _without_table(self) -> "EncodedMatrix":
+        if self.table is None:
+            return self._with_zero_128()
+        codes = (self.table.short() + 128).to(torch.uint8)[self.codes.long()]
+        return replace(self, codes=codes, bits=8, zero=128, table=None)
+
+    def _with_zero_128(self) -> "EncodedMatrix":
+        shifted = (self.codes.short() + (128 - self.zero)).to(torch.uint8)
+        return replace(self, codes=shifted, bits=8, zero=128)
+
+    def _with_group(self, group: int) -> "EncodedMatrix":
+        if group == self.group:
+            return self
+        places = torch.arange(0, self.codes.shape[1], group) // self.group
+        offsets = None if self.offsets is None else self.offsets[:, places]
+        return replace(self, group=group, scales=self.scales[:, places], offsets=offsets)
+
+
+Matrix = Tensor | EncodedMatrix
+
+
+def decoded(matrix: Matrix) -> Tensor:
+    """A matrix as floats."""
+    return matrix.decode() if isinstance(matrix, EncodedMatrix) else matrix
+
+
+def same_form(parts: Sequence[EncodedMatrix]) -> list[EncodedMatrix]:
+    """Matrices of the same number of outputs, each in the form that holds all of them."""
+    rows, whole = parts[0].shape[0], EncodedMatrix.joined(parts)
+    return [whole.rows(slice(begin, begin + rows)) for begin in range(0, whole.shape[0], rows)]
+
+
+def _have_one_table(parts: Sequence[EncodedMatrix]) -> bool:
+    first = parts[0].table
+    return first is not None and all(
+        part.table is not None and torch.equal(part.table, first) for part in parts[1:]
+    )
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    kinds = {part.dtype for part in parts}
+    kind = kinds.pop() if len(kinds) == 1 else torch.float32
+    return torch.cat([part.to(kind) for part in parts])

@@ -1,0 +1,269 @@
+// Products of rows of bytes with a panel of codes (see `code_form.h`). Rows are those of `byte_blocks.h`: signed bytes with
+// a scale for each 32 inputs. The integer products of a group within a block are added up exactly, less the zero; the sums
+// become floats, are scaled and added to the result, block after block.
+#pragma once
+#include "code_form.h"
+
+namespace ryz {
+
+// Rows of bytes; those of a tile lie side by side.
+struct CodeRows {
+  const int8_t* codes;   // [block][8][row][4]
+  const float* scales;   // [block][row]
+  const int32_t* sums;   // [block][row][2]: of the codes of each half of a block
+};
+
+template <int KIND>
+constexpr int TOGETHER_IN_BYTE = KIND == EIGHT_BITS ? 1 : KIND == TWO_BITS ? 4 : 2;  // steps that share bytes
+
+struct GroupScales {
+  Scales scale;
+  Sums offset;
+};
+
+#if RYZ_AVX512
+
+inline __m512 load_scale(const uint8_t* p, int type) {
+  if (type == F32_SCALES) return _mm512_loadu_ps(p);
+  return type == F16_SCALES ? load_f16((const uint16_t*)p).v : load_bf16((const uint16_t*)p).v;
+}
+inline GroupScales load_group(const uint8_t* p, const CodeForm& form, int place) {
+  const __m512 scale = load_scale(p + place * OUTPUTS * CodeForm::bytes_of(form.scales), form.scales);
+  GroupScales found = {{scale, _mm512_mul_ps(scale, _mm512_set1_ps(SUM_BIAS))}, no_sums()};
+  if (form.offsets) {
+    p += PANEL * CodeForm::bytes_of(form.scales) + place * OUTPUTS * CodeForm::bytes_of(form.offsets);
+    found.offset = {load_scale(p, form.offsets)};
+  }
+  return found;
+}
+// As `add_block`, for scales of more than 22 bits, whose product with SUM_BIAS would be rounded.
+inline Sums add_wide_block(Sums sums, I dots, Scales w, const float* x_scale) {
+  const __m512 dot = _mm512_sub_ps(_mm512_castsi512_ps(dots.v), _mm512_set1_ps(SUM_BIAS));
+  return {_mm512_fmadd_ps(_mm512_mul_ps(dot, w.scale), _mm512_set1_ps(*x_scale), sums.v)};
+}
+inline Sums subtract_offset(Sums sums, Sums offset, float factor) {
+  return {_mm512_fnmadd_ps(offset.v, _mm512_set1_ps(factor), sums.v)};
+}
+
+// What an unpacked code is above its value.
+template <int KIND>
+inline int32_t zero_of(const CodeForm& form) {
+  return KIND == FOUR_BIT_TABLE ? 128 : form.zero;
+}
+
+// Sums of integer products.
+template <int KIND>
+struct Dots {
+  I sum;
+
+  void start(int32_t value) { sum = {_mm512_set1_epi32(SUM_BIAS_BITS + value)}; }
+  void add(Weights w, I x) { sum = dot4(sum, w, x); }
+  I total() const { return sum; }
+};
+
+struct CodeTable {
+  __m512i v;
+
+  explicit CodeTable(const CodeForm& form) {
+    const __m128i table = _mm_xor_si128(_mm_loadu_si128((const __m128i*)form.table), _mm_set1_epi8(-128));
+    v = _mm512_broadcast_i32x4(table);
+  }
+};
+
+template <int KIND>
+inline void unpack(const uint8_t* p, const CodeTable& table, Weights* to) {
+  const __m512i raw = _mm512_loadu_si512(p);
+  if constexpr (KIND == EIGHT_BITS) {
+    to[0] = {raw};
+  } else if constexpr (KIND == TWO_BITS) {
+    const __m512i mask = _mm512_set1_epi8(3);
+    to[0] = {_mm512_and_si512(raw, mask)};
+    to[1] = {_mm512_and_si512(_mm512_srli_epi16(raw, 2), mask)};
+    to[2] = {_mm512_and_si512(_mm512_srli_epi16(raw, 4), mask)};
+    to[3] = {_mm512_and_si512(_mm512_srli_epi16(raw, 6), mask)};
+  } else {
+    const __m512i mask = _mm512_set1_epi8(15);
+    const __m512i low = _mm512_and_si512(raw, mask), high = _mm512_and_si512(_mm512_srli_epi16(raw, 4), mask);
+    to[0] = {KIND == FOUR_BIT_TABLE ? _mm512_shuffle_epi8(table.v, low) : low};
+    to[1] = {KIND == FOUR_BIT_TABLE ? _mm512_shuffle_epi8(table.v, high) : high};
+  }
+}
+
+#else
+
+inline __m256 load_scale(const uint8_t* p, int type) {
+  if (type == F32_SCALES) return _mm256_loadu_ps((const float*)p);
+  const __m128i halves = _mm_loadu_si128((const __m128i*)p);
+  if (type == F16_SCALES) return _mm256_cvtph_ps(halves);
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+inline GroupScales load_group(const uint8_t* p, const CodeForm& form, int place) {
+  const __m256 scale = load_scale(p + place * OUTPUTS * CodeForm::bytes_of(form.scales), form.scales);
+  GroupScales found = {{scale, _mm256_mul_ps(scale, _mm256_set1_ps(SUM_BIAS))}, no_sums()};
+  if (form.offsets) {
+    p += PANEL * CodeForm::bytes_of(form.scales) + place * OUTPUTS * CodeForm::bytes_of(form.offsets);
+    found.offset = {load_scale(p, form.offsets)};
+  }
+  return found;
+}
+inline Sums add_wide_block(Sums sums, I dots, Scales w, const float* x_scale) {
+  const __m256 dot = _mm256_sub_ps(_mm256_castsi256_ps(dots.v), _mm256_set1_ps(SUM_BIAS));
+  return {_mm256_fmadd_ps(_mm256_mul_ps(dot, w.scale), _mm256_set1_ps(*x_scale), sums.v)};
+}
+inline Sums subtract_offset(Sums sums, Sums offset, float factor) {
+  return {_mm256_fnmadd_ps(offset.v, _mm256_set1_ps(factor), sums.v)};
+}
+
+// Bytes and what tables hold are signed here, so `pack_codes` stores bytes less 128.
+template <int KIND>
+inline int32_t zero_of(const CodeForm& form) {
+  return KIND == FOUR_BIT_TABLE ? 0 : KIND == EIGHT_BITS ? form.zero - 128 : form.zero;
+}
+
+template <int KIND>
+struct Dots {
+  I sum;
+
+  void start(int32_t value) { sum = {_mm256_set1_epi32(SUM_BIAS_BITS + value)}; }
+  void add(Weights w, I x) { sum = dot4(sum, w, x); }
+  I total() const { return sum; }
+};
+
+// Codes of 4 bits are at most 15, so the products of a whole block are added up in 16 bits: 8 * 2 * 15 * 127 < 2^15.
+struct NarrowDots {
+  __m256i begin, sum;
+
+  void start(int32_t value) {
+    begin = _mm256_set1_epi32(SUM_BIAS_BITS + value);
+    sum = _mm256_setzero_si256();
+  }
+  void add(Weights w, I x) { sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w.v, x.v)); }
+  I total() const { return {_mm256_add_epi32(begin, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)))}; }
+};
+template <>
+struct Dots<FOUR_BITS> : NarrowDots {};
+template <>
+struct Dots<TWO_BITS> : NarrowDots {};
+
+struct CodeTable {
+  __m256i v;
+
+  explicit CodeTable(const CodeForm& form) { v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)form.table)); }
+};
+
+template <int KIND>
+inline void unpack(const uint8_t* p, const CodeTable& table, Weights* to) {
+  const __m256i raw = _mm256_loadu_si256((const __m256i*)p);
+  if constexpr (KIND == EIGHT_BITS) {
+    to[0] = {raw, _mm256_abs_epi8(raw)};
+  } else if constexpr (KIND == TWO_BITS) {
+    const __m256i mask = _mm256_set1_epi8(3);
+    to[0].v = _mm256_and_si256(raw, mask);
+    to[1].v = _mm256_and_si256(_mm256_srli_epi16(raw, 2), mask);
+    to[2].v = _mm256_and_si256(_mm256_srli_epi16(raw, 4), mask);
+    to[3].v = _mm256_and_si256(_mm256_srli_epi16(raw, 6), mask);
+  } else {
+    const __m256i mask = _mm256_set1_epi8(15);
+    const __m256i low = _mm256_and_si256(raw, mask), high = _mm256_and_si256(_mm256_srli_epi16(raw, 4), mask);
+    if constexpr (KIND == FOUR_BIT_TABLE) {
+      const __m256i first = _mm256_shuffle_epi8(table.v, low), second = _mm256_shuffle_epi8(table.v, high);
+      to[0] = {first, _mm256_abs_epi8(first)};
+      to[1] = {second, _mm256_abs_epi8(second)};
+    } else {
+      to[0].v = low;
+      to[1].v = high;
+    }
+  }
+}
+
+#endif
+
+// The products of ROWS rows with a panel's outputs. HALVES: groups of 16 inputs.
+template <int KIND, bool HALVES, int ROWS>
+inline void multiply_codes(CodeRows x, const uint8_t* w, int64_t blocks, const CodeForm& form, F* first, F* second) {
+  constexpr int HALF = LANES / OUTPUTS, REGISTERS = 2 * HALF;  // of a row's sums
+  constexpr int TOGETHER = RYZ_AVX512 ? REGISTERS : 1;  // of them at a time
+  constexpr int SHARED = TOGETHER_IN_BYTE<KIND>, PARTS = HALVES ? 2 : 1, LOADS = SCALE_BLOCK / 4 / PARTS / SHARED;
+  constexpr int AHEAD = 8192;
+  const int64_t scale_bytes = form.scale_bytes(), per_group = form.blocks_of_group();
+  const int32_t zero = zero_of<KIND>(form);
+  const CodeTable table(form);
+  const uint8_t* scales = w;
+  int64_t left = 0;  // blocks of the group
+  Sums sums[REGISTERS][ROWS];
+  for (int i = 0; i < REGISTERS; i++)
+    for (int r = 0; r < ROWS; r++) sums[i][r] = no_sums();
+  for (int64_t block = 0; block < blocks; block++) {
+    if (left == 0) {
+      scales = w;
+      for (int64_t line = 0; line < PARTS * scale_bytes; line += 64) prefetch_weights<AHEAD>(w + line);
+      w += PARTS * scale_bytes;
+      left = per_group;
+    }
+    left--;
+    for (int at = 0; at < REGISTERS; at += TOGETHER) {
+      const uint8_t* codes = w + 4 * at * OUTPUTS;
+      const int8_t* fours = x.codes;
+#pragma GCC unroll 2
+      for (int part = 0; part < PARTS; part++) {
+        Dots<KIND> dots[TOGETHER][ROWS];
+        int32_t of_rows[ROWS];  // sums of their codes
+#pragma GCC unroll 12
+        for (int r = 0; r < ROWS; r++) {
+          of_rows[r] = HALVES ? x.sums[2 * r + part] : x.sums[2 * r] + x.sums[2 * r + 1];
+#pragma GCC unroll 2
+          for (int i = 0; i < TOGETHER; i++) dots[i][r].start(-zero * of_rows[r]);
+        }
+        for (int load = 0; load < LOADS; load++, codes += 4 * PANEL) {
+          Weights weights[TOGETHER][SHARED];
+#pragma GCC unroll 2
+          for (int i = 0; i < TOGETHER; i++) unpack<KIND>(codes + 4 * i * OUTPUTS, table, weights[i]);
+          if (TOGETHER == REGISTERS || at % 2 == 0) prefetch_weights<AHEAD>(codes);
+          if (TOGETHER == REGISTERS) prefetch_weights<AHEAD>(codes + 64);
+#pragma GCC unroll 4
+          for (int step = 0; step < SHARED; step++) {
+#pragma GCC unroll 12
+            for (int r = 0; r < ROWS; r++) {
+              const I four = broadcast4(fours + 4 * r);
+#pragma GCC unroll 2
+              for (int i = 0; i < TOGETHER; i++) dots[i][r].add(weights[i][step], four);
+            }
+            fours += 4 * ROWS;
+          }
+        }
+#pragma GCC unroll 2
+        for (int i = 0; i < TOGETHER; i++) {
+          const GroupScales group = load_group(scales + part * scale_bytes, form, at + i);
+          if (form.scales == F32_SCALES) {
+#pragma GCC unroll 12
+            for (int r = 0; r < ROWS; r++) {
+              sums[at + i][r] = add_wide_block(sums[at + i][r], dots[i][r].total(), group.scale, x.scales + r);
+            }
+          } else {
+#pragma GCC unroll 12
+            for (int r = 0; r < ROWS; r++) {
+              sums[at + i][r] = add_block(sums[at + i][r], dots[i][r].total(), group.scale, x.scales + r);
+            }
+          }
+          if (form.offsets) {
+#pragma GCC unroll 12
+            for (int r = 0; r < ROWS; r++) {
+              sums[at + i][r] = subtract_offset(sums[at + i][r], group.offset, x.scales[r] * (float)of_rows[r]);
+            }
+          }
+        }
+      }
+    }
+    w += form.code_bytes();
+    x.codes += SCALE_BLOCK * ROWS;
+    x.scales += ROWS;
+    x.sums += 2 * ROWS;
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < ROWS; r++) {
+    first[r] = join(sums[0][r], sums[HALF - 1][r]);
+    second[r] = join(sums[HALF][r], sums[REGISTERS - 1][r]);
+  }
+}
+
+}  // namespace ryz
