@@ -7,7 +7,7 @@ from services.worker.engine import int8
 from services.worker.engine.config.layer_config import MlpConfig
 from services.worker.engine.config.model_config import ModelConfig
 
-WEIGHT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+WEIGHT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "codes": 0.5625}  # codes: of Q4_0, others have more
 
 
 def weight_bytes(config: ModelConfig, precision: str, batch: int = 1) -> float:

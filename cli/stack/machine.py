@@ -16,6 +16,7 @@ from cli.stack.sizing import (
     choose_sizing,
     describe_sizing,
 )
+from services.worker.engine.checkpoint.codes.code_sizes import mean_bytes
 from services.worker.engine.checkpoint.model_size import FP16_BYTES, FP32_BYTES, ModelSize, model_size
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.config.model_config import ModelConfig
@@ -78,12 +79,14 @@ def measure_model(path: Path, *, kernels: bool = True) -> ModelSize:
         ModelError: It cannot be served.
     """
     size = model_size(read_config(path))
-    stored = stored_precision(stored_tensors(path).values())
+    tensors = stored_tensors(path).values()
     files = [path] if path.is_file() else [*path.glob("*.safetensors")]
     each = sum(file.stat().st_size for file in files) / max(1, size.parameters)
     # weights of fewer than 16 bits are unpacked to floats when they are read
     stored_bytes = FP16_BYTES if kernels and 1.5 < each < 3 else FP32_BYTES
-    return replace(size, stored_bytes=stored_bytes, stored=stored)
+    return replace(
+        size, stored_bytes=stored_bytes, stored=stored_precision(tensors), code_bytes=mean_bytes(tensors)
+    )
 
 
 def machine_facts(options: UpOptions, config: ModelConfig | None = None) -> MachineFacts:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from services.worker.engine.checkpoint.model_size import ModelSize
-from services.worker.engine.precision import HALF_KV, SERVED, automatic_precision
+from services.worker.engine.precision import HALF_KV, automatic_precision
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import EngineRunConfig, Precision, PrecisionWish
 
@@ -15,8 +15,6 @@ GROUPS = 2  # with two, streams survive the loss of one
 KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
 LEAST_KV_TOKENS = 2_048
 TOKEN_BUDGET, MAX_RUNNING = EngineRunConfig.token_budget, EngineRunConfig.max_running
-# quantized files whose fp32 weights are larger are computed in 8 bits, until kernels take their codes
-SMALL_BYTES = 64 * 2**20
 _WORDS = {"bf16": "bf16 weights", "int8": "8-bit weights", "codes": "weights as codes"}
 # of a group beside weights and KV: leader, fork server, a rank; measured with SmolLM2-135M
 GROUP_BYTES = 650 * 2**20
@@ -165,8 +163,6 @@ def _figures(
 
 def _precision(size: ModelSize, machine: MachineFacts) -> Precision:
     """What `auto` stands for."""
-    if size.stored == "codes" and "codes" not in SERVED:
-        return "int8" if machine.kernels and size.weight_bytes("fp32") >= SMALL_BYTES else "fp32"
     return automatic_precision(size.stored, kernels=machine.kernels)
 
 

@@ -11,6 +11,7 @@ from pydoc_data.topics import topics
 import torch
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.weight_loader import load_embedding, load_positions
 from services.worker.engine.checkpoint.weight_source import WHOLE, WeightSource
 from services.worker.engine.config.json_fields import ModelError
@@ -95,7 +96,7 @@ class Calibration:
         self._windows = windows
         count, length = windows.shape
         self._positions = torch.arange(length)
-        table = load_embedding(source, config)
+        table = decoded(load_embedding(source, config))
         self.hidden = torch.nn.functional.embedding(windows, table) * config.embedding_scale
         positions = load_positions(source, config)
         if positions is not None:

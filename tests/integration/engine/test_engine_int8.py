@@ -62,7 +62,9 @@ def native(
     def make(
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
     ) -> Compute:
-        weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, int8)
+        weights = NativeWeights.load(
+            open_source(checkpoint, config, collectives), config, compiled, "int8" if int8 else "fp32"
+        )
         options = NativeOptions(kv_dtype=kv_dtype, cold=cold, spin=False)
         sizes = PoolSizes(num_blocks)
         return NativeCompute(compiled, config, weights, collectives, sizes=sizes, options=options)

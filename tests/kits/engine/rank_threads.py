@@ -29,6 +29,7 @@ from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
+from services.worker.rank_protocol.run_config import Precision
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.plans import GREEDY, Blocks, generate, new_sequence
 
@@ -214,6 +215,8 @@ def native_ranks(
     threads: int = 1,
     int8: bool = False,
     kv_dtype: torch.dtype = torch.float32,
+    *,
+    codes: bool = False,
 ) -> ComputeFactory:
     """Makes a rank's `Compute` in compiled kernels; skips the test if they cannot be built.
 
@@ -222,7 +225,9 @@ def native_ranks(
         threads: Of each rank.
         int8: Matrices are bytes.
         kv_dtype: Of the KV cache.
+        codes: Quantized matrices are codes.
     """
+    precision: Precision = "int8" if int8 else "codes" if codes else "fp32"
 
     def make(
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
@@ -231,7 +236,9 @@ def native_ranks(
             compiled = kernels(target)
         except NoKernels as error:
             pytest.skip(f"no compiled kernels here: {error}")
-        weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, int8)
+        weights = NativeWeights.load(
+            open_source(checkpoint, config, collectives), config, compiled, precision
+        )
         options = NativeOptions(threads, kv_dtype, spin=False)
         return NativeCompute(
             compiled, config, weights, collectives, sizes=PoolSizes(num_blocks), options=options

@@ -55,7 +55,9 @@ def compiled(form: Form, target: str | None = None, threads: int = 1) -> Compute
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
     ) -> Compute:
         library = kernels(target)
-        weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, library, form.int8)
+        weights = NativeWeights.load(
+            open_source(checkpoint, config, collectives), config, library, "int8" if form.int8 else "fp32"
+        )
         zone = None if form.hot_blocks < 0 else ColdZone(form.hot_blocks, (True,) * config.num_layers)
         kind = torch.float16 if form.half else torch.float32
         options = NativeOptions(threads, kind, zone, spin=False)

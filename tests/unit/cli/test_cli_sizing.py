@@ -34,6 +34,7 @@ SMALL = ModelSize(
     stored_bytes=4,
     kv_values=11_520,
     stored="codes",
+    code_bytes=0.625,
 )
 LARGE = ModelSize(
     matrices=7_000_000_000,
@@ -43,6 +44,7 @@ LARGE = ModelSize(
     stored_bytes=2,
     kv_values=65_536,
     stored="codes",
+    code_bytes=1.0625,
 )
 OPEN = SizingWishes()
 
@@ -50,10 +52,10 @@ OPEN = SizingWishes()
 def test_a_small_model_on_a_laptop_gets_two_groups_that_share_the_cores() -> None:
     sizing = choose_sizing(SMALL, 8192, LAPTOP, OPEN)
     assert (sizing.groups, sizing.tensor_parallel, sizing.threads) == (2, 1, 1)
-    assert (sizing.precision, sizing.kv_cache_tokens) == ("int8", KV_TOKENS)
+    assert (sizing.precision, sizing.kv_cache_tokens) == ("codes", KV_TOKENS)
     line = describe_sizing(sizing, SMALL, LAPTOP)
     assert line.startswith("135 M parameters on 2 cores, 20.0 GiB free: two groups")
-    assert "8-bit weights, fp16 KV" in line
+    assert "weights as codes, fp16 KV" in line
     assert "65,536 tokens" in line
 
 
@@ -72,8 +74,8 @@ def test_a_tiny_model_stays_in_full_precision() -> None:
 def test_one_group_where_two_do_not_fit_and_less_kv_where_memory_is_short() -> None:
     short = replace(LAPTOP, free_bytes=12 * GIB)
     sizing = choose_sizing(LARGE, 8192, short, OPEN)
-    assert (sizing.groups, sizing.precision, sizing.threads) == (1, "int8", 2)
-    assert LARGE.weight_bytes("int8") < sizing.needed_bytes <= short.free_bytes
+    assert (sizing.groups, sizing.precision, sizing.threads) == (1, "codes", 2)
+    assert LARGE.weight_bytes("codes") < sizing.needed_bytes <= short.free_bytes
     assert 2048 <= sizing.kv_cache_tokens < KV_TOKENS
     assert sizing.kv_cache_tokens % 16 == 0
 
@@ -110,7 +112,7 @@ def test_every_rank_gets_a_thread() -> None:
 
 def test_the_least_that_fits_is_taken() -> None:
     """The border: exactly enough for one group with the least KV, and one byte less."""
-    least = GROUP_BYTES + SMALL.weight_bytes("int8") + 2048 * SMALL.kv_token_bytes("int8")
+    least = GROUP_BYTES + SMALL.weight_bytes("codes") + 2048 * SMALL.kv_token_bytes("codes")
     machine = replace(LAPTOP, free_bytes=int(least / 0.95) + 2)
     assert choose_sizing(SMALL, 8192, machine, OPEN).kv_cache_tokens == 2048
     with pytest.raises(DoesNotFit):
@@ -127,13 +129,13 @@ def test_layers_with_a_window_count_as_the_pool_that_they_have() -> None:
     assert 4 * 35 + 512 < pools.num_sliding < pools.num_blocks == 4_096
     assert sizing.sliding_tokens == pools.num_sliding * 16
     cache = 16 * 2 * (1_536 * pools.num_blocks + 7_680 * pools.num_sliding)
-    assert sizing.needed_bytes == GROUP_BYTES + gemma.weight_bytes("int8") + cache
+    assert sizing.needed_bytes == GROUP_BYTES + gemma.weight_bytes("codes") + cache
     assert f"({sizing.sliding_tokens:,} in layers with a sliding window)" in describe_sizing(
         sizing, gemma, LAPTOP
     )
     many = choose_sizing(gemma, 32_768, LAPTOP, replace(few, max_running=128))
     assert many.sliding_tokens == 0, "a pool of their own would save nothing"
-    assert many.needed_bytes == GROUP_BYTES + gemma.weight_bytes("int8") + 65_536 * 2 * 9_216
+    assert many.needed_bytes == GROUP_BYTES + gemma.weight_bytes("codes") + 65_536 * 2 * 9_216
 
 
 @pytest.mark.parametrize("max_running", [1, 16, 128])

@@ -59,7 +59,7 @@ def native(dtype: torch.dtype = torch.float32) -> ComputeFactory:
     def make(
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
     ) -> Compute:
-        weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, kernels(), False)
+        weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, kernels())
         options = NativeOptions(kv_dtype=dtype, spin=False)
         sizes = PoolSizes(num_blocks)
         return NativeCompute(kernels(), config, weights, collectives, sizes=sizes, options=options)

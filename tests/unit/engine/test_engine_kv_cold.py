@@ -72,7 +72,7 @@ def native(
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
     ) -> Compute:
         compiled = kernels(target)
-        weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, False)
+        weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled)
         options = NativeOptions(threads, kv_dtype, zone, spin=False)
         sizes = PoolSizes(num_blocks)
         return NativeCompute(compiled, config, weights, collectives, sizes=sizes, options=options)

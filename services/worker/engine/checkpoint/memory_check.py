@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from services.worker.engine import int8
+from services.worker.engine.checkpoint.codes.code_sizes import bytes_of
 from services.worker.engine.checkpoint.model_size import weight_share
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.engine.checkpoint.tensor_table import file_names
@@ -45,7 +46,8 @@ def weight_bytes(
 
     Args:
         tensors: Of the weight files.
-        precision: `int8` packs all matrices but the embedding in 8 bits, `bf16` in bf16.
+        precision: `int8` packs all matrices but the embedding in 8 bits, `bf16` in bf16; `codes` holds all
+            quantized ones as codes.
         native: Matrices keep their stored type otherwise, with a packed output matrix beside the embedding;
             without kernels all is fp32.
         tied: The output matrix is the embedding.
@@ -61,6 +63,9 @@ def weight_bytes(
             packed = int8.packed_bytes(*stored.shape[-2:]) * prod(stored.shape[:-2])
         elif matrix and precision == "bf16":
             packed = count * 2
+        elif matrix and precision == "codes":  # a tied table is there once
+            total += ceil(count * bytes_of(stored))
+            continue
         if name == embedding:
             total += count * (own if native else 4)
             total += packed if native and tied else 0

@@ -37,6 +37,7 @@ class ModelSize:
         tied: The output matrix is a packed copy of the embedding.
         stored_bytes: Of one weight as the files have it: 4 or 2.
         stored: The precision that the files have.
+        code_bytes: Of one weight of a matrix with the precision `codes`, in the mean.
         kv_values: Numbers that one token adds to the KV cache.
         windowed_values: Those of them that belong to layers with a sliding window.
         window: Tokens that the widest of these layers see; 0 if no layer has a window.
@@ -53,6 +54,7 @@ class ModelSize:
     window: int = 0
     latent: bool = False
     stored: Precision = "fp32"
+    code_bytes: float = FP32_BYTES
 
     @property
     def parameters(self) -> int:
@@ -61,6 +63,9 @@ class ModelSize:
 
     def weight_bytes(self, precision: str) -> int:
         """Bytes of the weights in memory."""
+        if precision == "codes":  # a tied table is there once, and other tables are codes, too
+            tables = 0 if self.tied else self.embedding
+            return int((self.matrices + tables) * self.code_bytes + self.others * FP32_BYTES)
         each = {"int8": INT8_BYTES, "bf16": FP16_BYTES}.get(precision, self.stored_bytes)
         return int(self.matrices * each + self.embedding * self.stored_bytes + self.others * FP32_BYTES)
 

@@ -31,6 +31,7 @@ from services.worker.engine.native.packed_weights import (
     padded,
 )
 from services.worker.engine.native.structs import ActivationKind, OutputRule, WeightType
+from services.worker.rank_protocol.run_config import Precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,7 @@ class NativeWeights:
         source: WeightSource,
         config: ModelConfig,
         kernels: KernelLibrary,
-        quantized: bool = False,
-        *,
-        codes: bool = False,
+        precision: Precision = "fp32",
     ) -> "NativeWeights":
         """Reads and packs this rank's share.
 
@@ -71,13 +70,13 @@ class NativeWeights:
             source: Of the weights.
             config: The whole model's shape.
             kernels: Compiled for this machine.
-            quantized: Packs matrices as bytes; the embedding stays as stored.
-            codes: Matrices that are stored as codes are packed as codes, without loss; others as stored.
+            precision: `int8` packs matrices as bytes, and leaves the embedding as stored; `codes` packs what
+                is stored as codes so, without loss, and other matrices as stored.
 
         Raises:
             ModelError: A tensor cannot be read.
         """
-        source = replace(source, codes=codes)
+        source, quantized = replace(source, codes=precision == "codes"), precision == "int8"
         dtype = torch.float32 if quantized else None
         layers = [
             pack_layer(source, config, index, kernels, int8=quantized) for index in range(config.num_layers)

@@ -187,7 +187,7 @@ def _load_native(
     source = open_source(checkpoint, shape, collectives)
     precision = config.run.precision
     assert precision != "auto"  # see `_with_precision`
-    weights = NativeWeights.load(source, shape, native, precision == "int8")
+    weights = NativeWeights.load(source, shape, native, precision)
     half = config.run.kv_dtype == "fp16" or (config.run.kv_dtype == "auto" and precision in HALF_KV)
     kv_dtype = torch.float16 if half else torch.float32
     spin = config.run.tensor_parallel * config.run.threads <= usable_cores()

@@ -116,7 +116,7 @@ def _compute(checkpoint: Checkpoint, config: ModelConfig, way: str, sizes: PoolS
         recorded = EagerCapture() if way == "recorded" else None
         return PlainCompute(decoder, cache, recorded, tiled=way == "plain")
     compiled = kernels()
-    weights = NativeWeights.load(open_source(checkpoint, config, SingleRank()), config, compiled, False)
+    weights = NativeWeights.load(open_source(checkpoint, config, SingleRank()), config, compiled)
     cold = ColdZone(1, (True, True, False)) if way == "fp8" else None
     options = NativeOptions(spin=False, cold=cold)
     return NativeCompute(compiled, config, weights, SingleRank(), sizes=sizes, options=options)
