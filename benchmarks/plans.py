@@ -22,6 +22,9 @@ Precisions = Annotated[
     Option(help="fp32, bf16, int8 or codes; several with commas between them."),
     Words(get_args(Precision)),
 ]
+OnePrecision = Annotated[
+    Precision, Option(help="fp32, bf16, int8 or codes."), Word(get_args(Precision))
+]  # fmt: skip
 Door = Literal["http", "grpc", "realtime"]
 Policies = Annotated[
     Sequence[PolicyName], Option(help="Policies to compare, with commas between them."),
@@ -102,9 +105,7 @@ class GrammarPlan:
     """`ryz bench grammar`: decoding under JSON schemas, in turns with free decoding."""
 
     model: Model
-    precision: Annotated[Precision, Option(help="fp32, bf16, int8 or codes."), Word(get_args(Precision))] = (
-        "int8"
-    )
+    precision: OnePrecision = "int8"
     tensor_parallel: TensorParallel = 1
     threads: Threads = 0
     batch: Annotated[int, Option(min=1, max=512, help="Sequences at once.")] = 8
@@ -120,6 +121,24 @@ class GrammarPlan:
     def num_steps(self) -> int:
         """Return how often the measurement reports progress."""
         return 2 + 4 * (self.repeats + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedPlan:
+    """`ryz bench mixed`: sequences that decode, and prompts that come meanwhile."""
+
+    model: Model
+    precision: OnePrecision = "int8"
+    tensor_parallel: TensorParallel = 1
+    threads: Threads = 0
+    streams: Annotated[int, Option(min=1, max=256, help="Sequences that decode.")] = 16
+    prompt: Annotated[int, Option(min=2, help="Tokens of each prompt; they are random.")] = 4000
+    interval: Annotated[float, Option(min=0.01, help="Seconds between two prompts.")] = 1.0
+    seconds: Annotated[float, Option(min=1.0, max=3600.0, help="Measured seconds of a round.")] = 30.0
+    targets: Annotated[
+        Sequence[int], Option(help="RYZ_ITL_TARGET_MS, one after the other; 0: none."), Numbers(60_000, 0)
+    ] = (0, 100)
+    rounds: Annotated[int, Option(min=1, max=100, help="Rounds of each target, in turns.")] = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +165,7 @@ class OverflowPlan:
     model: Annotated[
         Path | None, Option(help="Path or name of the model; left out: one of 110M random weights is made.")
     ] = None
-    precision: Annotated[Precision, Option(help="fp32, bf16, int8 or codes."), Word(get_args(Precision))] = (
-        "int8"
-    )
+    precision: OnePrecision = "int8"
     tensor_parallel: TensorParallel = 2
     session_tokens: Annotated[int, Option(min=64, help="Tokens of the timed sessions.")] = 2000
     repeats: Annotated[int, Option(min=1, max=1000, help="Timed turns of each kind.")] = 12

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers from 1 to `most` with commas between them; repeated ones count once."""
+    """Numbers from `least` to `most` with commas between them; repeated ones count once."""
 
     most: int
+    least: int = 1
 
     def parse(self, option: str, text: str) -> list[int]:
         """Read the option's text.
@@ -23,9 +24,10 @@ class Numbers:
             found = [int(part) for part in text.split(",")]
         except ValueError:
             found = []
-        if not found or not all(1 <= number <= self.most for number in found):
+        if not found or not all(self.least <= number <= self.most for number in found):
             raise ValueError(
-                f"{option} takes numbers from 1 to {self.most} with commas between them, got {text!r}"
+                f"{option} takes numbers from {self.least} to {self.most} with commas between them, "
+                f"got {text!r}"
             )
         return list(dict.fromkeys(found))
 

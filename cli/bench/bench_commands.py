@@ -15,6 +15,7 @@ from cli.bench.bench_serving import serving
 from cli.bench.bench_sessions import sessions
 from cli.bench.engine.bench_engine import engine
 from cli.bench.engine.bench_grammar import grammar
+from cli.bench.engine.bench_mixed import mixed
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,6 +28,7 @@ app = typer.Typer(
 COMMANDS = (
     engine,
     grammar,
+    mixed,
     failover,
     overflow,
     routing,

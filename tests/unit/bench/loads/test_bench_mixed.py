@@ -1,0 +1,57 @@
+"""`ryz bench mixed` with the demo model and real ranks: its rows, and what it refuses."""
+
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.engine.mixed_load import measure
+from benchmarks.plans import MixedPlan
+from cli.bench.bench_commands import app
+from cli.stack.model_dir import demo_model
+from tests.kits.engine.shared_fork_server import sharing
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_fork_server() -> Iterator[None]:
+    with sharing():
+        yield
+
+
+async def test_every_target_is_measured() -> None:
+    plan = MixedPlan(
+        model=demo_model(),
+        precision="fp32",
+        threads=1,
+        streams=2,
+        prompt=200,
+        interval=0.2,
+        seconds=1.0,
+        targets=(0, 1),
+        rounds=1,
+    )
+    told: list[str] = []
+    report = await measure(plan, told.append)
+    free, limited = report["rows"]
+    assert told == ["round 1, no target", "round 1, target 1 ms"]
+    assert (free["target_ms"], limited["target_ms"]) == (0, 1)
+    assert free["cut_steps"] == 0
+    assert limited["cut_steps"] > 0
+    for row in (free, limited):
+        assert 1 <= row["answered"] <= row["prompts"] <= 6
+        assert 0 < row["itl_p50_ms"] <= row["itl_p99_ms"] <= row["worst_second_p99_ms"]
+        assert 0 <= row["seconds_within"] <= 1
+        assert row["ttft_p50_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--prompt", "100000"], "more than the model's context"),
+        (["--targets", "-1"], "numbers from 0 to 60000"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(words: list[str], why: str) -> None:
+    found = CliRunner().invoke(app, ["mixed", "--model", str(demo_model()), *words], env={"COLUMNS": "200"})
+    assert found.exit_code != 0
+    assert why in found.output + str(found.exception)
