@@ -95,8 +95,8 @@ class _MixedLoad:
             for advance in self._scheduler.apply(result, now - last):
                 self._book(advance, now, began)
             last = now
-        for _, result in outstanding:
-            await result
+        for _, step in outstanding:
+            await step
         self.run.cut_steps = self._scheduler.throttle.take_cuts()[0]
         return self.run
 
