@@ -40,6 +40,9 @@ def fingerprint(model: Path, config: ModelConfig, precision: str = "fp32") -> st
             digest.update(name.encode() + b"\0" + _digest(files[stored.path], stored))
             if stored.scales is not None:
                 digest.update(stored.scales.samples())
+            if stored.packed is not None:
+                parts = (stored.packed.scales, stored.packed.zeros)
+                digest.update(b"".join(part.samples() for part in parts if part is not None))
     return digest.hexdigest()
 
 

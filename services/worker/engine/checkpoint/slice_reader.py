@@ -17,6 +17,7 @@ from torch import Tensor
 from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix
 from services.worker.engine.checkpoint.codes.four_bit_floats import GROUP, GROUP_BYTES, decoded
 from services.worker.engine.checkpoint.codes.gguf_codes import encoded, has_codes
+from services.worker.engine.checkpoint.codes.packed_integers import read_packed, read_packed_floats
 from services.worker.engine.checkpoint.names.tensor_view import RowPairs
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.engine.config.json_fields import ModelError
@@ -76,6 +77,12 @@ class SliceReader:
         """
         if tensor.stored.scales is not None:
             self._read_four_bits(tensor, tensor.stored.scales, out, rows, columns)
+        elif tensor.stored.packed is not None:
+            step = max(1, BUFFER_BYTES // (tensor.width * 4))
+            for begin in range(0, len(rows), step):
+                some = rows[begin : begin + step]
+                read_packed_floats(tensor.stored, out[begin : begin + step], some, columns)
+            self.read_bytes += len(rows) * tensor.stored.packed.width * 4
         elif tensor.stored.blocks is None:
             self._read_plain(tensor, out, rows, columns)
         else:
@@ -87,6 +94,13 @@ class SliceReader:
         Raises:
             ModelError: As `read`.
         """
+        packed = tensor.stored.packed
+        if packed is not None and rows and columns:
+            group = tensor.width // packed.scales.shape[1]
+            begin = columns.start // group * group
+            matrix = read_packed(tensor.stored, rows, range(begin, columns.stop))
+            self.read_bytes += len(rows) * packed.width * 4
+            return matrix.columns(range(columns.start - begin, columns.stop - begin))
         kind = tensor.stored.blocks
         if kind is None or not has_codes(kind) or not rows or not columns:
             return None

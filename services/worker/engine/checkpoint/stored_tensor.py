@@ -12,6 +12,23 @@ SAMPLE_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
+class PackedParts:
+    """What belongs to a matrix of packed integers.
+
+    Attributes:
+        bits: Of a code.
+        width: Words of a row.
+        scales: [outputs, groups].
+        zeros: Packed zero points; None: they are the middle of the codes.
+    """
+
+    bits: int
+    width: int
+    scales: "StoredTensor"
+    zeros: "StoredTensor | None"
+
+
+@dataclass(frozen=True, slots=True)
 class StoredTensor:
     """A tensor in a file.
 
@@ -23,6 +40,7 @@ class StoredTensor:
         end: The byte after its last.
         blocks: Of a GGUF file, if its numbers are stored in blocks with a scale.
         scales: Of a tensor of four-bit floats: the exponents of its blocks, a byte for each 32 values.
+        packed: Of a matrix of packed integers.
     """
 
     path: Path
@@ -32,11 +50,12 @@ class StoredTensor:
     end: int
     blocks: GGMLQuantizationType | None = None
     scales: "StoredTensor | None" = None
+    packed: PackedParts | None = None
 
     @property
     def coded(self) -> bool:
         """Whether it holds codes with scales."""
-        return self.blocks is not None or self.scales is not None
+        return self.blocks is not None or self.scales is not None or self.packed is not None
 
     @property
     def item_bytes(self) -> int:

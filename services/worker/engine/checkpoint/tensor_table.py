@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.worker.engine.checkpoint.codes.four_bit_floats import joined
+from services.worker.engine.checkpoint.codes.packed_layout import joined_packed
 from services.worker.engine.checkpoint.gguf_tensors import gguf_tensors, names_in_file
 from services.worker.engine.checkpoint.names.file_names import FileNames
 from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor
@@ -151,4 +152,4 @@ def stored_tensors(model: Path) -> dict[str, StoredTensor]:
             if name in tensors:
                 raise ModelError(f"{path}: tensor {name} is in {tensors[name].path.name} as well; remove one")
             tensors[name] = tensor
-    return joined(tensors)
+    return joined_packed(joined(tensors))

@@ -12,6 +12,7 @@ from services.worker.engine.config.families.neutral_fields import NEUTRAL, WITHO
 from services.worker.engine.config.families.registry import FAMILIES, family_of
 from services.worker.engine.config.json_fields import JsonFields, ModelError, read_json
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.packed_weights import require_packed
 from services.worker.engine.config.whole_norms import with_whole_norms
 from services.worker.gguf.gguf_config import hf_config
 from services.worker.gguf.gguf_file import is_gguf, read_gguf
@@ -36,6 +37,10 @@ def read_config(model: Path) -> ModelConfig:
     family = family_of(architectures[0]) if isinstance(architectures[0], str) else None
     if family is None:
         raise ModelError(f"{path}: architecture {shown(architectures[0])} is not supported; known: {known}")
+    quantized = raw.get("quantization_config")
+    if isinstance(quantized, dict) and quantized.get("quant_method") == "compressed-tensors":
+        require_packed(path, quantized)
+        raw = {name: value for name, value in raw.items() if name != "quantization_config"}
     fields = JsonFields(path, raw)
     config = family.read(fields)
     _refuse_unread(fields, architectures[0])

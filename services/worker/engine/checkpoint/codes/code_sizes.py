@@ -26,6 +26,10 @@ CODE_BYTES = {
     "IQ4_NL": 1 / 2 + _SCALE / 32,
     "IQ4_XS": 1 / 2 + _WIDE / 32,
     "MXFP4": 1 / 2 + _SCALE / 32,
+    # packed integers of safetensors files; in groups of 32 with zero points, the most that they take
+    "INT2": 1 / 4 + (_SCALE + _WIDE) / 32,
+    "INT4": 1 / 2 + (_SCALE + _WIDE) / 32,
+    "INT8": 1 + (_SCALE + _WIDE) / 32,
 }
 
 

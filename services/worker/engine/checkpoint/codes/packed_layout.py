@@ -1,0 +1,106 @@
+"""Finds the integers of compressed-tensors' `pack-quantized` form in safetensors files; it imports no torch.
+
+`NAME.weight_packed` int32 [outputs, words] has the codes of a row from the lowest bits of its first word on,
+plus the middle of the range. `NAME.weight_scale` is [outputs, groups], `NAME.weight_shape` [2] the shape of
+the matrix. `NAME.weight_zero_point`, if there is one, int32 [words, groups], is packed along the outputs.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, PackedParts, StoredTensor
+from services.worker.engine.config.json_fields import ModelError
+
+_PACKED, _SCALE, _ZERO, _SHAPE, _ORDER = (
+    f".weight_{part}" for part in ("packed", "scale", "zero_point", "shape", "g_idx")
+)
+_BITS = (2, 4, 8)
+WORD = 32  # bits
+
+
+def joined_packed(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """The tensors with the parts of each packed matrix as one, under the name of its weight.
+
+    Raises:
+        ModelError: A part is missing or misshapen, or the inputs have an order of their own.
+    """
+    found = dict(tensors)
+    for name, words in tensors.items():
+        if not name.endswith(_PACKED):
+            continue
+        module = name.removesuffix(_PACKED)
+        scales, shape = tensors.get(module + _SCALE), tensors.get(module + _SHAPE)
+        if scales is None or shape is None or words.kind != "I32" or len(words.shape) != 2:
+            raise ModelError(f"{words.path}: {name} has no proper weight_scale and weight_shape beside it")
+        if module + _ORDER in tensors:
+            raise ModelError(
+                f"{words.path}: {module + _ORDER}: groups of inputs in an order of their own are not read"
+            )
+        zeros = tensors.get(module + _ZERO)
+        found[module + ".weight"] = _matrix(name, words, scales, zeros, _read_shape(shape))
+        for suffix in (_PACKED, _SCALE, _ZERO, _SHAPE):
+            found.pop(module + suffix, None)
+    return found
+
+
+def read_bytes(stored: StoredTensor, begin: int, count: int) -> NDArray[np.uint8]:
+    """Read bytes of a tensor, from its byte `begin` on.
+
+    Raises:
+        ModelError: The file cannot be read, or has become shorter.
+    """
+    data: NDArray[np.uint8] = np.empty(count, np.uint8)
+    try:
+        with stored.path.open("rb") as file:
+            found = os.preadv(file.fileno(), [data.data], stored.begin + begin) if count else 0
+            while 0 < found < count:
+                more = os.preadv(file.fileno(), [data.data[found:]], stored.begin + begin + found)
+                found = found + more if more else -1
+    except OSError as error:
+        raise ModelError(f"{stored.path} cannot be read: {error.strerror}") from error
+    if found != count:
+        raise ModelError(f"{stored.path} has become shorter while it was read; copy it again")
+    return data
+
+
+def _matrix(
+    name: str, words: StoredTensor, scales: StoredTensor, zeros: StoredTensor | None, shape: tuple[int, int]
+) -> StoredTensor:
+    """One stored tensor of the parts.
+
+    Raises:
+        ModelError: Their shapes contradict each other.
+    """
+    outputs, inputs = shape
+    rows, width = words.shape
+    bits = next((each for each in _BITS if -(-inputs * each // WORD) == width), 0)
+    groups = scales.shape[1] if len(scales.shape) == 2 else 0
+    fits = bits and rows == outputs and scales.kind in ITEM_BYTES and scales.shape[:1] == (outputs,)
+    if not fits or not groups or inputs % groups or words.end - words.begin != rows * width * 4:
+        raise ModelError(
+            f"{words.path}: {name} is {words.kind} {list(words.shape)} with scales {list(scales.shape)}, "
+            f"which is no matrix of {outputs} x {inputs} with 2, 4 or 8 bits"
+        )
+    lines = -(-outputs * bits // WORD)
+    if zeros is not None and (
+        (zeros.kind, zeros.shape) != ("I32", (lines, groups)) or zeros.end - zeros.begin != lines * groups * 4
+    ):
+        raise ModelError(f"{words.path}: the zero points of {name} are {zeros.kind} {list(zeros.shape)}")
+    parts = PackedParts(bits, width, scales, zeros)
+    return replace(words, kind=f"INT{bits}", shape=(outputs, inputs), packed=parts)
+
+
+def _read_shape(stored: StoredTensor) -> tuple[int, int]:
+    kind = {"I64": np.int64, "I32": np.int32}.get(stored.kind)
+    if kind is None or stored.shape != (2,):
+        raise ModelError(
+            f"{stored.path}: a weight_shape is {stored.kind} {list(stored.shape)}, not two integers"
+        )
+    outputs, inputs = read_bytes(stored, 0, 2 * np.dtype(kind).itemsize).view(kind).tolist()
+    if not 0 < outputs < 2**31 or not 0 < inputs < 2**31:
+        raise ModelError(f"{stored.path}: a weight_shape says {outputs} x {inputs}")
+    return outputs, inputs
