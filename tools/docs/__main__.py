@@ -7,7 +7,16 @@ import sys
 
 from shared.bus import nats_conf
 from tools.boards import files as boards
-from tools.docs import chat_completions, compatibility, logs, metrics, protocol, redis_acl, settings
+from tools.docs import (
+    chat_completions,
+    compatibility,
+    engine_results,
+    logs,
+    metrics,
+    protocol,
+    redis_acl,
+    settings,
+)
 
 
 def main() -> None:
@@ -23,6 +32,7 @@ def main() -> None:
         logs,
         metrics,
         boards,
+        engine_results,
     ):
         try:
             generator.main()
