@@ -147,6 +147,10 @@ class QualityPlan:
 
     model: Model
     precision: Precisions = ("int8",)
+    reference: Annotated[
+        Path | None,
+        Option(help="Path or name of the model whose fp32 is compared with; left out: the same model."),
+    ] = None
     tokens: Annotated[int, Option(min=2, max=100_000, help="Tokens of the text, at least so many.")] = 20_000
     window: Annotated[
         int, Option(min=2, max=8192, help="The text is cut into windows of so many tokens, read one by one.")

@@ -93,7 +93,9 @@ def measure(plan: QualityPlan, progress: Progress) -> dict[str, Any]:
     types = _types(plan)
     with ExitStack() as stack:
         progress("loading fp32")
-        fp32 = stack.enter_context(closing(OwnLogits(plan.model, "fp32", plan.threads, **sizes)))
+        fp32 = stack.enter_context(
+            closing(OwnLogits(plan.reference or plan.model, "fp32", plan.threads, **sizes))
+        )
         others: dict[str, LogitSource] = {}
         for precision in plan.precision:
             progress(f"loading {precision}")

@@ -1,9 +1,14 @@
 """`ryz bench quality`: options, checks and table of the comparison of precisions with fp32."""
 
+from dataclasses import replace
+from pathlib import Path
+
 from benchmarks.plans import QualityPlan
 from cli.bench.bench_inputs import require_context, require_model, require_peers, with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
 from cli.command_options import with_options
+from cli.console import fail
+from cli.models.resolve import resolve_model
 
 
 @with_options
@@ -15,10 +20,25 @@ def quality(plan: QualityPlan, *, as_json: AsJson = False) -> None:
     from benchmarks.quality.quality import measure, num_steps  # noqa: PLC0415 (keeps `--help` quick)
 
     plan = with_model(plan)
+    if plan.reference is not None:
+        reference = resolve_model(plan.reference)
+        require_same_words(plan.model, reference)
+        plan = replace(plan, reference=reference)
     require_peers(plan.peers, plan.peer_envs, logits=True)
     require_context(require_model(plan.model), f"windows of --window {plan.window}", plan.window)
     with reporting(_show, as_json=as_json) as report, counting_bar(num_steps(plan)) as progress:
         report.update(measure(plan, progress))
+
+
+def require_same_words(model: Path, reference: Path) -> None:
+    """Refuse a reference whose logits are of another size."""
+    sizes = [require_model(one).vocab_size for one in (model, reference)]
+    if sizes[0] != sizes[1]:
+        fail(
+            f"--reference {reference} has {sizes[1]} words, {model} has {sizes[0]}: name the model that it "
+            "was made of.",
+            exit_code=2,
+        )
 
 
 def _show(report: Report) -> None:

@@ -210,6 +210,21 @@ def test_the_command_prints_rows(model: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "+0.10%" in shown
 
 
+def test_a_quantized_model_is_compared_with_the_one_it_was_made_of(model: Path, worse: Path) -> None:
+    plan = QualityPlan(
+        model=worse, reference=model, precision=("fp32",), tokens=64, window=32, chats=0, threads=1
+    )
+    (row,) = measure(plan, lambda _: None)["rows"]
+    assert row["kl"] > MOST_KL
+    alone = QualityPlan(model=worse, precision=("fp32",), tokens=64, window=32, chats=0, threads=1)
+    assert measure(alone, lambda _: None)["rows"][0]["kl"] == 0
+
+
+def test_a_reference_with_other_words_is_refused(model: Path) -> None:
+    result = CliRunner().invoke(app, ["quality", "--model", str(model), "--reference", "demo"])
+    assert "has 2048 words" in str(result.exception)
+
+
 def test_there_are_fifty_questions(model: Path) -> None:
     assert len(set(QUESTIONS)) == 50
     assert len(chat_prompts(load_model(model, "m"), 3)) == 3
