@@ -12,8 +12,8 @@ MIN_CHUNK = BLOCK_SIZE  # prompts get on by so many tokens a step, however slow 
 LEAST_SHARE = 0.25  # of the decodes' time goes to prompts, even if the target leaves less
 COLD_CHUNK = 4 * BLOCK_SIZE  # tokens of prompts in a step before any were measured
 _WITHIN = 0.999  # share of the steps that are to be within the target
-_ADAPT = 0.03  # how fast the margin follows
-_MOST_MARGIN = 1.3
+_ADAPT = 0.06  # how fast the margin follows
+_MOST_MARGIN = 1.5
 _DECODES_MEASURED = 8  # of so many steps without prompts one is measured
 
 
