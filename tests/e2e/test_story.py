@@ -57,7 +57,10 @@ def test_it_knows_the_name_with_weights_of_8_bits(int8_stack: Stack) -> None:
 
 @pytest.mark.parametrize(
     ("name", "pattern"),
-    [("torch_stack", r"plain|native avx\w+, float32 KV"), ("int8_stack", r"native avx\w+ int8, float16 KV")],
+    [
+        ("torch_stack", r"plain|native avx\w+ bf16, float16 KV"),
+        ("int8_stack", r"native avx\w+ int8, float16 KV"),
+    ],
 )
 def test_status_tells_what_ranks_compute_with(
     request: pytest.FixtureRequest, name: str, pattern: str

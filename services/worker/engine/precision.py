@@ -9,7 +9,7 @@ from typing import Protocol
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.rank_protocol.run_config import Precision
 
-SERVED: tuple[Precision, ...] = ("fp32", "int8", "codes")  # what the kernels have
+SERVED: tuple[Precision, ...] = ("fp32", "bf16", "int8", "codes")  # what the kernels have
 HALF_KV: tuple[Precision, ...] = ("bf16", "int8", "codes")  # precisions whose KV cache is fp16 by default
 
 

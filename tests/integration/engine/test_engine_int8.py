@@ -1,4 +1,4 @@
-"""The loss in perplexity from INT8 weights and compressed KV caches, for the shipped model on held-out text.
+"""The loss in perplexity from bf16 and INT8 weights and compressed KV caches, for the shipped model on held-out text.
 
 Every token is predicted as in serving: by the runner over the paged cache, many texts in a batch. The
 figures are in docs/decisions/0009-compiled-kernels.md.
@@ -28,6 +28,7 @@ from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import BLOCK_SIZE, StepPlan
+from services.worker.rank_protocol.run_config import Precision
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_threads import Blocks, ComputeFactory, new_sequence, plain_compute
 from training import bpe, evaluate, prose
@@ -51,7 +52,7 @@ def one_thread() -> Iterator[None]:
 
 
 def native(
-    int8: bool, kv_dtype: torch.dtype, target: str | None = None, cold: ColdZone | None = None
+    precision: Precision, kv_dtype: torch.dtype, target: str | None = None, cold: ColdZone | None = None
 ) -> ComputeFactory:
     """Compiled kernels at a precision; skips the test where there are none."""
     try:
@@ -63,7 +64,7 @@ def native(
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
     ) -> Compute:
         weights = NativeWeights.load(
-            open_source(checkpoint, config, collectives), config, compiled, "int8" if int8 else "fp32"
+            open_source(checkpoint, config, collectives), config, compiled, precision
         )
         options = NativeOptions(kv_dtype=kv_dtype, cold=cold, spin=False)
         sizes = PoolSizes(num_blocks)
@@ -130,28 +131,34 @@ def test_the_measure_is_that_of_the_training(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["answers", "prose"])
 def test_kernels_in_full_precision_lose_nothing(kind: str) -> None:
-    assert abs(loss(kind, native(False, torch.float32))) < 1e-5
+    assert abs(loss(kind, native("fp32", torch.float32))) < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["answers", "prose"])
 def test_half_precision_keys_and_values_lose_next_to_nothing(kind: str) -> None:
-    assert 0 < abs(loss(kind, native(False, torch.float16))) < LIMIT / 10
+    assert 0 < abs(loss(kind, native("fp32", torch.float16))) < LIMIT / 10
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kind", ["answers", "prose"])
+def test_bf16_loses_next_to_nothing(kind: str, kv_dtype: torch.dtype) -> None:
+    assert 0 < abs(loss(kind, native("bf16", kv_dtype))) < LIMIT / 5
 
 
 @pytest.mark.parametrize("target", targets())
 @pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("kind", ["answers", "prose"])
 def test_int8_loses_less_than_one_percent(kind: str, kv_dtype: torch.dtype, target: str) -> None:
-    assert 0 < abs(loss(kind, native(True, kv_dtype, target))) < LIMIT
+    assert 0 < abs(loss(kind, native("int8", kv_dtype, target))) < LIMIT
 
 
 @pytest.mark.parametrize("target", targets())
-@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
 @pytest.mark.parametrize("kind", ["answers", "prose"])
-def test_a_cold_zone_loses_less_than_half_a_percent(kind: str, int8: bool, target: str) -> None:
+def test_a_cold_zone_loses_less_than_half_a_percent(kind: str, precision: Precision, target: str) -> None:
     """Compares with the same weights and an uncompressed cache: the loss from the cold zone alone."""
     zone = ColdZone(1, (True,) * read_config(DEMO).num_layers)
-    exact = loss(kind, native(int8, torch.float16, target))
-    change = loss(kind, native(int8, torch.float16, target, zone)) - exact
+    exact = loss(kind, native(precision, torch.float16, target))
+    change = loss(kind, native(precision, torch.float16, target, zone)) - exact
     assert change != 0
     assert -LIMIT < change < LIMIT / 2  # the prose is short: a perturbation may also lower its perplexity

@@ -213,21 +213,17 @@ def plain_compute(
 def native_ranks(
     target: str | None = None,
     threads: int = 1,
-    int8: bool = False,
+    precision: Precision = "fp32",
     kv_dtype: torch.dtype = torch.float32,
-    *,
-    codes: bool = False,
 ) -> ComputeFactory:
     """Makes a rank's `Compute` in compiled kernels; skips the test if they cannot be built.
 
     Args:
         target: The instruction set; None: the best of this machine.
         threads: Of each rank.
-        int8: Matrices are bytes.
+        precision: Of the matrices.
         kv_dtype: Of the KV cache.
-        codes: Quantized matrices are codes.
     """
-    precision: Precision = "int8" if int8 else "codes" if codes else "fp32"
 
     def make(
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int

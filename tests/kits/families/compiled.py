@@ -21,6 +21,7 @@ from services.worker.engine.native.native_compute import NativeCompute, NativeOp
 from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.rank.compute import Compute
 from services.worker.rank_protocol.plan import StepPlan
+from services.worker.rank_protocol.run_config import Precision
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.plans import Blocks, new_sequence
 from tests.kits.engine.rank_threads import ComputeFactory, make_llama
@@ -31,19 +32,20 @@ class Form:
     """How the kernels compute.
 
     Attributes:
-        int8: Weights are bytes.
+        precision: Of the matrices.
         half: The KV cache has halves.
         hot_blocks: Of a cold zone in all layers; below 0: there is none.
     """
 
-    int8: bool = False
+    precision: Precision = "fp32"
     half: bool = False
     hot_blocks: int = -1
 
 
 FORMS = {
     "fp32": Form(),
-    "int8, fp16 KV": Form(int8=True, half=True),
+    "bf16, fp16 KV": Form(precision="bf16", half=True),
+    "int8, fp16 KV": Form(precision="int8", half=True),
     "fp8 behind": Form(half=True, hot_blocks=1),
 }
 
@@ -56,7 +58,7 @@ def compiled(form: Form, target: str | None = None, threads: int = 1) -> Compute
     ) -> Compute:
         library = kernels(target)
         weights = NativeWeights.load(
-            open_source(checkpoint, config, collectives), config, library, "int8" if form.int8 else "fp32"
+            open_source(checkpoint, config, collectives), config, library, form.precision
         )
         zone = None if form.hot_blocks < 0 else ColdZone(form.hot_blocks, (True,) * config.num_layers)
         kind = torch.float16 if form.half else torch.float32

@@ -170,7 +170,7 @@ def test_up_settles_what_it_was_not_told(tmp_path: Path) -> None:
         precision="auto", kernels="auto", kv_cache_tokens=None,
     )  # fmt: skip
     settled, line = settle_sizing(told)
-    assert (settled.groups, settled.tensor_parallel, settled.precision) == (2, 1, "fp32")
+    assert (settled.groups, settled.tensor_parallel, settled.precision) == (2, 1, "bf16")
     assert settled.threads == max(1, usable_cores() // 2)
     assert settled.kv_cache_tokens == KV_TOKENS
     assert line.startswith("2 M parameters")

@@ -194,6 +194,8 @@ class KernelLibrary:
         ]
         self.shares.restype = None
         self.panel: int = library.ryz_panel()
+        self.bf16_instruction = library.ryz_bf16_instruction
+        self.bf16_instruction.argtypes = [ctypes.c_int]
 
 
 @cache

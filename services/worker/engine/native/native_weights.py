@@ -70,16 +70,17 @@ class NativeWeights:
             source: Of the weights.
             config: The whole model's shape.
             kernels: Compiled for this machine.
-            precision: `int8` packs matrices as bytes, and leaves the embedding as stored; `codes` packs what
-                is stored as codes so, without loss, and other matrices as stored.
+            precision: Of the matrices; the embedding stays as stored. With `codes` those that are stored as
+                codes are packed as codes, without loss, and others as stored.
 
         Raises:
             ModelError: A tensor cannot be read.
         """
-        source, quantized = replace(source, codes=precision == "codes"), precision == "int8"
-        dtype = torch.float32 if quantized else None
+        source = replace(source, codes=precision == "codes")
+        dtype = torch.float32 if precision == "int8" else None
         layers = [
-            pack_layer(source, config, index, kernels, int8=quantized) for index in range(config.num_layers)
+            pack_layer(source, config, index, kernels, precision=precision)
+            for index in range(config.num_layers)
         ]
         embedding = load_embedding(source, config, None)
         matrix = embedding if config.tied_embeddings else load_head(source, config, dtype)
@@ -88,14 +89,14 @@ class NativeWeights:
             kernels,
             _with_zeros(matrix, missing),
             _head_bias(source, config, missing),
-            int8=quantized,
+            precision=precision,
             rule=_rule(config),
         )
         norm = pack_norm(config.final_norm, load_final_norm(source, config))
         assert norm is not None
         stored: Tensor | PackedLinear
         if isinstance(embedding, EncodedMatrix):
-            stored = head if config.tied_embeddings else pack(kernels, embedding, int8=False)
+            stored = head if config.tied_embeddings else pack(kernels, embedding, precision="codes")
         else:
             stored = embedding
         first_id = source.own_token_ids(config.vocab_size).start
@@ -114,6 +115,7 @@ def _input_kinds(linears: Iterable[PackedLinear]) -> InputKinds:
     types = {linear.type for linear in linears}
     return InputKinds(
         floats=bool(types & set(STORED_TYPES.values())),
+        pairs=WeightType.BF16_PAIRS in types,
         int8=WeightType.INT8 in types,
         codes=WeightType.CODES in types,
     )

@@ -24,6 +24,7 @@ class InputKinds(NamedTuple):
     """How the weights of a model are stored, and so in which forms linears read their inputs."""
 
     floats: bool = False
+    pairs: bool = False
     int8: bool = False
     codes: bool = False
 
@@ -38,6 +39,7 @@ class Activation:
     Attributes:
         rows: Floats, [MAX_ROWS, width].
         floats: The same in tiles of rows; None: no weights are floats.
+        pairs: The rows in bf16, in tiles, as `src/weights/bf16_pairs.h` says; None: no weights are pairs.
         codes: The rows as bytes, in tiles, padded to whole blocks; None: all weights are floats.
         scales: Of each row and block of bytes.
         starts: What the integer sums of each row and block begin with.
@@ -46,6 +48,7 @@ class Activation:
 
     rows: Tensor
     floats: Tensor | None = None
+    pairs: Tensor | None = None
     codes: Tensor | None = None
     scales: Tensor | None = None
     starts: Tensor | None = None
@@ -59,6 +62,7 @@ class Activation:
         return cls(
             buffer(count, width),
             floats=buffer(count, width) if kinds.floats else None,
+            pairs=buffer(count, width) if kinds.pairs else None,
             codes=buffer(count, blocks * SCALE_BLOCK, dtype=torch.int8) if as_bytes else None,
             scales=buffer(count, blocks) if as_bytes else None,
             starts=buffer(count, blocks, dtype=torch.int32) if as_bytes else None,
@@ -75,6 +79,7 @@ class Activation:
         """The tiles as the kernels take them."""
         return TiledRows(
             floats=address_of(self.floats),
+            pairs=address_of(self.pairs),
             codes=address_of(self.codes),
             scales=address_of(self.scales),
             starts=address_of(self.starts),

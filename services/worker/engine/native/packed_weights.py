@@ -14,11 +14,16 @@ from services.worker.engine.checkpoint.codes.encoded_matrix import LEAST_GROUP, 
 from services.worker.engine.int8 import SCALE_BLOCK
 from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.structs import CodeForm, CodeKind, OutputRule, ScaleType, WeightType
+from services.worker.rank_protocol.run_config import Precision
 
 LANES = 16  # floats that a kernel handles at a time; vectors are padded to a multiple
 ALIGNMENT = 64  # bytes: a cache line
 
 STORED_TYPES = {torch.float32: WeightType.F32, torch.bfloat16: WeightType.BF16, torch.float16: WeightType.F16}
+
+# what other precisions make of floats, and the type that the packing takes
+_PACKED_AS: dict[Precision, WeightType] = {"bf16": WeightType.BF16_PAIRS, "int8": WeightType.INT8}
+_GIVEN_AS = {WeightType.BF16_PAIRS: torch.bfloat16, WeightType.INT8: torch.float32}
 
 _SCALE_TYPES = {
     torch.float32: ScaleType.F32,
@@ -104,16 +109,17 @@ def pack(
     weight: Matrix,
     bias: Tensor | None = None,
     *,
-    int8: bool,
+    precision: Precision,
     rule: OutputRule | None = None,
 ) -> PackedLinear:
     """Packs [outputs, inputs] of any floating type.
 
     Args:
         kernels: They define the panels.
-        weight: As stored; floats keep their type, so half precision takes half the memory, and codes theirs.
+        weight: As stored; codes stay codes.
         bias: [outputs], fp32.
-        int8: Store floats as bytes, with a scale for each output and 32 inputs.
+        precision: Of floats: `bf16` stores pairs, `int8` bytes with a scale for each output and 32 inputs;
+            otherwise they keep their type.
         rule: What is done to the sums; None: nothing. If it is gated, the first half of the outputs gates the
             second.
     """
@@ -131,8 +137,9 @@ def pack(
         kind, form = WeightType.CODES, code_form(weight)
         packed = _pack_codes(kernels, weight, form)
     else:
-        kind, form = WeightType.INT8 if int8 else STORED_TYPES[weight.dtype], CodeForm()
-        source = (weight.float() if int8 else weight).contiguous()
+        packed_as = _PACKED_AS.get(precision)
+        kind, form = packed_as or STORED_TYPES[weight.dtype], CodeForm()
+        source = (weight.to(_GIVEN_AS[packed_as]) if packed_as else weight).contiguous()
         packed = buffer(kernels.packed_bytes(outputs, inputs, kind, None), dtype=torch.uint8)
         kernels.pack(source.data_ptr(), outputs, inputs, kind, packed.data_ptr(), torch.get_num_threads())
     return PackedLinear(

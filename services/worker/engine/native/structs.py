@@ -19,6 +19,7 @@ class WeightType(IntEnum):
     F16 = 2
     INT8 = 3
     CODES = 4
+    BF16_PAIRS = 5
 
 
 class ScaleType(IntEnum):
@@ -119,6 +120,7 @@ class TiledRows(ctypes.Structure):
 
     _fields_ = [
         ("floats", ADDRESS),
+        ("pairs", ADDRESS),
         ("codes", ADDRESS),
         ("scales", ADDRESS),
         ("starts", ADDRESS),

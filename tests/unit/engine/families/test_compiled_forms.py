@@ -26,9 +26,9 @@ from tests.kits.families.step_plans import mixed_plans
 TARGETS = targets()
 NAMES = served(ENTRIES)
 ONCE = list(enumerate(each_once(NAMES)))
-# relative, root-mean-square, on random weights; seen were 2e-6, 0.015 to 0.09, and 0.004 to 0.18 (the largest
+# relative, root-mean-square, on random weights; seen were 2e-6, up to 0.063, 0.015 to 0.09, and 0.004 to 0.18 (the largest
 # for Gemma, whose (1 + w) norms make the scores of random weights sharp); a wrong formula gives about 1
-BOUNDS = {"fp32": 1e-5, "int8, fp16 KV": 0.12, "fp8 behind": 0.25}
+BOUNDS = {"fp32": 1e-5, "bf16, fp16 KV": 0.08, "int8, fp16 KV": 0.12, "fp8 behind": 0.25}
 pytestmark = pytest.mark.skipif(not TARGETS, reason="the kernels are for x86-64 with AVX2")
 
 
@@ -63,9 +63,9 @@ def test_same_bits_in_any_batch(number: int, name: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "name"), ONCE, ids=[name for _, name in ONCE])
-def test_8_bits_are_near(number: int, name: str) -> None:
+def test_fewer_bits_are_near(number: int, name: str) -> None:
     skip_uncompiled(name)
-    form = list(FORMS)[1 + number % 2]
+    form = list(FORMS)[1 + number % 3]
     check_near(name, form, 1 + number % 2, TARGETS[-1 - number % len(TARGETS)])
 
 

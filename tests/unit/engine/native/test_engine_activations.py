@@ -33,7 +33,7 @@ def computed(target: str, rule: OutputRule, matrix: Tensor) -> Tensor:
     """What a linear with this rule makes of one input that is 1."""
     library, source, program = kernels(target), Activation.allocate(1, FLOATS), Program()
     source.rows[0, 0] = 1.0
-    packed = pack(library, matrix, int8=False, rule=rule)
+    packed = pack(library, matrix, precision="fp32", rule=rule)
     out = buffer(1, packed.columns)
     program.tile(source)
     program.linear(source, packed, out.data_ptr(), packed.columns)

@@ -46,7 +46,7 @@ def multiply(
     source, program = Activation.allocate(matrix.shape[1], InputKinds(codes=True)), Program()
     out = buffer(len(rows), matrix.shape[0])
     program.tile(source)
-    program.linear(source, pack(library, matrix, bias, int8=False), out.data_ptr(), out.shape[1])
+    program.linear(source, pack(library, matrix, bias, precision="fp32"), out.data_ptr(), out.shape[1])
     source.rows[: len(rows), : rows.shape[1]] = rows
     run(library, program, len(rows))
     return out
@@ -87,7 +87,7 @@ def test_a_row_has_the_same_bits_beside_any_others(target: str, kind: GGMLQuanti
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
 def test_rows_of_panels_are_decoded_bit_for_bit(target: str, kind: GGMLQuantizationType) -> None:
     matrix, library = random_matrix(kind, 70, 512, 7), kernels(target)
-    packed = pack(library, matrix, int8=False)
+    packed = pack(library, matrix, precision="fp32")
     wanted = matrix.decode()
     for row in (0, 1, 31, 32, 69):
         found = torch.empty(512)
@@ -114,7 +114,7 @@ def test_gated_outputs_lie_beside_each_other() -> None:
     source, program, out = Activation.allocate(256, InputKinds(codes=True)), Program(), buffer(2, 64)
     program.tile(source)
     rule = OutputRule(activation=1, gated=1)
-    program.linear(source, pack(library, matrix, int8=False, rule=rule), out.data_ptr(), 64)
+    program.linear(source, pack(library, matrix, precision="fp32", rule=rule), out.data_ptr(), 64)
     source.rows[:2] = rows
     run(library, program, 2)
     both = reference.linear(rows, matrix)

@@ -54,7 +54,7 @@ def test_codes_are_near_the_floats_of_the_file_on_any_ranks(files: dict[str, Pat
     wanted = plan_logits(files[kind], 1, whole(text))[-1]
     for target in TARGETS:
         for world in (1, 2, 3):
-            compute = native_ranks(target, codes=True, kv_dtype=torch.float16)
+            compute = native_ranks(target, precision="codes", kv_dtype=torch.float16)
             found = plan_logits(files[kind], world, whole(text), compute=compute)[-1]
             assert relative(found, wanted) < 0.06  # activations have 8 bits
 
@@ -71,9 +71,11 @@ def test_a_token_has_the_same_bits_in_any_batch(files: dict[str, Path], kind: st
     plans.append(StepPlan(step_id=4, slices=last))
     results = []
     for target in TARGETS:
-        reference = plan_logits(files[kind], 1, whole(text), compute=native_ranks(target, codes=True))[-1][-1]
+        reference = plan_logits(files[kind], 1, whole(text), compute=native_ranks(target, precision="codes"))[
+            -1
+        ][-1]
         for threads in (1, 2):
-            compute = native_ranks(target, threads, codes=True)
+            compute = native_ranks(target, threads, precision="codes")
             assert torch.equal(plan_logits(files[kind], 1, plans, compute=compute)[-1][-1], reference)
         results.append(reference)
     for found in results[1:]:

@@ -25,6 +25,7 @@ from services.worker.engine.native.program import Program
 from services.worker.engine.native.structs import ForwardBatch
 from services.worker.engine.plain.layers.experts import choose_experts
 from services.worker.rank_protocol.plan import StepPlan
+from services.worker.rank_protocol.run_config import Precision
 from tests.kits.engine.plans import Blocks, new_sequence
 from tests.kits.engine.rank_threads import native_ranks, plan_logits
 from tests.kits.families.models import family_model, text
@@ -49,7 +50,7 @@ MIXTURES = ("qwen2_moe", "gpt_oss")  # a shared MLP with a gate; biases
 def _route(config: ExpertsConfig, logits: Tensor, bias: Tensor | None) -> tuple[SlotBuffers, list[Tensor]]:
     """Runs the router's two ops; returns what they wrote down, and its arrays."""
     library, rows = kernels(), len(logits)
-    one = pack(library, torch.zeros(config.count, 4), int8=False)
+    one = pack(library, torch.zeros(config.count, 4), precision="fp32")
     stacked = StackedLinear(first=one, weights=one.weights, bias=None)
     experts = PackedExperts(config=config, router=one, selection_bias=bias, up=stacked, down=stacked)
     own = SlotBuffers.allocate(experts, 4, FLOATS)
@@ -108,9 +109,9 @@ def test_damaged_logits_choose_something_and_stay_in_their_row(name: str) -> Non
     assert shares[:9].view(3, 3).isfinite().all(-1).tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("name", MIXTURES)
-def test_same_bits_in_any_batch(name: str, int8: bool) -> None:
+def test_same_bits_in_any_batch(name: str, precision: Precision) -> None:
     """A text alone, in pieces beside others, and on several threads."""
     model, tokens = family_model(name), text("a")
 
@@ -121,12 +122,14 @@ def test_same_bits_in_any_batch(name: str, int8: bool) -> None:
     plans, rows = mixed_plans(*(text(key) for key in "abc"))
     assert rows[-1][-1] == ("a", 97)
     for target in TARGETS:
-        reference = plan_logits(model.directory, 1, alone(), NUM_BLOCKS, native_ranks(target, 1, int8))[-1][
+        reference = plan_logits(model.directory, 1, alone(), NUM_BLOCKS, native_ranks(target, 1, precision))[
             -1
-        ]
+        ][-1]
         assert reference.isfinite().all()
         for threads in (1, 3):
-            found = plan_logits(model.directory, 1, plans, NUM_BLOCKS, native_ranks(target, threads, int8))
+            found = plan_logits(
+                model.directory, 1, plans, NUM_BLOCKS, native_ranks(target, threads, precision)
+            )
             assert torch.equal(found[-1][-1], reference)
 
 
@@ -135,7 +138,7 @@ def test_int8_is_near(name: str) -> None:
     model = family_model(name)
     plans, rows = random_plans({key: text(key) for key in "abc"}, random.Random(5))
     for world in (1, 3):
-        found = plan_logits(model.directory, world, plans, NUM_BLOCKS, native_ranks(int8=True))
+        found = plan_logits(model.directory, world, plans, NUM_BLOCKS, native_ranks(precision="int8"))
         errors, sizes = list[Tensor](), list[Tensor]()
         for logits, wanted in zip(found, rows, strict=True):
             for row, (key, length) in zip(logits, wanted, strict=True):

@@ -24,7 +24,7 @@ def computed(target: str, rows: Tensor, matrix: Tensor, *, threads: int = 1) -> 
     source.rows[: len(rows), : matrix.shape[1]] = rows
     out, program = buffer(len(rows), padded(len(matrix))), Program()
     program.tile(source)
-    program.linear(source, pack(library, matrix, int8=True), out.data_ptr(), out.shape[1])
+    program.linear(source, pack(library, matrix, precision="int8"), out.data_ptr(), out.shape[1])
     ops, clock = program.whole(barriers=False), (ctypes.c_int64 * NUM_TIMES)()
     pool = library.new_thread_pool(threads, False)
     library.run_program(pool, None, ops, len(ops), ForwardBatch(num_rows=len(rows)), clock, None, None)

@@ -24,6 +24,7 @@ from services.worker.engine.native.operands import MAX_ROWS
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import shared_bytes
+from services.worker.rank_protocol.run_config import Precision
 from tests.kits.engine.rank_threads import (
     UNEVEN,
     Blocks,
@@ -97,11 +98,13 @@ def test_all_instruction_sets_agree(models: dict[str, Path], name: str) -> None:
             torch.testing.assert_close(found, plain, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("int8", [False, True])
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("precision", "kv_dtype"),
+    [("fp32", torch.float32), ("fp32", torch.float16), ("bf16", torch.float16), ("int8", torch.float16)],
+)
 @pytest.mark.parametrize("name", ["one KV head", "mistral", "qwen3"])
 def test_same_bits_in_any_batch(
-    models: dict[str, Path], name: str, kv_dtype: torch.dtype, int8: bool
+    models: dict[str, Path], name: str, kv_dtype: torch.dtype, precision: Precision
 ) -> None:
     text, others = some_tokens(97, 5), [some_tokens(90, seed) for seed in (6, 7, 8)]
 
@@ -130,11 +133,11 @@ def test_same_bits_in_any_batch(
         ]
 
     for target in TARGETS:
-        reference = last_logits(models[name], whole, native_ranks(target, 1, int8, kv_dtype))
+        reference = last_logits(models[name], whole, native_ranks(target, 1, precision, kv_dtype))
         assert torch.isfinite(reference).all()
         for plans in (in_pieces, beside_others):
             for threads in (1, 2, 3):
-                found = last_logits(models[name], plans, native_ranks(target, threads, int8, kv_dtype))
+                found = last_logits(models[name], plans, native_ranks(target, threads, precision, kv_dtype))
                 assert torch.equal(found, reference)
 
 
@@ -169,13 +172,17 @@ def test_half_precision_weights_are_computed_exactly(tmp_path: Path, dtype: torc
             torch.testing.assert_close(found, plain, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize(("precision", "bound"), [("bf16", 0.04), ("int8", 0.1)])
 @pytest.mark.parametrize("name", ["plain", "biased", "qwen3", *UNEVEN])
-def test_int8_is_near(models: dict[str, Path], name: str) -> None:
+def test_fewer_bits_are_near(models: dict[str, Path], name: str, precision: Precision, bound: float) -> None:
     plans = mixed_plans()
     wanted = plan_logits(models[name], 1, plans)
     results = [
         plan_logits(
-            models[name], world, plans, compute=native_ranks(target, int8=True, kv_dtype=torch.float16)
+            models[name],
+            world,
+            plans,
+            compute=native_ranks(target, precision=precision, kv_dtype=torch.float16),
         )
         for target in TARGETS
         for world in ((1, 2, 3) if name in UNEVEN else (1, 2))
@@ -183,20 +190,21 @@ def test_int8_is_near(models: dict[str, Path], name: str) -> None:
     for result in results:
         for found, plain in zip(result, wanted, strict=True):
             error = (found - plain).square().mean().sqrt() / plain.square().mean().sqrt()
-            assert len(plain) == 0 or error < 0.1
+            assert len(plain) == 0 or error < bound
 
 
-def test_int8_does_not_depend_on_uneven_shares(models: dict[str, Path]) -> None:
-    """Shares are whole blocks of 32 inputs, so all ranks together have the bytes of one.
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_fewer_bits_do_not_depend_on_uneven_shares(models: dict[str, Path], precision: Precision) -> None:
+    """Shares of int8 are whole blocks of 32 inputs, so all ranks together have the bytes of one.
 
     Sums are rounded elsewhere, and then a few activations get the next code. Cut through blocks, the errors
     would be 0.022 and more.
     """
     model, plans = models["nine heads on three"], mixed_plans()
-    wanted = plan_logits(model, 1, plans, compute=native_ranks(int8=True))
+    wanted = plan_logits(model, 1, plans, compute=native_ranks(precision=precision))
     for world in (2, 3):
         for found, one in zip(
-            plan_logits(model, world, plans, compute=native_ranks(int8=True)), wanted, strict=True
+            plan_logits(model, world, plans, compute=native_ranks(precision=precision)), wanted, strict=True
         ):
             error = (found - one).square().mean().sqrt() / one.square().mean().sqrt()
             assert error < 0.015
@@ -205,14 +213,16 @@ def test_int8_does_not_depend_on_uneven_shares(models: dict[str, Path]) -> None:
 
 def test_variants_of_the_instruction_set_agree_on_int8(models: dict[str, Path]) -> None:
     plans = mixed_plans()
-    results = [plan_logits(models["plain"], 1, plans, compute=native_ranks(t, int8=True)) for t in TARGETS]
+    results = [
+        plan_logits(models["plain"], 1, plans, compute=native_ranks(t, precision="int8")) for t in TARGETS
+    ]
     for result in results[1:]:
         for found, wanted in zip(result, results[0], strict=True):
             torch.testing.assert_close(found, wanted, atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("int8", [False, True])
-def test_damage_shows_in_its_own_row_only(tmp_path: Path, int8: bool) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_damage_shows_in_its_own_row_only(tmp_path: Path, precision: Precision) -> None:
     model = make_llama(tmp_path)
     from safetensors.torch import load_file, save_file  # noqa: PLC0415
 
@@ -225,7 +235,7 @@ def test_damage_shows_in_its_own_row_only(tmp_path: Path, int8: bool) -> None:
         admit=[new_sequence(1, [1, 2, 3]), new_sequence(2, [4, 7, 5])],
         slices=[blocks.slice(1, 0, [1, 2, 3]), blocks.slice(2, 0, [4, 7, 5])],
     )
-    logits = plan_logits(model, 1, [plan], compute=native_ranks(int8=int8))[0]
+    logits = plan_logits(model, 1, [plan], compute=native_ranks(precision=precision))[0]
     assert torch.isfinite(logits[0]).all()
     assert torch.isnan(logits[1]).all()
 

@@ -12,6 +12,7 @@ from services.worker.engine.native.experts.expert_structs import MAX_EXPERTS, Ro
 from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.packed_weights import PackedLinear, buffer, pack, vector
 from services.worker.engine.native.structs import OutputRule
+from services.worker.rank_protocol.run_config import Precision
 
 _SCORING = {
     "softmax": Scoring.SOFTMAX,
@@ -80,7 +81,7 @@ def pack_experts(
     weights: ExpertsWeights,
     rule: OutputRule,
     *,
-    int8: bool,
+    precision: Precision,
     first_rank: bool,
 ) -> PackedExperts:
     """Packs this rank's share of the experts; the shared MLP is packed as any other.
@@ -90,7 +91,7 @@ def pack_experts(
         config: Of the whole layer.
         weights: This rank's.
         rule: What experts do between their two matrices.
-        int8: Store bytes.
+        precision: Of the matrices.
         first_rank: The rank adds what is added once, the bias of `down`.
     """
     router, bias = weights.router.float(), weights.router_bias
@@ -100,11 +101,15 @@ def pack_experts(
     selection = weights.selection_bias
     return PackedExperts(
         config=config,
-        router=pack(kernels, router, bias, int8=False),
+        router=pack(kernels, router, bias, precision="fp32"),
         selection_bias=None if selection is None else vector(selection),
-        up=_stack(kernels, weights.gate_up, weights.gate_up_bias, rule, int8=int8),
+        up=_stack(kernels, weights.gate_up, weights.gate_up_bias, rule, precision=precision),
         down=_stack(
-            kernels, weights.down, weights.down_bias if first_rank else None, OutputRule(), int8=int8
+            kernels,
+            weights.down,
+            weights.down_bias if first_rank else None,
+            OutputRule(),
+            precision=precision,
         ),
     )
 
@@ -126,7 +131,7 @@ def _stack(
     biases: Tensor | None,
     rule: OutputRule,
     *,
-    int8: bool,
+    precision: Precision,
 ) -> StackedLinear:
     """Packs [experts, outputs, inputs], one expert after another; codes of all are of one form."""
     if isinstance(matrices, list):
@@ -134,7 +139,9 @@ def _stack(
     first: PackedLinear | None = None
     weights = bias = None
     for number, matrix in enumerate(matrices):
-        one = pack(kernels, matrix, None if biases is None else biases[number], int8=int8, rule=rule)
+        one = pack(
+            kernels, matrix, None if biases is None else biases[number], precision=precision, rule=rule
+        )
         if weights is None:
             weights = buffer(len(matrices), one.num_bytes, dtype=torch.uint8)
             bias = None if one.bias is None else buffer(len(matrices), len(one.bias))

@@ -20,6 +20,7 @@ from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.packed_weights import PackedLinear, pack, padded, vector
 from services.worker.engine.native.structs import ActivationKind, OutputRule
 from services.worker.engine.plain.layers.scores import alibi_slopes
+from services.worker.rank_protocol.run_config import Precision
 
 _ACTIVATIONS = {
     "silu": ActivationKind.SILU,
@@ -118,21 +119,21 @@ class NativeLayer:
 
 
 def pack_layer(
-    source: WeightSource, config: ModelConfig, index: int, kernels: KernelLibrary, *, int8: bool
+    source: WeightSource, config: ModelConfig, index: int, kernels: KernelLibrary, *, precision: Precision
 ) -> NativeLayer:
     """Reads and packs this rank's share of a layer."""
     layer = config.layers[index]
-    weights = load_layer(source, config, index, torch.float32 if int8 else None)
+    weights = load_layer(source, config, index, torch.float32 if precision == "int8" else None)
     own = config.heads_of(source.collectives.rank, source.collectives.world)
     slopes = alibi_slopes(config.num_heads)[own.start : own.stop] if layer.attention.alibi else None
     return NativeLayer(
         config=layer,
         input_norm=pack_norm(layer.input_norm, weights.input_norm),
-        attention=_pack_attention(kernels, layer.attention, weights.attention, slopes, int8=int8),
+        attention=_pack_attention(kernels, layer.attention, weights.attention, slopes, precision=precision),
         post_attention_norm=pack_norm(layer.post_attention_norm, weights.post_attention_norm),
         mlp_norm=pack_norm(layer.mlp_norm, weights.mlp_norm),
-        mlp=_pack_shared(kernels, layer.mlp, weights.mlp, int8=int8),
-        experts=_pack_experts(kernels, layer.mlp, weights.mlp, source.collectives.rank, int8=int8),
+        mlp=_pack_shared(kernels, layer.mlp, weights.mlp, precision=precision),
+        experts=_pack_experts(kernels, layer.mlp, weights.mlp, source.collectives.rank, precision=precision),
         post_mlp_norm=pack_norm(layer.post_mlp_norm, weights.post_mlp_norm),
     )
 
@@ -143,13 +144,13 @@ def _pack_attention(
     weights: AttentionWeights,
     slopes: Tensor | None,
     *,
-    int8: bool,
+    precision: Precision,
 ) -> NativeAttention:
     assert weights.qkv is not None
     head_norm = None if config.qk_norm is None else config.qk_norm.norm
     return NativeAttention(
-        qkv=pack(kernels, weights.qkv, weights.qkv_bias, int8=int8),
-        output=pack(kernels, weights.output, int8=int8),
+        qkv=pack(kernels, weights.qkv, weights.qkv_bias, precision=precision),
+        output=pack(kernels, weights.output, precision=precision),
         output_bias=_row_bias(weights.output_bias),
         query_norm=pack_norm(head_norm, weights.q_norm),
         key_norm=pack_norm(head_norm, weights.k_norm),
@@ -168,16 +169,16 @@ def _pack_shared(
     config: MlpConfig | ExpertsConfig,
     weights: MlpWeights | ExpertsWeights,
     *,
-    int8: bool,
+    precision: Precision,
 ) -> NativeMlp | None:
     """The MLP that every token takes."""
     if isinstance(config, ExpertsConfig):
         assert isinstance(weights, ExpertsWeights)
         if config.shared is None or weights.shared is None:
             return None
-        return _pack_mlp(kernels, config.shared, weights.shared, int8=int8)
+        return _pack_mlp(kernels, config.shared, weights.shared, precision=precision)
     assert isinstance(weights, MlpWeights)
-    return _pack_mlp(kernels, config, weights, int8=int8)
+    return _pack_mlp(kernels, config, weights, precision=precision)
 
 
 def _pack_experts(
@@ -186,20 +187,22 @@ def _pack_experts(
     weights: MlpWeights | ExpertsWeights,
     rank: int,
     *,
-    int8: bool,
+    precision: Precision,
 ) -> PackedExperts | None:
     if not isinstance(config, ExpertsConfig):
         return None
     assert isinstance(weights, ExpertsWeights)
     rule = _rule(config.expert)
-    return pack_experts(kernels, config, weights, rule, int8=int8, first_rank=rank == 0)
+    return pack_experts(kernels, config, weights, rule, precision=precision, first_rank=rank == 0)
 
 
-def _pack_mlp(kernels: KernelLibrary, config: MlpConfig, weights: MlpWeights, *, int8: bool) -> NativeMlp:
+def _pack_mlp(
+    kernels: KernelLibrary, config: MlpConfig, weights: MlpWeights, *, precision: Precision
+) -> NativeMlp:
     rule = _rule(config)
     return NativeMlp(
-        up=pack(kernels, weights.gate_up, weights.gate_up_bias, int8=int8, rule=rule),
-        down=pack(kernels, weights.down, int8=int8),
+        up=pack(kernels, weights.gate_up, weights.gate_up_bias, precision=precision, rule=rule),
+        down=pack(kernels, weights.down, precision=precision),
         down_bias=_row_bias(weights.down_bias),
         inner_norm=pack_norm(config.inner_norm, weights.inner_norm),
         inner=config.inner,

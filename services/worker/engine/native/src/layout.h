@@ -38,8 +38,8 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(ColdBlocks), FIELD(ColdBlocks, keys), FIELD(ColdBlocks, values), FIELD(ColdBlocks, key_scales),
     FIELD(ColdBlocks, value_scales), FIELD(ColdBlocks, hot_blocks),
 
-    STRUCT(TiledRows), FIELD(TiledRows, floats), FIELD(TiledRows, codes), FIELD(TiledRows, scales),
-    FIELD(TiledRows, starts), FIELD(TiledRows, sums), FIELD(TiledRows, stride), FIELD(TiledRows, byte_stride),
+    STRUCT(TiledRows), FIELD(TiledRows, floats), FIELD(TiledRows, pairs), FIELD(TiledRows, codes),
+    FIELD(TiledRows, scales), FIELD(TiledRows, starts), FIELD(TiledRows, sums), FIELD(TiledRows, stride), FIELD(TiledRows, byte_stride),
 
     STRUCT(CodeForm), FIELD(CodeForm, kind), FIELD(CodeForm, group), FIELD(CodeForm, scales), FIELD(CodeForm, offsets),
     FIELD(CodeForm, zero), FIELD(CodeForm, table),

@@ -94,6 +94,11 @@ extern "C" {
 const LayoutEntry* ryz_layout() { return LAYOUT; }
 int ryz_avx512() { return RYZ_AVX512; }
 int ryz_panel() { return PANEL; }
+// Whether bf16 is multiplied by the processor's own instruction; `wanted` < 0 leaves it as it is.
+int ryz_bf16_instruction(int wanted) {
+  if (wanted >= 0) bf16_instruction = wanted && has_bf16_instruction();
+  return bf16_instruction;
+}
 
 ThreadPool* ryz_thread_pool_new(int threads, int spin) { return new ThreadPool(threads, spin); }
 void ryz_thread_pool_free(ThreadPool* pool) { delete pool; }
@@ -132,6 +137,7 @@ void ryz_pack(const void* source, int64_t n, int64_t k, int type, void* target, 
   switch (type) {
     case F32: return pack((const float*)source, n, k, (float*)target, threads);
     case INT8: return pack_int8((const float*)source, n, k, (uint8_t*)target, threads);
+    case BF16_PAIRS: return pack_pairs((const uint16_t*)source, n, k, (uint32_t*)target, threads);
     default: return pack((const uint16_t*)source, n, k, (uint16_t*)target, threads);
   }
 }

@@ -12,6 +12,7 @@ inline int64_t rows_of(const ExpertSlots& all, int64_t expert) { return all.begi
 // The tiles of an expert, whose first slot is `begin`.
 inline TiledRows tiles_from(TiledRows tiled, int64_t begin) {
   if (tiled.floats) tiled.floats += begin * tiled.stride;
+  if (tiled.pairs) tiled.pairs += begin * tiled.stride;
   if (tiled.codes) {
     const int64_t block = begin * tiled.byte_stride / SCALE_BLOCK;
     tiled.codes += begin * tiled.byte_stride;

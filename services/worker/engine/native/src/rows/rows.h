@@ -31,7 +31,7 @@ inline void copy_row(const uint8_t* table, int type, int64_t row, int64_t column
   }
 }
 
-// Copies row `row` of `rows` into its tile, as floats, as bytes, or as both.
+// Copies row `row` of `rows` into its tile, in each form that it has.
 inline void tile_row(const float* from, int64_t width, const TiledRows& out, int64_t all, int64_t row) {
   if (out.floats) {
     const Tiles tiles(all, MAX_ROWS);
@@ -42,6 +42,11 @@ inline void tile_row(const float* from, int64_t width, const TiledRows& out, int
     } else {
       for (int64_t i = 0; i < width; i++) x[i * rows] = from[i];
     }
+  }
+  if (out.pairs) {
+    const Tiles tiles(all, MAX_PAIR_ROWS);
+    const int64_t tile = tiles.of(row), begin = tiles.begin(tile);
+    round_row(from, width, tiles.rows(tile), out.pairs + begin * out.stride + row - begin);
   }
   if (!out.codes) return;
   const Tiles tiles(all, MAX_BYTE_ROWS);

@@ -8,16 +8,18 @@
 #include <cmath>
 
 #include "../rows/activations.h"
+#include "bf16_pairs.h"
 #include "code_blocks.h"
 
 namespace ryz {
 
 constexpr int MAX_ROWS = RYZ_AVX512 ? 12 : 3;  // rows whose sums stay in registers
-enum WeightType { F32 = 0, BF16 = 1, F16 = 2, INT8 = 3, CODES = 4 };
+enum WeightType { F32 = 0, BF16 = 1, F16 = 2, INT8 = 3, CODES = 4, BF16_PAIRS = 5 };
 
 inline int type_bytes(int type) { return type == F32 ? 4 : 2; }  // of a float
 inline int64_t panel_bytes(int64_t k, int type, const CodeForm& form) {
   if (type == CODES) return form.panel_bytes(k);
+  if (type == BF16_PAIRS) return pair_panel_bytes(k);
   return type == INT8 ? num_blocks(k) * BLOCK_BYTES : k * PANEL * type_bytes(type);
 }
 inline bool takes_bytes(int type) { return type == INT8 || type == CODES; }
@@ -43,11 +45,12 @@ struct Tiles {
   }
 };
 
-// The input of a linear, as floats, as bytes, or as both; null: not so. Tile `t` of floats begins at
-// tiles.begin(t) * stride, that of bytes at tiles.begin(t) * byte_stride, its scales and starts at that / SCALE_BLOCK, its
+// The input of a linear, as floats, in bf16 or as bytes, or as several of them; null: not so. Tile `t` of floats, or of
+// words of bf16, begins at tiles.begin(t) * stride, that of bytes at tiles.begin(t) * byte_stride, its scales and starts at that / SCALE_BLOCK, its
 // sums at that / HALF_BLOCK.
 struct TiledRows {
   float* floats;
+  uint32_t* pairs;
   int8_t* codes;
   float* scales;
   int32_t* starts;  // for INT8
@@ -150,6 +153,15 @@ struct FloatProducts {
   }
 };
 
+struct PairProducts {
+  static constexpr int MOST = MAX_PAIR_ROWS;
+
+  template <int ROWS>
+  static void run(const TiledRows& in, const CodeForm&, const uint8_t* w, int64_t k, int64_t row, F* first, F* second) {
+    multiply_pairs<ROWS>(in.pairs + row * in.stride, w, k, first, second);
+  }
+};
+
 struct Int8Products {
   static constexpr int MOST = MAX_BYTE_ROWS;
 
@@ -208,6 +220,10 @@ inline void linear(int type, const CodeForm& form, const TiledRows& in, const ui
     case BF16: return run(FloatProducts<BF16>());
     case F16: return run(FloatProducts<F16>());
     case INT8: return run(Int8Products());
+    case BF16_PAIRS: {
+      const FlushDenormals flush;
+      return run(PairProducts());
+    }
   }
   switch (form.kind) {
     case TWO_BITS: return form.halves() ? run(CodeProducts<TWO_BITS, true>()) : run(CodeProducts<TWO_BITS, false>());

@@ -37,6 +37,22 @@ void pack(const T* source, int64_t n, int64_t k, T* target, int threads) {
   });
 }
 
+// [n, k] bf16 into panels of pairs; outputs beyond n, and the other half of an odd last input, become zeros.
+inline void pack_pairs(const uint16_t* source, int64_t n, int64_t k, uint32_t* target, int threads) {
+  const int64_t pairs = (k + 1) / 2;
+  each_panel(padded(n, PANEL) / PANEL, threads, [=](int64_t panel) {
+    uint32_t* to = target + panel * pairs * PANEL;
+    for (int64_t j = 0; j < PANEL; j++) {
+      const int64_t row = panel * PANEL + j;
+      const uint16_t* from = source + row * k;
+      for (int64_t i = 0; i < k; i += 2) {
+        const uint32_t even = row < n ? from[i] : 0, odd = row < n && i + 1 < k ? from[i + 1] : 0;
+        to[i / 2 * PANEL + j] = even | odd << 16;
+      }
+    }
+  });
+}
+
 constexpr uint16_t NAN_SCALE = 0x7e00;
 constexpr int SCALE_CANDIDATES = 16;
 
