@@ -1,4 +1,4 @@
-"""The loss in perplexity from bf16 and INT8 weights and compressed KV caches, for the shipped model on held-out text.
+"""The loss in perplexity from bf16, INT8 and compressed KV caches, for the shipped model on held-out text.
 
 Every token is predicted as in serving: by the runner over the paged cache, many texts in a batch. The
 figures are in docs/decisions/0009-compiled-kernels.md.

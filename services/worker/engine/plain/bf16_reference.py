@@ -1,7 +1,7 @@
 """The oracle of the bf16 kernels: the sums of `vdpbf16ps`, one multiply-add after the other.
 
-Products of two bf16 numbers are exact in fp64, and so is nearly every sum with an fp32 number; it is then rounded
-to fp32, as a fused multiply-add does.
+Products of two bf16 numbers are exact in fp64, and so is nearly every sum with an fp32 number. It is then
+rounded to fp32, as a fused multiply-add does.
 """
 
 import torch

@@ -26,8 +26,9 @@ from tests.kits.families.step_plans import mixed_plans
 TARGETS = targets()
 NAMES = served(ENTRIES)
 ONCE = list(enumerate(each_once(NAMES)))
-# relative, root-mean-square, on random weights; seen were 2e-6, up to 0.063, 0.015 to 0.09, and 0.004 to 0.18 (the largest
-# for Gemma, whose (1 + w) norms make the scores of random weights sharp); a wrong formula gives about 1
+# relative, root-mean-square, on random weights; seen were 2e-6, up to 0.063, 0.015 to 0.09, and 0.004 to 0.18
+# (the largest for Gemma, whose (1 + w) norms make the scores of random weights sharp); a wrong formula gives
+# about 1
 BOUNDS = {"fp32": 1e-5, "bf16, fp16 KV": 0.08, "int8, fp16 KV": 0.12, "fp8 behind": 0.25}
 pytestmark = pytest.mark.skipif(not TARGETS, reason="the kernels are for x86-64 with AVX2")
 
