@@ -21,7 +21,7 @@ from tests.kits.engine.shared_fork_server import end_shared_fork_servers
 from tests.kits.waiting import until
 
 PROMPT = [5, 9, 2, 77, 140]
-RESTARTS = scaled(12, 50)
+RESTARTS = scaled(4, 50)
 
 
 @pytest.fixture(scope="module", autouse=True)
