@@ -95,6 +95,8 @@ def _save(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> N
     save_file({name: one.contiguous() for name, one in tensors.items()}, draft, {"format": "pt", **metadata})
     with draft.open("rb") as file:
         os.fsync(file.fileno())
+    # safetensors makes files that only their owner may read
+    draft.chmod((path.parent / _PLAN).stat().st_mode & 0o666)
     draft.replace(path)
 
 

@@ -247,6 +247,7 @@ def test_the_command_writes_a_model_and_what_was_lost(tiny: Path, tmp_path: Path
     assert "lost to nearest" in result.stdout
     assert not [path for path in tmp_path.iterdir() if path.name != "out"]
     assert (tmp_path / "out" / "tokenizer.json").exists()
+    assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
     assert not any(name.endswith("zero_point") for name in tensors_of(tmp_path / "out"))
     again = CliRunner().invoke(
         app, ["quantize", str(tmp_path / "out"), "-o", str(tmp_path / "more"), *options]
