@@ -100,6 +100,12 @@ def check_config(settings: WorkerSettings) -> None:
         raise InvalidRequest(f"the engine refuses: {error}", param="model") from error
 
 
+def _draft_tokens(settings: WorkerSettings) -> int:
+    """Drafts of a sequence in one step; none on GPUs, where a chunk is not bit for bit as single tokens."""
+    wanted = settings.speculation == "lookup" and settings.device == "cpu"
+    return settings.speculation_tokens if wanted else 0
+
+
 def leader_options(settings: WorkerSettings) -> LeaderOptions:
     """Take the leader's options from the settings."""
     return LeaderOptions(
@@ -111,6 +117,7 @@ def leader_options(settings: WorkerSettings) -> LeaderOptions:
             settings.max_waiting,
             settings.itl_target_ms / 1000,
             settings.max_running_per_tenant,
+            _draft_tokens(settings),
         ),
         prefix_sharing=settings.prefix_sharing,
         tensor_parallel=settings.tensor_parallel,

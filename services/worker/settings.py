@@ -1,7 +1,7 @@
 """The settings of a worker group's leader, and of the engine that it starts."""
 
 import re
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from annotated_types import Interval
@@ -64,6 +64,11 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     itl_target_ms: ZeroToMinuteMs = 100.0
     """The longest time between two tokens of a sequence that prompts of others may cause: a step has as many
     tokens of prompts as fit by measured costs, and at least a quarter of the time of its decodes; 0: any."""
+    speculation: Literal["off", "lookup"] = "off"
+    """`lookup` guesses next tokens by the text of the request and its answer, and checks several in one step
+    where that saves time; it changes no answer. See docs/speculation.md."""
+    speculation_tokens: Annotated[int, Interval(ge=1, le=32)] = 8
+    """Guesses of one sequence that a step checks at most."""
     tokenize_timeout_s: UpToTenMinutes = 10.0
     """Time limit for the chat template and the tokenizer on one long prompt."""
     grammar_timeout_s: UpToMinute = 2.0

@@ -121,7 +121,7 @@ class EngineLoop:
     def _may_submit(self, scheduler: Scheduler) -> bool:
         """Whether a step may be submitted before those in flight are done."""
         steps = self._steps
-        if steps and (scheduler.trials.sequences or scheduler.background_alone):
+        if steps and (scheduler.trials.sequences or scheduler.background_alone or scheduler.waits_for_drafts):
             # it must be known in which step an engine died; and a request that comes waits for one step only
             return False
         return not steps or (len(steps) <= self._run_ahead and steps[-1].num_tokens <= RUN_AHEAD_TOKENS)

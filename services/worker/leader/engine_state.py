@@ -5,7 +5,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import UNNAMED, BlockNames, PrefixSharing
@@ -95,7 +95,10 @@ class EngineState:
             filled = chunk_blocks(self._limits.token_budget, self._limits.max_running)
             sliding = SlidingBlocks(info.num_sliding_blocks, info.window, filled)
         blocks = BlockManager(info.num_blocks, sliding)
-        self.scheduler = Scheduler(blocks, self._limits, names, costs=self.costs, clock=self.clock)
+        limits = self._limits
+        if any(rank.kernels.startswith("plain") for rank in info.ranks):
+            limits = replace(limits, draft_tokens=0)  # these compute chunks and single tokens with other bits
+        self.scheduler = Scheduler(blocks, limits, names, costs=self.costs, clock=self.clock)
         if info.kv_parts is not None and names.sharing != "off":
             self.kv_scheduler, self.kv_parts = self.scheduler, info.kv_parts.heads
         return self.scheduler

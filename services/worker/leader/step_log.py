@@ -154,7 +154,8 @@ def count_tokens(plan: StepPlan) -> tuple[int, int]:
     total = sum(sizes)
     if total == len(sizes):
         return total, 0  # mostly; a prompt of one token, or the last one of a prompt, may be among them
-    decode = sum(1 for size, piece in zip(sizes, plan.slices, strict=True) if size == 1 and piece.sample)
+    pieces = zip(sizes, plan.slices, strict=True)
+    decode = sum(size for size, piece in pieces if size - piece.drafts == 1 and piece.sample)
     return decode, total - decode
 
 

@@ -205,10 +205,7 @@ class NullEngine:
 
     def _compute(self, plan: StepPlan, masks: Sequence[bytes], prompts: list[PromptPart]) -> list[Sampled]:
         for seq_id in plan.release:
-            known = self._known.pop(seq_id, None)
-            if known is None:
-                raise EngineFailed(f"the plan releases sequence {seq_id}, which is not there")
-            self._blocks.release_blocks(known)
+            self._release(seq_id)
         for new in plan.admit:
             self._admit(new)
         if len(masks) != sum(piece.masked for piece in plan.slices):
@@ -218,6 +215,9 @@ class NullEngine:
             known = self._extend(piece)
             if known.new is not None:
                 prompts += prompt_parts(known.new, piece.start, known.computed)
+            if piece.drafts:
+                sampled += self._check_drafts(piece, known)
+                continue
             if piece.sample:
                 if known.computed != len(known.tokens):
                     raise EngineFailed(f"sequence {piece.seq_id} is sampled in the middle of its tokens")
@@ -237,6 +237,30 @@ class NullEngine:
                     top = [Alternative(token_id, 0.0)] if known.logprobs else []
                     sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id, logprob=0.0, top=top))
         return sampled
+
+    def _release(self, seq_id: int) -> None:
+        known = self._known.pop(seq_id, None)
+        if known is None:
+            raise EngineFailed(f"the plan releases sequence {seq_id}, which is not there")
+        self._blocks.release_blocks(known)
+
+    def _check_drafts(self, piece: ScheduledChunk, known: NullSequence) -> list[Sampled]:
+        """Samples between the drafts of a chunk, up to the first that differs; the others are forgotten."""
+        first = piece.start + piece.num_tokens - piece.drafts
+        drafts = known.tokens[first:]
+        del known.tokens[first:]
+        told: list[Sampled] = []
+        for place in range(piece.drafts + 1):
+            token_id = self._tokens[(first + place) % len(self._tokens)]
+            if known.early_ends:
+                token_id = known.choose(token_id, ANY_TOKEN, self._vocab_size)
+            top = [Alternative(token_id, 0.0)] if known.logprobs > 0 else []
+            told.append(Sampled(seq_id=piece.seq_id, token_id=token_id, top=top))
+            known.tokens.append(token_id)
+            if drafts[place : place + 1] != [token_id]:
+                self._blocks.forget_tokens(known, first + place)
+                break
+        return told
 
     def _admit(self, new: NewSequence) -> None:
         if new.seq_id in self._known:
@@ -258,7 +282,7 @@ class NullEngine:
                 f"sequence {piece.seq_id} is computed up to {known.computed}, "
                 f"the plan goes on at {start} with {count} tokens"
             )
-        if known.masked and not follow:
+        if (known.masked or piece.drafts) and not follow:
             known.tokens += token_ids[len(known.tokens) - start :]  # forced by its grammar
         if start + count > len(known.tokens):
             raise EngineFailed(

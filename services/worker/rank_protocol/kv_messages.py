@@ -104,3 +104,15 @@ class StoreResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     seconds: float = 0.0
     error: str = ""
     crowded: bool = False
+
+
+class KVParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Layout of a block in the store: one value of `head_bytes` bytes for each KV head of the model."""
+
+    heads: int
+    head_bytes: int
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a whole block, uncompressed."""
+        return self.heads * self.head_bytes

@@ -10,7 +10,13 @@ from typing import Protocol
 import msgspec
 
 from services.worker.rank_protocol.failures import Failure, FailureKind
-from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreBlock, StoreResult
+from services.worker.rank_protocol.kv_messages import (
+    FetchBlocks,
+    FetchResult,
+    KVParts,
+    StoreBlock,
+    StoreResult,
+)
 from services.worker.rank_protocol.prompt_parts import PromptPart
 from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import StepTimes
@@ -59,6 +65,8 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         sample: Return the token after the last of `token_ids`; false for all but the last prefill chunk.
         follow: `token_ids` is empty; the token is the one that the previous step samples for this sequence.
         masked: It samples, and its tokens are limited by a mask, which comes in the `StepMasks` of this step.
+        drafts: How many of the last `token_ids` are guesses. A token is sampled after each of them and before
+            the first, and returned up to and with the first that differs from the guess.
     """
 
     seq_id: int
@@ -70,6 +78,7 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     sample: bool = False
     follow: bool = False
     masked: bool = False
+    drafts: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -119,6 +128,8 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sampled tokens of a step, in the order of the plan's sampling chunks, and rank 0's seconds.
 
+    A chunk with drafts has one token more than drafts that were right.
+
     Attributes:
         prompts: What it has brought of prompts; comes before the tokens of the same sequences. A sequence
             with an embedding has a token that means nothing.
@@ -137,18 +148,6 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampling_s: float = 0.0
     masks_s: float = 0.0
     wait_s: float = 0.0
-
-
-class KVParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Layout of a block in the store: one value of `head_bytes` bytes for each KV head of the model."""
-
-    heads: int
-    head_bytes: int
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of a whole block, uncompressed."""
-        return self.heads * self.head_bytes
 
 
 class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

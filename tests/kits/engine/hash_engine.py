@@ -112,6 +112,9 @@ class HashEngine:
         sampled, masks = [], iter(self.masks.pop(plan.step_id, []))
         for piece in plan.slices:
             known = self._known[piece.seq_id]
+            if piece.drafts:
+                sampled += self._check_drafts(piece, known, before)
+                continue
             state = self._extend(piece, known, before)
             if self._window:
                 self._slide(piece, known, sliding_before)
@@ -135,6 +138,20 @@ class HashEngine:
             if content is None:
                 return count
         return len(names)
+
+    def _check_drafts(self, piece: ScheduledChunk, known: _Known, before: list[int | None]) -> list[Sampled]:
+        """Samples after each draft; the slots of wrong ones keep what was computed with them."""
+        self._extend(piece, known, before)
+        first, told = piece.start + piece.num_tokens - piece.drafts, list[Sampled]()
+        for position in range(first, first + piece.drafts + 1):
+            state = self._slots[self._slot(known, position - 1)]
+            assert state is not None
+            one = sample(state, known.new.choice)
+            told.append(Sampled(seq_id=piece.seq_id, token_id=one.token_id, error=one.error))
+            if one.error or known.tokens[position : position + 1] != [one.token_id]:
+                known.tokens[position:] = [one.token_id]
+                break
+        return told
 
     def _extend(self, piece: ScheduledChunk, known: _Known, before: list[int | None]) -> int:
         known.table += piece.new_blocks

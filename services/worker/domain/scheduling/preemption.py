@@ -37,6 +37,19 @@ class Preemption:
         sequence.new_blocks += added
         return True
 
+    def grow_freely(self, sequence: Sequence, count: int) -> bool:
+        """Gives a sequence blocks for `count` more tokens, unless another one may need them soon.
+
+        Returns:
+            Whether it has blocks for so many tokens.
+        """
+        end = sequence.planned + count
+        if end <= sequence.capacity:
+            return True
+        blocks, wanted = self._queues.blocks, -(-(end - sequence.capacity) // BLOCK_SIZE)
+        spare = wanted + len(self._queues.running)  # each may need one block for its next token
+        return blocks.num_free >= spare and self.grow(sequence, count)
+
     def make_way(self) -> None:
         """Preempts sequences of lower priority for the first waiting one, if that is enough to admit it."""
         queues = self._queues

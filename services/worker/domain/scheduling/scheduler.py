@@ -15,7 +15,7 @@ from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import UNNAMED, BlockNames
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.blocks.write_behind import WriteBehind
-from services.worker.domain.constraints.forced_tokens import Advance, advance
+from services.worker.domain.constraints.forced_tokens import Advance
 from services.worker.domain.constraints.pending_masks import PendingMasks
 from services.worker.domain.scheduling.admission import Admission
 from services.worker.domain.scheduling.background import BackgroundPace, only_background
@@ -29,12 +29,9 @@ from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, S
 from services.worker.domain.scheduling.step_checks import check_steps
 from services.worker.domain.scheduling.step_draft import PlannedChunk
 from services.worker.domain.scheduling.step_planner import StepPlanner
-from services.worker.rank_protocol.plan import (
-    BLOCK_SIZE,
-    Sampled,
-    StepPlan,
-    StepResult,
-)
+from services.worker.domain.speculation.result_booking import ResultBooking, draft_tokens
+from services.worker.domain.speculation.speculation import Speculation
+from services.worker.rank_protocol.plan import BLOCK_SIZE, Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import StepMasks
 
 __all__ = ["Advance", "Scheduler", "SchedulerLimits"]
@@ -85,6 +82,8 @@ class Scheduler:
         self.trials = CrashTrials()
         self.throttle = PrefillThrottle(limits.itl_target_s)
         self._pace, self._clock = BackgroundPace(), clock
+        self.speculation = Speculation(draft_tokens(limits.draft_tokens, blocks, names))
+        self._booking = ResultBooking(self.queues, self.write_behind, names, self.speculation)
         self._planner = StepPlanner(
             self.running,
             limits,
@@ -94,6 +93,7 @@ class Scheduler:
             trials=self.trials,
             pace=self._pace,
             sliding=blocks.sliding,
+            speculation=self.speculation,
         )
         self._in_flight: deque[tuple[int, list[PlannedChunk]]] = deque()  # step_id and chunks, oldest first
         self._masks = PendingMasks()
@@ -167,6 +167,11 @@ class Scheduler:
         """Whether there are none but background sequences: a step is not planned behind one of theirs."""
         return only_background(self.running, self.waiting)
 
+    @property
+    def waits_for_drafts(self) -> bool:
+        """Whether the next step is planned better when the tokens in flight are known."""
+        return self.speculation.waits(self.running)
+
     def requests_in(self, step_ids: Iterable[int]) -> set[str]:
         """Returns the keys of the requests that these steps compute, if they are in flight."""
         wanted = set(step_ids)
@@ -233,29 +238,39 @@ class Scheduler:
         step_id, parts = self._in_flight.popleft()
         if result.step_id != step_id:
             raise ValueError(f"step {step_id} is the oldest without result, this is step {result.step_id}")
-        sampled = iter(result.sampled)
+        sampled = deque(result.sampled)
+        drafted: list[tuple[int, int, int]] = []
         advances: list[Advance] = []
         num_tokens, has_prompt, on_trial = 0, False, bool(self.trials.sequences)
         for sequence, seq_id, count, samples, end in parts:
+            if samples > 1:
+                taken, right = self._booking.book_drafted(sequence, seq_id, sampled)
+                advances += taken
+                drafted.append((seq_id, samples - 1, right))
+                num_tokens += samples
+                continue
             num_tokens += count
             if count > 1 and end <= sequence.run_start:
                 has_prompt = True
             if sequence.seq_id == seq_id:
                 sequence.computed += count
                 if sequence.computed % BLOCK_SIZE < count:
-                    self._name_blocks(sequence, count)
+                    self._booking.name_blocks(sequence, count)
             if not samples:
                 continue
-            one = next(sampled, NOTHING)
+            one = sampled.popleft() if sampled else NOTHING
             if one.seq_id != seq_id:
                 raise ValueError(f"the result of step {step_id} has no token for sequence {seq_id}")
             if sequence.phase is SequencePhase.ENDED:
                 continue
-            taken = self._book_sample(sequence, one, end)
+            taken = self._booking.book_sample(sequence, one, end)
             advances += taken
+            self.speculation.book_plain(seq_id)
             if on_trial and sequence.trial_tokens:
                 sequence.trial_tokens = max(0, sequence.trial_tokens - len(taken))
         self._pace.observe_step(len(parts), num_tokens, result.compute_s)
+        guesses = sum(count for _, count, _ in drafted)
+        self.speculation.book_step(len(parts), result, drafted, alone=num_tokens - guesses == len(parts))
         if has_prompt:  # a few forced tokens tell nothing of the speed of prompts
             self.costs.computed(num_tokens, result.compute_s)
         if self.throttle.measures(has_prompt) and result.compute_s:
@@ -267,34 +282,8 @@ class Scheduler:
         self.queues.check_invariants()
         check_steps(self._in_flight, self.running, self.waiting)
 
-    def _book_sample(self, sequence: Sequence, one: Sampled, end: int) -> list[Advance]:
-        """Books what was sampled for index `end` of a sequence; nothing if it was forced meanwhile."""
-        if end == len(sequence.tokens):
-            sequence.pending -= 1
-        if one.error:
-            self.write_behind.distrust(self._names.of(sequence))
-            self.queues.end(sequence, forget=True)
-            return [Advance(sequence, one, None, end)]
-        if end < len(sequence.tokens):
-            if one.token_id != sequence.tokens[end]:
-                raise ValueError(f"sequence {one.seq_id} has another token at {end} than its mask allowed")
-            return []
-        taken = advance(sequence, one)
-        last = taken[-1]
-        if last.finish_reason is not None or last.sampled.error:
-            self.queues.end(sequence)
-        return taken
-
     def _compute_anew(self, fetch: BlockFetch) -> None:
         """Lets the sequence that waits for a fetch begin again, without asking the store."""
         if fetch.sequence is not None:
             fetch.sequence.stored = -1
             self.queues.preempt(fetch.sequence)
-
-    def _name_blocks(self, sequence: Sequence, count: int) -> None:
-        """Names the blocks that are full with the last `count` tokens computed."""
-        before, after = (sequence.computed - count) // BLOCK_SIZE, sequence.computed // BLOCK_SIZE
-        names = self._names.of(sequence)[before:after]
-        self.queues.computed(sequence, before, names)
-        if sequence.embedding is None:  # nothing goes on from there
-            self.write_behind.add(names)

@@ -32,6 +32,7 @@ class SchedulerLimits:
         itl_target_s: How long a step with parts of prompts may take while other sequences decode; 0 for no
             limit.
         tenant_share: Share of the running places that one tenant may have.
+        draft_tokens: Guesses that are checked with the next token of a sequence at most; 0: none are.
     """
 
     token_budget: int
@@ -39,6 +40,7 @@ class SchedulerLimits:
     max_waiting: int
     itl_target_s: float = 0.0
     tenant_share: float = 1.0
+    draft_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.token_budget < self.max_running or self.max_running < 1 or self.max_waiting < 0:

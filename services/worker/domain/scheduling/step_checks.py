@@ -17,7 +17,7 @@ def check_steps(
     for _, parts in in_flight:
         for sequence, seq_id, count, samples, end in parts:
             planned[seq_id] = planned.get(seq_id, 0) + count
-            new = samples and end >= len(sequence.tokens)
+            new = samples > 0 and end >= len(sequence.tokens)
             pending[id(sequence)] = pending.get(id(sequence), 0) + new
     for sequence in running:
         if sequence.planned - sequence.computed != planned.get(sequence.seq_id, 0):

@@ -4,9 +4,9 @@ from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, ScheduledChunk
 
-# a chunk in flight: the sequence, its seq_id then, how many tokens it computes, whether it samples a new one,
-# and the index after its last token, which is that of the new one
-PlannedChunk = tuple[Sequence, int, int, bool, int]
+# a chunk in flight: the sequence, its seq_id then, how many of its tokens it computes, how many new ones it
+# samples at most (with drafts one more than these), and the index after its last token, that of the first new
+PlannedChunk = tuple[Sequence, int, int, int, int]
 
 
 class StepDraft:
@@ -53,6 +53,25 @@ class StepDraft:
                 masked=samples and sequence.constraint is not None,
             )
         )
-        self.planned.append((sequence, sequence.seq_id, count, samples, end))
+        self.planned.append((sequence, sequence.seq_id, count, int(samples), end))
         sequence.planned, sequence.new_blocks = end, []
         sequence.pending += samples
+
+    def add_drafted(self, sequence: Sequence, drafts: list[int]) -> None:
+        """Adds the newest token of a sequence that decodes, and drafts of those after it.
+
+        It counts as one token that brings one; more of both are booked when it is known how many are right.
+        """
+        start = sequence.planned
+        self.chunks.append(
+            ScheduledChunk(
+                seq_id=sequence.seq_id,
+                start=start,
+                token_ids=[*sequence.tokens[start:], *drafts],
+                new_blocks=sequence.new_blocks,
+                sample=True,
+                drafts=len(drafts),
+            )
+        )
+        self.planned.append((sequence, sequence.seq_id, 1, 1 + len(drafts), start + 1))
+        sequence.planned, sequence.pending, sequence.new_blocks = start + 1, 1, []

@@ -22,6 +22,7 @@ from services.worker.domain.scheduling.prompt_budget.step_costs import StepWork
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.domain.scheduling.step_draft import StepDraft
+from services.worker.domain.speculation.speculation import Speculation
 from services.worker.rank_protocol.plan import ScheduledChunk
 
 
@@ -37,6 +38,7 @@ class StepPlanner:
         trials: Sequences on trial.
         pace: Of background sequences.
         sliding: Blocks of the layers with a sliding window; None if they have no pool of their own.
+        speculation: Gives drafts of the next tokens; None: there are none.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class StepPlanner:
         trials: CrashTrials,
         pace: BackgroundPace,
         sliding: SlidingBlocks | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self._running = running
         self._limits = limits
@@ -59,6 +62,7 @@ class StepPlanner:
         self._trials = trials
         self._pace = pace
         self._sliding = sliding
+        self._speculation = speculation or Speculation(0)
 
     def draft_step(self, now: float) -> StepDraft:
         """Returns the chunks of the next step; `now`: monotonic seconds."""
@@ -143,6 +147,38 @@ class StepPlanner:
         draft.add_chunk(sequence, count)
         return count
 
+    def _plan_drafts(self, draft: StepDraft, sequence: Sequence, most: int) -> int:
+        """Plans the next token of a sequence with drafts after it, or lets it wait for what is in flight.
+
+        Args:
+            draft: Gets the chunk.
+            sequence: A running one.
+            most: Drafts that fit into the step.
+
+        Returns:
+            How many tokens were planned, 1 if it waits, and 0 if it is to be planned without drafts.
+        """
+        speculation = self._speculation
+        if sequence.seq_id in speculation.in_flight:
+            return 1
+        pending = sequence.pending
+        if (
+            sequence.remaining != 1
+            or not sequence.announced
+            or sequence.num_output + pending >= sequence.max_tokens
+        ):
+            return 0
+        drafts = speculation.drafts_of(sequence, len(self._running))[: max(0, most)]
+        if not drafts:
+            return 0
+        if pending:
+            return 1  # its drafts follow the token in flight
+        if not self._preemption.grow_freely(sequence, 1 + len(drafts)):
+            return 0
+        draft.add_drafted(sequence, drafts)
+        speculation.in_flight.add(sequence.seq_id)
+        return 1 + len(drafts)
+
     def _plan_decodes(self, draft: StepDraft, most: int) -> tuple[list[Sequence], int]:
         """Plans one token of each sequence that decodes, and the tokens that its grammar forces after it.
 
@@ -158,10 +194,14 @@ class StepPlanner:
         held = held_back(running, most)
         chunks, planned = draft.chunks, draft.planned
         trials = self._trials if self._trials.sequences else None
+        drafting = self._speculation.begin_step(running, len(self._trials.sequences))
         while index < len(running):
             sequence = running[index]
             index += 1
             if sequence.fetching or id(sequence) in held or (trials and trials.is_on(sequence)):
+                continue
+            if drafting and (count := self._plan_drafts(draft, sequence, spare - num_run)):
+                num_run += count - 1
                 continue
             start, pending, known = sequence.planned, sequence.pending, len(sequence.tokens)
             if known + pending - start != 1:

@@ -43,8 +43,8 @@ from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 Ints = NDArray[np.int32]
 _GATHER = OpName("gather logits", "collectives")
-# sequence, first position, tokens, whether the last one is sampled
-PassChunk = tuple[SequenceState, int, int, bool]
+# sequence, first position, tokens, how many of the last ones are sampled
+PassChunk = tuple[SequenceState, int, int, int]
 
 
 class PromptRows(NamedTuple):
@@ -180,7 +180,7 @@ class NativeCompute:
                     begin + positions_wanted.start - start, begin + positions_wanted.stop - start
                 )
             if sampled:
-                samples.append(end - 1)
+                samples += range(end - sampled, end)
             begin = end
         table, sliding_table = full.table(), sliding.table()
         sample_rows: Ints = np.array(samples, np.int32)
@@ -278,7 +278,8 @@ def _passes(slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -
         while left:
             count = min(left, room)
             left -= count
-            chunks.append((state, start, count, not left and state.samples(part)))
+            sampled = min(count, max(0, 1 + part.drafts - left)) if state.samples(part) else 0
+            chunks.append((state, start, count, sampled))
             start, room = start + count, room - count
             if not room:
                 yield chunks

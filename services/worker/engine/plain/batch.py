@@ -165,9 +165,10 @@ def make_batch(
         if state.wants_rows:
             shift = last - (part.start + part.num_tokens - 1)
             prompt_rows += [shift + at for at in state.prompt_rows(part.start, part.num_tokens)]
-    samples = [
-        last for part, state, last in zip(slices, states, last_row, strict=True) if state.samples(part)
-    ]
+    samples: list[int] = []
+    for part, state, last in zip(slices, states, last_row, strict=True):
+        if state.samples(part):
+            samples += range(last - part.drafts, last + 1)
     ordered = [states[i] for i in order]
     at = np.array(positions, np.int64)
     tables = {window: [table_of(state, window, sliding) for state in ordered] for window in {0, *windows}}

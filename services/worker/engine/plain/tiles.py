@@ -59,7 +59,7 @@ def make_tiles(
         shift = len(rows) - part.start
         rows += [(state, part.start + index) for index in range(part.num_tokens)]
         if state.samples(part):
-            samples.append(len(rows) - 1)
+            samples += range(len(rows) - 1 - part.drafts, len(rows))
         if state.wants_rows:
             prompts += [shift + at for at in state.prompt_rows(part.start, part.num_tokens)]
     return TiledStep(

@@ -40,7 +40,8 @@ from services.worker.engine.rank.step_inbox import LeaderGone, StepInbox
 from services.worker.engine.rank.step_recorder import StepRecorder
 from services.worker.engine.rank.step_tracer import StepTracer
 from services.worker.engine.sampling.native_draws import NativeDraws
-from services.worker.rank_protocol.plan import KVParts, RankInfo
+from services.worker.rank_protocol.kv_messages import KVParts
+from services.worker.rank_protocol.plan import RankInfo
 from services.worker.rank_protocol.rank_messages import (
     FrameKind,
     FrameReader,

@@ -6,6 +6,7 @@ process. Rank 0 broadcasts what it sampled, so the next plan need not carry it.
 
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import PlanError, Sequences, SequenceState
 from services.worker.engine.sampling.row_draws import RowDraws
 from services.worker.engine.sampling.sampler import Sampler
-from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
+from services.worker.rank_protocol.plan import Sampled, ScheduledChunk, StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import ANY_TOKEN
 
 
@@ -82,9 +83,11 @@ class Runner:
         self._progress.begin_step()
         linears_s, attention_s = times.linears_s, times.attention_s
         states, logits = self.compute_logits(plan)
-        sampling = [i for i, part in enumerate(plan.slices) if states[i].samples(part)]
+        sampling = [
+            i for i, part in enumerate(plan.slices) if states[i].samples(part) for _ in range(1 + part.drafts)
+        ]
         rows = [states[i] for i in sampling]
-        ends = [plan.slices[i].start + plan.slices[i].num_tokens for i in sampling]
+        ends = _ends(plan.slices, sampling)
         self._progress.beat()
         computed, sampled = time.perf_counter(), list[Sampled]()
         masked = computed
@@ -94,7 +97,8 @@ class Runner:
             sampled = self._sampler.sample(logits.numpy(), rows, ends, masks)
         chosen = time.perf_counter()
         self._progress.beat()
-        self._broadcast_tokens(sampled, rows, ends)
+        tokens = self._broadcast_tokens(sampled, len(rows))
+        sampled = _append_tokens(plan, states, sampled, tokens)
         if self._collectives.rank == 0:
             sampled = _with_embeddings(plan, states, sampled)
         self._progress.finish_step()
@@ -132,20 +136,52 @@ class Runner:
         following = iter(masks)
         return [next(following) if one else ANY_TOKEN for one in masked]
 
-    def _broadcast_tokens(
-        self, sampled: list[Sampled], rows: Sequence[SequenceState], ends: Sequence[int]
-    ) -> None:
-        """Broadcasts the tokens that rank 0 sampled, one per row, and appends them on every rank.
+    def _broadcast_tokens(self, sampled: list[Sampled], rows: int) -> list[int]:
+        """Broadcasts the tokens that rank 0 sampled, one per row; returns them on every rank.
 
         A row with an error gets 0: the next step may be planned already, and the leader drops its result.
         """
         mine = [0 if one.error else one.token_id for one in sampled]
         tokens = array("i")
-        for begin in range(0, len(rows), BROADCAST_TOKENS):
+        for begin in range(0, rows, BROADCAST_TOKENS):
             part = array("i", mine[begin : begin + BROADCAST_TOKENS])
             tokens.frombytes(self._collectives.broadcast(part.tobytes()))
-        for state, end, token_id in zip(rows, ends, tokens, strict=True):
-            state.append_sampled(end, token_id)
+        return tokens.tolist()
+
+
+def _ends(slices: Sequence[ScheduledChunk], sampling: Sequence[int]) -> list[int]:
+    """The index of the token that each row samples; `sampling` has the chunk of each."""
+    ends, before = list[int](), -1
+    for i in sampling:
+        part = slices[i]
+        ends.append(ends[-1] + 1 if i == before else part.start + part.num_tokens - part.drafts)
+        before = i
+    return ends
+
+
+def _append_tokens(
+    plan: StepPlan, states: Sequence[SequenceState], sampled: list[Sampled], tokens: Sequence[int]
+) -> list[Sampled]:
+    """Appends the tokens of all rows to their sequences, up to the first that differs from its draft.
+
+    Returns:
+        Those of `sampled` that were appended; an error is the last one of its sequence.
+    """
+    row, kept = 0, list[Sampled]()
+    for part, state in zip(plan.slices, states, strict=True):
+        if not state.samples(part):
+            continue
+        count = 1
+        if part.drafts:
+            count = state.settle_drafts(part, tokens[row : row + 1 + part.drafts])
+        else:
+            state.append_sampled(part.start + part.num_tokens, tokens[row])
+        for one in sampled[row : row + count]:
+            kept.append(one)
+            if one.error:
+                break
+        row += 1 + part.drafts
+    return kept
 
 
 def _with_embeddings(
@@ -154,9 +190,11 @@ def _with_embeddings(
     """Adds a token that means nothing for each prompt that ends with an embedding, in the plan's order."""
     if all(state.embedding is None for state in states):
         return sampled
-    tokens = iter(sampled)
-    return [
-        next(tokens) if state.samples(part) else Sampled(seq_id=part.seq_id, token_id=0)
-        for part, state in zip(plan.slices, states, strict=True)
-        if part.sample
-    ]
+    tokens = deque(sampled)
+    told: list[Sampled] = []
+    for part, state in zip(plan.slices, states, strict=True):
+        if part.sample and not state.samples(part):
+            told.append(Sampled(seq_id=part.seq_id, token_id=0))
+        while tokens and tokens[0].seq_id == part.seq_id:
+            told.append(tokens.popleft())
+    return told

@@ -4,6 +4,8 @@ Applies the `release`, `admit` and `new_blocks` of plans, and the tokens that ra
 contradicts earlier ones is a bug of the leader and is refused.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +34,10 @@ class GrowableArray:
         self._data[self.size : end] = values
         self.size = end
 
+    def truncate(self, size: int) -> None:
+        """Drops the values after the first `size`."""
+        self.size = size
+
     @property
     def view(self) -> Ints:
         """The values, without a copy; valid until the next `extend`."""
@@ -48,6 +54,7 @@ class SequenceState:
         end_ids: Tokens that end it.
         wants_rows: `prompt_rows` is not empty for some of its chunks.
         pooled: Sum of the hidden states so far, for its embedding, [hidden]; on rank 0 only.
+        refusals: How many times draft tokens were removed from `tokens`.
     """
 
     def __init__(self, new: NewSequence) -> None:
@@ -62,6 +69,7 @@ class SequenceState:
         self.sliding = GrowableArray([])
         self.embedding = new.embedding
         self.pooled: NDArray[np.float64] | None = None
+        self.refusals = 0
         self._scored = new.scored
         self.wants_rows = new.embedding is not None or 0 <= new.scored < new.prompt_len
 
@@ -128,6 +136,26 @@ class SequenceState:
         """Appends the token that was sampled for a position; does nothing if the position has one."""
         if position == self.tokens.size:
             self.tokens.extend([token_id])
+
+    def settle_drafts(self, part: ScheduledChunk, sampled: Sequence[int]) -> int:
+        """Keeps the drafts of a chunk that were sampled, and the first token that differs from its draft.
+
+        Args:
+            part: The chunk, whose drafts are the newest of `tokens`.
+            sampled: The tokens sampled before, between and after the drafts.
+
+        Returns:
+            How many of the sampled tokens are the sequence's.
+        """
+        drafts = part.token_ids[part.num_tokens - part.drafts :]
+        right = 0
+        while right < part.drafts and drafts[right] == sampled[right]:
+            right += 1
+        if right < part.drafts:
+            self.tokens.truncate(part.start + part.num_tokens - part.drafts + right)
+            self.refusals += 1
+        self.tokens.extend([sampled[right]])
+        return right + 1
 
 
 class Sequences:

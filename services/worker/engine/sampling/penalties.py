@@ -31,12 +31,14 @@ class Penalties:
 
     Attributes:
         counted: How many tokens of the sequence are counted.
+        refusals: The sequence's, when counting began; with more of them counted tokens may be gone.
     """
 
     def __init__(self, state: SequenceState, vocab_size: int) -> None:
         self._sampling = state.sampling
         self._prompt_len = state.prompt_len
         self.counted = 0
+        self.refusals = state.refusals
         self._entries: dict[int, int] = {}
         self._ids = np.empty(0, np.int64)
         self._bias, self._factors, self._counts, self._presence = np.empty((4, 0))

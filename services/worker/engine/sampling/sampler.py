@@ -64,7 +64,7 @@ class Sampler:
 
         Args:
             logits: fp32 [rows, vocab]; not changed.
-            states: The sequence of each row.
+            states: The sequence of each row; with draft tokens it has several rows, one after another.
             ends: For each row the index that its next token will have in the sequence.
             masks: For each row the tokens that may come, see `masks.py`; an empty one allows all of them.
         """
@@ -128,7 +128,7 @@ class Sampler:
 
     def _penalties_of(self, state: SequenceState, end: int) -> Penalties:
         penalties = self._penalties.get(state)
-        if penalties is None or penalties.counted > end:
+        if penalties is None or penalties.counted > end or penalties.refusals != state.refusals:
             penalties = self._penalties[state] = Penalties(state, len(self._buffer))
         return penalties
 

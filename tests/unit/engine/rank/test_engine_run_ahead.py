@@ -20,8 +20,7 @@ from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.engine.rank.runner import Runner
-from services.worker.engine.rank.sequences import SequenceState
-from services.worker.rank_protocol.plan import NewSequence, Sampled, StepPlan, StepResult
+from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from shared.messages import Sampling
 from tests.kits.engine.rank_threads import GREEDY, ThreadCollectives, make_llama
@@ -114,12 +113,9 @@ def test_draws_do_not_depend_on_what_is_shared_or_followed(ranks: ThreadRanks) -
 def test_all_ranks_learn_what_was_sampled(ranks: ThreadRanks, count: int) -> None:
     """Includes counts that need several broadcasts; a failed sequence gets token 0, a valid token."""
 
-    def share(runner: Runner) -> list[list[int]]:
-        new = NewSequence(seq_id=1, token_ids=[9], prompt_len=1, sampling=GREEDY)
-        states = [SequenceState(new) for _ in range(count)]
+    def share(runner: Runner) -> list[int]:
         mine = [Sampled(seq_id=1, token_id=i, error="bad" if i == 2 else "") for i in range(count)]
-        runner._broadcast_tokens(mine if runner is ranks.runners[0] else [], states, [1] * count)
-        return [state.tokens.view.tolist() for state in states]
+        return runner._broadcast_tokens(mine if runner is ranks.runners[0] else [], count)
 
-    expected = [[9, 0 if i == 2 else i] for i in range(count)]
+    expected = [0 if i == 2 else i for i in range(count)]
     assert ranks.on_all(share) == [expected] * len(ranks.runners)

@@ -72,6 +72,21 @@ def load(chance: random.Random, num_blocks: int, engine: str) -> tuple[list[Sequ
     return coming, expected
 
 
+def guess_most(scheduler: Scheduler, expected: dict[str, Output], chance: random.Random) -> None:
+    """Makes the scheduler draft what is going to be sampled, with some errors."""
+    speculation = scheduler.speculation
+    most = speculation.most
+
+    def drafts_of(sequence: Sequence, num_running: int) -> list[int]:
+        said, done = expected[sequence.request_id][0], sequence.num_output
+        count = min(chance.randint(0, most), sequence.max_tokens - done - 1)
+        drafts = said[done : done + count]
+        return [token if chance.random() < 0.8 else 1 + token % 40 for token in drafts]
+
+    if most:
+        speculation.drafts_of = drafts_of  # type: ignore[method-assign]
+
+
 @settings(max_examples=120, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
@@ -81,6 +96,7 @@ def load(chance: random.Random, num_blocks: int, engine: str) -> tuple[list[Sequ
     window=st.sampled_from([0, 0, 1, 2, 16, 17, 40]),
     sharing=st.sampled_from(["tenant", "tenant", "all", "off"]),
     engine=st.sampled_from(["hash", "hash", "null"]),
+    drafts=st.integers(0, 6),
 )
 def test_everybody_gets_the_tokens_of_an_undisturbed_run(
     *,
@@ -91,15 +107,17 @@ def test_everybody_gets_the_tokens_of_an_undisturbed_run(
     window: int,
     sharing: PrefixSharing,
     engine: str,
+    drafts: int,
 ) -> None:
     chance = random.Random(seed)
-    limits = SchedulerLimits(budget, min(budget, 8), 1000)
+    limits = SchedulerLimits(budget, min(budget, 8), 1000, draft_tokens=drafts)
     blocks, model = with_window(num_blocks, limits, window)
     null = null_engine(blocks=num_blocks)
     null.reset()
     compute = model.compute if engine == "hash" else null.compute
     run = Run(Scheduler(blocks, limits, BlockNames("f", sharing=sharing)), compute, run_ahead)
     coming, expected = load(chance, num_blocks, engine)
+    guess_most(run.scheduler, expected, chance)
     known, cancelled = {sequence.request_id: sequence for sequence in coming}, set[str]()
     for _ in range(20_000):
         while coming and chance.random() < 0.4:
