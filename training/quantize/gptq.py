@@ -26,26 +26,25 @@ def gptq(weight: Tensor, moments: Tensor, grid: Grid) -> Codes:
     scales, zeros = best_scales(weight, diagonal, grid)
     order = diagonal.argsort(descending=True, stable=True)
     factor = _factor(moments[order][:, order])
-    left = weight[:, order].clone()
+    # [inputs, outputs], so that what an input changes lies together
+    left = weight.T[order].contiguous()
     rounded = torch.empty_like(left)
     spans = order // grid.group
-    column_scales, column_zeros = scales.float()[:, spans], zeros.float()[:, spans]
-    for begin in range(0, left.shape[1], _BLOCK):
-        end = min(begin + _BLOCK, left.shape[1])
-        part, rows = left[:, begin:end], factor[begin:end, begin:end]
+    all_scales, all_zeros = scales.float().T[spans], zeros.float().T[spans]
+    for begin in range(0, len(left), _BLOCK):
+        end = min(begin + _BLOCK, len(left))
+        part, rows = left[begin:end], factor[begin:end, begin:end]
         errors = torch.empty_like(part)
         for at in range(end - begin):
-            column, scale = part[:, at], column_scales[:, begin + at]
-            zero = column_zeros[:, begin + at]
-            code = (column / scale + zero).round_().clamp_(0, grid.most)
-            rounded[:, begin + at] = code
-            error = (column - (code - zero) * scale) / rows[at, at]
-            part[:, at:].addr_(error, rows[at, at:], alpha=-1)
-            errors[:, at] = error
-        left[:, end:].addmm_(errors, factor[begin:end, end:], alpha=-1)
+            values, scale, zero = part[at], all_scales[begin + at], all_zeros[begin + at]
+            code = (values / scale + zero).round_().clamp_(0, grid.most)
+            rounded[begin + at] = code
+            errors[at] = (values - (code - zero) * scale) / rows[at, at]
+            part[at:].addr_(rows[at, at:], errors[at], alpha=-1)
+        left[end:].addmm_(factor[begin:end, end:].T, errors, alpha=-1)
     codes = torch.empty_like(rounded)
-    codes[:, order] = rounded
-    return Codes(grid, codes.to(torch.uint8), scales, zeros)
+    codes[order] = rounded
+    return Codes(grid, codes.T.contiguous().to(torch.uint8), scales, zeros)
 
 
 def _factor(moments: Tensor) -> Tensor:
