@@ -1,5 +1,7 @@
 """Every quantized type of GGUF as codes: the values are those of the `gguf` package, bit for bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix
 from services.worker.engine.checkpoint.codes.gguf_codes import encoded, has_codes
+from services.worker.engine.config.json_fields import ModelError
 
 TYPES = [kind for kind in GGMLQuantizationType if has_codes(kind)]
 ROWS, COLUMNS = 6, 512
@@ -70,3 +73,17 @@ def test_matrices_of_different_types_are_joined_without_loss() -> None:
         finite = torch.isfinite(values)
         assert torch.equal(joined.decode()[finite], values[finite])
         assert joined.bits <= (4 if names[0][:3] in {"IQ4", "Q4_"} and names[0][:3] == names[-1][:3] else 8)
+
+
+def test_codes_of_eight_bits_with_different_zeros_are_joined_without_loss() -> None:
+    every = torch.arange(256, dtype=torch.uint8).view(1, 256)
+    scales = torch.tensor([[0.37, 1.3, 0.011, 7.0, 0.5, 3.1, 0.9, 2.2]], dtype=torch.float16)
+    plain = EncodedMatrix(codes=every, bits=8, group=32, scales=scales, zero=128)
+    shifted = EncodedMatrix(
+        codes=every, bits=8, group=32, scales=scales, offsets=scales.float() * torch.arange(31, 39)
+    )
+    for parts in ((plain, shifted), (shifted, plain)):
+        joined = EncodedMatrix.joined(parts)
+        assert torch.equal(joined.decode(), torch.cat([part.decode() for part in parts]))
+    with pytest.raises(ModelError, match="zero 128"):
+        EncodedMatrix.joined((replace(plain, scales=scales.float()), shifted))

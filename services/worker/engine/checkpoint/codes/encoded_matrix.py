@@ -13,6 +13,8 @@ from math import gcd
 import torch
 from torch import Tensor
 
+from services.worker.engine.config.json_fields import ModelError
+
 LEAST_GROUP = 16  # inputs; the kernels know this one and multiples of 32
 
 
@@ -77,18 +79,23 @@ class EncodedMatrix:
 
     @classmethod
     def joined(cls, parts: Sequence["EncodedMatrix"]) -> "EncodedMatrix":
-        """The outputs of several matrices below each other, in the form that holds all of them exactly."""
+        """The outputs of several matrices below each other, in the form that holds all of them exactly.
+
+        Raises:
+            ModelError: No form does.
+        """
         if len(parts) == 1:
             return parts[0]
         if any(part.table is not None for part in parts) and not _have_one_table(parts):
             parts = [part._without_table() for part in parts]
         if len({part.zero for part in parts}) > 1:
-            parts = [part._with_zero_128() for part in parts]
+            shifted = all(part._can_have_zero_128() for part in parts)
+            parts = [part._with_zero_128() if shifted else part._with_zero_0() for part in parts]
         group = gcd(*(part.group for part in parts))
         parts = [part._with_group(group) for part in parts]
         offsets = None
         if any(part.offsets is not None for part in parts):
-            offsets = _joined([part.scales * 0 if part.offsets is None else part.offsets for part in parts])
+            offsets = _joined([part._some_offsets() for part in parts])
         return replace(
             parts[0],
             codes=torch.cat([part.codes for part in parts]),
@@ -97,11 +104,30 @@ class EncodedMatrix:
             offsets=offsets,
         )
 
+    def _some_offsets(self) -> Tensor:
+        return torch.zeros_like(self.scales) if self.offsets is None else self.offsets
+
     def _without_table(self) -> "EncodedMatrix":
         if self.table is None:
-            return self._with_zero_128()
+            return self
         codes = (self.table.short() + 128).to(torch.uint8)[self.codes.long()]
         return replace(self, codes=codes, bits=8, zero=128, table=None)
+
+    def _can_have_zero_128(self) -> bool:
+        least, most = self.zero - 128, self.zero + 127  # codes that remain bytes when they are shifted
+        codes = self.codes.short()
+        return not bool(((codes < least) | (codes > most)).any())
+
+    def _with_zero_0(self) -> "EncodedMatrix":
+        """With the zero in the offsets, which is exact for scales of 16 bits."""
+        if self.zero == 0:
+            return self
+        if self.offsets is not None or self.scales.dtype == torch.float32:
+            raise ModelError(
+                f"no form of codes holds joined matrices exactly, one of which has codes of 8 bits with zero "
+                f"{self.zero}; serve the model with --precision fp32"
+            )
+        return replace(self, zero=0, offsets=self.scales.float() * self.zero)
 
     def _with_zero_128(self) -> "EncodedMatrix":
         shifted = (self.codes.short() + (128 - self.zero)).to(torch.uint8)
