@@ -83,7 +83,8 @@ def test_embedding_and_scores_of_a_prompt_equal_transformers(world: int) -> None
     mean = EmbeddingOptions(pooling="mean", normalize=False)
 
     async def run() -> list[PromptPart]:
-        engine = RankEngine(rank_options(model=DEMO, tensor_parallel=world, kv_cache_tokens=1024))
+        options = rank_options(model=DEMO, tensor_parallel=world, kv_cache_tokens=1024, precision="fp32")
+        engine = RankEngine(options)
         try:
             info = await engine.start()
             assert info.hidden_size == transformers_hidden(DEMO, ids).shape[1]
