@@ -67,7 +67,7 @@ def write_lines(
     structlog.configure(
         processors=[limiter, *before, *last],
         wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # whole lines: spans are written by a thread
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)

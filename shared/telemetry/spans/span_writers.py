@@ -67,8 +67,8 @@ class ConsoleWriter:
 
     def write(self, spans: list[SpanFacts], offset_ns: int) -> str:
         """See `SpanWriter.write`."""
-        lines = [_readable(one, offset_ns, self._resource).to_json(indent=None) + "\n" for one in spans]
-        self._out.write("".join(lines))
+        for one in spans:  # a write for each line: longer ones mix with the lines of the log
+            self._out.write(_readable(one, offset_ns, self._resource).to_json(indent=None) + "\n")
         self._out.flush()
         return ""
 

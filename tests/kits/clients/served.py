@@ -42,7 +42,18 @@ def serving(folder: Path) -> Iterator[Served]:
         model = DEFAULT
     except CommandError:
         model = DEMO
-    options = ("--model", model, "--groups", "1", "--tensor-parallel", "1", "--grpc-port", str(free_port()))
+    options: tuple[str, ...] = (
+        "--model",
+        model,
+        "--groups",
+        "1",
+        "--tensor-parallel",
+        "1",
+        "--grpc-port",
+        str(free_port()),
+    )
+    if model == DEFAULT:  # whether so small a model fills in a form depends on the last bits
+        options += ("--precision", "int8")
     with Stack(folder, *options, env={"RYZ_API_KEYS": f"{KEY}:clients"}) as stack:
         state = stack.await_ready().state
         yield Served(state.url, model, state.grpc_address)
