@@ -8,6 +8,7 @@ import pytest
 
 from services.worker.leader.profiling.watched_bus import BusWatch, WatchedBus
 from shared.bus import Bus, Message, NoResponders, RequestTimedOut
+from shared.bus.credit import WINDOW_S
 from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
@@ -459,6 +460,8 @@ async def test_connecting_to_nothing_says_what_to_do() -> None:
 async def test_a_limited_subscription_costs_nothing_beyond_its_limit(connect: Connect) -> None:
     """Messages beyond the limit are dropped. Other subscriptions and later messages are delivered."""
     bus, sender, got, others = await connect(), await connect(), Collector(), Collector()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     await bus.subscribe("flood.*", got, max_per_s=100)
     await bus.subscribe("other", others)
     for number in range(5_000):
@@ -466,8 +469,9 @@ async def test_a_limited_subscription_costs_nothing_beyond_its_limit(connect: Co
     await sender.publish("other", b"")
     await others.wait_for(1)
     stats = bus.stats  # type: ignore[attr-defined]
-    assert 100 <= stats.received <= 250
-    assert stats.throttled == 1
+    windows = 1 + int(loop.time() - began)  # more than one if the machine is slow
+    assert 100 <= stats.received <= 250 * windows
+    assert stats.throttled >= 1 or loop.time() - began >= WINDOW_S / 2
     async with asyncio.timeout(5):
         while not any(message.subject == "flood.later" for message in got.messages):
             await sender.publish("flood.later", b"")

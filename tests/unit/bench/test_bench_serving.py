@@ -43,7 +43,7 @@ async def test_levels_carry_figures_and_cpu_of_every_process() -> None:
 async def test_all_doors_are_measured_on_one_stack(stream: bool) -> None:
     doors: list[Door] = ["http", "grpc", "realtime"]
     async with gateway_with_leader(grpc_port=free_port()) as gateway:
-        plan = ServingPlan(concurrency=[2], duration=0.3, warmup=0.1, tokens=4, stream=stream, doors=doors)
+        plan = ServingPlan(concurrency=[2], duration=1.0, warmup=0.5, tokens=4, stream=stream, doors=doors)
         stack = RunningStack(
             gateway.url, "demo", {"server": os.getpid()}, grpc=f"127.0.0.1:{gateway.grpc_port}"
         )

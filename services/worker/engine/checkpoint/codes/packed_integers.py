@@ -44,7 +44,10 @@ def read_packed(stored: StoredTensor, rows: range, columns: range) -> EncodedMat
         numbers = _numbers(np.ascontiguousarray(packed.T), bits, len(held) * each)
         begin = rows.start - held.start * each
         zeros = torch.from_numpy(numbers[:, begin : begin + len(rows)].T.copy())[:, span.start : span.stop]
-        offsets, zero = scales.float() * zeros.float(), 0  # exact for scales of 16 bits; fp32 scales are rounded once more
+        offsets, zero = (
+            scales.float() * zeros.float(),
+            0,
+        )  # exact for scales of 16 bits; fp32 scales are rounded once more
     return EncodedMatrix(
         codes=torch.from_numpy(np.ascontiguousarray(codes)),
         bits=bits, group=group, scales=scales, offsets=offsets, zero=zero,
