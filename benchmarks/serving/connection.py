@@ -12,7 +12,7 @@ from typing import cast
 
 import httptools
 
-from benchmarks.serving.answers import problem_of_completion, problem_of_stream
+from benchmarks.serving.answers import judge_completion, judge_stream
 from benchmarks.serving.requests import RequestMaker
 
 REOPEN_DELAY_S = 0.05
@@ -34,13 +34,15 @@ class Recorder:
     def __init__(self) -> None:
         self.latencies_s: list[float] = []
         self.first_bytes_s: list[float] = []
+        self.events = 0
         self.problems: Counter[str] = Counter()
         self.measuring = False
         self.stopping = False
 
-    def count_answer(self, latency_s: float, first_byte_s: float) -> None:
-        """Record a right answer."""
+    def count_answer(self, latency_s: float, first_byte_s: float, events: int) -> None:
+        """Record a right answer, whose text came in so many events."""
         if self.measuring:
+            self.events += events
             self.latencies_s.append(latency_s)
             self.first_bytes_s.append(first_byte_s)
 
@@ -56,7 +58,7 @@ class LoadConnection(asyncio.Protocol):
         self._target = target
         self._requests = requests
         self._recorder = recorder
-        self._check = problem_of_stream if target.stream else problem_of_completion
+        self._check = judge_stream if target.stream else judge_completion
         self._transport: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
         self._body: list[bytes] = []
@@ -129,12 +131,12 @@ class LoadConnection(asyncio.Protocol):
     def _judge(self) -> None:
         now = perf_counter()
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        problem = self._check(self._parser.get_status_code(), body, self._target.tokens)
+        problem, events = self._check(self._parser.get_status_code(), body, self._target.tokens)
         if problem:
             self._fail(problem)
         else:
             self.idle.set()
-            self._recorder.count_answer(now - self._sent_at, self._first_at - self._sent_at)
+            self._recorder.count_answer(now - self._sent_at, self._first_at - self._sent_at, events)
         if self._keep_alive:
             self._send()
         else:

@@ -93,16 +93,15 @@ class GrpcConnection:
             began = perf_counter()
             response = ModelInferResponse.FromString(await call(self._requests.next()))
             now = perf_counter()
-            self._judge(
-                response, any(len(raw) > 4 for raw in response.raw_output_contents[:1]), began, now, now
-            )
+            text = sum(len(raw) > 4 for raw in response.raw_output_contents[:1])
+            self._judge(response, text, began, now, now)
 
     async def _stream(self) -> None:
         call = self._channel.stream_stream(_METHOD + "ModelStreamInfer")()
         try:
             while not self._recorder.stopping:
                 self.idle.clear()
-                began, first, text = perf_counter(), 0.0, False
+                began, first, text = perf_counter(), 0.0, 0
                 await call.write(self._requests.next())
                 while True:
                     data = await call.read()
@@ -115,7 +114,7 @@ class GrpcConnection:
                         self._recorder.count_problem(answer.error_message[:100])
                         break
                     response = answer.infer_response
-                    text = text or len(response.raw_output_contents[0]) > 4
+                    text += len(response.raw_output_contents[0]) > 4
                     if response.parameters[_FINAL].bool_param:
                         self._judge(response, text, began, first, perf_counter())
                         break
@@ -123,7 +122,7 @@ class GrpcConnection:
             call.cancel()
 
     def _judge(
-        self, response: ModelInferResponse, has_text: bool, began: float, first: float, now: float
+        self, response: ModelInferResponse, events: int, began: float, first: float, now: float
     ) -> None:
         self.idle.set()
         tokens = [
@@ -133,10 +132,10 @@ class GrpcConnection:
         ]
         if tokens != [self._target.tokens]:
             self._recorder.count_problem(f"{tokens} completion tokens instead of {self._target.tokens}")
-        elif not has_text:
+        elif not events:
             self._recorder.count_problem("empty content")
         else:
-            self._recorder.count_answer(now - began, first - began)
+            self._recorder.count_answer(now - began, first - began, events)
 
 
 def grpc_connections(target: LoadTarget, model: str, recorder: Recorder) -> Callable[[], GrpcConnection]:

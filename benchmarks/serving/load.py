@@ -23,7 +23,10 @@ GRACE_S = 10.0  # for answers that are due at the end; after that they are error
 
 @dataclass
 class LoadFigures:
-    """Figures of one level of concurrency; latencies are those of right answers."""
+    """Figures of one level of concurrency; latencies are those of right answers.
+
+    `events_per_answer` counts the events that brought text of streamed answers.
+    """
 
     concurrency: int
     seconds: float = 0.0
@@ -33,6 +36,7 @@ class LoadFigures:
     p50_ms: float = math.nan
     p99_ms: float = math.nan
     ttft_p50_ms: float = math.nan
+    events_per_answer: float = math.nan
     cpu_us_per_request: float = math.nan
     error_kinds: dict[str, int] = field(default_factory=dict)
 
@@ -105,6 +109,7 @@ class Load:
         figures.requests_per_s = len(latencies) / figures.seconds
         figures.p50_ms, figures.p99_ms = (1e3 * percentile(latencies, share) for share in (0.5, 0.99))
         figures.ttft_p50_ms = 1e3 * percentile(sorted(recorder.first_bytes_s), 0.50)
+        figures.events_per_answer = recorder.events / (len(latencies) or math.nan)
         figures.cpu_us_per_request /= len(latencies) or math.nan
         return figures
 

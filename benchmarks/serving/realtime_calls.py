@@ -7,7 +7,7 @@ from time import perf_counter
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from benchmarks.serving.answers import problem_of_completion, problem_of_stream
+from benchmarks.serving.answers import judge_completion, judge_stream
 from benchmarks.serving.connection import REOPEN_DELAY_S, LoadTarget, Recorder
 from benchmarks.serving.requests import RequestMaker
 
@@ -115,13 +115,14 @@ class RealtimeLoop:
                 break
         now, status = perf_counter(), _ENDS.get(kind, 500)
         if kind == b"done":
-            problem = problem_of_stream(status, b"".join([*parts, b"data: [DONE]\n\n"]), self._target.tokens)
+            body = b"".join([*parts, b"data: [DONE]\n\n"])
+            problem, events = judge_stream(status, body, self._target.tokens)
         else:
-            problem = problem_of_completion(status, data or message, self._target.tokens)
+            problem, events = judge_completion(status, data or message, self._target.tokens)
         if problem:
             self._recorder.count_problem(problem)
         else:
-            self._recorder.count_answer(now - began, first - began)
+            self._recorder.count_answer(now - began, first - began, events)
 
 
 def realtime_loops(target: LoadTarget, model: str, recorder: Recorder) -> Callable[[], RealtimeLoop]:

@@ -69,7 +69,7 @@ def _measure_level(
         kinds = ", ".join(figures.error_kinds) or "nothing came back"
         raise BenchError(f"no right answer at {named}: {kinds}")
     names = ["concurrency", "requests_per_s", "p50_ms", "p99_ms", "errors"]
-    names += ["ttft_p50_ms"] if plan.stream else []
+    names += ["ttft_p50_ms", "events_per_answer"] if plan.stream else []
     names += ["error_kinds"] if figures.error_kinds else []
     told = asdict(figures)
     row = {name: round(told[name], 3) if isinstance(told[name], float) else told[name] for name in names}

@@ -93,9 +93,9 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     """How long the leader's event loop may hang before its heartbeats stop and routers drop the group."""
     max_request_s: UpToDay = 600.0
     """Time limit of a request that has no deadline."""
-    stream_interval_ms: Annotated[float, Interval(ge=0, le=1000)] = 0.0
-    """Least time between two pieces of a stream, except its first and last; 0: one piece per step. A longer
-    interval leaves more CPU time to the ranks."""
+    stream_interval_ms: Annotated[float, Interval(ge=0, le=1000)] = 8.0
+    """The longest time for which the tokens of streams are gathered. A single stream gets each token at once;
+    each further one adds 0.25 ms, up to this bound. 0: one piece per step."""
     retention_s: ZeroToHour = 30.0
     """How long an ended request's frames are kept for resending."""
     retention_bytes: From1MiB = 64 * 2**20

@@ -136,8 +136,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
 
     Attributes:
         reply_to: The subject for the frames. Empty: the reply subject of the NATS message.
-        delivery: `stream` sends a frame after each step; `whole` lets the leader gather tokens into few
-        frames.
+        delivery: `stream` sends tokens as they come, or every few milliseconds if there are many streams;
+            `whole` lets the leader gather tokens into few frames.
         resume: Where a later attempt goes on; see `ResumePoint`.
         crashes: How many groups died by their own fault while they computed this request; see `Failed`.
         note: Data of the caller for one that attaches to the request later (`Attach`). Empty: it cannot be

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from services.worker.domain.blocks.block_names import PrefixSharing
+from services.worker.domain.generation.stream_pace import PER_STREAM_S
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.intake.intake import IntakeLimits
@@ -31,6 +32,7 @@ class LeaderOptions:
     commit_wait_s: float = 0.1
     tokenize_timeout_s: float = 10.0
     stream_interval_s: float = 0.0
+    interval_per_stream_s: float = PER_STREAM_S
     prefix_sharing: PrefixSharing = "tenant"
     kv: KVOptions = field(default_factory=KVOptions)
     grammars: GrammarOptions = field(default_factory=GrammarOptions)

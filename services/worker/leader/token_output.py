@@ -1,12 +1,16 @@
 """Turns the tokens of a step into frames, and decides when each stream's frames are sent.
 
-Streams get their first and last text at once. The rest is sent at most once per `stream_interval_s`, for all
-streams after the same step, so that processes between leader and callers wake up once for several steps.
+Streams get their first and last text at once. The rest is sent at the intervals of `StreamPace`, for all
+streams after the same step, so that processes between leader and callers wake up once for several steps. If
+a step takes longer than the interval, a timer sends what waits.
 """
+
+import asyncio
 
 import structlog
 
 from services.worker.domain.generation.generation import Generation
+from services.worker.domain.generation.stream_pace import StreamPace
 from services.worker.domain.scheduling.prompt_advances import PromptAdvance
 from services.worker.domain.scheduling.scheduler import Advance, Scheduler
 from services.worker.leader.context import LeaderContext
@@ -23,14 +27,15 @@ class TokenOutput:
     """Gives generations their tokens, and sends or holds back what callers have not got."""
 
     def __init__(
-        self, context: LeaderContext, engine: EngineState, table: RequestTable, stream_interval_s: float
+        self, context: LeaderContext, engine: EngineState, table: RequestTable, pace: StreamPace
     ) -> None:
         self._metrics = context.metrics
+        self._clock = context.clock
         self._totals = engine.totals
         self._table = table
-        self._stream_interval_s = stream_interval_s
-        self._streams_sent_at = 0.0
+        self._pace = pace
         self._held: dict[str, Generation] = {}  # streams with tokens that wait for the interval's end
+        self._timer: asyncio.TimerHandle | None = None  # set while tokens wait
 
     def emit_tokens(self, scheduler: Scheduler, advances: list[Advance], now: float) -> None:
         """Gives each generation its tokens of a step, and sends what is due."""
@@ -60,13 +65,7 @@ class TokenOutput:
                 if advance.finish_reason is None:  # a stop string
                     scheduler.end(sequence)
             touched[sequence.request_id] = generation
-        due = now - self._streams_sent_at >= self._stream_interval_s
-        for generation in touched.values():
-            if not generation.ended:
-                self._send_or_hold(generation, now, due)
-        if due:
-            self._streams_sent_at = now
-            self._send_held(now)
+        self._send_due(touched, now)
 
     def emit_prompts(self, advances: list[PromptAdvance]) -> None:
         """Sends what a step has brought of prompts; to be called before `emit_tokens`."""
@@ -87,6 +86,28 @@ class TokenOutput:
         log.error("the model gave no token", **generation.log_ids, why=why)
         self._metrics.failed_sequences.inc()
         self._table.fail_request(generation, Internal(f"the model gave no next token: {why}"))
+
+    def _send_due(self, touched: dict[str, Generation], now: float) -> None:
+        """Sends the new tokens of these generations, or holds them until the interval is over."""
+        num_streams = 0
+        for generation in touched.values():
+            num_streams += generation.request.delivery == "stream"
+        due_at = self._pace.due_at(num_streams)
+        due = now >= due_at
+        for generation in touched.values():
+            if not generation.ended:
+                self._send_or_hold(generation, now, due)
+        if due:
+            self._pace.note_sent(now)
+            self._send_held(now)
+        elif self._held and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(due_at - now, self._send_late)
+
+    def _send_late(self) -> None:
+        """Sends what waits when no step has ended by the end of the interval."""
+        self._timer, now = None, self._clock()
+        self._pace.note_sent(now)
+        self._send_held(now)
 
     def _send_or_hold(self, generation: Generation, now: float, due: bool) -> None:
         """Sends a generation's new tokens, or holds them; `due`: the interval of the streams is over."""
@@ -123,7 +144,10 @@ class TokenOutput:
         return True
 
     def _send_held(self, now: float) -> None:
-        """Sends what was held for streams that have no token of this step."""
+        """Sends what waits for streams, and ends the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         held, self._held = self._held, {}
         for generation in held.values():
             if not generation.ended:
@@ -131,4 +155,5 @@ class TokenOutput:
 
     def _flush(self, generation: Generation, now: float) -> None:
         generation.last_flush_at = now
+        self._held.pop(generation.key, None)
         self._table.send_tokens(generation)

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.generation.resend_budget import ResendBudget
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
+from services.worker.domain.generation.stream_pace import StreamPace
 from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls
 from services.worker.leader.calls.drain_calls import DrainCalls
@@ -163,7 +164,8 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         ports.carrier, options.heartbeat_interval_s, options.heartbeat_stale_s, description.heartbeat
     )
     supervisor = EngineSupervisor(context, orchestrator, engine, table, kv_tier, announce=heartbeats.beat)
-    output = TokenOutput(context, engine, table, options.stream_interval_s)
+    pace = StreamPace(options.stream_interval_s, options.interval_per_stream_s)
+    output = TokenOutput(context, engine, table, pace)
     loop = EngineLoop(context, engine, supervisor, table, kv_tier, output=output)
     drain = Drain(context, orchestrator, table, kv_tier, sessions, announce=heartbeats.beat)
 

@@ -4,7 +4,7 @@ import json
 import math
 
 from benchmarks.lib.measuring import percentile
-from benchmarks.serving.answers import problem_of_completion, problem_of_stream
+from benchmarks.serving.answers import Judgement, judge_completion, judge_stream
 from benchmarks.serving.load import Load, LoadFigures
 from tests.kits.bench.answers import answering, chunks, completion, http
 
@@ -71,17 +71,17 @@ async def test_a_server_that_closes_after_each_answer_makes_no_errors() -> None:
 
 
 def test_answers_are_judged() -> None:
-    assert problem_of_completion(200, completion(), 16) == ""
-    assert problem_of_completion(200, completion(content=""), 16) == "empty content"
-    assert "not a chat completion" in problem_of_completion(200, b'{"choices": 3}', 16)
-    assert "status 429: slow down" in problem_of_completion(429, b"slow down", 16)
-    assert problem_of_stream(200, chunks(), 16) == ""
-    assert problem_of_stream(200, chunks().replace(b"\n", b"\r\n"), 16) == ""
-    assert problem_of_stream(200, chunks(tokens=3), 16) == "3 completion tokens instead of 16"
-    assert problem_of_stream(200, chunks(done=False), 16) == "no [DONE] at the end"
-    assert problem_of_stream(200, chunks(text=""), 16) == "empty content"
-    assert problem_of_stream(200, chunks(finish=None), 16) == "no finish reason"
-    assert "no completion chunk" in problem_of_stream(200, b"data: {\n\ndata: [DONE]\n\n", 16)
+    assert judge_completion(200, completion(), 16) == Judgement()
+    assert judge_completion(200, completion(content=""), 16).problem == "empty content"
+    assert "not a chat completion" in judge_completion(200, b'{"choices": 3}', 16).problem
+    assert "status 429: slow down" in judge_completion(429, b"slow down", 16).problem
+    assert judge_stream(200, chunks(), 16) == Judgement(events=1)
+    assert judge_stream(200, chunks().replace(b"\n", b"\r\n"), 16) == Judgement(events=1)
+    assert judge_stream(200, chunks(tokens=3), 16).problem == "3 completion tokens instead of 16"
+    assert judge_stream(200, chunks(done=False), 16).problem == "no [DONE] at the end"
+    assert judge_stream(200, chunks(text=""), 16).problem == "empty content"
+    assert judge_stream(200, chunks(finish=None), 16).problem == "no finish reason"
+    assert "no completion chunk" in judge_stream(200, b"data: {\n\ndata: [DONE]\n\n", 16).problem
 
 
 def test_percentiles_are_nearest_rank() -> None:

@@ -69,6 +69,7 @@ async def test_errors_are_in_the_row_with_their_kinds() -> None:
     assert row["errors"] == 1
     assert row["error_kinds"] == {"status 500: no": 1}
     assert row["ttft_p50_ms"] > 0
+    assert row["events_per_answer"] == 1
 
 
 async def test_no_right_answer_is_a_failure_with_its_reason() -> None:

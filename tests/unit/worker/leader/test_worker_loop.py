@@ -1,8 +1,7 @@
-"""The engine loop: steps submitted ahead, failures of a sequence or the engine, and streaming intervals."""
+"""The engine loop: steps submitted ahead, and failures of a sequence or the engine."""
 
 import asyncio
 import gc
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +12,8 @@ from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.plan import EngineFailed, Sampled, StepPlan, StepResult
 from shared.bus.memory import MemoryBus
-from shared.messages import Done, Failed, Tokens
-from tests.kits.worker.leader import Kit, chat, null_engine, text_of, tokens_of
+from shared.messages import Done, Failed
+from tests.kits.worker.leader import Kit, chat, null_engine, text_of
 
 LETTERS = [*range(97, 123)]
 
@@ -219,40 +218,6 @@ async def test_the_choices_of_a_request_share_its_prompt(memory_bus: MemoryBus) 
         assert [text_of(frames, choice) for choice in range(3)] == [answer("x" * 200, 4)] * 3
     computed = sum(piece.num_tokens for plan in engine.plans for piece in plan.slices)
     assert computed == 192 + 3 * 8 + 3 * 3
-
-
-async def test_streams_may_get_their_text_less_often_all_at_the_same_time(memory_bus: MemoryBus) -> None:
-    async with Kit(memory_bus, null_engine(delay_s=0.002), stream_interval_s=0.03) as kit:
-        requests = [chat(name, sampling={"max_tokens": 60}) for name in "abc"]
-        began_s = time.monotonic()
-        answers = await asyncio.gather(*(kit.run(request) for request in requests))
-        took_s = time.monotonic() - began_s
-    for frames in answers:
-        assert len(tokens_of(frames)) == 60
-        sent = [frame for frame in frames if isinstance(frame, Tokens)]
-        assert len(tokens_of(sent[:1])) == 1, "the first text does not wait"
-        assert len(sent) <= 2 + took_s / 0.03
-    assert max(kit.batches) >= 3
-    assert text_of(answers[0]) == text_of(answers[1]) == text_of(answers[2])
-
-
-async def test_an_interval_without_end_still_gives_first_and_last_text(memory_bus: MemoryBus) -> None:
-    async with Kit(memory_bus, null_engine(delay_s=0.001), stream_interval_s=1e9) as kit:
-        frames = await kit.run(chat("a", sampling={"max_tokens": 20}))
-    # the interval is longer than the clock's value, so only the first and the last text are sent
-    assert [len(tokens_of([frame])) for frame in frames if isinstance(frame, Tokens)] == [1, 19]
-
-
-async def test_what_was_held_for_a_stream_that_gave_way_is_sent_meanwhile(memory_bus: MemoryBus) -> None:
-    engine = null_engine(blocks=16, delay_s=0.002)
-    async with Kit(memory_bus, engine, stream_interval_s=0.03) as kit:
-        await kit.ask(chat("a", prompt="x" * 16, sampling={"max_tokens": 200}))
-        await kit.ask(chat("b", prompt="y" * 16, sampling={"max_tokens": 200}))
-        await kit.until(lambda: kit.metric("num_preemptions_total") == 1)
-        generation = kit.leader.parts.table.by_key["default/b"]
-        await kit.until(lambda: not generation.choices[0].unsent_tokens, 0.15)
-        assert kit.leader.load().waiting == 1, "it has not gone on yet"
-        assert len(tokens_of(await kit.end_of("b"))) == 200
 
 
 async def test_a_bug_in_the_leader_ends_requests_and_the_group_comes_back(memory_bus: MemoryBus) -> None:
