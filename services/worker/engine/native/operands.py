@@ -17,6 +17,7 @@ from services.worker.engine.native.packed_weights import LANES, buffer, padded
 from services.worker.engine.native.structs import SegmentParts, TiledRows
 
 MAX_ROWS = PASS_TOKENS
+_BEHIND = 64  # values behind the last one that kernels may read, without use
 SEGMENT, MAX_SPLIT_SPANS = 1024, 4  # as in `src/attention/segments.h`
 
 
@@ -64,9 +65,9 @@ class Activation:
             floats=buffer(count, width) if kinds.floats else None,
             pairs=buffer(count, width) if kinds.pairs else None,
             codes=buffer(count, blocks * SCALE_BLOCK, dtype=torch.int8) if as_bytes else None,
-            scales=buffer(count, blocks) if as_bytes else None,
-            starts=buffer(count, blocks, dtype=torch.int32) if as_bytes else None,
-            sums=buffer(count, 2 * blocks, dtype=torch.int32) if kinds.codes else None,
+            scales=buffer(count * blocks + _BEHIND) if as_bytes else None,
+            starts=buffer(count * blocks, dtype=torch.int32) if as_bytes else None,
+            sums=buffer(2 * count * blocks + _BEHIND, dtype=torch.int32) if kinds.codes else None,
         )
 
     @property

@@ -5,19 +5,18 @@ Everything here owns its memory; a program holds the addresses.
 
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from services.worker.engine.checkpoint.codes.encoded_matrix import LEAST_GROUP, EncodedMatrix, Matrix
+from services.worker.engine.huge_pages import zeros
 from services.worker.engine.int8 import SCALE_BLOCK
 from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.structs import CodeForm, CodeKind, OutputRule, ScaleType, WeightType
 from services.worker.rank_protocol.run_config import Precision
 
 LANES = 16  # floats that a kernel handles at a time; vectors are padded to a multiple
-ALIGNMENT = 64  # bytes: a cache line
 
 STORED_TYPES = {torch.float32: WeightType.F32, torch.bfloat16: WeightType.BF16, torch.float16: WeightType.F16}
 
@@ -43,10 +42,7 @@ def buffer(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     size = dtype.itemsize
     for extent in shape:
         size *= extent
-    # numpy's zeros come from the operating system: a page takes memory when it is first used
-    raw = torch.from_numpy(np.zeros(size + ALIGNMENT, np.uint8))
-    skip = -raw.data_ptr() % ALIGNMENT
-    return raw[skip : skip + size].view(dtype).view(shape)
+    return torch.from_numpy(zeros(size)).view(dtype).view(shape)
 
 
 def vector(values: Tensor, length: int = 0) -> Tensor:

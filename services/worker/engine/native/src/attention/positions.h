@@ -13,7 +13,7 @@
 namespace ryz {
 
 constexpr int CHUNK = 16;       // blocks per softmax step
-constexpr int MAX_QUERIES = 8;  // query rows of one task
+constexpr int MAX_QUERIES = RYZ_AVX512 ? 12 : 8;  // query rows of one task; their sums stay in registers
 
 // One row of a task: a query and its running softmax.
 struct Query {
@@ -63,7 +63,8 @@ inline void score_blocks(const AttentionLayer& layer, const C& cache, int64_t he
 template <int ROWS, class C>
 inline void score(const AttentionLayer& layer, const C& cache, int64_t head, const int32_t* blocks, int count, const float (*q)[MAX_QUERIES],
                   float (*scores)[CHUNK * BLOCK]) {
-  constexpr int TOGETHER = ROWS <= 2 ? 4 : ROWS <= 4 ? 2 : 1;
+  // so many that their sums fill the registers: each is a chain of multiply-adds that waits for the one before
+  constexpr int TOGETHER = RYZ_AVX512 ? (ROWS == 1 ? 8 : ROWS <= 3 ? 4 : 2) : ROWS <= 2 ? 4 : ROWS <= 4 ? 2 : 1;
   int b = 0;
   float(*to)[CHUNK * BLOCK] = scores;
   for (; b + TOGETHER <= count; b += TOGETHER) {

@@ -49,22 +49,19 @@ inline void tile_row(const float* from, int64_t width, const TiledRows& out, int
     round_row(from, width, tiles.rows(tile), out.pairs + begin * out.stride + row - begin);
   }
   if (!out.codes) return;
-  const Tiles tiles(all, MAX_BYTE_ROWS);
+  const Tiles tiles(all, most_byte_rows(all));
   const int64_t tile = tiles.of(row), begin = tiles.begin(tile), rows = tiles.rows(tile), at = row - begin;
-  int8_t* q = out.codes + begin * out.byte_stride + 4 * at;
-  const int64_t block = begin * out.byte_stride / SCALE_BLOCK + at;
-  float* scales = out.scales + block;
-  int32_t *starts = out.starts + block, *sums = out.sums ? out.sums + 2 * block : nullptr;
+  int8_t* q = out.codes + begin * out.byte_stride + SCALE_BLOCK * at;
+  const int64_t block = begin * out.byte_stride / SCALE_BLOCK;
+  float* scales = out.scales + block + at;
+  int32_t *starts = out.starts + block + at, *sums = out.sums ? out.sums + 2 * block + at : nullptr;
   for (int64_t i = 0; i < width; i += SCALE_BLOCK, q += SCALE_BLOCK * rows, scales += rows, starts += rows) {
-    int8_t codes[SCALE_BLOCK];
     const F low = load(from + i), high = i + LANES < width ? load(from + i + LANES) : zero();
-    int8_t* to = rows == 1 ? q : codes;
-    *scales = quantize_block(low, high, to, starts);
+    *scales = quantize_block(low, high, q, starts);
     if (sums) {
-      add_halves(to, sums);
+      add_halves(q, sums, sums + rows);
       sums += 2 * rows;
     }
-    for (int64_t j = 0; rows > 1 && j < SCALE_BLOCK; j += 4) std::memcpy(q + j * rows, codes + j, 4);
   }
 }
 

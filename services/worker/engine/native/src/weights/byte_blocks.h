@@ -12,7 +12,10 @@ namespace ryz {
 
 constexpr int PANEL = 2 * LANES;  // outputs
 constexpr int SCALE_BLOCK = 32;   // inputs
-constexpr int MAX_BYTE_ROWS = RYZ_AVX512 ? 12 : 8;
+constexpr int HALF_BLOCK = 16;    // inputs of the smallest group of codes
+constexpr int MAX_BYTE_ROWS = 8;  // of a tile
+// Measured: few rows are fastest in one tile. With many, the sums of six rows stay in AVX-512's registers.
+constexpr int most_byte_rows(int64_t rows) { return RYZ_AVX512 && rows > MAX_BYTE_ROWS ? 6 : MAX_BYTE_ROWS; }
 constexpr int64_t CODE_BYTES = SCALE_BLOCK * PANEL;                     // of a block
 constexpr int64_t BLOCK_BYTES = CODE_BYTES + PANEL * sizeof(uint16_t);  // with scales
 
@@ -21,7 +24,7 @@ inline int64_t num_blocks(int64_t inputs) { return (inputs + SCALE_BLOCK - 1) / 
 
 // Rows of codes; those of a tile lie side by side.
 struct ByteRows {
-  const int8_t* codes;    // [block][8][row][4]
+  const int8_t* codes;    // [block][row][32]
   const float* scales;    // [block][row]
   const int32_t* starts;  // [block][row], see `store_codes`
 };
@@ -64,7 +67,7 @@ inline void multiply_blocks(ByteRows x, const uint8_t* w, int64_t blocks, F* fir
         }
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) {
-          const I four = broadcast4(x.codes + 4 * (step * ROWS + r));
+          const I four = broadcast4(x.codes + SCALE_BLOCK * r + 4 * step);
 #pragma GCC unroll 2
           for (int i = 0; i < TOGETHER; i++) dots[i][r] = dot4(dots[i][r], weights[i], four);
         }
@@ -91,13 +94,12 @@ inline void multiply_blocks(ByteRows x, const uint8_t* w, int64_t blocks, F* fir
 constexpr float TINY_PEAK = 1e-30f;  // a block with nothing larger becomes zeros
 
 // The sums of both halves of 32 bytes.
-inline void add_halves(const int8_t* codes, int32_t* sums) {
+inline void add_halves(const int8_t* codes, int32_t* first, int32_t* second) {
   const __m256i bytes = _mm256_loadu_si256((const __m256i*)codes);
   const __m256i parts = _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
-  alignas(32) int64_t quarters[4];
-  _mm256_store_si256((__m256i*)quarters, parts);
-  sums[0] = (int32_t)(quarters[0] + quarters[1]) - 16 * 128;
-  sums[1] = (int32_t)(quarters[2] + quarters[3]) - 16 * 128;
+  const __m256i halves = _mm256_add_epi64(parts, _mm256_unpackhi_epi64(parts, parts));
+  *first = _mm256_cvtsi256_si32(halves) - HALF_BLOCK * 128;
+  *second = _mm_cvtsi128_si32(_mm256_extracti128_si256(halves, 1)) - HALF_BLOCK * 128;
 }
 
 // Writes the codes of 32 activations and returns their scale; the largest becomes 127. A NaN or infinite value makes the

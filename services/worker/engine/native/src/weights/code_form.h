@@ -10,7 +10,6 @@ namespace ryz {
 
 enum ScaleType { NO_SCALES = 0, F16_SCALES = 1, BF16_SCALES = 2, F32_SCALES = 3 };
 enum CodeKind { TWO_BITS = 0, FOUR_BITS = 1, FOUR_BIT_TABLE = 2, EIGHT_BITS = 3 };
-constexpr int HALF_BLOCK = 16;  // the smallest group
 
 struct CodeForm {
   int32_t kind;             // CodeKind
@@ -21,6 +20,11 @@ struct CodeForm {
 
   int bits() const { return kind == EIGHT_BITS ? 8 : kind == TWO_BITS ? 2 : 4; }
   bool halves() const { return group == HALF_BLOCK; }
+  // What an unpacked code is above its value. AVX2 has signed bytes, so `pack_codes` stores those of 8 bits less 128.
+  int32_t above() const {
+    if (kind == FOUR_BIT_TABLE) return WEIGHT_OFFSET;
+    return kind == EIGHT_BITS ? zero + WEIGHT_OFFSET - 128 : zero;
+  }
   int64_t code_bytes() const { return SCALE_BLOCK * PANEL * bits() / 8; }  // of a block
   int64_t scale_bytes() const { return PANEL * (bytes_of(scales) + bytes_of(offsets)); }  // of a group, offsets included
   int64_t blocks_of_group() const { return halves() ? 1 : group / SCALE_BLOCK; }

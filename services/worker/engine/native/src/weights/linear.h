@@ -9,10 +9,11 @@
 
 #include "../rows/activations.h"
 #include "bf16_pairs.h"
-#include "code_blocks.h"
+#include "expanded_codes.h"
 
 namespace ryz {
 
+constexpr int EXPANDED_TILES = 6;  // measured: with fewer, expanding costs more than it saves
 constexpr int MAX_ROWS = RYZ_AVX512 ? 12 : 3;  // rows whose sums stay in registers
 enum WeightType { F32 = 0, BF16 = 1, F16 = 2, INT8 = 3, CODES = 4, BF16_PAIRS = 5 };
 
@@ -132,6 +133,7 @@ inline void finish_rows(const LinearOutput& out, int64_t panel, int64_t row, con
 template <int TYPE>
 struct FloatProducts {
   static constexpr int MOST = MAX_ROWS;
+  static int most(int64_t) { return MOST; }
 
   template <int ROWS>
   static void run(const TiledRows& in, const CodeForm&, const uint8_t* w, int64_t k, int64_t row, F* first, F* second) {
@@ -155,6 +157,7 @@ struct FloatProducts {
 
 struct PairProducts {
   static constexpr int MOST = MAX_PAIR_ROWS;
+  static int most(int64_t) { return MOST; }
 
   template <int ROWS>
   static void run(const TiledRows& in, const CodeForm&, const uint8_t* w, int64_t k, int64_t row, F* first, F* second) {
@@ -164,6 +167,7 @@ struct PairProducts {
 
 struct Int8Products {
   static constexpr int MOST = MAX_BYTE_ROWS;
+  static int most(int64_t rows) { return most_byte_rows(rows); }
 
   template <int ROWS>
   static void run(const TiledRows& in, const CodeForm&, const uint8_t* w, int64_t k, int64_t row, F* first, F* second) {
@@ -172,17 +176,37 @@ struct Int8Products {
   }
 };
 
-template <int KIND, bool HALVES>
+template <int KIND, bool HALVES, bool OFFSETS>
 struct CodeProducts {
   static constexpr int MOST = MAX_BYTE_ROWS;
+  static int most(int64_t rows) { return most_byte_rows(rows); }
 
   template <int ROWS>
   static void run(const TiledRows& in, const CodeForm& form, const uint8_t* w, int64_t k, int64_t row, F* first, F* second) {
     const int64_t at = row * in.byte_stride, block = at / SCALE_BLOCK;
     const CodeRows rows = {in.codes + at, in.scales + block, in.sums + 2 * block};
-    multiply_codes<KIND, HALVES, ROWS>(rows, w, num_blocks(k), form, first, second);
+    multiply_codes<KIND, HALVES, OFFSETS, ROWS>(rows, w, num_blocks(k), form, first, second);
   }
 };
+
+#if RYZ_AVX512
+
+// Of an expanded panel.
+template <bool HALVES, bool OFFSETS>
+struct ExpandedProducts {
+  static constexpr int MOST = MAX_BYTE_ROWS;
+  static int most(int64_t rows) { return most_byte_rows(rows); }
+
+  template <int ROWS>
+  static void run(const TiledRows& in, const CodeForm& form, const uint8_t* w, int64_t k, int64_t row, F* first, F* second) {
+    const int64_t at = row * in.byte_stride, block = at / SCALE_BLOCK;
+    const CodeRows rows = {in.codes + at, in.scales + block, in.sums + 2 * block};
+    const auto* panel = (const ExpandedBlock<HALVES, OFFSETS>*)w;
+    multiply_expanded<HALVES, OFFSETS, ROWS>(rows, panel, num_blocks(k), form.above(), form.scales == F32_SCALES, first, second);
+  }
+};
+
+#endif
 
 template <class Products, int ROWS>
 void tile_of(int64_t rows, const TiledRows& in, const CodeForm& form, const uint8_t* w, int64_t k, const LinearOutput& out,
@@ -200,13 +224,36 @@ void tile_of(int64_t rows, const TiledRows& in, const CodeForm& form, const uint
 template <class Products>
 void panels(int64_t bytes, const TiledRows& in, const CodeForm& form, const uint8_t* weights, int64_t k, const LinearOutput& out,
             int64_t rows, int first, int end) {
-  const Tiles tiles(rows, Products::MOST);
+  const Tiles tiles(rows, Products::most(rows));
   for (int panel = first; panel < end; panel++) {
     const uint8_t* w = weights + panel * bytes;
     for (int64_t t = 0; t < tiles.count; t++) {
       tile_of<Products, Products::MOST>(tiles.rows(t), in, form, w, k, out, panel, tiles.begin(t));
     }
   }
+}
+
+// As `panels`, for a panel of codes: with many rows it pays to expand it first.
+template <int KIND, bool HALVES, bool OFFSETS>
+void code_panels(int64_t bytes, const TiledRows& in, const CodeForm& form, const uint8_t* weights, int64_t k, const LinearOutput& out,
+                 int64_t rows, int first, int end) {
+#if RYZ_AVX512
+  using Block = ExpandedBlock<HALVES, OFFSETS>;
+  using Products = ExpandedProducts<HALVES, OFFSETS>;
+  const Tiles tiles(rows, Products::most(rows));
+  static thread_local Scratch scratch;
+  uint8_t* expanded = tiles.count >= EXPANDED_TILES ? scratch.of(num_blocks(k) * sizeof(Block)) : nullptr;
+  if (expanded) {
+    for (int panel = first; panel < end; panel++) {
+      expand<KIND>(weights + panel * bytes, num_blocks(k), form, (Block*)expanded);
+      for (int64_t t = 0; t < tiles.count; t++) {
+        tile_of<Products, Products::MOST>(tiles.rows(t), in, form, expanded, k, out, panel, tiles.begin(t));
+      }
+    }
+    return;
+  }
+#endif
+  panels<CodeProducts<KIND, HALVES, OFFSETS>>(bytes, in, form, weights, k, out, rows, first, end);
 }
 
 inline void linear(int type, const CodeForm& form, const TiledRows& in, const uint8_t* weights, int64_t k,
@@ -225,12 +272,18 @@ inline void linear(int type, const CodeForm& form, const TiledRows& in, const ui
       return run(PairProducts());
     }
   }
-  switch (form.kind) {
-    case TWO_BITS: return form.halves() ? run(CodeProducts<TWO_BITS, true>()) : run(CodeProducts<TWO_BITS, false>());
-    case FOUR_BITS: return form.halves() ? run(CodeProducts<FOUR_BITS, true>()) : run(CodeProducts<FOUR_BITS, false>());
-    case FOUR_BIT_TABLE: return run(CodeProducts<FOUR_BIT_TABLE, false>());
-    default: return form.halves() ? run(CodeProducts<EIGHT_BITS, true>()) : run(CodeProducts<EIGHT_BITS, false>());
-  }
+  const auto run_codes = [&](auto halves, auto offsets) {
+    switch (form.kind) {
+      case TWO_BITS: return code_panels<TWO_BITS, halves(), offsets()>(bytes, in, form, weights, k, out, rows, first, end);
+      case FOUR_BITS: return code_panels<FOUR_BITS, halves(), offsets()>(bytes, in, form, weights, k, out, rows, first, end);
+      case FOUR_BIT_TABLE: return code_panels<FOUR_BIT_TABLE, false, false>(bytes, in, form, weights, k, out, rows, first, end);
+      default: return code_panels<EIGHT_BITS, halves(), offsets()>(bytes, in, form, weights, k, out, rows, first, end);
+    }
+  };
+  constexpr std::true_type YES;
+  constexpr std::false_type NO;
+  if (form.halves()) return form.offsets ? run_codes(YES, YES) : run_codes(YES, NO);
+  return form.offsets ? run_codes(NO, YES) : run_codes(NO, NO);
 }
 
 }  // namespace ryz
