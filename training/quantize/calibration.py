@@ -3,7 +3,6 @@
 The layers are those of the plain path. A layer's weights are in memory only while it runs.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -16,17 +15,13 @@ from services.worker.engine.checkpoint.weight_loader import load_embedding, load
 from services.worker.engine.checkpoint.weight_source import WHOLE, WeightSource
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.plain.batch import AttentionMetadata, PlainBatch, PrefillChunk
-from services.worker.engine.plain.layers.linears import ColumnParallelLinear, RowParallelLinear
-from services.worker.engine.plain.layers.mlp import Mlp
 from services.worker.engine.plain.model import DecoderLayer
 from services.worker.engine.plain.placement import CPU
-from services.worker.engine.plain.plain_cache import PlainLayerCache
-from services.worker.engine.plain.rope import RotaryEmbedding
 from services.worker.model import Model
-from services.worker.rank_protocol.plan import BLOCK_SIZE
 from training.quantize.candidates import Moments
+from training.quantize.layer_pass import LayerPass
 from training.quantize.layer_units import UnitName
+from training.quantize.linear_inputs import observe
 
 _AT_ONCE = 2048  # tokens of a forward pass
 _CHECK = 8  # every eighth window is left out of the fit
@@ -85,121 +80,61 @@ def calibration_windows(model: Model, text: Path | None, count: int, length: int
 class Calibration:
     """The hidden states of the calibration text, which pass through one layer after the other.
 
+    There are two streams: that of the model as it is, and that of the model as it was quantized so far.
+
     Args:
         source: The weights.
         config: The model's shape.
         windows: Token ids, [windows, length].
+
+    Attributes:
+        hidden: Of the quantized model, before the next layer, fp32 [windows, length, hidden].
+        targets: Of the model as it is; after `aim` they are those after the layer.
+        checked: Which windows are left out of fits, bool [windows].
     """
 
     def __init__(self, source: WeightSource, config: ModelConfig, windows: Tensor) -> None:
         self._config = config
-        self._windows = windows
         count, length = windows.shape
-        self._positions = torch.arange(length)
+        self._at_once = max(1, _AT_ONCE // length)
         table = decoded(load_embedding(source, config))
         self.hidden = torch.nn.functional.embedding(windows, table) * config.embedding_scale
         positions = load_positions(source, config)
         if positions is not None:
-            self.hidden = self.hidden + positions[self._positions]
-        ropes = {layer.attention.rope for layer in config.layers} - {None}
-        self._rotaries = {rope: RotaryEmbedding(rope, config.context_length) for rope in ropes if rope}
-        self._checked = torch.arange(count) % _CHECK == _CHECK - 1
-        if not bool(self._checked.any()):
-            self._checked[-1] = count > 1
+            self.hidden = self.hidden + positions[torch.arange(length)]
+        self.targets = self.hidden.clone()
+        self.run = LayerPass(config, length)
+        self.checked = torch.arange(count) % _CHECK == _CHECK - 1
+        if not bool(self.checked.any()):
+            self.checked[-1] = count > 1
 
     def measure(self, source: WeightSource, index: int) -> dict[UnitName, Moments]:
         """Return the second moments of the inputs of a layer's units; the hidden states stay as they are."""
         layer = DecoderLayer(source, self._config, index, CPU)
-        assert isinstance(layer.mlp, Mlp)
-        sums = {name: _Sums() for name in ("qkv", "output", "gate_up", "down")}
-        layer.attention.qkv = _Column(layer.attention.qkv, sums["qkv"])  # type: ignore[union-attr]
-        layer.attention.output = _Row(layer.attention.output, sums["output"])
-        layer.mlp.gate_up = _Column(layer.mlp.gate_up, sums["gate_up"])
-        layer.mlp.down = _Row(layer.mlp.down, sums["down"])
+        sums = observe(layer)
         for checked in (False, True):
             for one in sums.values():
                 one.checked = checked
-            for _ in self._run(layer, index, self._checked == checked):
-                pass
+            for rows in torch.split((self.checked == checked).nonzero().flatten(), self._at_once):
+                with torch.inference_mode():
+                    self.run(layer, index, self.hidden[rows])
         found: dict[UnitName, Moments] = {}
-        for name in ("qkv", "output", "gate_up", "down"):
-            one = sums[name]
-            fit = one.sums[False]
+        for name, one in sums.items():
+            fit, check = one.sums[False], one.sums[True]
             assert fit is not None
-            check = one.sums[True]
             found[name] = Moments(fit, fit if check is None else check)
         return found
 
+    def aim(self, source: WeightSource, index: int) -> None:
+        """Pass the targets through a layer."""
+        self._pass(self.targets, source, index)
+
     def advance(self, source: WeightSource, index: int) -> None:
         """Pass the hidden states through a layer."""
+        self._pass(self.hidden, source, index)
+
+    def _pass(self, hidden: Tensor, source: WeightSource, index: int) -> None:
         layer = DecoderLayer(source, self._config, index, CPU)
-        for rows, out in self._run(layer, index, torch.ones(len(self._windows), dtype=torch.bool)):
-            self.hidden[rows] = out
-
-    def _run(self, layer: DecoderLayer, index: int, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield windows and their hidden states after a layer."""
-        config = self._config
-        length = self._windows.shape[1]
-        window = config.layers[index].attention.window
-        kv_heads = config.num_kv_heads
-        for rows in torch.split(wanted.nonzero().flatten(), max(1, _AT_ONCE // length)):
-            tokens = len(rows) * length
-            cache = PlainLayerCache(-(-tokens // BLOCK_SIZE), kv_heads, config.head_dim)
-            chunks = [
-                PrefillChunk(at * length, (at + 1) * length, length, None, _mask(length, window))
-                for at in range(len(rows))
-            ]
-            positions = self._positions.repeat(len(rows))
-            batch = PlainBatch(
-                token_ids=self._windows[rows].flatten(),
-                positions=positions,
-                slots=torch.arange(tokens),
-                sample_rows=torch.empty(0, dtype=torch.int64),
-                attention_metadata={window: AttentionMetadata([], chunks)},
-            )
-            rotations = {rope: rotary.at(positions) for rope, rotary in self._rotaries.items()}
-            with torch.inference_mode():
-                out = layer(self.hidden[rows].flatten(0, 1), rotations, batch, cache)
-            yield rows, out.view(len(rows), length, -1)
-
-
-def _mask(length: int, window: int) -> Tensor | None:
-    """What is added to the scores of a sequence from its first token; None for a causal mask."""
-    if not 0 < window < length:
-        return None
-    at = torch.arange(length)
-    distance = at[:, None] - at
-    return torch.zeros(length, length).masked_fill((distance < 0) | (distance >= window), -torch.inf)
-
-
-class _Sums:
-    """Second moments of the inputs of a linear: of those for the fit, and of those that are checked."""
-
-    def __init__(self) -> None:
-        self.checked = False
-        self.sums: dict[bool, Tensor | None] = {False: None, True: None}
-
-    def add(self, inputs: Tensor) -> None:
-        found = inputs.T @ inputs
-        so_far = self.sums[self.checked]
-        self.sums[self.checked] = found if so_far is None else so_far.add_(found)
-
-
-class _Column(ColumnParallelLinear):
-    def __init__(self, linear: ColumnParallelLinear, sums: _Sums) -> None:
-        super().__init__(linear.weight, linear.bias)
-        self._sums = sums
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        self._sums.add(hidden)
-        return super().__call__(hidden)
-
-
-class _Row(RowParallelLinear):
-    def __init__(self, linear: RowParallelLinear, sums: _Sums) -> None:
-        super().__init__(linear.weight, linear.bias, linear.collectives)
-        self._sums = sums
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        self._sums.add(hidden)
-        return super().__call__(hidden)
+        for rows in torch.split(torch.arange(len(hidden)), self._at_once):
+            with torch.no_grad():
+                hidden[rows] = self.run(layer, index, hidden[rows])

@@ -124,22 +124,22 @@ def _tries(low: Tensor, high: Tensor, grid: Grid) -> list[tuple[Tensor, Tensor]]
     if not grid.symmetric:
         return [first]
     largest = torch.where(-low > high, low, high)
-    scale = _stored(largest / -grid.middle, grid)
+    scale = stored_scales(largest / -grid.middle, grid)
     return [first, (scale, first[1])]
 
 
 def _span(low: Tensor, high: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     if grid.symmetric:
-        scales = _stored(torch.maximum(-low, high) / (grid.middle - 1), grid)
+        scales = stored_scales(torch.maximum(-low, high) / (grid.middle - 1), grid)
         return scales, torch.full_like(scales, grid.middle, dtype=torch.uint8)
     low, high = low.clamp(max=0), high.clamp(min=0)  # zero has a code
-    scales = _stored((high - low) / grid.most, grid)
+    scales = stored_scales((high - low) / grid.most, grid)
     zeros = (-low / scales.float()).round().clamp(0, grid.most)
     return scales, zeros.to(torch.uint8)
 
 
-def _stored(scales: Tensor, grid: Grid) -> Tensor:
-    """Scales as they are stored; none is zero."""
+def stored_scales(scales: Tensor, grid: Grid) -> Tensor:
+    """Return scales as they are stored; none is zero."""
     stored = scales.to(grid.scale_type)
     return torch.where(stored == 0, torch.finfo(grid.scale_type).tiny, stored)
 

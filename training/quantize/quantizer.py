@@ -24,11 +24,11 @@ from services.worker.load_model import load_model
 from training.quantize.awq import output_error
 from training.quantize.bit_plan import Key, UnitCost, choose_bits, matrix_bytes
 from training.quantize.calibration import Calibration, RoundedSource, calibration_windows
-from training.quantize.candidates import Moments, round_best
-from training.quantize.grids import Codes, Grid, plain_scales, round_to
-from training.quantize.layer_units import Unit, layer_units, stored_names, stored_rows
+from training.quantize.grids import Grid, plain_scales, round_to
+from training.quantize.layer_rounding import LayerRounding
+from training.quantize.layer_units import UnitName, layer_units, stored_names
 from training.quantize.output_files import OutputFiles, as_stored
-from training.quantize.packing import packed, quantization_config, unpacked
+from training.quantize.packing import quantization_config
 
 _SCALES = {"F16": torch.float16, "BF16": torch.bfloat16}
 _MORE_BITS = 8
@@ -47,6 +47,7 @@ class QuantizePlan:
         text: Calibration text; None: prose that ships with Python.
         samples: Windows of it.
         length: Tokens of a window.
+        steps: Of learning for each layer; 0: none.
     """
 
     model: Path
@@ -57,6 +58,7 @@ class QuantizePlan:
     text: Path | None = None
     samples: int = 64
     length: int = 512
+    steps: int = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class Quantizer:
         source = open_source(checkpoint, self._config, SingleRank())
         self._checkpoint, self._located = checkpoint, source.tensors
         self._source = RoundedSource(checkpoint, source.collectives, source.tensors)
+        self._original = source
         kinds = {
             self._located[name].stored.kind
             for units in self._units
@@ -131,17 +134,26 @@ class Quantizer:
         for index in range(layers):
             done = total - layers + index
             progress(Progress(f"layer {index + 1} of {layers}", done, total))
-            given = {
+            given: dict[UnitName, Grid] = {
                 unit.name: replace(self._grid, bits=bits.get((index, unit.name), plan.bits))
                 for unit in self._units[index]
             }
+            rounding = LayerRounding(self._source, self._config, index, self._units[index], given)
+            if plan.steps:
+                calibration.aim(self._original, index)
             found = files.layer(index)
             if found is None:
-                moments = calibration.measure(self._source, index)
-                tensors, facts = self._quantize(index, moments, given)
+                tensors, units = rounding.round(calibration.measure(self._source, index))
+                facts: dict[str, Any] = {"units": units}
+                if plan.steps:
+                    rounding.replace_weights(tensors)
+                    facts["fit"] = rounding.learn(calibration, tensors, plan.steps)
                 files.write_layer(index, tensors, facts)
                 found = tensors, facts
-            self._take_over(index, found[0], given, grids)
+            rounding.replace_weights(found[0])
+            for unit in self._units[index]:
+                for name in stored_names(unit, self._located):
+                    grids[name.removesuffix(".weight")] = given[unit.name]
             calibration.advance(self._source, index)
             self._source.replaced.clear()
             progress(Progress(f"layer {index + 1} of {layers}", done + 1, total, found[1]))
@@ -155,7 +167,7 @@ class Quantizer:
             hashed.update(f"{name} {stored.kind} {stored.shape}".encode() + stored.samples())
         return {
             "bits": plan.bits, "group": plan.group, "symmetric": plan.symmetric, "num_bytes": plan.num_bytes,
-            "sha256": hashed.hexdigest(),
+            "steps": plan.steps, "sha256": hashed.hexdigest(),
         }  # fmt: skip
 
     def _check(self, name: str) -> None:
@@ -201,77 +213,6 @@ class Quantizer:
         }
         tensors = self._checkpoint.table.tensors
         return sum(one.end - one.begin for name, one in tensors.items() if name not in quantized)
-
-    def _quantize(
-        self, index: int, moments: dict[Any, Moments], grids: dict[Any, Grid]
-    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors of a layer that are written, and what is told of it."""
-        written: dict[str, Tensor] = {}
-        facts: dict[str, Any] = {}
-        row_factors: dict[str, Tensor] = {}
-        for unit in self._units[index]:
-            names = stored_names(unit, self._located)
-            scalable = unit.norm is not None or self._own_rows(unit)
-            weights = [self._weight(name) for name in names]
-            rounded = round_best(weights, moments[unit.name], grids[unit.name], scalable=scalable)
-            for name, codes in zip(names, rounded.codes, strict=True):
-                kept = codes
-                if name in row_factors:  # exact: the factors are powers of two
-                    scales = codes.scales.float() / row_factors[name][:, None]
-                    kept = replace(codes, scales=scales.to(codes.scales.dtype))
-                written |= packed(name.removesuffix(".weight"), kept)
-            if rounded.factors is not None:
-                if unit.norm is not None:
-                    written |= self._divided_norm(unit.norm, rounded.factors)
-                else:
-                    assert unit.rows is not None
-                    view = self._located[unit.rows].view
-                    factors = torch.ones(view.stored_shape[0])
-                    factors[stored_rows(view)] = rounded.factors
-                    row_factors[view.stored] = factors
-            facts[unit.name] = {
-                "way": rounded.way, "bits": grids[unit.name].bits,
-                "errors": {way: round(error, 9) for way, error in rounded.errors.items()},
-            }  # fmt: skip
-        return written, facts
-
-    def _own_rows(self, unit: Unit) -> bool:
-        """Whether the rows before a unit can take factors."""
-        if unit.rows is None:
-            return False
-        view = self._located[unit.rows].view
-        return view.index is None and not view.transposed and view.pairs is None
-
-    def _divided_norm(self, norm: str, factors: Tensor) -> dict[str, Tensor]:
-        """Return a norm's tensors divided by factors."""
-        found = {}
-        for suffix in ("weight", "bias"):
-            located = self._located.get(f"{norm}.{suffix}")
-            if located is not None:
-                stored = located.view.stored
-                found[stored] = as_stored(
-                    self._source.read(f"{norm}.{suffix}") / factors, located.stored.kind
-                )
-        return found
-
-    def _take_over(
-        self, index: int, tensors: dict[str, Tensor], given: dict[Any, Grid], grids: dict[str, Grid]
-    ) -> None:
-        """Let the layer be computed with what was written."""
-        canonical: dict[str, list[str]] = {}
-        for name, located in self._located.items():
-            canonical.setdefault(located.view.stored, []).append(name)
-        for unit in self._units[index]:
-            for stored in stored_names(unit, self._located):
-                module, grid = stored.removesuffix(".weight"), given[unit.name]
-                grids[module] = grid
-                codes: Codes = unpacked(module, tensors, grid)
-                values = codes.values()
-                for name in canonical[stored]:
-                    self._source.replaced[name] = values[stored_rows(self._located[name].view)]
-        for stored, tensor in tensors.items():
-            for name in canonical.get(stored, ()):
-                self._source.replaced[name] = tensor.float()
 
     def _finish(self, files: OutputFiles, output: Path, grids: dict[str, Grid]) -> None:
         quantized = {f"{module}.weight" for module in grids}

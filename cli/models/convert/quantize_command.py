@@ -40,6 +40,9 @@ class QuantizeOptions:
     ] = None
     samples: Annotated[int, Option(min=2, max=4096, help="Windows of the calibration text.")] = 64
     length: Annotated[int, Option(min=16, max=8192, help="Tokens of a window.")] = 512
+    steps: Annotated[
+        int, Option(min=0, max=10_000, help="Of learning codes and scales for each layer; 0: none.")
+    ] = 120
 
 
 @with_options
@@ -47,7 +50,8 @@ def quantize(options: QuantizeOptions) -> None:
     """Quantize a model to 4 or 8 bits with calibration text, in the form of compressed-tensors.
 
     Each group of linears is rounded to nearest, by GPTQ and by AWQ's scales, and the way whose outputs change
-    least on text that was not fitted to is kept. An interrupted run goes on when it is asked for again.
+    least on text that was not fitted to is kept. Then the codes, scales and norms of each layer are learned
+    from its outputs in --steps steps. An interrupted run goes on when it is asked for again.
 
     Examples:
         ryz quantize ./my-model -o ./my-model-4bit
@@ -80,6 +84,7 @@ def quantize(options: QuantizeOptions) -> None:
             plan = QuantizePlan(
                 model=path, bits=options.bits, group=options.group, symmetric=options.symmetric,
                 num_bytes=num_bytes, text=options.text, samples=options.samples, length=options.length,
+                steps=options.steps,
             )  # fmt: skip
             with Quantizer(plan) as quantizer:
                 _run(quantizer.run, draft, facts)
@@ -140,10 +145,11 @@ def _run(run: Any, draft: Path, facts: list[dict[str, Any]]) -> None:
 def _show(facts: list[dict[str, Any]]) -> None:
     """Print how often each way was the best, and what share of the outputs' energy each loses on average."""
     from cli.bench.bench_report import print_table  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from cli.console import out  # noqa: PLC0415
 
     rows = []
-    for unit in facts[0]:
-        layers = [one[unit] for one in facts]
+    for unit in facts[0]["units"]:
+        layers = [one["units"][unit] for one in facts]
         kept = sum(one["errors"][one["way"]] for one in layers) / len(layers)
         nearest = sum(one["errors"]["nearest"] for one in layers) / len(layers)
         ways = sorted({one["way"] for one in layers})
@@ -155,6 +161,10 @@ def _show(facts: list[dict[str, Any]]) -> None:
         "ways, layers": "{ways}",
     }  # fmt: skip
     print_table("of the outputs' energy, on text that was not fitted to", rows, columns)
+    fits = [one["fit"] for one in facts if "fit" in one]
+    if fits:
+        start, end = (sum(one[when] for one in fits) / len(fits) for when in ("start", "end"))
+        out.print(f"Errors of whole layers, learned: {start:.3%} of the outputs before, {end:.3%} after.")
 
 
 def _size(text: str) -> int | None:

@@ -29,7 +29,7 @@ WAYS = {"nearest", "gptq", "awq"}
 
 
 def plan(**changed: Any) -> QuantizePlan:
-    options: dict[str, Any] = {"model": demo_model(), "samples": 32, "length": 256}
+    options: dict[str, Any] = {"model": demo_model(), "samples": 32, "length": 256, "steps": 0}
     return QuantizePlan(**options | changed)
 
 
@@ -66,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Progress]
 
 
 def test_gptq_and_awq_change_outputs_less_than_rounding_to_nearest(made: tuple[Path, list[Progress]]) -> None:
-    facts = [one.facts for one in made[1] if one.facts]
+    facts = [one.facts["units"] for one in made[1] if one.facts]
     assert len(facts) == 4
     for unit in ("qkv", "output", "gate_up", "down"):
         errors = [layer[unit]["errors"] for layer in facts]
@@ -111,7 +111,7 @@ def test_an_interrupted_run_writes_what_an_unbroken_one_does(tiny: Path, tmp_pat
         if step.done == 1:
             raise Interrupted
 
-    small = {"model": tiny, "length": 32, "samples": 4}
+    small = {"model": tiny, "length": 32, "samples": 4, "steps": 3}
     with Quantizer(plan(**small)) as quantizer:
         quantizer.run(tmp_path / "whole", lambda _: None)
     with pytest.raises(Interrupted), Quantizer(plan(**small)) as quantizer:
@@ -135,7 +135,7 @@ def test_a_size_gives_more_bits_to_some(tiny: Path, tmp_path: Path) -> None:
     most = floats + matrices * 7 // 8  # bytes; 4 bits with scales and zero points take 0.58 each, 8 bits 1.1
     with Quantizer(plan(model=tiny, num_bytes=most, samples=4, length=32)) as quantizer:
         quantizer.run(tmp_path / "out", steps.append)
-    bits = [one["bits"] for step in steps if step.facts for one in step.facts.values()]
+    bits = [one["bits"] for step in steps if step.facts for one in step.facts["units"].values()]
     assert set(bits) == {4, 8}
     written = sum(one.nbytes for name, one in tensors_of(tmp_path / "out").items() if "shape" not in name)
     assert 0.9 * most < written <= most
@@ -241,10 +241,11 @@ def test_refusals_name_the_remedy(tiny: Path, tmp_path: Path, options: list[str]
 
 
 def test_the_command_writes_a_model_and_what_was_lost(tiny: Path, tmp_path: Path) -> None:
-    options = ["--samples", "4", "--length", "64", "--symmetric"]
+    options = ["--samples", "4", "--length", "64", "--symmetric", "--steps", "2"]
     result = CliRunner().invoke(app, ["quantize", str(tiny), "-o", str(tmp_path / "out"), *options])
     assert result.exit_code == 0, result.exception
     assert "lost to nearest" in result.stdout
+    assert "Errors of whole layers, learned" in result.stdout
     assert not [path for path in tmp_path.iterdir() if path.name != "out"]
     assert (tmp_path / "out" / "tokenizer.json").exists()
     assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
