@@ -103,9 +103,8 @@ class WorkerMetrics:
             "Tokens of prompts in the last step that RYZ_ITL_TARGET_MS cut.",
             registry=registry,
         )
-        self.step = Histogram(
-            PREFIX + "step_seconds", "One engine step.", buckets=_SECONDS, registry=registry
-        )
+        self.steps = HistogramFamily(registry, PREFIX + "step_seconds", "One engine step.", _SECONDS)
+        self.step = self.steps.series()
         self.first_tokens = HistogramFamily(
             registry,
             PREFIX + "time_to_first_token_seconds",

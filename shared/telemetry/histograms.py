@@ -35,10 +35,10 @@ class TokenHistogram:
         self._counts = [0] * (len(buckets) + 1)
         self.sum = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._buckets, value)] += 1
-        self.sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value, once or several times."""
+        self._counts[bisect_left(self._buckets, value)] += times
+        self.sum += value * times
 
     def counts(self) -> dict[str, list[float] | list[int]]:
         """Return upper bounds and the number of values in each bucket, the last one without a bound."""

@@ -1,8 +1,9 @@
 """The engine loop: plan a step, submit it, give its tokens to `TokenOutput`.
 
 While a short step runs, the next one is planned and submitted, so that ranks need not wait for the leader.
-The loop yields to the event loop after each step, so that work, cancels and frames go on between steps. The
-scheduler decides what a step computes; `EngineSupervisor` handles failures of the engine.
+The event loop runs while this one waits for a step, and every `YIELD_NS` if steps take no time, so that work,
+cancels and frames go on between steps. The scheduler decides what a step computes; `EngineSupervisor` handles
+failures of the engine.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ FETCHING_CHECK_S = 0.1  # the longest that a deadline goes unseen while nothing 
 # A step of more tokens takes long against the time to plan one, and a prompt that comes meanwhile would have
 # to wait for the one that is queued as well.
 RUN_AHEAD_TOKENS = 64
+YIELD_NS = 200_000  # a turn of the event loop costs as much as a step of a few sequences
 
 
 class _Step(NamedTuple):
@@ -71,6 +73,7 @@ class EngineLoop:
         self._last_done = 0.0  # or when the engine got a step after it was idle
         self._idle = True
         self._run_ahead = 0
+        self._yielded_ns = 0  # when the event loop ran last
         self._failed_idle = False  # the engine died between steps; the next one says why
         engine.engine.watch_failures(self._on_idle_failure)
 
@@ -114,17 +117,20 @@ class EngineLoop:
                     async with asyncio.timeout(FETCHING_CHECK_S):
                         await work.wait()
             if steps and (not self._may_submit(scheduler) or await self._is_done_first(steps[0], work)):
-                step = steps.popleft()
-                self._book_result(scheduler, step, await step.result)
-            await asyncio.sleep(0)
+                await self._take_result(scheduler, steps.popleft())
+            if monotonic_ns() - self._yielded_ns >= YIELD_NS:
+                await asyncio.sleep(0)
+                self._yielded_ns = monotonic_ns()
 
     def _may_submit(self, scheduler: Scheduler) -> bool:
         """Whether a step may be submitted before those in flight are done."""
         steps = self._steps
-        if steps and (scheduler.trials.sequences or scheduler.background_alone or scheduler.waits_for_drafts):
-            # it must be known in which step an engine died; and a request that comes waits for one step only
+        if not steps:
+            return True
+        if len(steps) > self._run_ahead or steps[-1].num_tokens > RUN_AHEAD_TOKENS:
             return False
-        return not steps or (len(steps) <= self._run_ahead and steps[-1].num_tokens <= RUN_AHEAD_TOKENS)
+        # it must be known in which step an engine died; and a request that comes waits for one step only
+        return not (scheduler.trials.sequences or scheduler.background_alone or scheduler.waits_for_drafts)
 
     def _submit_step(self, scheduler: Scheduler) -> bool:
         """Plans a step and gives it to the engine; False if there is nothing to do now."""
@@ -174,8 +180,18 @@ class EngineLoop:
         for masks in scheduler.take_masks():
             self._engine.engine.supply_masks(masks)
 
+    async def _take_result(self, scheduler: Scheduler, step: _Step) -> None:
+        """Waits for the result of a step, unless it is there, and books it."""
+        waited = not step.result.done()
+        result = await step.result
+        if waited:
+            self._yielded_ns = monotonic_ns()
+        self._book_result(scheduler, step, result)
+
     async def _is_done_first(self, step: _Step, work: asyncio.Event) -> bool:
         """Waits for the result of a step, or for something to plan behind it; whether it was the result."""
+        if step.result.done():
+            return True
         work.clear()
         waiter: asyncio.Future[bool] = asyncio.ensure_future(work.wait())
         try:

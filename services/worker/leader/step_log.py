@@ -150,7 +150,7 @@ class StepLog:
 
 def count_tokens(plan: StepPlan) -> tuple[int, int]:
     """Return the decode tokens and the prefill tokens of a plan."""
-    sizes = [piece.num_tokens for piece in plan.slices]
+    sizes = [1 if piece.follow else len(piece.token_ids) for piece in plan.slices]
     total = sum(sizes)
     if total == len(sizes):
         return total, 0  # mostly; a prompt of one token, or the last one of a prompt, may be among them

@@ -94,9 +94,24 @@ class TokenOutput:
             num_streams += generation.request.delivery == "stream"
         due_at = self._pace.due_at(num_streams)
         due = now >= due_at
+        since: dict[float, int] = {}  # how many got a token after their last one at that time
         for generation in touched.values():
-            if not generation.ended:
-                self._send_or_hold(generation, now, due)
+            if generation.ended:
+                continue
+            first, last_at = not generation.first_token_at, generation.last_token_at
+            if first:
+                self._note_first(generation, now)
+            else:
+                since[last_at] = since.get(last_at, 0) + 1
+            generation.last_token_at = now
+            if not generation.open_choices:
+                self._flush(generation, now)
+                generation.timeline.mark("last token", self._totals.shown())
+                self._table.finish_request(generation)
+            elif not self._may_wait(generation, now, due or first):
+                self._flush(generation, now)
+        for last_at, number in since.items():
+            self._metrics.inter_token.observe(now - last_at, number)
         if due:
             self._pace.note_sent(now)
             self._send_held(now)
@@ -109,23 +124,10 @@ class TokenOutput:
         self._pace.note_sent(now)
         self._send_held(now)
 
-    def _send_or_hold(self, generation: Generation, now: float, due: bool) -> None:
-        """Sends a generation's new tokens, or holds them; `due`: the interval of the streams is over."""
-        first = not generation.first_token_at
-        if not first:
-            self._metrics.inter_token.observe(now - generation.last_token_at)
-        else:
-            generation.first_token_at = now
-            generation.timeline.mark("first token")
-            self._metrics.first_token.observe(now - generation.arrived)
-        generation.last_token_at = now
-        complete = generation.open_choices == 0
-        if not complete and self._may_wait(generation, now, due or first):
-            return
-        self._flush(generation, now)
-        if complete:
-            generation.timeline.mark("last token", self._totals.shown())
-            self._table.finish_request(generation)
+    def _note_first(self, generation: Generation, now: float) -> None:
+        generation.first_token_at = now
+        generation.timeline.mark("first token")
+        self._metrics.first_token.observe(now - generation.arrived)
 
     def _may_wait(self, generation: Generation, now: float, due: bool) -> bool:
         """Whether a generation's tokens are held until more can be sent with them."""

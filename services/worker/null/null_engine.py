@@ -95,7 +95,7 @@ class NullEngine:
             raise RuntimeError(f"step {plan.step_id} was submitted before {MAX_OUTSTANDING} others were done")
         future: asyncio.Future[StepResult] = loop.create_future()
         self._check_ready(plan)
-        if self._unmasked or any(piece.masked for piece in plan.slices):
+        if self._unmasked or True in [piece.masked for piece in plan.slices]:
             self._outstanding.append(future)
             self._unmasked.append((plan, future))
             return future
@@ -208,7 +208,7 @@ class NullEngine:
             self._release(seq_id)
         for new in plan.admit:
             self._admit(new)
-        if len(masks) != sum(piece.masked for piece in plan.slices):
+        if len(masks) != sum([piece.masked for piece in plan.slices]):
             raise EngineFailed(f"step {plan.step_id} came with {len(masks)} masks")
         tokens, cycle, sampled, next_mask = self._tokens, len(self._tokens), [], iter(masks)
         for piece in plan.slices:

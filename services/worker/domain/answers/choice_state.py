@@ -62,7 +62,10 @@ class ChoiceState:
             self.prompt.end = self.finish_reason = reason
             return reason
         token_id = sampled.token_id
-        piece, reason = self._text_of(token_id, reason)
+        if reason is None and self.stops is None and self.answer is None:
+            piece = self.detokenizer.feed(token_id)
+        else:
+            piece, reason = self._text_of(token_id, reason)
         if piece:
             self.text.append(piece)
             self.unsent_text += piece

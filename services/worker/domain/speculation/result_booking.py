@@ -77,6 +77,11 @@ class ResultBooking:
         """
         if end == len(sequence.tokens):
             sequence.pending -= 1
+            if sequence.constraint is None and not one.error:  # nearly always
+                reason = sequence.take(one.token_id)
+                if reason is not None:
+                    self._queues.end(sequence)
+                return [Advance(sequence, one, reason, len(sequence.tokens))]
         if one.error:
             self._end_untrusted(sequence)
             return [Advance(sequence, one, None, end)]

@@ -2,7 +2,8 @@
 
 Short texts are tokenized inline; long ones, and those with a slow template, in one of a few threads. Tenants
 go by turns there, and none has all threads. A short text may take long all the same: a tenant whose inline
-prompts took too long gets threads for all of its prompts for the rest of the second.
+prompts took too much CPU time gets threads for all of its prompts for the rest of the second. By the wall
+clock, each pause that the kernel makes for other processes would count as well.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ INLINE_MESSAGES = 64
 INLINE_TEMPLATE_S = 0.02  # far more than any template takes for that
 THREADS = 3
 PER_TENANT = 2  # one thread fewer: the prompts of one tenant alone never delay another's
-INLINE_S = 0.05  # of inline prompts of a tenant in a second; beyond it its prompts get threads
+INLINE_S = 0.05  # CPU time of inline prompts of a tenant in a second; beyond it its prompts get threads
 DEAR_S = 0.00025  # prompts that take less are not counted: a thread would cost as much
 INLINE_RESUMED = 256  # tokens of all choices; the text before a longer resume point is made in a thread
 INLINE_COPIED = 32_768  # tokens of a prompt, once for each choice
@@ -66,6 +67,7 @@ class PromptTokenizer:
         context_length: Returns the tokens that the running engine takes.
         timeout_s: For one prompt, in a thread.
         clock: Returns seconds.
+        cpu_clock: Returns the CPU seconds of the calling thread.
     """
 
     def __init__(
@@ -74,7 +76,9 @@ class PromptTokenizer:
         metrics: WorkerMetrics,
         context_length: Callable[[], int],
         timeout_s: float = 10.0,
+        *,
         clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._model = model
         self._metrics = metrics
@@ -84,8 +88,9 @@ class PromptTokenizer:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
         self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT)
         self._clock = clock
+        self._cpu_clock = cpu_clock
         self._second_ends = 0.0
-        self._spent: dict[str, float] = {}  # seconds of each tenant's dear prompts, in this second
+        self._spent: dict[str, float] = {}  # CPU seconds of each tenant's dear prompts, in this second
         self._running: set[asyncio.Future[Any]] = set()
 
     def stop_threads(self) -> None:
@@ -120,20 +125,21 @@ class PromptTokenizer:
             The tokens. None if it needs a thread: its template takes too long, or the tenant's prompts have
             taken too long in this second.
         """
-        began = self._clock()
-        if began >= self._second_ends:
-            self._second_ends = began + 1.0
+        now = self._clock()
+        if now >= self._second_ends:
+            self._second_ends = now + 1.0
             self._spent.clear()
         spent = self._spent.get(request.tenant, 0.0)
         if spent >= INLINE_S:
             return None
+        began = self._cpu_clock()
         try:
             return self._tokens(request, turn, form, INLINE_TEMPLATE_S)
         except TemplateOverran:
             log.warning("the chat template is slow")
             return None
         finally:
-            took = self._clock() - began
+            took = self._cpu_clock() - began
             if took >= DEAR_S:
                 self._spent[request.tenant] = spent + took
 

@@ -301,7 +301,9 @@ async def test_a_tenant_whose_short_prompts_take_long_has_them_tokenized_in_thre
     tokenizer = Clocked()
     model = replace(null_model("demo", 2048), tokenizer=tokenizer)
     metrics = WorkerMetrics(CollectorRegistry())
-    tokenizing = PromptTokenizer(model, metrics, lambda: 2048, clock=lambda: tokenizer.now)
+    tokenizing = PromptTokenizer(
+        model, metrics, lambda: 2048, clock=lambda: tokenizer.now, cpu_clock=lambda: tokenizer.now
+    )
 
     def at_once(tenant: str, chars: int) -> bool:
         return tokenizing.tokenize_inline(chat("r", tenant=tenant, prompt="x" * chars), None) is not None
@@ -325,12 +327,27 @@ async def test_prompts_that_cost_less_than_a_thread_are_tokenized_at_once_howeve
 
     tokenizer = Quick()
     model = replace(null_model("demo", 2048), tokenizer=tokenizer)
+    metrics = WorkerMetrics(CollectorRegistry())
     tokenizing = PromptTokenizer(
-        model, WorkerMetrics(CollectorRegistry()), lambda: 2048, clock=lambda: tokenizer.now
+        model, metrics, lambda: 2048, clock=lambda: tokenizer.now, cpu_clock=lambda: tokenizer.now
     )
     try:
         for _ in range(1000):
             assert tokenizing.tokenize_inline(chat("r", prompt="xx"), None) is not None
+    finally:
+        tokenizing.stop_threads()
+
+
+async def test_pauses_of_a_busy_machine_do_not_send_short_prompts_to_threads() -> None:
+    tokenizer = Clocked()
+    model = replace(null_model("demo", 2048), tokenizer=tokenizer)
+    metrics = WorkerMetrics(CollectorRegistry())
+    tokenizing = PromptTokenizer(
+        model, metrics, lambda: 2048, clock=lambda: tokenizer.now / 100, cpu_clock=lambda: 0.0
+    )
+    try:
+        for _ in range(100):
+            assert tokenizing.tokenize_inline(chat("r", prompt="x" * 20), None) is not None
     finally:
         tokenizing.stop_threads()
 
