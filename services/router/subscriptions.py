@@ -177,7 +177,9 @@ class RouterSubscriptions:
 
         async def checked(message: Message) -> None:
             if can_answer(message.reply, caller_of(message.subject)):
-                await handle(message)
+                waits = handle(message)
+                if waits is not None:
+                    await waits
             else:
                 self._metrics.event("bad_query")
 

@@ -22,7 +22,8 @@ class Message:
     no_responders: bool = False
 
 
-Handler = Callable[[Message], Awaitable[object]]  # what it returns is ignored
+# What it returns is awaited, and otherwise ignored. A plain function that waits for nothing returns None.
+Handler = Callable[[Message], Awaitable[object] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,16 @@ class Bus(Protocol):
         """
         ...
 
+    def publish_now(
+        self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> bool:
+        """Sends one message like `publish`, for callers that are no coroutines.
+
+        Returns:
+            False if nothing was sent because too much is on its way to a slow broker; then await `publish`.
+        """
+        ...
+
     async def request(
         self, subject: str, data: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> Message:
@@ -137,7 +148,8 @@ class Bus(Protocol):
             handler: Called with each message.
             queue: The queue group; each message goes to one of its members.
             max_concurrent: 0 runs the handler on one message after another, in order, so it must not wait
-                long. A number runs up to that many handlers at once, each as a task, in no order.
+                long; a plain function needs no task. A number runs up to that many handlers at once, each as
+                a task, in no order.
             max_pending: How many messages may wait here; more are dropped, counted and logged.
             max_per_s: About so many messages a second are delivered, and at most that many at once. The
                 broker drops the others, so that a flood costs this process nothing. A message may come twice.

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from shared.address import check_address
 from shared.bus.accounts import inbox_prefix, user_of
+from shared.errors import InvalidRequest
+from shared.redact import redact
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +44,14 @@ class BrokerAddress:
     def needs_tls(self) -> bool:
         """True if a broker without TLS must be refused, since it would be sent the password."""
         return self.tls is not None or self.url.strip().startswith("tls://")
+
+
+def not_allowed(url: str) -> InvalidRequest:
+    """Returns the error when the broker refuses the user or the password in the URL."""
+    user = user_of(url)
+    problem = f"user {user!r} with this password" if user else "clients without a user and a password"
+    return InvalidRequest(
+        f"the NATS server at {redact(url)} refuses {problem}: correct RYZ_NATS_URL "
+        "(nats://USER:PASSWORD@HOST:PORT)",
+        param="RYZ_NATS_URL",
+    )

@@ -1,12 +1,16 @@
 """Hands the messages of one subscription to its handler: in order or some at once, within bounds.
 
+A plain function runs without a task, some messages in a turn of the loop.
+
 Both buses use it, so that ordering, bounds and the treatment of failing handlers are the same. It decides
 nothing about where messages come from.
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from time import perf_counter_ns
 
 import structlog
@@ -40,11 +44,17 @@ class BusStats:
     connected: bool = False
 
 
+def is_plain(handler: Handler) -> bool:
+    """Returns whether the handler is called without a task; it may still return something to await."""
+    return not (iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__))
+
+
 class Delivery:
     """The handler of one subscription, and the messages that wait for it.
 
-    A task runs only while there are messages: one for an ordered subscription, else one for each running
-    handler. A task goes on with the next message, so a burst costs one task per place, not one per message.
+    Plain functions of ordered subscriptions are called in turns of the loop. For others a task runs while
+    there are messages: one for an ordered subscription, else one for each running handler. It goes on with
+    the next message, so a burst costs one task per place, not one per message.
 
     Args:
         subject: The subject, for logs.
@@ -59,6 +69,8 @@ class Delivery:
     ) -> None:
         self.subject = subject
         self._handler = handler
+        self._in_turns = max_concurrent == 0 and is_plain(handler)
+        self._turn_is_due = False
         self._places = max(1, max_concurrent)
         self._max_pending = max_pending
         self._stats = stats
@@ -80,17 +92,15 @@ class Delivery:
     @property
     def finished(self) -> bool:
         """True if it is stopped and no handler runs any more."""
-        return self._stopped and not self._running
+        return self._stopped and not (self._running or self._turn_is_due)
 
     def offer(self, message: Message) -> None:
         """Takes a message, or drops and counts it when too many wait."""
         if self._stopped:
             return
         self._stats.received += 1
-        if len(self._running) < self._places:
-            task = asyncio.get_running_loop().create_task(self._work(message))
-            self._running.add(task)
-            task.add_done_callback(self._ended)
+        if not self._in_turns and len(self._running) < self._places:
+            self._start(message)
             return
         size = len(message.data)
         if len(self._pending) >= self._max_pending or self._pending_bytes + size > MAX_PENDING_BYTES:
@@ -101,6 +111,9 @@ class Delivery:
             return
         self._pending.append(message)
         self._pending_bytes += size
+        if self._in_turns and not (self._turn_is_due or self._running):
+            self._turn_is_due = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
 
     def throttled(self) -> None:
         """Counts a time in which the broker drops messages."""
@@ -119,9 +132,13 @@ class Delivery:
         """Waits until every message that was offered is handled, or the time is over."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + timeout_s
-        while (others := self._running - {asyncio.current_task()}) and loop.time() < give_up:
-            left_s = give_up - loop.time()
-            await asyncio.wait(others, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        while loop.time() < give_up:
+            others = self._running - {asyncio.current_task()}
+            if not (others or self._turn_is_due):
+                return
+            if others:
+                left_s = give_up - loop.time()
+                await asyncio.wait(others, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)  # lets a free place take the next message before the next look
 
     async def wait_idle(self, timeout_s: float) -> None:
@@ -136,16 +153,56 @@ class Delivery:
             log.warning("handlers cancelled at close", subject=self.subject, handlers=len(late))
             await asyncio.wait(late, timeout=1.0)
 
-    async def _work(self, message: Message) -> None:
+    def _take_turn(self) -> None:
+        """Calls a plain handler with some of the messages that wait."""
+        self._turn_is_due = False
+        for _ in range(TURN_MESSAGES):
+            if not self._pending or self._running:  # a handler that waits goes on with the others later
+                return
+            message = self._next()
+            began_ns = perf_counter_ns()
+            try:
+                waits = self._handler(message)
+            except Exception:
+                self._note_failure(message)
+                waits = None
+            if waits is not None:
+                self._start(message, waits)
+                return
+            self._handled += 1
+            self._busy_ns += perf_counter_ns() - began_ns
+        if self._pending:  # other callbacks get a turn first
+            self._turn_is_due = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _start(self, message: Message, waits: Awaitable[object] | None = None) -> None:
+        task = asyncio.get_running_loop().create_task(self._work(message, waits))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def _next(self) -> Message:
+        message = self._pending.popleft()
+        self._pending_bytes -= len(message.data)
+        return message
+
+    def _note_failure(self, message: Message) -> None:
+        self._failed += 1
+        self._stats.handler_errors += 1
+        log.exception("handler failed", subject=message.subject)
+
+    async def _work(self, message: Message, waits: Awaitable[object] | None) -> None:
+        """Handles a message, whose handler may have begun and returned `waits`, and those after it."""
         handled = 0
         while True:
             began_ns = perf_counter_ns()
             try:
-                await self._handler(message)
+                if waits is None:
+                    waits = self._handler(message)
+                if waits is not None:
+                    await waits
             except Exception:
-                self._failed += 1
-                self._stats.handler_errors += 1
-                log.exception("handler failed", subject=message.subject)
+                self._note_failure(message)
+            waits = None
             self._handled += 1
             self._busy_ns += perf_counter_ns() - began_ns
             handled += 1
@@ -153,16 +210,9 @@ class Delivery:
                 await asyncio.sleep(0)
             if not self._pending:
                 return
-            message = self._pending.popleft()
-            self._pending_bytes -= len(message.data)
+            message = self._next()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)
-        if (
-            self._pending and not self._stopped
-        ):  # its task was cancelled; the messages behind it are still handled
-            message = self._pending.popleft()
-            self._pending_bytes -= len(message.data)
-            again = asyncio.get_running_loop().create_task(self._work(message))
-            self._running.add(again)
-            again.add_done_callback(self._ended)
+        if self._pending and not self._stopped:  # its task was cancelled; those behind it are still handled
+            self._start(self._next())

@@ -125,7 +125,7 @@ class MemorySubscription:
 
 
 class MemoryBus:
-    """Implements `Bus`. Handlers run in tasks of their own, never inside `publish`."""
+    """Implements `Bus`. Handlers run in a later turn of the loop, never inside `publish`."""
 
     def __init__(self, broker: MemoryBroker | None = None, *, connect_wait_s: float = 5.0) -> None:
         self.broker = broker or MemoryBroker()
@@ -134,7 +134,7 @@ class MemoryBus:
         self._deliveries: set[Delivery] = set()
         self._replies = PendingReplies(self.broker.new_inbox())
         self._closed = False
-        self._answers = self._add(self._replies.pattern, self._answered, "", 0, 65_536)
+        self._answers = self._add(self._replies.pattern, self._replies.arrived, "", 0, 65_536)
 
     @property
     def max_payload(self) -> int:
@@ -165,6 +165,12 @@ class MemoryBus:
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
         """See `Bus.publish`."""
+        self.publish_now(subject, data, reply=reply, headers=headers)
+
+    def publish_now(
+        self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> bool:
+        """See `Bus.publish_now`."""
         check_subject(subject)
         if reply:
             check_subject(reply)
@@ -173,6 +179,7 @@ class MemoryBus:
             raise not_sent(subject)
         self.stats.published += 1
         self.broker.route(Message(subject, bytes(data), reply, dict(headers or {})))
+        return True
 
     async def request(
         self, subject: str, data: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
@@ -233,9 +240,6 @@ class MemoryBus:
         self.broker.add(subscription)
         self._deliveries = {d for d in self._deliveries if not d.finished} | {delivery}
         return subscription
-
-    async def _answered(self, message: Message) -> None:
-        self._replies.arrived(message)
 
     async def _wait_connected(self, timeout_s: float) -> None:
         if self._closed:

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 import nats.errors
 import structlog
 
-from shared.bus.accounts import user_of
 from shared.bus.api import Handler, Message, ServedSubject, Subscription
-from shared.bus.broker_address import BrokerAddress
-from shared.bus.connection import NatsConnection
+from shared.bus.broker.connection import NatsConnection
+from shared.bus.broker.publish_command import payload_size, publish_command
+from shared.bus.broker_address import BrokerAddress, not_allowed
 from shared.bus.delivery import BusStats, Delivery
 from shared.bus.nats_subscriptions import FLUSH_TIMEOUT_S, SubscriptionTable
 from shared.bus.pending_replies import PendingReplies
 from shared.bus.subject import check_pattern, check_size, check_subject, not_sent
-from shared.errors import InvalidRequest, Unavailable
+from shared.errors import Unavailable
 from shared.flow.backoff import Backoff
 from shared.redact import redact
 from shared.settings import BusSettings
@@ -95,7 +95,7 @@ class NatsBus:
         last = bus._connection.last_error
         await bus.close()
         if bus._connection.refused.is_set():
-            raise _not_allowed(url)
+            raise not_allowed(url)
         raise Unavailable(
             f"no NATS server answered at {redact(url)} within {connect_wait_s:g} s "
             f"({last or 'no answer'}); start one, or set RYZ_NATS_URL",
@@ -156,25 +156,26 @@ class NatsBus:
         inbox: str = self._connection.new_inbox()
         return inbox
 
+    def publish_now(
+        self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> bool:
+        """See `Bus.publish_now`."""
+        command = self._checked(subject, data, reply, headers)
+        if self._connection.is_behind:
+            return False
+        self.stats.published += 1
+        self._connection.write_soon(command)
+        return True
+
     async def publish(
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
         """See `Bus.publish`. It waits only while more than 2 MiB are on their way to a slow broker."""
-        check_subject(subject)
-        if reply:
-            check_subject(reply)
-        size = len(data)
-        if headers:
-            size += 12 + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
-        connection = self._connection
-        check_size(subject, size, connection.max_payload)
-        if not self.connected:
-            raise not_sent(subject)
+        command = self._checked(subject, data, reply, headers)
+        if self._connection.is_behind:
+            await self._connection.wait_sent()
         self.stats.published += 1
-        try:
-            await connection.publish(subject, data, reply, dict(headers) if headers else None)
-        except nats.errors.Error as error:  # closed in between, or a header that cannot be sent
-            raise Unavailable(f"{subject} was not sent: {error}", reason="broker_unavailable") from error
+        self._connection.write_soon(command)
 
     async def request(
         self, subject: str, data: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
@@ -237,6 +238,19 @@ class NatsBus:
         self._replies.fail_all(Unavailable("the bus was closed", reason="broker_unavailable"))
         await self._connection.close()
 
+    def _checked(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> bytes:
+        """Returns the command that publishes this; raises like `publish`."""
+        check_subject(subject)
+        if reply:
+            check_subject(reply)
+        command = publish_command(subject, reply, data, headers)
+        limit = self._connection.max_payload
+        if len(command) > limit:  # the line before the payload does not count
+            check_size(subject, payload_size(data, headers), limit)
+        if not self.connected:
+            raise not_sent(subject)
+        return command
+
     def _new_connection(self) -> NatsConnection:
         return NatsConnection(
             self._address, self.stats, self._backoff, on_up=self._went_up, on_down=self._went_down
@@ -291,13 +305,3 @@ class NatsBus:
             raise Unavailable(
                 f"no connection to the broker for {timeout_s:g} s", reason="broker_unavailable"
             ) from None
-
-
-def _not_allowed(url: str) -> InvalidRequest:
-    user = user_of(url)
-    problem = f"user {user!r} with this password" if user else "clients without a user and a password"
-    return InvalidRequest(
-        f"the NATS server at {redact(url)} refuses {problem}: correct RYZ_NATS_URL "
-        "(nats://USER:PASSWORD@HOST:PORT)",
-        param="RYZ_NATS_URL",
-    )

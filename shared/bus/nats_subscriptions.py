@@ -8,7 +8,7 @@ import nats.errors
 import structlog
 
 from shared.bus.api import ServedSubject
-from shared.bus.connection import NatsConnection
+from shared.bus.broker.connection import NatsConnection
 from shared.bus.credit import Credit, limit_of
 from shared.bus.delivery import DRAIN_WAIT_S, Delivery
 

@@ -236,7 +236,7 @@ class InferenceClient(ClientCalls):
             finally:
                 await client.close()
 
-    async def _on_frames(self, message: Message) -> None:
+    def _on_frames(self, message: Message) -> None:
         """A batch of frames arrived, or the broker's word that no router listens."""
         if message.no_responders:
             stream = self._streams.by_id.get(message.subject.rpartition(".")[2])

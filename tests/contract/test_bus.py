@@ -1,6 +1,7 @@
 """Tests of the contract in `shared/bus/api.py`, for every implementation of `Bus`."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -112,6 +113,32 @@ async def test_an_ordered_handler_that_waits_still_gets_one_message_at_a_time(bu
         await bus.publish(subject, b"%d" % n)
     await until(lambda: len(got) == 20)
     assert got == [b"%d" % n for n in range(20)]
+
+
+async def test_a_plain_function_handles_in_order_across_failures_and_waits(connect: Connect) -> None:
+    sender, receiver = await connect(), await connect()
+    got: list[int] = []
+    subject = receiver.new_inbox()
+
+    async def later(number: int) -> None:
+        await asyncio.sleep(0.001)
+        got.append(number)
+
+    def handler(message: Message) -> Awaitable[None] | None:
+        number = int(message.data)
+        if number % 50 == 7:
+            raise ValueError("a failing handler")
+        if number % 50 == 9:  # those behind it wait for it
+            return later(number)
+        got.append(number)
+        return None
+
+    subscription = await receiver.subscribe(subject, handler)
+    for n in range(200):
+        assert sender.publish_now(subject, b"%d" % n, headers={"Name": "wert"})
+    await sender.flush()
+    await subscription.drain()  # returns when all of them are handled
+    assert got == [n for n in range(200) if n % 50 != 7]
 
 
 @pytest.mark.parametrize(
@@ -525,3 +552,27 @@ async def test_many_messages_of_one_subscription_let_others_have_their_turn(conn
         await sender.publish("many", b"")
     await asyncio.wait_for(taking, 5)
     assert turns >= 1_000 // 64
+
+
+async def test_a_broker_that_does_not_read_is_sent_no_more_than_a_bound(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    server.start()
+    assert server.process is not None
+    bus, got = await NatsBus.connect(server.url, name="test"), list[bytes]()
+    sent = list[bytes]()
+    try:
+        await bus.subscribe("there", lambda message: got.append(message.data[:3]))
+        server.process.send_signal(signal.SIGSTOP)
+        for n in range(100, 400):  # 30 MB, more than sockets and the bus keep
+            if bus.publish_now("there", b"%d" % n + bytes(100_000)):
+                sent.append(b"%d" % n)
+            await asyncio.sleep(0)
+        assert len(sent) < 300
+        server.process.send_signal(signal.SIGCONT)
+        await bus.publish("there", b"end")
+        await until(lambda: got[-1:] == [b"end"])
+        assert got == [*sent, b"end"]
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        await bus.close()
+        server.stop()

@@ -39,6 +39,8 @@ class BadMessages:
                 )
                 self.count(message)
                 return
-            await handle(message)
+            waits = handle(message)
+            if waits is not None:
+                await waits
 
         return checked

@@ -230,9 +230,11 @@ async def play(events: list[tuple[str, bytes]], answers: list[bytes]) -> None:
     await asyncio.sleep(0)
     for number, (name, data) in enumerate(events):
         if name == "no_responders":
-            await client._on_frames(Message(f"{client.reply_to}.{IDS[number % 2]}", b"", no_responders=True))
+            client._on_frames(Message(f"{client.reply_to}.{IDS[number % 2]}", b"", no_responders=True))
         else:
-            await getattr(client, name)(Message(client.reply_to, data))
+            waits = getattr(client, name)(Message(client.reply_to, data))
+            if waits is not None:
+                await waits
         if number % 3 == 0:
             await asyncio.sleep(0)
         assert len(client._streams._tasks) <= 4 * len(events) + 4

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any
 
 from shared.bus.api import Bus, Handler, Message, Subscription
+from shared.bus.delivery import is_plain
 from shared.messages import RecordedMessage
 
 MAX_MESSAGES = 20_000
@@ -90,6 +91,18 @@ class WatchedBus:
         sending = self._bus.publish(subject, data, reply=reply, headers=headers)
         return self._timed(sending, subject, len(data)) if self._watch.is_on else sending
 
+    def publish_now(
+        self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> bool:
+        """See `Bus`."""
+        if not self._watch.is_on:
+            return self._bus.publish_now(subject, data, reply=reply, headers=headers)
+        begin_ns = time.monotonic_ns()
+        sent = self._bus.publish_now(subject, data, reply=reply, headers=headers)
+        if sent:
+            self._watch.note(subject, True, begin_ns, len(data))
+        return sent
+
     def request(
         self, subject: str, data: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> Coroutine[Any, Any, Message]:
@@ -110,12 +123,17 @@ class WatchedBus:
     ) -> Subscription:
         """See `Bus`."""
 
-        def deliver(message: Message) -> Awaitable[object]:
+        def deliver(message: Message) -> Awaitable[object] | None:
             return self._handled(handler, message) if self._watch.is_on else handler(message)
+
+        async def deliver_waiting(message: Message) -> None:
+            waits = deliver(message)
+            if waits is not None:
+                await waits
 
         return await self._bus.subscribe(
             subject,
-            deliver,
+            deliver if is_plain(handler) else deliver_waiting,
             queue=queue,
             max_concurrent=max_concurrent,
             max_pending=max_pending,
@@ -140,6 +158,7 @@ class WatchedBus:
     async def _handled(self, handler: Handler, message: Message) -> object:
         begin_ns = time.monotonic_ns()
         try:
-            return await handler(message)
+            waits = handler(message)
+            return await waits if waits is not None else None
         finally:
             self._watch.note(message.subject, False, begin_ns, len(message.data))

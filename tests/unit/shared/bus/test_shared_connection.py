@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from nats.aio.client import Client
 
+from shared.bus.broker.connection import NatsConnection
 from shared.bus.broker_address import BrokerAddress
-from shared.bus.connection import NatsConnection
 from shared.bus.delivery import BusStats
 from shared.flow.backoff import Backoff
 
@@ -40,13 +40,15 @@ async def test_a_connection_that_fails_while_it_closes_is_given_up_all_the_same(
 
 async def test_a_cancellation_while_a_slow_broker_is_waited_for_is_not_lost() -> None:
     connection = make()
-    flusher = asyncio.create_task(asyncio.sleep(10))  # it never flushes
-    connection._status, connection._flusher_task = Client.CONNECTED, flusher
-    connection._flush_queue, connection._flush_timeout = asyncio.Queue(), 10
+    taken = asyncio.Event()
+
+    class SlowTransport:
+        async def drain(self) -> None:
+            await taken.wait()
+
+    connection._status, connection._transport = Client.CONNECTED, SlowTransport()  # type: ignore[assignment]
     waiting = asyncio.create_task(connection._flush_pending(force_flush=True))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    flusher.cancel()
-    await asyncio.gather(flusher, return_exceptions=True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.errors import ProtocolError
 
-from shared.bus.parser import MAX_LINE, BrokerParser
+from shared.bus.broker.parser import MAX_LINE, BrokerParser
 
 WORD = st.binary(min_size=1, max_size=12).filter(lambda word: not set(word) & set(b" \t\r\n"))
 MESSAGES = st.lists(

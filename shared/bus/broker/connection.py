@@ -1,7 +1,8 @@
 """One nats-py connection with our hooks: direct delivery, counted errors, reconnecting with back-off.
 
-It overrides private methods of nats-py's client that its releases have not changed for years
-(`_process_pong`, `_flush_pending`, `_ps`); the tests of the bus fail if a new release changes them.
+How messages are read and written is in `direct_client.py`. Both override private methods of nats-py's
+client that its releases have not changed for years (`_process_pong`, `_flush_pending`, `_read_loop`, `_ps`);
+the tests of the bus fail if a new release changes them.
 """
 
 import asyncio
@@ -12,21 +13,18 @@ from typing import Any, Protocol
 
 import nats.errors
 import structlog
-from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
 from shared.bus.accounts import user_of
-from shared.bus.api import Message
+from shared.bus.broker.direct_client import FLUSH_WAIT_S, DirectClient
+from shared.bus.broker.direct_transport import DirectTransport
 from shared.bus.broker_address import BrokerAddress
 from shared.bus.delivery import BusStats
-from shared.bus.parser import BrokerParser, parse_headers
 from shared.flow.backoff import Backoff
 from shared.host.tcp_table import distrust
 
 CONNECT_TIMEOUT_S = 2
-CLOSE_WAIT_S = 1.0
 PING_INTERVAL_S = 5  # after two pings without an answer the connection is given up
-NO_RESPONDERS = "503"
 _REFUSED = "authorization violation"
 _FORBIDDEN = "permissions violation"
 MAX_FORBIDDEN = 16  # newest messages about subjects that the user may not use
@@ -46,33 +44,8 @@ class OnDown(Protocol):
         ...
 
 
-class BoundedTransport(TcpTransport):  # type: ignore[misc, unused-ignore]
-    """nats-py's TCP transport, which closes within a bound.
-
-    A connection that was cut has bytes that nothing takes, and with TLS a farewell without an answer; nats-py
-    waits for both before it connects again.
-    """
-
-    def __init__(self, connected: TcpTransport) -> None:
-        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
-        self.__dict__.update(connected.__dict__)
-
-    async def wait_closed(self) -> None:
-        """Returns when it is closed, at most `CLOSE_WAIT_S` later."""
-        writer = self._io_writer
-        if writer is None:
-            return
-        try:
-            async with asyncio.timeout(CLOSE_WAIT_S):
-                await writer.wait_closed()
-        except TimeoutError:
-            for one in (writer, self._bare_io_writer):
-                if one is not None:
-                    one.transport.abort()
-
-
-class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
-    """nats-py's client, with a plain function in place of a queue and a task for each subscription.
+class NatsConnection(DirectClient):
+    """A connection with counted errors that is made again with back-off, to no other broker than it should.
 
     Args:
         address: The broker.
@@ -96,7 +69,6 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
     ) -> None:
         super().__init__()
         self._address = address
-        self._ps = BrokerParser(self)  # type: ignore[assignment, unused-ignore]
         self._inbox_prefix = bytearray(address.inbox_prefix.encode())  # inboxes are made before connecting
         self._refusals = 0
         self._given_up = False
@@ -107,7 +79,6 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
         self._backoff = backoff
         self._on_up = on_up
         self._on_down = on_down
-        self._sinks: dict[int, Callable[[Message], None]] = {}
 
     async def start(self, name: str) -> None:
         """Connects; it tries until it is cancelled."""
@@ -125,73 +96,10 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
             max_reconnect_attempts=-1,
             reconnect_to_server_handler=self._choose_server,
             ping_interval=PING_INTERVAL_S,
-            flush_timeout=5.0,
+            flush_timeout=FLUSH_WAIT_S,
             skip_subject_validation=True,  # the bus has checked them
         )
         self._backoff.reset()
-
-    async def listen(
-        self, pattern: str, queue: str, sink: Callable[[Message], None], *, limit: int = 0
-    ) -> Any:
-        """Subscribes.
-
-        Args:
-            pattern: The subject or pattern.
-            queue: The queue group, or empty.
-            sink: Called from the read loop with each message.
-            limit: After so many messages the broker ends the subscription; 0: never.
-
-        Returns:
-            nats-py's subscription, for `forget`.
-        """
-        # a future in place of a callback keeps nats-py from starting a task; messages never reach it
-        future = asyncio.get_running_loop().create_future()
-        subscription = await self.subscribe(pattern, queue=queue, future=future)
-        self._sinks[subscription._id] = sink
-        if limit:
-            await subscription.unsubscribe(limit)
-        return subscription
-
-    async def forget(self, subscription: Any, *, flush_s: int = 0) -> None:
-        """Ends a subscription made by `listen`.
-
-        Args:
-            subscription: The subscription.
-            flush_s: How long it still gets messages that the broker sends before it knows of the end.
-        """
-        if not flush_s:
-            self._sinks.pop(subscription._id, None)
-        try:
-            await subscription.unsubscribe()
-            if flush_s:  # twice, as in `NatsBus.flush`
-                await self.flush(flush_s)
-                await self.flush(flush_s)
-        except nats.errors.Error as error:  # closed meanwhile: the broker has forgotten it by itself
-            log.debug("unsubscribe without connection", error=str(error))
-        finally:
-            self._sinks.pop(subscription._id, None)
-
-    async def _flush_pending(self, force_flush: bool = False) -> Any:
-        # nats-py swallows a cancellation that comes while it waits here for a slow broker
-        task = asyncio.current_task()
-        before = task.cancelling() if task is not None else 0
-        result = await super()._flush_pending(force_flush)
-        if task is not None and task.cancelling() > before:
-            raise asyncio.CancelledError
-        return result
-
-    def deliver(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        """See `ParserListener`."""
-        sink = self._sinks.get(sid)
-        if sink is None:
-            return
-        # clients may put any bytes into subjects; a reply subject that is not text is of no use
-        place, answer = subject.decode("utf-8", "replace"), reply.decode("utf-8", "replace")
-        if not headers:
-            sink(Message(place, data, answer))
-            return
-        parsed, status = parse_headers(headers)
-        sink(Message(place, data, answer, parsed, not data and status == NO_RESPONDERS))
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> Any:
         # nats-py would go on in the clear, password included
@@ -221,7 +129,7 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
         self._trusted = not self._address.local
         await super()._connect_to_server(server)
         if type(self._transport) is TcpTransport:
-            self._transport = BoundedTransport(self._transport)
+            self._transport = DirectTransport(self._transport)
 
     async def _process_connect_init(self) -> None:
         try:
@@ -230,14 +138,6 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
             if self._transport is not None:
                 self._transport.close()  # type: ignore[no-untyped-call, unused-ignore]
             raise
-
-    async def _process_pong(self) -> None:
-        # the answer to a flush that was cancelled or timed out must not end the read loop
-        if self._pongs and self._pongs[0].done():
-            self._pongs.pop(0)
-            self._pings_outstanding = 0
-            return
-        await super()._process_pong()
 
     def _choose_server(self, servers: list[Any], _: dict[str, Any]) -> tuple[Any, float]:
         return random.choice(servers), self._backoff.next_s()

@@ -60,6 +60,26 @@ class BrokerParser:
             data = b""  # the input after the line is in `_rest`, which `reset` empties if the connection ends
             await self._read_control(control)
 
+    def feed(self, data: bytes) -> bytes:
+        """Takes input, tells the listener of its messages, and returns its control lines unread.
+
+        Raises `ProtocolError`. `parse` and `feed` are not called on the same parser.
+        """
+        lines: list[bytes] = []
+        while True:
+            if self._rest:
+                self._rest += data
+                if len(self._rest) < self._needed:
+                    break
+                data = bytes(self._rest)
+            self._rest, self._needed = bytearray(), 0
+            line = self._read_messages(data)
+            if line is None:
+                break
+            lines.append(line)
+            data = b""  # the input after the line is in `_rest`
+        return b"\r\n".join([*lines, b""]) if lines else b""
+
     def _read_messages(self, data: bytes) -> bytes | None:
         """Tells the listener of messages, up to the first control line; the input after it is in `_rest`.
 

@@ -1,0 +1,53 @@
+"""Makes the protocol command that publishes a message."""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from shared.errors import InvalidRequest
+
+_NAME = re.compile(r"[!-9;-~]+")  # visible ASCII without a colon
+_VERSION = "NATS/1.0\r\n"
+
+
+def publish_command(subject: str, reply: str, data: bytes, headers: Mapping[str, str] | None) -> bytes:
+    """Returns the command.
+
+    Args:
+        subject: Where the message goes; a checked subject.
+        reply: Where answers go; empty: nowhere.
+        data: The payload.
+        headers: Of the message; line breaks in values become spaces.
+
+    Raises:
+        InvalidRequest: A header has a name that the protocol does not allow.
+    """
+    if not headers:
+        return b"%b %d\r\n%b\r\n" % (f"PUB {subject} {reply}".encode(), len(data), data)
+    head = _head(headers)
+    first = f"HPUB {subject} {reply} {len(head)} {len(head) + len(data)}\r\n".encode()
+    return b"%b%b%b\r\n" % (first, head, data)
+
+
+def payload_size(data: bytes, headers: Mapping[str, str] | None) -> int:
+    """Returns the bytes that the broker counts: payload and headers."""
+    return len(data) + (len(_head(headers)) if headers else 0)
+
+
+def _head(headers: Mapping[str, str]) -> bytes:
+    lines = [f"{_name(name)}: {_value(value)}\r\n" for name, value in headers.items()]
+    return f"{_VERSION}{''.join(lines)}\r\n".encode()
+
+
+@lru_cache(maxsize=256)
+def _name(name: str) -> str:
+    plain = name.strip()
+    if not _NAME.fullmatch(plain):
+        raise InvalidRequest(f"{name[:100]!r} is no name of a header", param="headers")
+    return plain
+
+
+def _value(value: str) -> str:
+    if "\r" in value or "\n" in value:
+        value = value.replace("\r\n", " ").replace("\r", " ").replace("\n", " ")
+    return value.strip()
