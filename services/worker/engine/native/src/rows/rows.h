@@ -36,17 +36,13 @@ inline void tile_row(const float* from, int64_t width, const TiledRows& out, int
   if (out.floats) {
     const Tiles tiles(all, MAX_ROWS);
     const int64_t tile = tiles.of(row), begin = tiles.begin(tile), rows = tiles.rows(tile);
-    float* x = out.floats + begin * out.stride + row - begin;
-    if (rows == 1) {
-      std::memcpy(x, from, width * sizeof(float));
-    } else {
-      for (int64_t i = 0; i < width; i++) x[i * rows] = from[i];
-    }
+    float* x = out.floats + begin * out.stride + LANES * (row - begin);
+    for (int64_t i = 0; i < width; i += LANES, x += LANES * rows) store(x, load(from + i));
   }
   if (out.pairs) {
     const Tiles tiles(all, MAX_PAIR_ROWS);
     const int64_t tile = tiles.of(row), begin = tiles.begin(tile);
-    round_row(from, width, tiles.rows(tile), out.pairs + begin * out.stride + row - begin);
+    round_row(from, width, tiles.rows(tile), out.pairs + begin * out.stride + pair_words() * (row - begin));
   }
   if (!out.codes) return;
   const Tiles tiles(all, most_byte_rows(all));

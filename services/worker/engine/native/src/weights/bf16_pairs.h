@@ -1,5 +1,5 @@
 // Weights and activations in bf16, multiplied in pairs of inputs: a panel holds, for each two inputs, a word of 32 bits for
-// each of its outputs, the even input in the low half. Activations lie in tiles of rows in the same order.
+// each of its outputs, the even input in the low half. Activations lie in tiles: sixteen inputs of each row after the others.
 // The sums are those of the instruction `vdpbf16ps` (Intel SDM, volume 2): for each pair the product of the odd inputs is
 // added to the fp32 sum, then that of the even ones, each rounded once, with denormal numbers read and written as zeros.
 // Where the processor does not have it, multiply-adds in the same order give the same bits. It is asked when the library is
@@ -21,6 +21,7 @@ inline bool has_bf16_instruction() {
 // A tile holds a word for each pair with the instruction, and one for each input, a float, without. Tests switch it off.
 // Static: an inline variable would be one for all libraries of a process.
 static bool bf16_instruction = has_bf16_instruction();
+inline int pair_words() { return bf16_instruction ? LANES / 2 : LANES; }  // of sixteen inputs of a row
 
 // While there is one, this thread reads and writes denormal numbers as zeros, as `vdpbf16ps` always does.
 class FlushDenormals {
@@ -72,27 +73,20 @@ inline F even_inputs(const uint8_t* p) { return {even_inputs_half(p), even_input
 
 // Rounds a row into its tile of `rows` rows; to: its first word.
 inline void round_row(const float* from, int64_t width, int64_t rows, uint32_t* to) {
-  const int count = bf16_instruction ? LANES / 2 : LANES;  // words
-  for (int64_t i = 0; i < width; i += LANES, to += count * rows) {
-    alignas(64) uint32_t words[LANES];
+  for (int64_t i = 0; i < width; i += LANES, to += pair_words() * rows) {
 #if RYZ_AVX512
     const __m512i bits = bf16_bits(load(from + i));
     if (bf16_instruction) {
-      _mm256_store_si256((__m256i*)words, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+      _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
     } else {
-      _mm512_store_si512(words, _mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000)));
+      _mm512_storeu_si512(to, _mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000)));
     }
 #else
     const F x = load(from + i);
     const __m256i mask = _mm256_set1_epi32((int)0xffff0000);
-    _mm256_store_si256((__m256i*)words, _mm256_and_si256(bf16_bits_half(x.a), mask));
-    _mm256_store_si256((__m256i*)(words + 8), _mm256_and_si256(bf16_bits_half(x.b), mask));
+    _mm256_storeu_si256((__m256i*)to, _mm256_and_si256(bf16_bits_half(x.a), mask));
+    _mm256_storeu_si256((__m256i*)(to + 8), _mm256_and_si256(bf16_bits_half(x.b), mask));
 #endif
-    if (rows == 1) {
-      std::memcpy(to, words, count * sizeof(uint32_t));
-    } else {
-      for (int j = 0; j < count; j++) to[j * rows] = words[j];
-    }
   }
 }
 
@@ -105,15 +99,18 @@ template <int ROWS>
   __m512 low[ROWS], high[ROWS];
 #pragma GCC unroll 12
   for (int r = 0; r < ROWS; r++) low[r] = high[r] = _mm512_setzero_ps();
-  for (int64_t i = 0; i < pairs; i++, w += PAIR_BYTES, x += ROWS) {
-    prefetch_weights<PAIRS_AHEAD>(w);
-    prefetch_weights<PAIRS_AHEAD>(w + 64);
-    const __m512bh w0 = (__m512bh)_mm512_loadu_si512(w), w1 = (__m512bh)_mm512_loadu_si512(w + 64);
+  for (int64_t begin = 0; begin < pairs; begin += LANES / 2, x += LANES / 2 * ROWS) {
+    const int64_t count = std::min<int64_t>(LANES / 2, pairs - begin);
+    for (int64_t i = 0; i < count; i++, w += PAIR_BYTES) {
+      prefetch_weights<PAIRS_AHEAD>(w);
+      prefetch_weights<PAIRS_AHEAD>(w + 64);
+      const __m512bh w0 = (__m512bh)_mm512_loadu_si512(w), w1 = (__m512bh)_mm512_loadu_si512(w + 64);
 #pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++) {
-      const __m512bh pair = (__m512bh)_mm512_set1_epi32((int)x[r]);
-      low[r] = _mm512_dpbf16_ps(low[r], w0, pair);
-      high[r] = _mm512_dpbf16_ps(high[r], w1, pair);
+      for (int r = 0; r < ROWS; r++) {
+        const __m512bh pair = (__m512bh)_mm512_set1_epi32((int)x[LANES / 2 * r + i]);
+        low[r] = _mm512_dpbf16_ps(low[r], w0, pair);
+        high[r] = _mm512_dpbf16_ps(high[r], w1, pair);
+      }
     }
   }
 #pragma GCC unroll 12
@@ -128,16 +125,19 @@ inline void multiply_by_fma(const uint32_t* x, const uint8_t* w, int64_t pairs, 
   const auto add = [&](F w0, F w1, const uint32_t* inputs) {
 #pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) {
-      const F xr = set1(bits_to_float((int32_t)inputs[r]));
+      const F xr = set1(bits_to_float((int32_t)inputs[LANES * r]));
       first[r] = fma(xr, w0, first[r]);
       second[r] = fma(xr, w1, second[r]);
     }
   };
-  for (int64_t i = 0; i < pairs; i++, w += PAIR_BYTES, x += 2 * ROWS) {
-    prefetch_weights<PAIRS_AHEAD>(w);
-    prefetch_weights<PAIRS_AHEAD>(w + 64);
-    add(odd_inputs(w), odd_inputs(w + 64), x + ROWS);
-    add(even_inputs(w), even_inputs(w + 64), x);
+  for (int64_t begin = 0; begin < pairs; begin += LANES / 2, x += LANES * ROWS) {
+    const int64_t count = std::min<int64_t>(LANES / 2, pairs - begin);
+    for (int64_t i = 0; i < count; i++, w += PAIR_BYTES) {
+      prefetch_weights<PAIRS_AHEAD>(w);
+      prefetch_weights<PAIRS_AHEAD>(w + 64);
+      add(odd_inputs(w), odd_inputs(w + 64), x + 2 * i + 1);
+      add(even_inputs(w), even_inputs(w + 64), x + 2 * i);
+    }
   }
 }
 

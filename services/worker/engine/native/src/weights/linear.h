@@ -1,6 +1,7 @@
 // Matrix products x W^T with packed weights. A panel holds PANEL outputs: for each input the weights of these outputs lie
 // side by side (bytes: see `byte_blocks.h`), so that a panel is read once, in order.
-// The rows of x lie in tiles in the same way: input after input, those of a tile's rows side by side.
+// The rows of x lie in tiles: of each row sixteen inputs, or a block of bytes, after those of the row before, so that
+// threads that prepare different rows write to different cache lines.
 // Every output is one chain of multiply-adds over the inputs, or the blocks of them, in their order, however many rows
 // there are.
 #pragma once
@@ -47,8 +48,8 @@ struct Tiles {
 };
 
 // The input of a linear, as floats, in bf16 or as bytes, or as several of them; null: not so. Tile `t` of floats, or of
-// words of bf16, begins at tiles.begin(t) * stride, that of bytes at tiles.begin(t) * byte_stride, its scales and starts at that / SCALE_BLOCK, its
-// sums at that / HALF_BLOCK.
+// words of bf16, begins at tiles.begin(t) * stride, that of bytes at tiles.begin(t) * byte_stride, its scales and starts at
+// that / SCALE_BLOCK, its sums at that / HALF_BLOCK.
 struct TiledRows {
   float* floats;
   uint32_t* pairs;
@@ -141,15 +142,18 @@ struct FloatProducts {
     for (int r = 0; r < ROWS; r++) first[r] = second[r] = zero();
     const float* x = in.floats + row * in.stride;
     constexpr int BYTES = LANES * (TYPE == F32 ? 4 : 2);
-    for (int64_t i = 0; i < k; i++, w += 2 * BYTES, x += ROWS) {
-      const F w0 = load_weights<TYPE>(w), w1 = load_weights<TYPE>(w + BYTES);
-      prefetch_weights<4096>(w);
-      prefetch_weights<4096>(w + 64);
+    for (int64_t begin = 0; begin < k; begin += LANES, x += LANES * ROWS) {
+      const int64_t count = std::min<int64_t>(LANES, k - begin);
+      for (int64_t i = 0; i < count; i++, w += 2 * BYTES) {
+        const F w0 = load_weights<TYPE>(w), w1 = load_weights<TYPE>(w + BYTES);
+        prefetch_weights<4096>(w);
+        prefetch_weights<4096>(w + 64);
 #pragma GCC unroll 12
-      for (int r = 0; r < ROWS; r++) {
-        const F xr = set1(x[r]);
-        first[r] = fma(xr, w0, first[r]);
-        second[r] = fma(xr, w1, second[r]);
+        for (int r = 0; r < ROWS; r++) {
+          const F xr = set1(x[LANES * r + i]);
+          first[r] = fma(xr, w0, first[r]);
+          second[r] = fma(xr, w1, second[r]);
+        }
       }
     }
   }
