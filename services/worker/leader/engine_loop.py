@@ -27,6 +27,7 @@ from shared.errors import DeadlineExceeded
 
 log = structlog.get_logger(__name__)
 CHECK_INTERVAL_S = 1.0
+CHECK_PAUSE = 200  # times the duration of a check, which grows with the number of blocks: half a percent
 FETCHING_CHECK_S = 0.1  # the longest that a deadline goes unseen while nothing is computed
 # A step of more tokens takes long against the time to plan one, and a prompt that comes meanwhile would have
 # to wait for the one that is queued as well.
@@ -235,5 +236,5 @@ class EngineLoop:
     def _check(self, scheduler: Scheduler) -> None:
         now = self._clock()
         if now >= self._next_check:
-            self._next_check = now + CHECK_INTERVAL_S
             scheduler.check_invariants()
+            self._next_check = now + max(CHECK_INTERVAL_S, CHECK_PAUSE * (self._clock() - now))

@@ -83,7 +83,7 @@ class Leader:
         await parts.heartbeats.start()
         self._spawn(
             parts.heartbeats.describe_forever(),
-            parts.table.publisher.publish_due_frames(),
+            parts.table.publisher.send_refused_frames(),
             parts.sessions.writer.write_forever(),
             parts.kv_tier.commit_and_probe(),
         )

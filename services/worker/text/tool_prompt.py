@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -46,6 +47,7 @@ class TemplateInput:
 NOTHING = TemplateInput()
 
 
+@lru_cache(maxsize=16)
 def knows_tools(template: str) -> bool:
     """Returns whether a template writes tools itself."""
     return _TOOLS.search(template) is not None
@@ -97,9 +99,14 @@ def in_words(messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -
 
 def message_dicts(messages: Sequence[ChatMessage], template: str) -> list[dict[str, Any]]:
     """Returns messages as templates expect them."""
-    short = _SHORT_IDS.search(template) is not None
+    short = _has_short_ids(template)
     names = {call.call_id: call.name for message in messages for call in message.tool_calls}
     return [_message_dict(message, names, short=short) for message in messages]
+
+
+@lru_cache(maxsize=16)
+def _has_short_ids(template: str) -> bool:
+    return _SHORT_IDS.search(template) is not None
 
 
 def _message_dict(message: ChatMessage, names: Mapping[str, str], *, short: bool) -> dict[str, Any]:
