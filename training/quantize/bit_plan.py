@@ -20,7 +20,7 @@ class UnitCost:
     Attributes:
         key: Its layer and name.
         num_bytes: By bits.
-        loss: Share of its outputs' energy that rounding to nearest loses, by bits.
+        loss: Share of the energy of its layer's outputs that is lost by rounding it alone, by bits.
     """
 
     key: Key

@@ -125,6 +125,21 @@ class Calibration:
             found[name] = Moments(fit, fit if check is None else check)
         return found
 
+    def error(self, source: WeightSource, index: int) -> float:
+        """Return how far a layer's outputs are from the targets after it, on the windows that are checked.
+
+        It is the mean square of a token's errors over that of its targets, on average.
+        """
+        layer = DecoderLayer(source, self._config, index, CPU)
+        rows = self.checked.nonzero().flatten() if bool(self.checked.any()) else torch.arange(1)
+        total = 0.0
+        for part in torch.split(rows, self._at_once):
+            with torch.inference_mode():
+                found, targets = self.run(layer, index, self.hidden[part]), self.targets[part]
+                shares = (found - targets).square().mean(-1) / targets.square().mean(-1)
+            total += float(shares.mean(-1).sum())
+        return total / len(rows)
+
     def aim(self, source: WeightSource, index: int) -> None:
         """Pass the targets through a layer."""
         self._pass(self.targets, source, index)

@@ -11,8 +11,10 @@ from services.worker.engine.checkpoint.layer_weights import NormWeights
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.plain.model import DecoderLayer
 from services.worker.engine.plain.placement import CPU
+from training.quantize.bit_plan import matrix_bytes
 from training.quantize.calibration import Calibration, RoundedSource
 from training.quantize.candidates import Moments, round_best
+from training.quantize.gptq import gptq
 from training.quantize.grids import Codes, Grid
 from training.quantize.layer_fit import FitStart, LayerFit
 from training.quantize.layer_units import Unit, UnitName, stored_names, stored_rows
@@ -120,6 +122,23 @@ class LayerRounding:
             located = self._located[f"model.layers.{self._index}.{name}.weight"]
             tensors[located.view.stored] = as_stored(norm.weight, located.stored.kind)
         return {"start": round(fit.start, 9), "end": round(fit.end, 9)}
+
+    def num_bytes(self) -> int:
+        """Return what the matrices take."""
+        return sum(
+            matrix_bytes(*self._weight(name).shape, self._grids[unit.name])
+            for unit in self._units
+            for name in stored_names(unit, self._located)
+        )
+
+    def probe(self, moments: Mapping[UnitName, Moments]) -> None:
+        """Let the layer be computed with matrices that GPTQ rounds."""
+        tensors: dict[str, Tensor] = {}
+        for unit in self._units:
+            for name in stored_names(unit, self._located):
+                codes = gptq(self._weight(name), moments[unit.name].fit, self._grids[unit.name])
+                tensors |= packed(name.removesuffix(".weight"), codes)
+        self.replace_weights(tensors)
 
     def replace_weights(self, tensors: Mapping[str, Tensor]) -> None:
         """Let the layer be computed with what is written."""

@@ -21,10 +21,9 @@ from services.worker.engine.config.json_fields import ModelError, read_json
 from services.worker.engine.config.read_config import read_config
 from services.worker.json_files import MAX_CONFIG_BYTES
 from services.worker.load_model import load_model
-from training.quantize.awq import output_error
 from training.quantize.bit_plan import Key, UnitCost, choose_bits, matrix_bytes
 from training.quantize.calibration import Calibration, RoundedSource, calibration_windows
-from training.quantize.grids import Grid, plain_scales, round_to
+from training.quantize.grids import Grid
 from training.quantize.layer_rounding import LayerRounding
 from training.quantize.layer_units import UnitName, layer_units, stored_names
 from training.quantize.output_files import OutputFiles, as_stored
@@ -43,7 +42,9 @@ class QuantizePlan:
         bits: Of a code, 4 or 8; with a size the fewest.
         group: Inputs that share a scale.
         symmetric: Without zero points.
-        num_bytes: Of all weights together; units get 8 bits until they take so much. None: all have `bits`.
+        num_bytes: Of all weights together; units get 8 bits until they take so much. None: see `mean_bits`.
+        mean_bits: Without a number of bytes: of a quantized weight on average, with its share of scales and
+            zero points. None, or no more than all take with `bits`: all have `bits`.
         text: Calibration text; None: prose that ships with Python.
         samples: Windows of it.
         length: Tokens of a window.
@@ -55,10 +56,11 @@ class QuantizePlan:
     group: int = 32
     symmetric: bool = False
     num_bytes: int | None = None
+    mean_bits: float | None = None
     text: Path | None = None
-    samples: int = 64
+    samples: int = 32
     length: int = 512
-    steps: int = 120
+    steps: int = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,11 @@ class Quantizer:
         plan, layers = self._plan, self._config.num_layers
         windows = calibration_windows(load_model(plan.model, "model"), plan.text, plan.samples, plan.length)
         files = OutputFiles(output, self._identity(windows))
-        total = layers * (1 if plan.num_bytes is None else 2)
+        num_bytes = self._num_bytes()
+        total = layers * (1 if num_bytes is None else 2)
         bits: dict[Key, int] = {}
-        if plan.num_bytes is not None:
-            bits = self._choose_bits(windows, plan.num_bytes, total, progress)
+        if num_bytes is not None:
+            bits = self._choose_bits(windows, num_bytes, total, progress)
         calibration = Calibration(self._source, self._config, windows)
         grids: dict[str, Grid] = {}
         for index in range(layers):
@@ -166,8 +169,8 @@ class Quantizer:
             stored = self._checkpoint.table.tensors[name]
             hashed.update(f"{name} {stored.kind} {stored.shape}".encode() + stored.samples())
         return {
-            "bits": plan.bits, "group": plan.group, "symmetric": plan.symmetric, "num_bytes": plan.num_bytes,
-            "steps": plan.steps, "sha256": hashed.hexdigest(),
+            "bits": plan.bits, "group": plan.group, "symmetric": plan.symmetric, "steps": plan.steps,
+            "num_bytes": self._num_bytes(), "sha256": hashed.hexdigest(),
         }  # fmt: skip
 
     def _check(self, name: str) -> None:
@@ -184,28 +187,42 @@ class Quantizer:
     def _choose_bits(
         self, windows: Tensor, num_bytes: int, total: int, progress: Callable[[Progress], None]
     ) -> dict[Key, int]:
-        """Measure what each unit loses, with the weights as they are, and share out the bytes."""
+        """Measure what the outputs of layers lose by each unit alone, and share out the bytes."""
         left, costs = num_bytes - self._float_bytes(), list[UnitCost]()
         calibration = Calibration(self._source, self._config, windows)
         steps = sorted({self._plan.bits, _MORE_BITS})
         for index, units in enumerate(self._units):
             progress(Progress(f"measuring layer {index + 1} of {len(self._units)}", index, total))
             moments = calibration.measure(self._source, index)
+            calibration.aim(self._source, index)
             for unit in units:
                 cost = UnitCost((index, unit.name), dict.fromkeys(steps, 0), dict.fromkeys(steps, 0.0))
-                energy = 0.0
-                for name in stored_names(unit, self._located):
-                    weight, second = self._weight(name), moments[unit.name].check
-                    energy += output_error(weight, weight * 0, second)
-                    for bits in steps:
-                        grid = replace(self._grid, bits=bits)
-                        rounded = round_to(weight, *plain_scales(weight, grid), grid).values()
-                        cost.loss[bits] += output_error(weight, rounded, second)
-                        cost.num_bytes[bits] += matrix_bytes(weight.shape[0], weight.shape[1], grid)
-                cost.loss.update({bits: loss / (energy or 1.0) for bits, loss in cost.loss.items()})
+                for bits in steps:
+                    grid = replace(self._grid, bits=bits)
+                    rounding = LayerRounding(self._source, self._config, index, [unit], {unit.name: grid})
+                    cost.num_bytes[bits] = rounding.num_bytes()
+                    if bits < _MORE_BITS:  # of which the loss is next to nothing
+                        rounding.probe(moments)
+                        cost.loss[bits] = calibration.error(self._source, index)
+                        self._source.replaced.clear()
                 costs.append(cost)
-            calibration.advance(self._source, index)
+            calibration.hidden.copy_(calibration.targets)
         return choose_bits(costs, left)
+
+    def _num_bytes(self) -> int | None:
+        """Return the bytes of all weights that units may take; None if there is nothing to share out."""
+        plan = self._plan
+        if plan.num_bytes is not None or plan.mean_bits is None or plan.bits == _MORE_BITS:
+            return plan.num_bytes
+        shapes = [
+            self._checkpoint.table.tensors[name].shape
+            for units in self._units
+            for unit in units
+            for name in stored_names(unit, self._located)
+        ]
+        least = sum(matrix_bytes(outputs, inputs, self._grid) for outputs, inputs in shapes)
+        most = int(sum(outputs * inputs for outputs, inputs in shapes) * plan.mean_bits / 8)
+        return self._float_bytes() + most if most > least else None
 
     def _float_bytes(self) -> int:
         quantized = {

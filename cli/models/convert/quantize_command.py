@@ -25,11 +25,20 @@ class QuantizeOptions:
 
     model: Annotated[str, Argument(metavar="MODEL", help="A model's name or path.")]
     output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="The directory to write.")]
-    bits: Annotated[int, Option(help="Of a weight: 4 or 8. With --size, the fewest.")] = 4
+    bits: Annotated[int, Option(help="Of a code: 4 or 8; with 4, some linears have 8, see --mean-bits.")] = 4
+    mean_bits: Annotated[
+        float,
+        Option(
+            min=0,
+            max=16,
+            help="Of a quantized weight, with scales and zero points: linears whose layers lose most get "
+            "8 bits until the mean is reached; 0: all have --bits.",
+        ),
+    ] = 5.0
     size: Annotated[
         str,
         Option(
-            help="Of all weights together, such as 120MB: layers that lose most get 8 bits.",
+            help="Of all weights together, such as 120MB, in place of --mean-bits.",
             show_default=False,
         ),
     ] = ""
@@ -38,11 +47,11 @@ class QuantizeOptions:
     text: Annotated[
         Path | None, Option(help="Calibration text, UTF-8.  [default: prose that ships with Python]")
     ] = None
-    samples: Annotated[int, Option(min=2, max=4096, help="Windows of the calibration text.")] = 64
+    samples: Annotated[int, Option(min=2, max=4096, help="Windows of the calibration text.")] = 32
     length: Annotated[int, Option(min=16, max=8192, help="Tokens of a window.")] = 512
     steps: Annotated[
         int, Option(min=0, max=10_000, help="Of learning codes and scales for each layer; 0: none.")
-    ] = 120
+    ] = 40
 
 
 @with_options
@@ -84,7 +93,7 @@ def quantize(options: QuantizeOptions) -> None:
             plan = QuantizePlan(
                 model=path, bits=options.bits, group=options.group, symmetric=options.symmetric,
                 num_bytes=num_bytes, text=options.text, samples=options.samples, length=options.length,
-                steps=options.steps,
+                steps=options.steps, mean_bits=options.mean_bits or None,
             )  # fmt: skip
             with Quantizer(plan) as quantizer:
                 _run(quantizer.run, draft, facts)

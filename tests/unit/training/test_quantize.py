@@ -1,6 +1,7 @@
 """`ryz quantize` on the demo model: errors of the ways, the files, an interrupted run, sizes, refusals."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -146,6 +148,35 @@ def test_a_size_gives_more_bits_to_some(tiny: Path, tmp_path: Path) -> None:
     assert all(one["targets"][0].startswith("re:^model") for one in groups.values())
 
 
+def test_a_mean_of_bits_is_kept(tiny: Path, tmp_path: Path) -> None:
+    steps: list[Progress] = []
+    with Quantizer(plan(model=tiny, mean_bits=5.2, samples=4, length=32)) as quantizer:
+        quantizer.run(tmp_path / "out", steps.append)
+    tensors = tensors_of(tmp_path / "out")
+    counts = sum(one.numel() for name, one in tensors_of(tiny).items() if "proj" in name)
+    taken = sum(one.nbytes for name, one in tensors.items() if "proj" in name and "shape" not in name)
+    assert 4.7 < 8 * taken / counts <= 5.2
+    bits = [one["bits"] for step in steps if step.facts for one in step.facts["units"].values()]
+    assert set(bits) == {4, 8}
+
+
+def test_bits_go_where_the_outputs_of_a_layer_lose_most(tiny: Path, tmp_path: Path) -> None:
+    """Values that cannot be rounded well are put into one unit."""
+    torch.manual_seed(5)
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny, broken)
+    tensors = tensors_of(tiny)
+    wide = tensors["model.layers.1.mlp.down_proj.weight"]
+    wide.copy_(torch.randn_like(wide.float()) * 3)
+    wide[:, ::32] *= 40  # one large value in each group
+    save_file(tensors, broken / "model.safetensors", {"format": "pt"})
+    steps: list[Progress] = []
+    with Quantizer(plan(model=broken, mean_bits=5.3, samples=4, length=32)) as quantizer:
+        quantizer.run(tmp_path / "out", steps.append)
+    units = [step.facts["units"] for step in steps if step.facts]
+    assert units[1]["down"]["bits"] == 8
+
+
 def test_bits_are_shared_out_by_what_a_byte_gains() -> None:
     costs = [
         UnitCost((0, "qkv"), {4: 10, 8: 20}, {4: 0.5, 8: 0.1}),
@@ -227,7 +258,7 @@ def test_one_grid_targets_all_linears() -> None:
         (["--bits", "3"], "--bits is 4 or 8"),
         (["--size", "many"], "--size takes bytes such as 120MB"),
         (["--group", "80"], "--group 80 does not divide"),
-        (["--size", "1KB", "--samples", "2", "--length", "16"], "too small for 4 bits"),
+        (["--mean-bits", "4.7", "--size", "1KB", "--samples", "2", "--length", "16"], "too small for 4 bits"),
         (["--samples", "4096", "--length", "400"], "give a longer --text or fewer --samples"),
         (["--text", "/nowhere.txt"], "/nowhere.txt cannot be read"),
     ],
