@@ -125,11 +125,12 @@ class LayerRounding:
 
     def num_bytes(self) -> int:
         """Return what the matrices take."""
-        return sum(
-            matrix_bytes(*self._weight(name).shape, self._grids[unit.name])
-            for unit in self._units
-            for name in stored_names(unit, self._located)
-        )
+        found = 0
+        for unit in self._units:
+            for name in stored_names(unit, self._located):
+                outputs, inputs = self._source.checkpoint.table.tensors[name].shape
+                found += matrix_bytes(outputs, inputs, self._grids[unit.name])
+        return found
 
     def probe(self, moments: Mapping[UnitName, Moments]) -> None:
         """Let the layer be computed with matrices that GPTQ rounds."""

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.safetensors_file import INDEX
 from services.worker.engine.config.json_fields import ModelError
+from training.quantize.bit_plan import Key
 
-_PLAN, _REST = "quantize.json", "rest.safetensors"
+_PLAN, _BITS, _REST = "quantize.json", "bits.json", "rest.safetensors"
 _TEXTS = (
     "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "tokenizer.model", "chat_template.jinja", "chat_template.json", "vocab.json", "merges.txt",
@@ -47,6 +48,19 @@ class OutputFiles:
                 "same again"
             )
         _write_text(path, text)
+
+    def bits(self) -> dict[Key, int] | None:
+        """Return the bits of each unit that were chosen; None if they were not yet."""
+        path = self._directory / _BITS
+        if not path.exists():
+            return None
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return {(int(index), str(unit)): int(bits) for index, unit, bits in rows}
+
+    def write_bits(self, bits: Mapping[Key, int]) -> None:
+        """Keep the bits of each unit, so that a run that goes on need not measure again."""
+        rows = [[index, unit, count] for (index, unit), count in sorted(bits.items())]
+        _write_text(self._directory / _BITS, json.dumps(rows))
 
     def layer(self, index: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Return the tensors of a layer that is done, and what was told of it; None if it is not."""
@@ -83,6 +97,7 @@ class OutputFiles:
                 shutil.copyfile(source / name, self._directory / name)
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         _write_text(self._directory / INDEX, json.dumps(index, indent=1))
+        (self._directory / _BITS).unlink(missing_ok=True)
         # last, because a directory with a config is a model
         _write_text(self._directory / "config.json", json.dumps(config, indent=2) + "\n")
 

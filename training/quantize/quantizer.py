@@ -129,9 +129,11 @@ class Quantizer:
         files = OutputFiles(output, self._identity(windows))
         num_bytes = self._num_bytes()
         total = layers * (1 if num_bytes is None else 2)
-        bits: dict[Key, int] = {}
-        if num_bytes is not None:
+        bits = dict[Key, int]() if num_bytes is None else files.bits()
+        if bits is None:
+            assert num_bytes is not None
             bits = self._choose_bits(windows, num_bytes, total, progress)
+            files.write_bits(bits)
         calibration = Calibration(self._source, self._config, windows)
         grids: dict[str, Grid] = {}
         for index in range(layers):

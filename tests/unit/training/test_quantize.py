@@ -110,18 +110,20 @@ def test_an_interrupted_run_writes_what_an_unbroken_one_does(tiny: Path, tmp_pat
         pass
 
     def stop(step: Progress) -> None:
-        if step.done == 1:
+        if step.done == 3:  # two layers are measured, one is written
             raise Interrupted
 
-    small = {"model": tiny, "length": 32, "samples": 4, "steps": 3}
+    small = {"model": tiny, "length": 32, "samples": 4, "steps": 3, "mean_bits": 5.2}
     with Quantizer(plan(**small)) as quantizer:
         quantizer.run(tmp_path / "whole", lambda _: None)
     with pytest.raises(Interrupted), Quantizer(plan(**small)) as quantizer:
         quantizer.run(tmp_path / "out", stop)
     assert not (tmp_path / "out" / "config.json").exists()
     kept = (tmp_path / "out" / "layer-00000.safetensors").stat().st_mtime_ns
+    more: list[Progress] = []
     with Quantizer(plan(**small)) as quantizer:
-        quantizer.run(tmp_path / "out", lambda _: None)
+        quantizer.run(tmp_path / "out", more.append)
+    assert not [step for step in more if "measuring" in step.what]
     assert (tmp_path / "out" / "layer-00000.safetensors").stat().st_mtime_ns == kept
     ours, whole = tensors_of(tmp_path / "out"), tensors_of(tmp_path / "whole")
     assert set(ours) == set(whole)
