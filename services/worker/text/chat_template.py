@@ -45,6 +45,13 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+def _compiled(environment: GuardedEnvironment, tree: nodes.Template) -> jinja2.Template:
+    """Returns a template with its global names in one dict: Jinja copies its chain of dicts each time."""
+    template = environment.from_string(tree)
+    template.globals = dict(template.globals)
+    return template
+
+
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
@@ -77,7 +84,7 @@ class ChatTemplate:
         self.source = source
         self._environment = environment
         try:
-            self._template = environment.from_string(environment.parse_guarded(source))
+            self._template = _compiled(environment, environment.parse_guarded(source))
         except (jinja2.TemplateError, RecursionError) as error:
             raise InvalidRequest(f"the model's chat template is broken: {error}", param="model") from error
         self._variables = {"bos_token": "", "eos_token": "", **special_tokens}
@@ -101,7 +108,7 @@ class ChatTemplate:
         """
         marking, marks = copy(self), MarkLiterals(texts, before, after)
         tree = marks.visit(self._environment.parse_guarded(self.source))
-        marking._template = self._environment.from_string(tree)
+        marking._template = _compiled(self._environment, tree)
         return marking, frozenset(marks.searched)
 
     @property

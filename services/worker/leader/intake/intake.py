@@ -4,7 +4,7 @@ Every request that is accepted ends in `RequestTable`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 
 from services.worker.domain.generation.generation import Generation, failed_frame, request_key
@@ -60,35 +60,38 @@ class Intake:
         self._preparation = preparation
         self._max_request_s = max_request_s
 
-    async def on_work(self, message: Message) -> None:
-        """Takes one `Work` message. Never waits; what takes longer becomes a task."""
+    def on_work(self, message: Message) -> Awaitable[None] | None:
+        """Takes one `Work` message. What takes longer becomes a task.
+
+        Returns:
+            The refusal of a message that is none, to be awaited.
+        """
         try:
             work = codec.decode(message.data, Work)
             check_subject(work.reply_to)  # a request whose frames cannot be sent is not begun
         except InvalidRequest as error:
             self._table.counts.count_taken()
-            await self._endpoint.refuse(message, error)
-            return
+            return self._endpoint.refuse(message, error)
         if work.instance_id and work.instance_id != self._instance_id:
             # for a leader that had this group's name before, or has it as well; if that one is gone, the
             # caller gets no answer and offers the request again
             self._metrics.misdirected.labels("work").inc()
-            return
+            return None
         self._table.counts.count_taken()
         try:
             request = codec.decode(work.request, GenerateRequest)
         except InvalidRequest as error:
             bare = _bare_request(work.request)
             if bare is None:
-                await self._endpoint.refuse(message, error)
-            else:
-                self._metrics.bad_messages.labels("work").inc()
-                self._table.publisher.send_untracked(work.reply_to, failed_frame(bare, error, 0))
-            return
+                return self._endpoint.refuse(message, error)
+            self._metrics.bad_messages.labels("work").inc()
+            self._table.publisher.send_untracked(work.reply_to, failed_frame(bare, error, 0))
+            return None
         if not self._is_known(request, work):
             trace = self._table.spans.begin(message.headers.get(TRACE_PARENT, ""))
             with bind_request(request.request_id, trace[0]):
                 self._take_request(request, work, message.headers, trace)
+        return None
 
     def _is_known(self, request: GenerateRequest, work: Work) -> bool:
         """Sends frames again if this attempt is known; drops an older attempt.
