@@ -25,7 +25,6 @@ Precisions = Annotated[
 OnePrecision = Annotated[
     Precision, Option(help="fp32, bf16, int8 or codes."), Word(get_args(Precision))
 ]  # fmt: skip
-Door = Literal["http", "grpc", "realtime"]
 Policies = Annotated[
     Sequence[PolicyName], Option(help="Policies to compare, with commas between them."),
     Words(get_args(PolicyName)),
@@ -223,30 +222,6 @@ class FailoverPlan:
     model: ModelOrDemo = None
     tensor_parallel: TensorParallel = 2
     seed: Seed = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingPlan:
-    """`ryz bench serving`: requests in flight, and the stack that answers them."""
-
-    concurrency: Annotated[
-        Sequence[int], Option(help="Requests in flight, one level after the other."), Numbers(4096)
-    ] = (1, 8, 32, 128)
-    duration: Annotated[float, Option(min=0.2, help="Measured seconds at each level.")] = 5.0
-    warmup: Annotated[float, Option(min=0.0, help="Seconds before that at each level.")] = 1.0
-    tokens: Annotated[int, Option(min=1, max=4096, help="Tokens that each answer has.")] = 16
-    stream: Annotated[bool, Option("--stream/--no-stream", help="Ask for streamed answers.")] = False
-    url: Annotated[str, Option(help="Measure the stack at this address instead of an own one.")] = ""
-    model: Annotated[
-        str, Option(help="With --url the model to ask; else the one whose tokenizer the own stack has.")
-    ] = ""
-    groups: Annotated[int, Option(min=1, max=16, help="Worker groups of the own stack.")] = 2
-    doors: Annotated[
-        Sequence[Door],
-        Option(help="Ways to ask, with a comma between them: http, grpc, realtime."),
-        Words(get_args(Door)),
-    ] = ("http",)
-    grpc: Annotated[str, Option(help="With --url, where the stack answers by gRPC, as HOST:PORT.")] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

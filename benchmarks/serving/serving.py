@@ -12,8 +12,8 @@ from benchmarks.lib.child import ChildObject
 from benchmarks.lib.cpu import CpuMeter
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import RunningStack
-from benchmarks.plans import Door, ServingPlan
 from benchmarks.serving.load import LoadFigures
+from benchmarks.serving.plan import Door, ServingPlan
 
 EXTRA_S = 40.0  # for the generator's start and late answers
 LOAD = "load"

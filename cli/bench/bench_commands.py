@@ -11,11 +11,11 @@ from cli.bench.bench_model import make_model
 from cli.bench.bench_overflow import overflow
 from cli.bench.bench_quality import quality
 from cli.bench.bench_routing import routing
-from cli.bench.bench_serving import serving
 from cli.bench.bench_sessions import sessions
 from cli.bench.engine.bench_engine import engine
 from cli.bench.engine.bench_grammar import grammar
 from cli.bench.engine.bench_mixed import mixed
+from cli.bench.serving.bench_serving import serving
 
 app = typer.Typer(
     no_args_is_help=True,

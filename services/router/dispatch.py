@@ -6,6 +6,7 @@ publishes the request again.
 
 import random
 import time
+from collections.abc import Awaitable, Mapping
 
 import structlog
 
@@ -50,14 +51,19 @@ class Dispatcher:
 
     async def dispatch(self, incoming: Incoming, now: float, count: int = 1) -> None:
         """Send the request to a group, the `count`-th that it is offered to, or answer with an error."""
-        with bind_request(incoming.request_id, incoming.headers.get(TRACE_PARENT, "")):
-            await self._dispatch(incoming, now, count)
+        waits = self.dispatch_now(incoming, now, count)
+        if waits is not None:
+            await waits
 
-    async def _dispatch(self, incoming: Incoming, now: float, count: int) -> None:
+    def dispatch_now(self, incoming: Incoming, now: float, count: int = 1) -> Awaitable[None] | None:
+        """Do the same at once; returns what is left to be awaited: an error, or a broker that is slow."""
+        with bind_request(incoming.request_id, incoming.headers.get(TRACE_PARENT, "")):
+            return self._dispatch(incoming, now, count)
+
+    def _dispatch(self, incoming: Incoming, now: float, count: int) -> Awaitable[None] | None:
         if incoming.deadline is not None and incoming.deadline <= now:
             late = DeadlineExceeded("the request's time was over before it was given to a group")
-            await self.fail_request(_sender(incoming), late, "late")
-            return
+            return self.fail_request(_sender(incoming), late, "late")
         timeline = self._timelines.begin(incoming.request_id, incoming.attempt)
         timeline.mark("routed", {"copy": count})
         started = time.perf_counter()
@@ -67,14 +73,11 @@ class Dispatcher:
             seconds = time.perf_counter() - started
             move = self._decisions.record_assignment(incoming, facts, view, decision, seconds)
             timeline.mark("decided", {"group": decision.group, "reason": decision.reason})
-            if await self._send(incoming, facts, decision, now, count):
-                prompt_tokens = facts.prompt_tokens + move.computed_tokens
-                answer_tokens = turn_tokens - facts.prompt_tokens
-                self._fleet.count_sent(decision.group, prompt_tokens, now, answer_tokens)
-        else:
-            timeline.mark("refused", {"reason": decision.reason})
-            self._decisions.record_refusal(incoming, decision.reason, time.perf_counter() - started)
-            await self._refuse(incoming, decision)
+            tokens = facts.prompt_tokens + move.computed_tokens, turn_tokens - facts.prompt_tokens
+            return self._send(incoming, facts, decision, now=now, count=count, tokens=tokens)
+        timeline.mark("refused", {"reason": decision.reason})
+        self._decisions.record_refusal(incoming, decision.reason, time.perf_counter() - started)
+        return self._refuse(incoming, decision)
 
     async def dispatch_again(self, forward: Forward, now: float) -> None:
         """Send a request elsewhere that no leader took where it was sent."""
@@ -130,10 +133,26 @@ class Dispatcher:
             decision = at_a_full_group(facts, view, "contested_full", pinned)
         return view, decision
 
-    async def _send(
-        self, incoming: Incoming, facts: RequestFacts, chosen: Assignment, now: float, count: int
-    ) -> bool:
-        """Send the request and remember it; False: it ended with an error instead."""
+    def _send(
+        self,
+        incoming: Incoming,
+        facts: RequestFacts,
+        chosen: Assignment,
+        *,
+        now: float,
+        count: int,
+        tokens: tuple[int, int],
+    ) -> Awaitable[None] | None:
+        """Send the request and remember it, or tell the caller that it ended with an error.
+
+        Args:
+            incoming: The request.
+            facts: About it.
+            chosen: The group.
+            now: Monotonic seconds.
+            count: How many groups it was offered to.
+            tokens: Of its prompt that the group computes, and of its answer.
+        """
         state = self._state
         route = Route(
             group=chosen.group,
@@ -150,6 +169,7 @@ class Dispatcher:
             outside=incoming.outside,
         )
         data = encode(work)
+        subject, reply = subjects.work(chosen.group), f"{self.inbox}.{incoming.key}"
         headers = incoming.headers
         if incoming.deadline is not None:
             headers = {**headers, subjects.HEADER_TIMEOUT: str(max(1, int((incoming.deadline - now) * 1000)))}
@@ -157,26 +177,35 @@ class Dispatcher:
         forward = Forward(incoming, chosen.group, count)
         state.forwards.put(incoming.key, forward, now, len(incoming.data))
         try:
-            await self._bus.publish(
-                subjects.work(chosen.group),
-                data,
-                reply=f"{self.inbox}.{incoming.key}",
-                headers=headers or None,
-            )
-        except RequestTooLarge:
-            state.forwards.pop(incoming.key, now)
-            await self.fail_request(_sender(incoming), self._too_large(incoming, len(data)), "too_large")
-            return False
-        except Unavailable as error:
-            state.forwards.pop(incoming.key, now)
-            await self.fail_request(_sender(incoming), error, "broker")
-            return False
+            sent = self._bus.publish_now(subject, data, reply=reply, headers=headers)
+        except (RequestTooLarge, Unavailable) as error:
+            return self._not_sent(incoming, error, len(data), now)
         attempt = (incoming.asker.tenant, incoming.request_id, incoming.attempt)
         state.duplicates.put(attempt, chosen.group, now)
         state.sessions.note_sent(facts, incoming.asker, chosen.group, now)
         state.balance.add(chosen.group, now)
         state.contests.served(incoming.asker.tenant)
-        return True
+        self._fleet.count_sent(chosen.group, tokens[0], now, tokens[1])
+        return None if sent else self._send_slowly(incoming, work, reply, headers, now)
+
+    async def _send_slowly(
+        self, incoming: Incoming, work: Work, reply: str, headers: Mapping[str, str], now: float
+    ) -> None:
+        """Send the request to a broker that takes little at the moment."""
+        subject, data = subjects.work(work.route.group), encode(work)
+        try:
+            await self._bus.publish(subject, data, reply=reply, headers=headers)
+        except (RequestTooLarge, Unavailable) as error:  # counted as sent until the next heartbeat
+            await self._not_sent(incoming, error, len(data), now)
+
+    async def _not_sent(
+        self, incoming: Incoming, error: RequestTooLarge | Unavailable, size: int, now: float
+    ) -> None:
+        self._state.forwards.pop(incoming.key, now)
+        if isinstance(error, RequestTooLarge):
+            await self.fail_request(_sender(incoming), self._too_large(incoming, size), "too_large")
+        else:
+            await self.fail_request(_sender(incoming), error, "broker")
 
     def _too_large(self, incoming: Incoming, size: int) -> RequestTooLarge:
         limit, own = self._bus.max_payload, len(incoming.data)

@@ -3,7 +3,9 @@
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from re import compile as regex
+from typing import Annotated
 
 import msgspec
 
@@ -14,9 +16,20 @@ from shared.bus import Message
 from shared.bus.subject import can_answer
 from shared.codec import decode, encode, fields_of
 from shared.errors import InvalidRequest
-from shared.identity import routing_key
-from shared.messages import GenerateRequest
-from shared.messages.base import ID_PATTERN, MAX_ATTEMPT
+from shared.identity import routing_key, session_key
+from shared.messages import GenerateRequest, SessionRef, Wire
+from shared.messages.base import (
+    DEFAULT_TENANT,
+    ID_PATTERN,
+    MAX_ATTEMPT,
+    Attempt,
+    ModelName,
+    RequestId,
+    Tenant,
+    TokenIds,
+)
+from shared.messages.conversation import Role
+from shared.messages.generate import MAX_CHOICES
 from shared.subjects import HEADER_TIMEOUT, caller_of
 from shared.telemetry.trace_context import carry
 
@@ -24,6 +37,41 @@ _MILLISECONDS = re.compile(r"-?[0-9]{1,15}")
 MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 _REQUEST_ID = regex(ID_PATTERN)
 _BYTES_PER_TOKEN = 4  # of English text, about
+
+
+class HeadMessage(Wire, frozen=True):
+    """What a router needs of a `ChatMessage`."""
+
+    role: Role
+
+
+class HeadSampling(Wire, frozen=True):
+    """What a router needs of `Sampling`."""
+
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] = 1
+
+
+class HeadResume(Wire, frozen=True):
+    """What a router needs of a `ResumePoint`."""
+
+    fingerprint: Annotated[str, msgspec.Meta(max_length=256)] = ""
+
+
+class RequestHead(Wire, frozen=True, kw_only=True):
+    """What a router needs of a `GenerateRequest` with a session. The rest is for the leader to check."""
+
+    request_id: RequestId
+    model: ModelName
+    messages: list[HeadMessage] | None = None
+    prompt: str | None = None
+    prompt_token_ids: TokenIds | None = None
+    sampling: HeadSampling = HeadSampling()
+    session: SessionRef | None = None
+    tenant: Tenant = DEFAULT_TENANT
+    priority: Annotated[int, msgspec.Meta(ge=-10, le=10)] = 0
+    attempt: Attempt = 0
+    reply_to: str = ""
+    resume: HeadResume | None = None
 
 
 class Incoming(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +112,8 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
         InvalidRequest: it is no `GenerateRequest`, or one that no leader could use, or of a caller outside
             that may not say what it says.
     """
-    request, data, caller = decode(message.data, GenerateRequest), message.data, caller_of(message.subject)
+    data, caller = message.data, caller_of(message.subject)
+    request = _decoded(data, whole=caller is not None)
     given = [
         name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
     ]
@@ -76,14 +125,14 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
         )
     reply_to = request.reply_to or message.reply
     check_reply_to(reply_to, caller)
-    if caller is not None:
+    if caller is not None and isinstance(request, GenerateRequest):
         request = confine(request, caller, max_outside_priority)
         data = encode(request)
     left_ms = read_timeout_ms(message.headers)
     session = request.session
     facts = RequestFacts(
         request.model,
-        routing_key(request),
+        routing_key(request) if isinstance(request, GenerateRequest) else session_key(_session_id(session)),
         len(message.data) // _BYTES_PER_TOKEN,
         priority=request.priority,
         resumed=request.attempt > 0 and caller is None,
@@ -105,7 +154,21 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
     )
 
 
-def _asker(request: GenerateRequest) -> Asker:
+def _decoded(data: bytes, *, whole: bool) -> GenerateRequest | RequestHead:
+    """The request, or its head if that is enough: a conversation without a session is routed by its text."""
+    if not whole:
+        with suppress(InvalidRequest):  # the error is to name the field of a `GenerateRequest`
+            head = decode(data, RequestHead)
+            if head.session is not None:
+                return head
+    return decode(data, GenerateRequest)
+
+
+def _session_id(session: SessionRef | None) -> str:
+    return session.session_id if session is not None else ""
+
+
+def _asker(request: GenerateRequest | RequestHead) -> Asker:
     """The session of a request, and whether it repeats its conversation (`SessionRef.mode` has the rule)."""
     session, messages = request.session, request.messages or ()
     continues = any(message.role == "assistant" for message in messages)
@@ -115,8 +178,7 @@ def _asker(request: GenerateRequest) -> Asker:
         and bool(messages)
         and (session.mode == "append" or (session.mode == "auto" and not continues))
     )
-    session_id = session.session_id if session is not None else ""
-    return Asker(request.tenant, session_id, whole=not appends, continues=continues)
+    return Asker(request.tenant, _session_id(session), whole=not appends, continues=continues)
 
 
 def read_timeout_ms(headers: Mapping[str, str]) -> int | None:

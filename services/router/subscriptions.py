@@ -5,6 +5,7 @@ microseconds, and one that waited would rest on old heartbeats.
 """
 
 import asyncio
+from collections.abc import Awaitable
 from functools import lru_cache
 
 import structlog
@@ -110,15 +111,16 @@ class RouterSubscriptions:
         await self._bus.flush()
         await self._bus.flush()
 
-    async def on_generate(self, message: Message) -> None:
+    def on_generate(self, message: Message) -> Awaitable[None] | None:
         """A service's request."""
         now = self._clock()
         try:
             incoming = read(message, now)
         except RyzError as error:
-            await self._dispatcher.fail_request(sender(message), error, "invalid")
-            return
-        await self._route(incoming, now)
+            return self._dispatcher.fail_request(sender(message), error, "invalid")
+        if self._last_groups and incoming.session_id:
+            return self._route(incoming, now)
+        return self._dispatcher.dispatch_now(incoming, now)
 
     async def on_outside(self, message: Message) -> None:
         """The request of a user outside."""

@@ -15,6 +15,7 @@ from uvicorn.protocols.utils import get_remote_addr
 
 from shared.web import faults
 from shared.web.gate import Gate
+from shared.web.joined_head import JoinedHead
 from shared.web.waiting_lines import Lines, Waiting
 
 
@@ -156,6 +157,7 @@ class AdmittedConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
+        cycle.transport = JoinedHead(cycle.transport, self.loop)  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
 
     def _mark_gone(self) -> None:

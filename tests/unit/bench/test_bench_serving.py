@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,9 +14,10 @@ from benchmarks.lib.cpu import CpuMeter
 from benchmarks.lib.machine import commit, machine
 from benchmarks.lib.measuring import BenchError
 from benchmarks.lib.stack import RunningStack
-from benchmarks.plans import Door, ServingPlan
+from benchmarks.serving.plan import Door, ServingPlan
 from benchmarks.serving.serving import LOAD, measure
 from cli.bench.bench_commands import app
+from cli.bench.serving.bench_serving import add_peer
 from cli.console import CommandError
 from tests.kits.bench.answers import answering, chunks, completion, http
 from tests.kits.gateway.with_leader import gateway_with_leader
@@ -124,3 +126,29 @@ def test_machine_facts_are_there() -> None:
     assert facts["cpu"] != "unknown"
     assert facts["python"]
     assert commit() != "unknown" or not os.path.exists(".git")
+
+
+def test_a_peer_needs_a_model_that_both_sides_read_and_its_own_packages(tmp_path: Path) -> None:
+    runner = CliRunner()
+    alone = runner.invoke(app, ["serving", "--peer", "dynamo"])
+    assert isinstance(alone.exception, CommandError)
+    assert alone.exception.exit_code == 2
+    assert "--model DIR" in str(alone.exception)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    words = ["serving", "--peer", "dynamo", "--model", str(tmp_path), "--peer-envs", str(tmp_path)]
+    missing = runner.invoke(app, words)
+    assert isinstance(missing.exception, CommandError)
+    assert missing.exception.exit_code == 2
+    assert "pip install ai-dynamo==1.3.1" in str(missing.exception)
+
+
+async def test_rows_of_a_peer_carry_its_name() -> None:
+    async with answering(lambda *_: http(completion())) as port:
+        plan = ServingPlan(concurrency=[1], duration=0.2, warmup=0.0)
+        stack = RunningStack(f"http://127.0.0.1:{port}", "demo", {"server": os.getpid()})
+        report = await asyncio.to_thread(measure, plan, stack, print)
+    theirs = report | {"cpu_ms_per_request": {"frontend": 1.0}}
+    add_peer(report, theirs, "dynamo")
+    assert [row["server"] for row in report["rows"]] == ["ryzanstein", "dynamo"]
+    assert report["peer_cpu_ms_per_request"] == {"frontend": 1.0}
+    assert "server" in report["cpu_ms_per_request"]

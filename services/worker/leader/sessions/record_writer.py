@@ -6,6 +6,7 @@ Records that were made without a turn of another group are put after that turn a
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import chain
 
 import structlog
@@ -28,6 +29,7 @@ from shared.telemetry.repeated import RepeatedLog
 
 log = structlog.get_logger(__name__)
 MAX_BATCH = 256
+GATHER_S = 0.01  # for which records wait for others if no turn waits for them
 RETRY_S = (0.05, 2.0)  # first and longest pause after a failed commit
 MAX_REBASES = 8  # of one record; each means that another group has stored a turn since
 
@@ -67,6 +69,7 @@ class RecordWriter:
         self._in_flight: dict[Key, PendingRecord] = {}
         self._repeated = RepeatedLog(log)
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
 
     @property
     def num_pending(self) -> int:
@@ -83,8 +86,14 @@ class RecordWriter:
         """Returns the newest record of a session that is not acknowledged yet."""
         return self._pending.get(key) or self._in_flight.get(key)
 
-    def queue_record(self, key: Key, pending: PendingRecord) -> PendingRecord:
-        """Queues a record in place of an older one of its session; returns the entry."""
+    def queue_record(self, key: Key, pending: PendingRecord, *, hurry: bool = True) -> PendingRecord:
+        """Queues a record in place of an older one of its session; returns the entry.
+
+        Args:
+            key: The session.
+            pending: Its record.
+            hurry: Write it at once, not together with others some milliseconds later.
+        """
         older = self._pending.get(key)
         if older is not None:
             older.replace_by(pending)
@@ -92,6 +101,8 @@ class RecordWriter:
         self._pending.put(key, pending, record_bytes(pending.record))
         self._drop_surplus()
         self._wake.set()
+        if hurry:
+            self._hurry.set()
         return pending
 
     def discard_deleted(self, key: Key) -> None:
@@ -112,11 +123,19 @@ class RecordWriter:
             await self._wake.wait()
             self._wake.clear()
             while self._pending:
+                await self._gather_more()
                 if await self._write_batch():
                     pause = RETRY_S[0]
                 else:
                     await asyncio.sleep(pause)
                     pause = min(RETRY_S[1], pause * 2)
+
+    async def _gather_more(self) -> None:
+        """Waits for more records, which share a message to the store and a script in it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_S):
+                await self._hurry.wait()
+        self._hurry.clear()
 
     async def flush_records(self, timeout_s: float) -> bool:
         """Writes everything at the end, when `write_forever` was cancelled; returns whether it could."""

@@ -141,7 +141,9 @@ class SessionRecords:
             self._cache.put(key, newest, time.monotonic())  # later lookups get at least this
         return newest
 
-    def commit(self, record: SessionRecord, *, joins: bool = True) -> asyncio.Future[CommitOutcome]:
+    def commit(
+        self, record: SessionRecord, *, joins: bool = True, hurry: bool = True
+    ) -> asyncio.Future[CommitOutcome]:
         """Queues a record to be stored; it is known here at once.
 
         Of turns that go on from the same history, the one that ends first comes first, as in the store. A
@@ -150,6 +152,7 @@ class SessionRecords:
         Args:
             record: The session after the turn.
             joins: False if the turn must not be put after turns that it was made without; then it is `stale`.
+            hurry: A turn waits for the outcome; else the record is written with others soon.
 
         Returns:
             The outcome, once the store has answered.
@@ -165,7 +168,7 @@ class SessionRecords:
                 return future
             mine.rebase_to(joined)
         self._cache.put(key, mine.record, time.monotonic())
-        queued = self.writer.queue_record(key, mine)
+        queued = self.writer.queue_record(key, mine, hurry=hurry)
         if self._announcer is not None:
             self._announcer.announce_soon(queued.record)
         return future

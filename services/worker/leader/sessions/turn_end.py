@@ -55,8 +55,9 @@ class TurnFinisher:
             complete(generation)
             return
         self._deliveries.expect_delivery(generation.request)
-        stored = self._sessions.commit(record, joins=turn.session.if_version < 0)
-        if not turn.session.given:
+        given = turn.session.given
+        stored = self._sessions.commit(record, joins=turn.session.if_version < 0, hurry=given)
+        if not given:
             complete(generation)
             return
 

@@ -394,17 +394,37 @@ async def test_what_is_known_of_a_tenant_s_sessions_outlives_another_s_flood() -
     assert [one.session_id for one in sessions.newest_first()[:3]] == ["mine", "a99", "a98"]
 
 
+class Batches(DictStore):
+    """Keeps the ids of the records of each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[str]] = []
+
+    async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
+        self.batches.append([one.session_id for one in records])
+        return await super().commit(records, timeout_s=timeout_s)
+
+
+async def test_records_that_no_turn_waits_for_are_written_together() -> None:
+    store = Batches()
+    sessions = made(SessionRecordLimits(), store, 1_000_000)
+    writing = asyncio.create_task(sessions.writer.write_forever())
+    first = sessions.commit(record("first"), hurry=False)
+    await asyncio.sleep(0)
+    second = sessions.commit(record("second"), hurry=False)
+    for outcome in await asyncio.gather(first, second):
+        assert outcome.outcome == "stored"
+    assert store.batches == [["first", "second"]]
+    sessions.commit(record("third"), hurry=False)
+    await sessions.commit(record("waited-for"))  # takes the one that waits for others with it
+    assert store.batches[1:] == [["third", "waited-for"]]
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+
+
 async def test_records_are_written_by_turns_of_tenants() -> None:
     """Large records of one tenant, each a message of its own, do not delay the records of other tenants."""
-
-    class Batches(DictStore):
-        def __init__(self) -> None:
-            super().__init__()
-            self.batches: list[list[str]] = []
-
-        async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
-            self.batches.append([one.session_id for one in records])
-            return await super().commit(records, timeout_s=timeout_s)
 
     store = Batches()
     sessions = made(SessionRecordLimits(), store, 8000)

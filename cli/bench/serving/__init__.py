@@ -1,0 +1,1 @@
+"""`ryz bench serving`, and the peer that it measures."""
