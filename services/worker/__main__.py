@@ -77,6 +77,9 @@ def make_store(settings: WorkerSettings) -> KVStoreConfig | None:
         timeout_s=settings.kv_store_timeout_s,
         queue_bytes=settings.kv_store_queue_bytes,
         compression=settings.kv_compression,
+        host_dir=settings.kv_host_dir,
+        host_bytes=settings.kv_host_bytes // settings.tensor_parallel,
+        host_owner=settings.group,
     )
 
 
@@ -140,6 +143,7 @@ def leader_options(settings: WorkerSettings) -> LeaderOptions:
             fetch_timeout_s=settings.kv_fetch_timeout_s,
             commit_interval_s=settings.kv_commit_interval_s,
             commit_timeout_s=settings.session_commit_timeout_s,
+            host_dir=settings.kv_host_dir,
         ),
         grammars=GrammarOptions(
             timeout_s=settings.grammar_timeout_s,

@@ -81,6 +81,10 @@ class WorkerMetrics:
             self.kv_fetches.labels(outcome)
         self.kv_fetched_blocks = counter("kv_fetched_blocks", "KV blocks fetched from the store.")
         self.kv_fetched_bytes = counter("kv_fetched_bytes", "Bytes of them, as they were stored.")
+        self.kv_host_blocks = counter("kv_host_blocks", "Those that came from the memory of the host.")
+        self.kv_host_lookups = counter(
+            "kv_host_lookups", "Prompts that the memory of the host had, so that the store was not asked."
+        )
         self.kv_stored_blocks = counter("kv_stored_blocks", "KV blocks written to the store.")
         self.kv_stored_bytes = counter("kv_stored_bytes", "Bytes of them, as they were stored.")
         self.kv_dropped_blocks = counter("kv_dropped_blocks", "KV blocks that could not be written.")

@@ -132,6 +132,11 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     """How long a written block lives unless the KV state service takes charge of it."""
     kv_compression: Compression = "none"
     """`zstd` compresses stored blocks without loss, where it pays."""
+    kv_host_dir: str = ""
+    """The directory, in memory, where groups of one host share KV blocks, of this user alone; empty: they do
+    not. `ryz up` sets it."""
+    kv_host_bytes: Annotated[int, Interval(ge=2**20, le=2**40)] = 256 * 2**20
+    """Memory of the host that a group's blocks take there, all of it from the start."""
     session_lookup_timeout_s: UpToHalfMinute = 0.5
     """How long a request waits for its session's record."""
     session_commit_timeout_s: UpToMinute = 2.0

@@ -126,4 +126,5 @@ def _together(answers: Sequence[FetchResult]) -> FetchResult:
         missing=fewest.missing,
         corrupt=b"".join(answer.corrupt for answer in answers),
         error=next((answer.error for answer in answers if answer.error), ""),
+        from_host=min(answer.from_host for answer in answers),
     )

@@ -20,6 +20,9 @@ class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         timeout_s: Time limit of one exchange with Redis.
         queue_bytes: Bytes of copies that may wait to be written; more are dropped, and reported so.
         compression: `zstd` compresses bytes ordered by significance, where that saves at least a twentieth.
+        host_dir: Directory of the host tier (`services/worker/host_kv`); empty: there is none.
+        host_bytes: Size of this rank's segment in it.
+        host_owner: Names the segments of this group.
     """
 
     url: str
@@ -27,6 +30,9 @@ class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     timeout_s: float = 1.0
     queue_bytes: int = 128 * 2**20
     compression: Compression = "none"
+    host_dir: str = ""
+    host_bytes: int = 0
+    host_owner: str = ""
 
 
 class StoreBlock(msgspec.Struct, frozen=True, array_like=True):
@@ -75,6 +81,7 @@ class FetchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         missing: The block after those was not in the store.
         corrupt: Packed names of blocks with a wrong checksum.
         error: The store's error, if that ended the fetch.
+        from_host: How many of the blocks were copied from the host tier; the leading ones.
     """
 
     fetch_id: int
@@ -84,6 +91,7 @@ class FetchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     missing: bool = False
     corrupt: bytes = b""
     error: str = ""
+    from_host: int = 0
 
 
 class StoreResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -29,7 +29,13 @@ def add_byte_tokenizer(directory: Path) -> None:
 
 def kv_engine(path: Path, url: str, tensor_parallel: int = 2, **options: Any) -> RankEngine:
     """Rank processes with the store at that address."""
-    store = KVStoreConfig(url=url, compression=options.pop("compression", "none"))
+    store = KVStoreConfig(
+        url=url,
+        compression=options.pop("compression", "none"),
+        host_dir=options.pop("host_dir", ""),
+        host_bytes=options.pop("host_bytes", 2**20),
+        host_owner=options.pop("host_owner", "g0"),
+    )
     defaults: dict[str, Any] = {
         "threads": 1, "kv_cache_tokens": 4096, "step_timeout_s": 10.0, "kv_store": store
     }  # fmt: skip

@@ -1,4 +1,6 @@
-"""Reads blocks from the store into the cache, with checksums, requesting some blocks ahead of copying.
+"""Reads blocks into the cache, with checksums: those of the host tier, then those of the store.
+
+The store is asked for some blocks ahead of copying.
 
 A fetch ends at the first block that is missing or damaged; the leader computes from there on.
 """
@@ -11,6 +13,7 @@ from typing import NamedTuple
 
 from redis.exceptions import ResponseError
 
+from services.worker.engine.kv_transfer.host_copies import open_reads
 from services.worker.engine.kv_transfer.kv_link import ConnectionLost, StoreUnreachable
 from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES, BlockDecoder, DamagedBlock
 from services.worker.engine.kv_transfer.store_thread import Report, StoreThread
@@ -41,6 +44,7 @@ class _Progress:
     """How far a fetch has come; once `ended`, further replies are ignored."""
 
     count: int = 0
+    from_host: int = 0
     num_bytes: int = 0
     missing: bool = False
     corrupt: list[bytes] = field(default_factory=list)
@@ -59,14 +63,18 @@ class KVReader:
         self._report = report
         self._limit_s = _PATIENCE * config.timeout_s
         self._decoder = BlockDecoder(blocks.head_bytes)
+        self._host = open_reads(config, blocks)
         self._fields = [head_field(head) for head in blocks.heads]
         block_bytes = max(1, len(blocks.heads) * (HEADER_BYTES + blocks.head_bytes))
         self._batch = min(_BATCH_BLOCKS, max(1, _BATCH_BYTES // block_bytes))
         self._thread: StoreThread[FetchBlocks] = StoreThread("kv-reader", config, self._handle)
 
     def fetch(self, request: FetchBlocks) -> None:
-        """Queues a fetch, from any thread; reports it as failed at once while the circuit is open."""
-        if away := self._thread.link.away:
+        """Queues a fetch, from any thread.
+
+        Without a host tier it is reported as failed at once while the circuit is open.
+        """
+        if self._host is None and (away := self._thread.link.away):
             self._report(FrameKind.FETCHED, FetchResult(fetch_id=request.fetch_id, count=0, error=away))
         else:
             self._thread.enqueue(request)
@@ -96,6 +104,7 @@ class KVReader:
             missing=progress.missing,
             corrupt=b"".join(progress.corrupt),
             error=progress.error,
+            from_host=progress.from_host,
         )
         self._report(FrameKind.FETCHED, fetched)
 
@@ -109,6 +118,9 @@ class KVReader:
         todo = [
             _Target(*target) for target in zip(request.blocks, sliding, split(request.names), strict=True)
         ]
+        rest = self._copy_from_host(todo, progress)
+        if todo and not rest:
+            return
         if away := self._thread.link.away:
             raise StoreUnreachable(away)
         if not todo:
@@ -116,9 +128,22 @@ class KVReader:
             self._thread.link.receive()
             return
         try:
-            self._pipeline(todo, progress, deadline)
+            self._pipeline(rest, progress, deadline)
         except ConnectionLost:
             self._pipeline(todo[progress.count :], progress, deadline)
+
+    def _copy_from_host(self, todo: list[_Target], progress: _Progress) -> list[_Target]:
+        """Copies the leading blocks that the host has; returns the others."""
+        if self._host is not None and todo:
+            self._host.refresh()
+            for target in todo:
+                num_bytes = self._host.copy_in(target.name, target.block, target.sliding)
+                if not num_bytes:
+                    break
+                progress.num_bytes += num_bytes
+                progress.count += 1
+            progress.from_host = progress.count
+        return todo[progress.count :]
 
     def _pipeline(self, todo: list[_Target], progress: _Progress, deadline: float) -> None:
         batches = deque(todo[at : at + self._batch] for at in range(0, len(todo), self._batch))

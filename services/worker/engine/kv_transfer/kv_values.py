@@ -91,7 +91,7 @@ class BlockDecoder:
         self._head_bytes = head_bytes
         self._zstd = zstandard.ZstdDecompressor()
 
-    def decode(self, value: bytes, name: bytes, head: int) -> NDArray[np.uint8]:
+    def decode(self, value: bytes | memoryview, name: bytes, head: int) -> NDArray[np.uint8]:
         """A head's bytes, [head_bytes], read-only; a view of `value` if it is not compressed.
 
         Args:

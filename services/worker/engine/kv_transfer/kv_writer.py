@@ -1,5 +1,6 @@
 """Copies blocks out of the cache at once, and writes the copies to the store in a thread of its own.
 
+With a host tier the copy goes into this rank's segment, and the store is written from there.
 A block that cannot be written is dropped and reported. That may cost a later request the time to compute it
 again, and never its answer.
 """
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from redis.exceptions import ResponseError
 
+from services.worker.engine.kv_transfer.host_copies import HostCopy, open_copies
 from services.worker.engine.kv_transfer.kv_link import Command, ConnectionLost, StoreUnreachable
 from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES, BlockEncoder
 from services.worker.engine.kv_transfer.store_thread import Report, StoreThread
@@ -38,9 +40,17 @@ class Buffers:
         self._lendable = threading.BoundedSemaphore(max(1, limit_bytes // each))
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=max(1, _KEPT_BYTES // each))
 
+    def reserve(self) -> bool:
+        """Counts a buffer of the host tier as lent; False if all are lent. Never blocks."""
+        return self._lendable.acquire(blocking=False)
+
+    def end_reserve(self) -> None:
+        """Returns what `reserve` took; for any thread."""
+        self._lendable.release()
+
     def lend(self) -> NDArray[np.uint8] | None:
         """A buffer with arbitrary contents; None if all are lent. Never blocks."""
-        if not self._lendable.acquire(blocking=False):
+        if not self.reserve():
             return None
         try:
             return self._free.pop()
@@ -55,13 +65,17 @@ class Buffers:
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    """A block's bytes, [heads, HEADER_BYTES + head_bytes], or why they were not copied or written."""
+    """A block's bytes, [heads, HEADER_BYTES + head_bytes], or why they were not copied or written.
+
+    With `on_host` they are those of the host tier, which have their headers already.
+    """
 
     name: bytes
     rows: NDArray[np.uint8] | None = None
     error: str = ""
     crowded: bool = False  # there was no buffer for it
     num_bytes: int = 0  # of its values
+    on_host: HostCopy | None = None
 
 
 class KVWriter:
@@ -75,6 +89,8 @@ class KVWriter:
         self._encoder = BlockEncoder(config.compression)
         self._fields = [(head, head_field(head)) for head in blocks.writes]
         self._buffers = Buffers(len(blocks.writes), HEADER_BYTES + blocks.head_bytes, config.queue_bytes)
+        self._host = open_copies(config, blocks)
+        self._compresses = config.compression != "none"
         self._batch: list[_Copy] = []
         self._thread: StoreThread[_Copy] = StoreThread("kv-writer", config, self._handle)
 
@@ -92,12 +108,14 @@ class KVWriter:
         self._thread.join()
 
     def _copy(self, order: StoreBlock) -> _Copy:
+        on_host = self._copy_to_host(order) if self._host is not None else None
+        if on_host is not None:
+            return on_host
         if away := self._thread.link.away:
             return _Copy(order.name, error=away)
         rows = self._buffers.lend()
         if rows is None:
-            waiting = f"{self._queue_bytes} bytes are waiting to be written already"
-            return _Copy(order.name, error=waiting, crowded=True)
+            return self._crowded(order)
         try:
             self._blocks.copy_out(order.block, rows[:, HEADER_BYTES:], order.sliding)
         except Exception as error:  # a copy that fails must not fail the step
@@ -106,6 +124,36 @@ class KVWriter:
                 order.name, error=f"block {order.block} was not copied: {type(error).__name__}: {error}"
             )
         return _Copy(order.name, rows)
+
+    def _copy_to_host(self, order: StoreBlock) -> _Copy | None:
+        """Copies a block into the segment; None if that has no room, and the store is to get it all the same."""
+        assert self._host is not None
+        try:
+            copy = self._host.copy(order)
+        except Exception as error:  # a copy that fails must not fail the step
+            return _Copy(
+                order.name, error=f"block {order.block} was not copied: {type(error).__name__}: {error}"
+            )
+        if copy is None:
+            return None
+        away = self._thread.link.away
+        if away or not self._buffers.reserve():
+            self._host.release(copy)
+            return _Copy(order.name, error=away) if away else self._crowded(order)
+        return _Copy(order.name, copy.rows, on_host=copy)
+
+    def _crowded(self, order: StoreBlock) -> _Copy:
+        waiting = f"{self._queue_bytes} bytes are waiting to be written already"
+        return _Copy(order.name, error=waiting, crowded=True)
+
+    def _give_back(self, copy: _Copy) -> None:
+        assert copy.rows is not None
+        if copy.on_host is None:
+            self._buffers.give_back(copy.rows)
+            return
+        assert self._host is not None
+        self._buffers.end_reserve()
+        self._host.release(copy.on_host)
 
     def _handle(self, copy: _Copy) -> None:
         self._batch.append(copy)
@@ -128,8 +176,7 @@ class KVWriter:
                     str(error) if isinstance(error, StoreUnreachable) else f"{type(error).__name__}: {error}"
                 )
         for copy in copies:
-            assert copy.rows is not None
-            self._buffers.give_back(copy.rows)
+            self._give_back(copy)
         failed = [copy for copy in batch if copy.error]
         stored = StoreResult(
             names=b"".join(copy.name for copy in batch if not copy.error),
@@ -166,7 +213,12 @@ class KVWriter:
         key = data_key(copy.name)
         values: list[bytes | memoryview] = []
         for row, (head, field) in zip(copy.rows, self._fields, strict=True):
-            value = self._encoder.encode(row, copy.name, head)
+            if copy.on_host is None:
+                value = self._encoder.encode(row, copy.name, head)
+            elif self._compresses:  # the host's rows stay as they are
+                value = self._encoder.encode(row.copy(), copy.name, head)
+            else:
+                value = row.data
             values += (field, value)
             copy.num_bytes += len(value)
         return [("MULTI",), ("HSET", key, *values), ("EXPIRE", key, self._ttl_s), ("EXEC",)]

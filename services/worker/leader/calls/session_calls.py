@@ -91,3 +91,4 @@ class LeaderSessionCalls:
         if scheduler is not None:
             scheduler.blocks.drop(names)
             scheduler.write_behind.forget(names)
+        self._kv_tier.prefixes.host.revoke(names)

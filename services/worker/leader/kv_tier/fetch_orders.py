@@ -123,6 +123,7 @@ class FetchOrders:
         order.scheduler.fetched(fetch.fetch_id, answer.count)
         metrics.kv_fetched_blocks.inc(answer.count)
         metrics.kv_fetched_bytes.inc(answer.num_bytes)
+        metrics.kv_host_blocks.inc(answer.from_host)
         if corrupt := list(dict.fromkeys(kv_hash.split(answer.corrupt))):  # several ranks may name one
             metrics.kv_corrupt_blocks.inc(len(corrupt))
             log.warning("stored blocks are damaged; they are computed again", number=len(corrupt))
@@ -146,7 +147,7 @@ class FetchOrders:
             health.record_failure(health.moves, answer.error)
             return
         health.record_success(health.moves)
-        if answer.count == wanted:
+        if answer.count == wanted and answer.from_host < wanted:  # memory tells nothing of the store
             self._costs.fetched(wanted, now - max(order.began, self._last_done), now)
 
     def _give_up(self, order: _Order) -> None:

@@ -19,6 +19,7 @@ class KVOptions:
         commit_timeout_s: For one commit.
         failures: Failures in a row after which the store is taken for away.
         probe_s: Between two probes of a store that is away.
+        host_dir: Directory of the host tier; empty: there is none.
     """
 
     fetch: FetchMode = "auto"
@@ -30,3 +31,4 @@ class KVOptions:
     commit_timeout_s: float = 2.0
     failures: int = 3
     probe_s: float = 0.25
+    host_dir: str = ""

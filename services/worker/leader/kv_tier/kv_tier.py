@@ -149,6 +149,7 @@ class KVTier:
         if behind is None:
             return {"state": "off"}
         recompute, fetch, fixed = self._engine.costs.rates()
+        host = self.prefixes.host.describe()
         return {
             "state": "away" if self.health.away else "used",
             "writes": behind.writes,
@@ -157,7 +158,7 @@ class KVTier:
             "recompute_tokens_per_s": round(recompute),
             "fetch_tokens_per_s": round(fetch),
             "fetch_ms": round(1000 * fixed, 3),
-        }
+        } | ({} if host is None else {"host": host})
 
     def rates(self) -> KVRates:
         """Returns the speed of computing and fetching, for heartbeats."""
@@ -203,6 +204,7 @@ class KVTier:
         while True:
             await asyncio.sleep(self._options.probe_s)
             health.apply()  # a pause may be over
+            self.prefixes.host.sweep()
             if self._engine.kv_scheduler is None:
                 continue
             with suppress(RyzError, EngineFailed, TimeoutError):

@@ -1,10 +1,14 @@
-"""Looks up how much of a prompt's KV is stored, and says where the KV is likely to come from."""
+"""Looks up how much of a prompt's KV is stored, and says where the KV is likely to come from.
+
+The memory of the host is looked at first; the KV state service is asked if that does not have all.
+"""
 
 from services.worker.domain.generation.generation import Generation
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.kv_tier.block_ownership import BlockIndex
+from services.worker.leader.kv_tier.host_lookup import HostLookup
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.leader.kv_tier.store_health import StoreHealth
 from services.worker.rank_protocol.plan import BLOCK_SIZE
@@ -14,7 +18,11 @@ from shared.messages.blocks import MAX_NAMES
 
 
 class PrefixLookup:
-    """Asks the KV state service, if the store is used."""
+    """Asks the KV state service, if the store is used.
+
+    Attributes:
+        host: The host tier.
+    """
 
     def __init__(
         self,
@@ -28,6 +36,7 @@ class PrefixLookup:
         self._engine = engine
         self._index = index
         self._health = health
+        self.host = HostLookup(options.host_dir, context.clock)
         self._metrics = context.metrics
         self._clock = context.clock
 
@@ -45,7 +54,7 @@ class PrefixLookup:
         enough = (len(names) - found) * BLOCK_SIZE < self._options.min_tokens
         if enough or not scheduler.write_behind.enabled:
             return "warm" if found else "new"
-        return None
+        return "fetch" if self._is_on_host(generation, names, found) else None
 
     async def find_source(self, generation: Generation) -> KVSource:
         """Asks what of a prompt is stored, and keeps it there for as long as fetching may take.
@@ -66,10 +75,12 @@ class PrefixLookup:
         if scheduler is not self._engine.kv_scheduler:
             return ""
         behind, count = scheduler.write_behind, 0
+        on_host = self.host.count(names, self._engine.kv_parts)
         if answer is not None:
             behind.found(names[:answer])
             count = behind.num_trusted_of(names[:answer])
             behind.unlearn(names[max(answer, here) :])
+        count = max(count, behind.num_trusted_of(names[:on_host]))
         for choice in generation.choices:
             choice.sequence.stored = count
         if count <= here:
@@ -78,6 +89,22 @@ class PrefixLookup:
             count - here, self._clock(), scheduler.queued_tokens, scheduler.under_way
         )
         return "fetch" if fetches else "recompute"
+
+    def _is_on_host(self, generation: Generation, names: list[bytes], found: int) -> bool:
+        """Returns whether the host has a prompt; then it is copied, which is faster than computing it."""
+        if generation.request.kv == "recompute" or self._options.fetch == "never":
+            return False
+        scheduler = self._engine.kv_scheduler
+        assert scheduler is not None
+        count = scheduler.write_behind.num_trusted_of(names[: self.host.count(names, self._engine.kv_parts)])
+        if count <= found or (len(names) - count) * BLOCK_SIZE >= self._options.min_tokens:
+            return False
+        self._metrics.kv_host_lookups.inc()
+        scheduler.write_behind.found(names[:count])  # by the group that wrote them; the commit checks it
+        for choice in generation.choices:
+            choice.sequence.stored = count
+            choice.sequence.always_fetch = True
+        return True
 
     async def count_stored(self, names: list[bytes]) -> int | None:
         """Returns how many leading blocks are stored; None if the service does not answer."""

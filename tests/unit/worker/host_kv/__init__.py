@@ -1,0 +1,1 @@
+"""The host tier of KV: segments in shared memory."""
