@@ -126,7 +126,7 @@ class KVWriter:
         return _Copy(order.name, rows)
 
     def _copy_to_host(self, order: StoreBlock) -> _Copy | None:
-        """Copies a block into the segment; None if that has no room, and the store is to get it all the same."""
+        """Copies a block into the segment; None if that has no room: the store gets it all the same."""
         assert self._host is not None
         try:
             copy = self._host.copy(order)
