@@ -78,10 +78,12 @@ class HostPool:
 
     Args:
         directory: Of the host tier, checked by `open_directory`.
+        reads_rows: Map all pages of a segment when it is opened; one by one that takes longer than a copy.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, reads_rows: bool = False) -> None:
         self._directory = directory
+        self._reads_rows = reads_rows
         self._followers: dict[str, _Follower] = {}
         self._unused: dict[str, int] = {}  # name of a file that is no segment -> its inode
 
@@ -154,7 +156,7 @@ class HostPool:
         except OSError:
             return
         try:
-            self._followers[name] = _Follower(SegmentMap(fd, read_shape(fd)))
+            self._followers[name] = _Follower(SegmentMap(fd, read_shape(fd), populate=self._reads_rows))
         except (NotASegment, OSError, ValueError):
             self._unused[name] = inode
         finally:

@@ -114,6 +114,8 @@ def open_reads(config: KVStoreConfig, blocks: CacheBlocks) -> HostReads | None:
     if not config.host_dir or not blocks.heads:
         return None
     try:
-        return HostReads(HostPool(open_directory(config.host_dir)), blocks)
+        reads = HostReads(HostPool(open_directory(config.host_dir), reads_rows=True), blocks)
+        reads.refresh()  # the segments that exist are mapped before the first fetch
+        return reads
     except (UnsafeDirectory, OSError):
         return None  # `open_copies` has logged why
