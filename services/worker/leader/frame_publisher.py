@@ -1,8 +1,8 @@
 """Sends frames: all that are due for one reply subject go out as one message.
 
-The part that makes a frame says how long it may wait for others. Frames that are due are sent when a step's
-tokens are all made, or else in the next turn of the event loop. Each frame is kept in the retransmit buffer
-first, so a caller can ask again for what was lost while the broker was away.
+The part that makes a frame says how long it may wait for others. Frames that are due are sent in the next
+turn of the event loop, before which no byte could leave anyway, however many steps have made them. Each frame
+is kept in the retransmit buffer first, so a caller can ask again for what was lost while the broker was away.
 """
 
 import asyncio

@@ -38,7 +38,7 @@ class TokenOutput:
         self._timer: asyncio.TimerHandle | None = None  # set while tokens wait
 
     def emit_tokens(self, scheduler: Scheduler, advances: list[Advance], now: float) -> None:
-        """Gives each generation its tokens of a step, and sends what is due, one message for each caller."""
+        """Gives each generation its tokens of a step, and sends what is due."""
         table, touched = self._table, dict[str, Generation]()
         self._metrics.generation_tokens.inc(sum([not one.sequence.prompt_only for one in advances]))
         for advance in advances:
@@ -66,7 +66,6 @@ class TokenOutput:
                     scheduler.end(sequence)
             touched[sequence.request_id] = generation
         self._send_due(touched, now)
-        table.publisher.send_due()
 
     def emit_prompts(self, advances: list[PromptAdvance]) -> None:
         """Sends what a step has brought of prompts; to be called before `emit_tokens`."""
@@ -124,7 +123,6 @@ class TokenOutput:
         self._timer, now = None, self._clock()
         self._pace.note_sent(now)
         self._send_held(now)
-        self._table.publisher.send_due()
 
     def _note_first(self, generation: Generation, now: float) -> None:
         generation.first_token_at = now
