@@ -28,6 +28,7 @@ class Interruption:
         lost_at: When the client learned of the loss.
         accepted_at: When another group had the request; 0: not yet.
         resumed_at: When new tokens came; 0: not yet.
+        silent_since: Its last tokens; before the first ones, when it took the request.
     """
 
     group: str
@@ -36,6 +37,7 @@ class Interruption:
     lost_at: float
     accepted_at: float = 0.0
     resumed_at: float = 0.0
+    silent_since: float = 0.0
 
 
 class Attempts:
@@ -52,8 +54,9 @@ class Attempts:
     """
 
     __slots__ = (
-        "_fingerprint", "_max_losses", "_prompt_logprobs", "_prompt_text", "_session_version", "_tokens",
-        "_tokens_at", "accepted", "crashes", "interruptions", "losses", "number", "refusal", "refusals",
+        "_fingerprint", "_max_losses", "_prompt_logprobs", "_prompt_text", "_session_version", "_taken_at",
+        "_tokens", "_tokens_at", "accepted", "crashes", "interruptions", "losses", "number", "refusal",
+        "refusals",
     )  # fmt: skip
 
     def __init__(self, request: GenerateRequest, settings: ClientSettings) -> None:
@@ -68,6 +71,7 @@ class Attempts:
         before: Iterable[bytes] = resume.token_ids if resume is not None else [b""] * request.sampling.n
         self._tokens = [bytearray(tokens) for tokens in before]
         self._tokens_at = 0.0
+        self._taken_at = 0.0  # when a group took this attempt; 0: none has
         self._prompt_logprobs = resume.prompt_logprobs if resume is not None else 0
         self._prompt_text = resume.prompt_text if resume is not None else 0
         self._fingerprint = resume.fingerprint if resume is not None else ""
@@ -97,6 +101,7 @@ class Attempts:
     def note_group(self, now: float) -> None:
         """A group has the request."""
         self.accepted = True
+        self._taken_at = self._taken_at or now
         self.refusals = 0
         if self.interruptions and not self.interruptions[-1].accepted_at:
             self.interruptions[-1].accepted_at = now
@@ -133,8 +138,11 @@ class Attempts:
         self.losses += 1
         if self.losses > self._max_losses or self.number >= MAX_ATTEMPT:
             return False
-        self.interruptions.append(Interruption(group, reason, self._tokens_at or heard_at, now))
+        silent_since = max(self._tokens_at, self._taken_at) or heard_at
+        heard_at = self._tokens_at or heard_at
+        self.interruptions.append(Interruption(group, reason, heard_at, now, silent_since=silent_since))
         self.number += 1
+        self._taken_at = 0.0
         return True
 
     def count_refusal(self, why: str) -> float | None:

@@ -45,7 +45,7 @@ class CommandExecutor:
         told: dict[str, str | int | float] = {"attempt": attempts.number}
         if attempts.interruptions:
             last = attempts.interruptions[-1]
-            silent_ms = round((self._loop.time() - last.heard_at) * 1000, 1)
+            silent_ms = round((self._loop.time() - last.silent_since) * 1000, 1)
             told |= {"lost": last.group, "reason": last.reason, "silent_ms": silent_ms}
         stream.timeline.mark("published", told)
         left_ms = max(1, int((stream.deadline - self._loop.time()) * 1000))

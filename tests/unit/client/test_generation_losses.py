@@ -123,6 +123,17 @@ def test_a_pause_counts_from_the_last_tokens_whatever_the_group_said_since() -> 
     assert state.attempts.interruptions[0].heard_at == 1.0
 
 
+def test_a_group_that_hangs_before_its_first_tokens_was_silent_since_it_took_the_request() -> None:
+    """Its answers to questions are no tokens."""
+    state = make()
+    assert state.on_frame(accepted(), "g0", 1.0) == ()
+    assert state.on_resend(ResendReply(known=True, next_seq=1), 2.5) == ()
+    state.on_frame(failed("group_lost", 0, 1, resumable=True, reason="engine_failed"), "g0", 3.0)
+    state.on_frame(accepted(1, 1, "g1"), "g1", 4.0)
+    state.on_frame(failed("group_lost", 1, 2, resumable=True, reason="engine_failed"), "g1", 6.0)
+    assert [loss.silent_since for loss in state.attempts.interruptions] == [1.0, 4.0]
+
+
 def test_what_was_held_back_belongs_to_the_lost_attempt() -> None:
     state = running()
     assert state.on_frame(tokens(5, 99), "g0", 1.5) == (AskResend("g0", 3, "i0"),)
