@@ -11,6 +11,9 @@ COVERAGE := .coverage.json
 COVERAGE_FLOOR ?= 90
 # two processes for two cores would often wait for services; see tests/kits/side_by_side.py
 JOBS ?= 4
+# yes: these processes are forked from one that has imported all tests, instead of xdist's that each import them
+FORKED ?=
+SIDE_BY_SIDE = $(if $(FORKED),,-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 # tests without a marker that needs a machine or a time of its own
 ORDINARY := not compose and not gpu and not models
 # tests outside of tests/chaos that have a long form, too
@@ -43,7 +46,7 @@ test: dev ## the tests that need neither Docker nor a GPU, with coverage (ARGS="
 ifdef ARGS
 	$(BIN)/python -m pytest -m "$(ORDINARY)" $(ARGS)
 else
-	@$(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)" -n $(JOBS) --dist loadfile --no-loadscope-reorder || { \
+	@$(if $(FORKED),RYZ_TEST_PROCESSES=$(JOBS)) $(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)" $(SIDE_BY_SIDE) || { \
 	echo "==> what failed, once more and alone: some tests have time limits, and others ran beside them"; \
 	$(BIN)/python -m pytest -m "$(ORDINARY)" --last-failed --last-failed-no-failures none; }
 	@$(MEASURED) --merge $(COVERAGE) --out $(COVERAGE) --skip-covered --fail-under $(COVERAGE_FLOOR)

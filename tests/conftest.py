@@ -13,6 +13,7 @@ import structlog
 from shared.bus.memory import MemoryBus
 from shared.bus.nats import NatsBus
 from tests.kits.import_order import import_tests, modules_of_tests, part_first
+from tests.kits.parallel.forked_run import ForkedRun
 from tests.kits.servers import GuardedRedis, NatsServer, RedisServer
 from tests.kits.side_by_side import StackScheduling, give_way, sort_for_many_processes
 
@@ -68,6 +69,12 @@ def logging_as_before() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Run tests in as many forked processes as `make test FORKED=yes` asks for."""
+    if processes := os.environ.pop("RYZ_TEST_PROCESSES", ""):
+        config.pluginmanager.register(ForkedRun(int(processes)), "forked-run")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
     """Share the first import of all tests among parallel processes, if all are asked for."""
@@ -80,6 +87,8 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put long files first where several processes share the work."""
+    if config.pluginmanager.has_plugin("forked-run"):
+        sort_for_many_processes(items)
     if "PYTEST_XDIST_WORKER" in os.environ:
         sort_for_many_processes(items)
         give_way(os.environ["PYTEST_XDIST_WORKER"])

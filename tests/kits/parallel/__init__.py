@@ -1,0 +1,1 @@
+"""Runs tests in several processes that share one import of everything."""
