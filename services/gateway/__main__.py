@@ -146,7 +146,7 @@ async def start(
     stack.callback(watching.cancel)
     watch = batch_watch(batches, settings, bus, app.inner, service)
     await run_batches(batches, watch, bus, service, stack)
-    await serve_complete_calls(CompleteCalls(bus, app.inner, settings), service, stack)
+    await serve_complete_calls(CompleteCalls(bus, app.inner, settings, measured.levels), service, stack)
     check_server_files("HTTP", settings.http_cert, settings.http_key)
     grpc_port = await open_grpc(stack, service, context, app.inner)
     _watch_service(service, context, detached, responses.background)

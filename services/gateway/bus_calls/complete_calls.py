@@ -23,6 +23,7 @@ from shared.bus.subject import can_answer
 from shared.errors import TABLE, DeadlineExceeded, Internal, InvalidRequest, RequestTooLarge, RyzError
 from shared.lifecycle import Service
 from shared.subjects import ANY_CALLER, HEADER_TIMEOUT, Caller
+from shared.telemetry.service_levels import ServiceLevels
 
 log = structlog.get_logger(__name__)
 
@@ -54,11 +55,13 @@ class CompleteCalls:
         bus: Where they come from.
         inner: The routes of this gateway.
         settings: Time limits, and how many calls may run at once.
+        levels: Count the calls that are refused here; the routes count all others.
     """
 
-    def __init__(self, bus: Bus, inner: InnerCalls, settings: GatewaySettings) -> None:
+    def __init__(self, bus: Bus, inner: InnerCalls, settings: GatewaySettings, levels: ServiceLevels) -> None:
         self._bus = bus
         self._inner = inner
+        self._levels = levels
         self._settings = settings
         self._subscriptions: list[Subscription] = []
         # one service outside may not take all places, and its calls are counted before they are read
@@ -89,19 +92,24 @@ class CompleteCalls:
         caller = subjects.caller_of(message.subject)
         if not can_answer(message.reply, caller):
             return  # there is no place for an answer, or it is another caller's
-        user, places = caller.user if caller is not None else "", 0
+        user, places, asked = caller.user if caller is not None else "", 0, False
         try:
             if user:
                 self._rates.take_units(user, time.monotonic())
                 self._places.take_units(user, 1)
                 places = 1
-            status, body, headers = await self._complete(message, caller)
+            path, body = translate_call(message)
+            timeout_s, asked = self._timeout_s(message), True
+            status, body, headers = await self._complete(message, caller, path, body, timeout_s)
             if len(body) + HEADERS_ROOM > self._bus.max_payload:
                 raise RequestTooLarge(
                     f"the answer has {len(body)} bytes and a message of the broker at most "
                     f"{self._bus.max_payload}: set `max_tokens`, or stream (docs/client.md)"
                 )
         except RyzError as error:
+            if not asked:
+                model = subjects.name_in(message.subject.rpartition(".")[2])
+                self._levels.count_refusal(model, caller.tenant if caller is not None else "", error)
             status, body, headers = TABLE[error.code].http_status, _error_body(error), {}
         finally:
             self._places.free_units(user, places)
@@ -113,9 +121,9 @@ class CompleteCalls:
         except RyzError as error:
             log.warning("answer not delivered", subject=message.subject, error=error.message)
 
-    async def _complete(self, message: Message, caller: Caller | None) -> tuple[int, bytes, dict[str, str]]:
-        path, body = translate_call(message)
-        timeout_s = self._timeout_s(message)
+    async def _complete(
+        self, message: Message, caller: Caller | None, path: str, body: bytes, timeout_s: float
+    ) -> tuple[int, bytes, dict[str, str]]:
         given = [
             (name.lower().encode(), value.encode("utf-8", "surrogateescape"))
             for name, value in message.headers.items()

@@ -108,7 +108,14 @@ async def test_an_answer_that_fits_into_no_message_says_so(gateway: Gateway, bus
 
 
 async def test_a_service_outside_does_not_take_all_places(gateway: Gateway, bus: MemoryBus) -> None:
-    """Its share of four places is two."""
+    """Its share of four places is two; the refusal is counted."""
+    assert (await ask(bus, HELLO))[0] == 200  # the model counts as known
+
+    def refused() -> float:
+        labels = {"model": "demo", "tenant": OUTSIDE.tenant, "priority": "normal", "outcome": "refused"}
+        return gateway.metric("ryz_slo_requests_total", **labels)
+
+    before = refused()
     asks = [
         asyncio.create_task(ask(bus, HELLO, model="slow", caller=OUTSIDE, headers={"Ryz-Timeout-Ms": "600"}))
         for _ in range(2)
@@ -116,6 +123,7 @@ async def test_a_service_outside_does_not_take_all_places(gateway: Gateway, bus:
     await eventually(lambda: gateway.running == 2)
     status, answer, _ = await ask(bus, HELLO, caller=OUTSIDE)
     assert (status, answer["error"]["code"]) == (429, "rate_limited")
+    assert refused() == before + 1
     assert (await ask(bus, HELLO))[0] == 200
     assert [status for status, _, _ in await asyncio.gather(*asks)] == [504, 504]
     await gateway.wait_idle()
