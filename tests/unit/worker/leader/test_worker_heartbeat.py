@@ -95,7 +95,7 @@ async def test_a_busy_loop_does_not_delay_them(threaded: Heartbeats, recorder: R
     await asyncio.sleep(0.1)
     began, ended = block_loop(0.5)
     beats = recorder.during(began, ended)
-    assert len(beats) >= 10  # 20 on an idle machine
+    assert len(beats) >= 3  # 20 on an idle machine; beats of the blocked loop would be none
     assert len({beat.load.running for beat in beats}) <= 2  # the blocked loop made no new description
     assert threading.get_ident() not in recorder.threads
 
