@@ -96,7 +96,7 @@ class SliceReader:
         """
         packed = tensor.stored.packed
         if packed is not None and rows and columns:
-            group = tensor.width // packed.scales.shape[1]
+            group = tensor.width // packed.groups
             begin = columns.start // group * group
             matrix = read_packed(tensor.stored, rows, range(begin, columns.stop))
             self.read_bytes += len(rows) * packed.width * 4

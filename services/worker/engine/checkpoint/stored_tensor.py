@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from gguf import GGMLQuantizationType
 
@@ -18,14 +19,25 @@ class PackedParts:
     Attributes:
         bits: Of a code.
         width: Words of a row.
-        scales: [outputs, groups].
-        zeros: Packed zero points; None: they are the middle of the codes.
+        scales: [outputs, groups]; of GPTQ and AWQ [groups, outputs].
+        zeros: Packed zero points; None: all are `zero`.
+        zero: Of all codes, if there are no zero points.
+        form: Whose order the words have.
+        zeros_above: What zero points are above those that are stored.
     """
 
     bits: int
     width: int
     scales: "StoredTensor"
     zeros: "StoredTensor | None"
+    zero: int
+    form: Literal["compressed-tensors", "gptq", "awq"] = "compressed-tensors"
+    zeros_above: int = 0
+
+    @property
+    def groups(self) -> int:
+        """Of the inputs of a row."""
+        return self.scales.shape[1 if self.form == "compressed-tensors" else 0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from services.worker.engine.checkpoint.codes.four_bit_floats import joined
 from services.worker.engine.checkpoint.codes.packed_layout import joined_packed
+from services.worker.engine.checkpoint.codes.transposed_layout import joined_transposed
 from services.worker.engine.checkpoint.gguf_tensors import gguf_tensors, names_in_file
 from services.worker.engine.checkpoint.names.file_names import FileNames
 from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor
@@ -14,6 +15,7 @@ from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTe
 from services.worker.engine.config.families.registry import family_of
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.packed_weights import gptq_zeros_above
 from services.worker.gguf.gguf_file import is_gguf
 
 # tensors of old files, which are computed from the config instead
@@ -152,4 +154,6 @@ def stored_tensors(model: Path) -> dict[str, StoredTensor]:
             if name in tensors:
                 raise ModelError(f"{path}: tensor {name} is in {tensors[name].path.name} as well; remove one")
             tensors[name] = tensor
+    if any(name.endswith(".qweight") for name in tensors):
+        tensors = joined_transposed(tensors, gptq_zeros_above(model))
     return joined_packed(joined(tensors))

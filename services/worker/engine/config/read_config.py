@@ -38,7 +38,7 @@ def read_config(model: Path) -> ModelConfig:
     if family is None:
         raise ModelError(f"{path}: architecture {shown(architectures[0])} is not supported; known: {known}")
     quantized = raw.get("quantization_config")
-    if isinstance(quantized, dict) and quantized.get("quant_method") == "compressed-tensors":
+    if isinstance(quantized, dict) and quantized.get("quant_method") != "mxfp4":  # which gpt-oss reads
         require_packed(path, quantized)
         raw = {name: value for name, value in raw.items() if name != "quantization_config"}
     fields = JsonFields(path, raw)

@@ -90,7 +90,7 @@ def _matrix(
         (zeros.kind, zeros.shape) != ("I32", (lines, groups)) or zeros.end - zeros.begin != lines * groups * 4
     ):
         raise ModelError(f"{words.path}: the zero points of {name} are {zeros.kind} {list(zeros.shape)}")
-    parts = PackedParts(bits, width, scales, zeros)
+    parts = PackedParts(bits, width, scales, zeros, zero=1 << (bits - 1))
     return replace(words, kind=f"INT{bits}", shape=(outputs, inputs), packed=parts)
 
 

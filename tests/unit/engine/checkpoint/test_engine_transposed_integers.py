@@ -1,0 +1,173 @@
+"""GPTQ and AWQ: values bit for bit, any slice, codes, what a model computes; what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from benchmarks.models.make_model import make_model
+from benchmarks.models.shapes import SHAPES
+from benchmarks.quality.own_logits import OwnLogits
+from services.worker.engine.checkpoint.fingerprint import fingerprint
+from services.worker.engine.checkpoint.tensor_table import stored_tensors
+from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.read_config import read_config
+from services.worker.engine.native.build import targets
+from services.worker.engine.precision import stored_precision
+from services.worker.rank_protocol.run_config import Precision
+
+NAME = "model.layers.0.mlp.down_proj"
+GROUP = 32
+FORMATS: dict[str, dict[str, Any]] = {
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": False},
+    "gptq-sym": {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": True},
+    "gptq-8": {"quant_method": "gptq", "bits": 8, "group_size": GROUP, "desc_act": False, "sym": False},
+    "gptq-2": {"quant_method": "gptq", "bits": 2, "group_size": GROUP, "checkpoint_format": "gptq_v2"},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"},
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models") / "tiny"
+    make_model(directory, SHAPES["tiny"])
+    return directory
+
+
+def into_words(numbers: Tensor, bits: int, order: list[int]) -> Tensor:
+    """Packs the last dimension: place p of a word, from its lowest bits on, has its number order[p]."""
+    each = 32 // bits
+    split = numbers.long().view(*numbers.shape[:-1], -1, each)[..., order]
+    words = (split << (torch.arange(each) * bits)).sum(-1)
+    return torch.where(words < 2**31, words, words - 2**32).int()
+
+
+def packed(tensor: Tensor, form: dict[str, Any], seed: int) -> tuple[dict[str, Tensor], Tensor]:
+    """Random numbers of the tensor's shape and size as the format's tensors, and what they stand for."""
+    generator = torch.Generator().manual_seed(seed)
+    outputs, inputs = tensor.shape
+    bits, groups = form["bits"], inputs // GROUP
+    codes = torch.randint(0, 2**bits, (outputs, inputs), generator=generator)
+    zeros = torch.randint(1, 2**bits, (groups, outputs), generator=generator)
+    if form.get("sym"):
+        zeros = torch.full_like(zeros, 1 << (bits - 1))
+    size = tensor.float().abs().mean() / 2 ** (bits - 1)
+    scales = ((torch.rand((groups, outputs), generator=generator) + 0.5) * size).half()
+    spread = [grouped.T.repeat_interleave(GROUP, 1) for grouped in (scales.float(), zeros)]
+    values = spread[0] * (codes - spread[1]).float()
+    plain = list(range(32 // bits))
+    if form["quant_method"] == "awq":
+        order = [0, 2, 4, 6, 1, 3, 5, 7]
+        parts = {"qweight": into_words(codes.T, bits, order), "qzeros": into_words(zeros, bits, order)}
+    else:
+        above = 0 if form.get("checkpoint_format") == "gptq_v2" else 1
+        parts = {
+            "qweight": into_words(codes, bits, plain).T.contiguous(),
+            "qzeros": into_words(zeros - above, bits, plain),
+            "g_idx": torch.arange(inputs, dtype=torch.int32) // GROUP,
+        }
+    return parts | {"scales": scales}, values
+
+
+def write(tiny: Path, directory: Path, form: dict[str, Any]) -> dict[str, Tensor]:
+    """Writes the model with all linears packed; returns their values."""
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
+    for seed, (name, tensor) in enumerate(load_file(tiny / "model.safetensors").items()):
+        if "proj" not in name:
+            tensors[name] = tensor
+            continue
+        module = name.removesuffix(".weight")
+        parts, values[name] = packed(tensor, form, seed)
+        tensors |= {f"{module}.{part}": each.contiguous() for part, each in parts.items()}
+    directory.mkdir(exist_ok=True)
+    save_file(tensors, directory / "model.safetensors")
+    config = json.loads((tiny / "config.json").read_text()) | {"quantization_config": form}
+    (directory / "config.json").write_text(json.dumps(config))
+    return values
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_values_are_those_of_the_formula(tiny: Path, tmp_path: Path, name: str) -> None:
+    form = FORMATS[name]
+    made = write(tiny, tmp_path, form)
+    config = read_config(tmp_path)
+    assert stored_precision(stored_tensors(tmp_path).values()) == "codes"
+    with open_checkpoint(tmp_path) as checkpoint:
+        located = checkpoint.table.locate(config)
+        for module, expected in made.items():
+            shape = tuple(expected.shape)
+            assert torch.equal(checkpoint.read_tensor(module, shape), expected)
+            part = checkpoint.read_tensor(module, shape, slice(3, 21), slice(40, 60))
+            assert torch.equal(part, expected[3:21, 40:60])
+            for rows, columns in ((slice(None), slice(None)), (slice(5, 30), slice(32, 64))):
+                found = checkpoint.read_codes(located[module], rows, columns)
+                assert found is not None
+                assert (found.bits, found.offsets is None) == (form["bits"], bool(form.get("sym")))
+                assert torch.equal(found.decode(), expected[rows, columns])
+
+
+@pytest.mark.parametrize("name", ["gptq", "awq"])
+def test_a_model_computes_what_its_floats_do(tiny: Path, tmp_path: Path, name: str) -> None:
+    values = write(tiny, tmp_path / "packed", FORMATS[name])
+    (tmp_path / "floats").mkdir()
+    (tmp_path / "floats" / "config.json").write_bytes((tiny / "config.json").read_bytes())
+    save_file(load_file(tiny / "model.safetensors") | values, tmp_path / "floats" / "model.safetensors")
+
+    def logits(name: str, precision: Precision) -> Tensor:
+        source = OwnLogits(tmp_path / name, precision, 1, sequences=1, length=16)
+        source.begin(1)
+        found = torch.from_numpy(source.feed([[1, 2, 3, 4]]).copy())
+        source.close()
+        return found
+
+    expected = logits("floats", "fp32")
+    assert torch.equal(logits("packed", "fp32"), expected)
+    if targets():  # kernels, which multiply codes with activations of 8 bits
+        coded = logits("packed", "codes")
+        assert 0 < float((coded - expected).norm() / expected.norm()) < 0.05
+
+
+def test_fingerprints_see_scales_codes_and_zero_points(tiny: Path, tmp_path: Path) -> None:
+    write(tiny, tmp_path, FORMATS["gptq"])
+    config = read_config(tmp_path)
+    seen = {fingerprint(tmp_path, config)}
+    for part in ("qweight", "qzeros", "scales"):
+        tensors = load_file(tmp_path / "model.safetensors")
+        tensors[f"{NAME}.{part}"].view(-1)[0] += 1
+        save_file(tensors, tmp_path / "model.safetensors")
+        seen.add(fingerprint(tmp_path, config))
+    assert len(seen) == 4
+
+
+def test_what_is_damaged_or_of_another_form_is_refused(tiny: Path, tmp_path: Path) -> None:
+    write(tiny, tmp_path, FORMATS["gptq"])
+    tensors = load_file(tmp_path / "model.safetensors")
+
+    def refused(changed: dict[str, Tensor | None], told: str) -> None:
+        left = {name: one for name, one in (tensors | changed).items() if one is not None}
+        save_file(left, tmp_path / "model.safetensors")
+        with pytest.raises(ModelError, match=told):
+            stored_tensors(tmp_path)
+
+    refused({f"{NAME}.scales": None}, "qzeros and scales are I32, I32, missing")
+    refused({f"{NAME}.qzeros": torch.zeros(5, 3, dtype=torch.int32)}, "is no matrix of 2, 4 or 8 bits")
+    order = tensors[f"{NAME}.g_idx"]
+    refused({f"{NAME}.g_idx": order.flip(0)}, "an order of their own")
+    refused({f"{NAME}.g_idx": order[1:].clone()}, r"a g_idx is I32 \[159\], not 160")
+    config = json.loads((tmp_path / "config.json").read_text())
+    for changed, told in (
+        ({"bits": 3}, "`quantization_config.bits` is 3"),
+        ({"checkpoint_format": "marlin"}, "`quantization_config.checkpoint_format` is 'marlin'"),
+        ({"quant_method": "bitsandbytes"}, "'bitsandbytes' are not read; take the model as GGUF"),
+        ({"quant_method": "awq", "version": "gemv"}, "`quantization_config.version` is 'gemv'"),
+    ):
+        quantized = config["quantization_config"] | changed
+        (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": quantized}))
+        with pytest.raises(ModelError, match=told):
+            read_config(tmp_path)
