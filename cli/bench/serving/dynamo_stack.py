@@ -74,10 +74,10 @@ def dynamo_stack(environments: Path | None, model: Path, workers: int) -> Iterat
         log = place / "dynamo.log"
         commands = {
             "nats": [find_nats(), "-a", "127.0.0.1", "-p", str(broker), "-js", "-sd", str(place / "js")],
-            "frontend": [python, "-m", "dynamo.frontend", "--http-host", "127.0.0.1",
+            "frontend": [python, "-P", "-m", "dynamo.frontend", "--http-host", "127.0.0.1",
                          "--http-port", str(port)],
-            "mocker": [python, "-m", "dynamo.mocker", "--model-path", name, "--speedup-ratio", str(_SPEEDUP),
-                       "--num-workers", str(workers)],
+            "mocker": [python, "-P", "-m", "dynamo.mocker", "--model-path", name,
+                       "--speedup-ratio", str(_SPEEDUP), "--num-workers", str(workers)],
         }  # fmt: skip
         pids = {}
         with log.open("wb") as file:

@@ -67,15 +67,15 @@ class TritonClientTests:
         client.start_stream(lambda result, error: answers.put((result, error)), headers=HEADERS)
         client.async_stream_infer(served.model, [*inputs, flag("stream")], request_id="a")
         client.async_stream_infer("none", inputs, request_id="b")
-        pieces, errors = "", []
-        while True:
+        pieces, over = "", False
+        errors: list[str] = []
+        while not over or not errors:
             result, error = answers.get(timeout=60)
             if error is not None:
                 errors.append(str(error))
                 continue
             pieces += result.as_numpy("text_output")[0].decode()
-            if result.get_response().parameters["triton_final_response"].bool_param:
-                break
+            over = result.get_response().parameters["triton_final_response"].bool_param
         client.stop_stream()
         assert pieces == expected
         assert ["none" in error for error in errors] == [True]

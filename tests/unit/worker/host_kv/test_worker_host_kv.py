@@ -170,7 +170,8 @@ def test_a_revoked_block_is_found_by_none(place: str, pool: HostPool) -> None:
 
 def test_directories_of_others_are_refused(tmp_path: Path) -> None:
     open_to_all = tmp_path / "open"
-    open_to_all.mkdir(0o755)
+    open_to_all.mkdir()
+    open_to_all.chmod(0o755)
     with pytest.raises(UnsafeDirectory, match="RYZ_KV_HOST_DIR"):
         open_directory(str(open_to_all))
     file = tmp_path / "file"
