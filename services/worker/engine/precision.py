@@ -39,11 +39,14 @@ def stored_precision(tensors: Iterable[TypedTensor]) -> Precision:
         tensors: Of the files.
 
     Returns:
-        `codes` if a matrix is quantized, `bf16` if a matrix is bf16, else `fp32`.
+        `codes` if a matrix is quantized, `bf16` if a matrix is bf16, else `fp32`; this too if a matrix has
+        floats of 8 bits, which are exact neither as codes nor in bf16.
     """
     matrices = [tensor for tensor in tensors if len(tensor.shape) > 1]
     if any(tensor.coded for tensor in matrices):
         return "codes"
+    if any(tensor.kind.startswith("F8") for tensor in matrices):
+        return "fp32"
     return "bf16" if any(tensor.kind == "BF16" for tensor in matrices) else "fp32"
 
 

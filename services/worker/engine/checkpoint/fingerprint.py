@@ -41,7 +41,8 @@ def fingerprint(model: Path, config: ModelConfig, precision: str = "fp32") -> st
             if stored.scales is not None:
                 digest.update(stored.scales.samples())
             if stored.packed is not None:
-                parts = (stored.packed.scales, stored.packed.zeros)
+                parts = (stored.packed.scales, stored.packed.zeros, stored.packed.order)
+                digest.update(f"{stored.packed.form} {stored.packed.zeros_above}".encode())
                 digest.update(b"".join(part.samples() for part in parts if part is not None))
     return digest.hexdigest()
 

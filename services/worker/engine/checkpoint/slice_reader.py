@@ -6,6 +6,7 @@ meanwhile raises an error instead of a signal.
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,9 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.worker.engine.checkpoint.codes.eight_bit_floats import read_eight_bits
 from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix
+from services.worker.engine.checkpoint.codes.four_bit_codes import four_bit_codes
 from services.worker.engine.checkpoint.codes.four_bit_floats import GROUP, GROUP_BYTES, decoded
 from services.worker.engine.checkpoint.codes.gguf_codes import encoded, has_codes
 from services.worker.engine.checkpoint.codes.packed_integers import read_packed, read_packed_floats
@@ -75,8 +78,13 @@ class SliceReader:
         Raises:
             ModelError: The file cannot be read, or has become shorter.
         """
-        if tensor.stored.scales is not None:
-            self._read_four_bits(tensor, tensor.stored.scales, out, rows, columns)
+        if tensor.stored.block[0]:
+            step = max(1, BUFFER_BYTES // (tensor.width * 4))
+            for begin in range(0, len(rows), step):
+                read_eight_bits(tensor.stored, out[begin : begin + step], rows[begin : begin + step], columns)
+            self.read_bytes += len(rows) * tensor.width
+        elif tensor.stored.scales is not None:
+            self._read_four_bits(tensor, out, rows, columns)
         elif tensor.stored.packed is not None:
             step = max(1, BUFFER_BYTES // (tensor.width * 4))
             for begin in range(0, len(rows), step):
@@ -96,11 +104,12 @@ class SliceReader:
         """
         packed = tensor.stored.packed
         if packed is not None and rows and columns:
-            group = tensor.width // packed.groups
-            begin = columns.start // group * group
-            matrix = read_packed(tensor.stored, rows, range(begin, columns.stop))
             self.read_bytes += len(rows) * packed.width * 4
-            return matrix.columns(range(columns.start - begin, columns.stop - begin))
+            return read_packed(tensor.stored, rows, columns)
+        if tensor.stored.coded and tensor.stored.scales is not None and rows and columns:
+            found = [four_bit_codes(*part) for part in self._four_bit_parts(tensor, rows, columns)]
+            begin = columns.start // GROUP * GROUP
+            return EncodedMatrix.joined(found).columns(range(columns.start - begin, columns.stop - begin))
         kind = tensor.stored.blocks
         if kind is None or not has_codes(kind) or not rows or not columns:
             return None
@@ -148,23 +157,32 @@ class SliceReader:
             values = torch.from_numpy(dequantize(data, kind)).view(len(part), -1)
             part.copy_(values[:, within])
 
-    def _read_four_bits(
-        self, tensor: OpenTensor, scales: StoredTensor, out: Tensor, rows: range, columns: range
-    ) -> None:
-        groups = tensor.width // GROUP
-        first, last = columns.start // GROUP, -(-columns.stop // GROUP)  # the groups that cover the columns
+    def _read_four_bits(self, tensor: OpenTensor, out: Tensor, rows: range, columns: range) -> None:
+        first = columns.start // GROUP
         within = slice(columns.start - first * GROUP, columns.stop - first * GROUP)
+        begin = 0
+        for blocks, scales in self._four_bit_parts(tensor, rows, columns):
+            part = out[begin : begin + len(blocks)]
+            part.copy_(torch.from_numpy(decoded(blocks, scales))[:, within])
+            begin += len(blocks)
+
+    def _four_bit_parts(
+        self, tensor: OpenTensor, rows: range, columns: range
+    ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
+        """Blocks and scales of the groups that cover the columns, of some rows at a time."""
+        scales = tensor.stored.scales
+        assert scales is not None
+        groups, first, last = tensor.width // GROUP, columns.start // GROUP, -(-columns.stop // GROUP)
         step = max(1, BUFFER_BYTES // ((last - first) * GROUP * 4))
         with scales.path.open("rb") as file:  # which may be another one
             sources = ((tensor, GROUP_BYTES), (OpenTensor(tensor.name, scales, file.fileno()), 1))
             for begin in range(0, len(rows), step):
-                part, found = out[begin : begin + step], []
+                some, found = rows[begin : begin + step], []
                 for source, size in sources:
-                    data: NDArray[np.uint8] = np.empty((len(part), (last - first) * size), dtype=np.uint8)
-                    offset = (rows[begin] * groups + first) * size
-                    self._fill_lines(source, data, offset, groups * size)
+                    data: NDArray[np.uint8] = np.empty((len(some), (last - first) * size), dtype=np.uint8)
+                    self._fill_lines(source, data, (some[0] * groups + first) * size, groups * size)
                     found.append(data)
-                part.copy_(torch.from_numpy(decoded(*found))[:, within])
+                yield found[0], found[1]
 
     def _fill_lines(self, tensor: OpenTensor, lines: NDArray[np.uint8], offset: int, stride: int) -> None:
         """Fills [lines, bytes] from a place in the tensor; lines are `stride` bytes apart in the file."""

@@ -17,13 +17,14 @@ class PackedParts:
     """What belongs to a matrix of packed integers.
 
     Attributes:
-        bits: Of a code.
+        bits: Of a code: 2, 3, 4 or 8.
         width: Words of a row.
         scales: [outputs, groups]; of GPTQ and AWQ [groups, outputs].
         zeros: Packed zero points; None: all are `zero`.
         zero: Of all codes, if there are no zero points.
-        form: Whose order the words have.
+        form: How codes lie: `packed` and `bytes` are those of compressed-tensors, `ternary` BitNet's.
         zeros_above: What zero points are above those that are stored.
+        order: The group of each input, int32 [inputs]; None: groups follow each other.
     """
 
     bits: int
@@ -31,13 +32,31 @@ class PackedParts:
     scales: "StoredTensor"
     zeros: "StoredTensor | None"
     zero: int
-    form: Literal["compressed-tensors", "gptq", "awq"] = "compressed-tensors"
+    form: Literal["packed", "bytes", "ternary", "divided ternary", "gptq", "awq"] = "packed"
     zeros_above: int = 0
+    order: "StoredTensor | None" = None
 
     @property
     def groups(self) -> int:
         """Of the inputs of a row."""
-        return self.scales.shape[1 if self.form == "compressed-tensors" else 0]
+        return self.scales.shape[0 if self.form in {"gptq", "awq"} else 1]
+
+    @property
+    def kind(self) -> str:
+        """The name of its type."""
+        return f"INT{self.bits}"
+
+    @property
+    def item_bytes(self) -> float:
+        """Of a value, as the kernels store it: a code, and its part of a scale and an offset."""
+        held, scale, offset = 4 if self.bits == 3 else self.bits, ITEM_BYTES[self.scales.kind], 0
+        if self.zeros is not None and self.scales.kind == "F32":  # zero points are taken from the codes
+            held = {2: 4, 3: 4, 4: 8, 8: 32}[self.bits]
+        elif self.zeros is not None:
+            offset = 4
+        inputs = self.width * 32 // self.bits
+        groups = self.groups if self.order is None else inputs / 32  # as a part of the inputs may have them
+        return held / 8 + (scale + offset) * groups / inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +70,9 @@ class StoredTensor:
         begin: Its first byte in the file; rows follow each other.
         end: The byte after its last.
         blocks: Of a GGUF file, if its numbers are stored in blocks with a scale.
-        scales: Of a tensor of four-bit floats: the exponents of its blocks, a byte for each 32 values.
+        scales: Of a tensor of four-bit floats: the exponents of its blocks, a byte for each 32 values; of a
+            matrix of eight-bit floats: those of its blocks.
+        block: Outputs and inputs of a scale of eight-bit floats.
         packed: Of a matrix of packed integers.
     """
 
@@ -62,12 +83,18 @@ class StoredTensor:
     end: int
     blocks: GGMLQuantizationType | None = None
     scales: "StoredTensor | None" = None
+    block: tuple[int, int] = (0, 0)
     packed: PackedParts | None = None
 
     @property
-    def coded(self) -> bool:
-        """Whether it holds codes with scales."""
+    def scaled(self) -> bool:
+        """Whether it holds codes or small floats with scales."""
         return self.blocks is not None or self.scales is not None or self.packed is not None
+
+    @property
+    def coded(self) -> bool:
+        """Whether it holds codes with scales, as which it can be held."""
+        return self.scaled and not self.block[0]
 
     @property
     def item_bytes(self) -> int:

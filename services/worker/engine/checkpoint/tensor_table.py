@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.worker.engine.checkpoint.codes.byte_layout import has_bytes, joined_bytes
 from services.worker.engine.checkpoint.codes.four_bit_floats import joined
 from services.worker.engine.checkpoint.codes.packed_layout import joined_packed
 from services.worker.engine.checkpoint.codes.transposed_layout import joined_transposed
@@ -15,7 +16,7 @@ from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTe
 from services.worker.engine.config.families.registry import family_of
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.packed_weights import gptq_zeros_above
+from services.worker.engine.config.packed_weights import byte_forms, gptq_zeros_above
 from services.worker.gguf.gguf_file import is_gguf
 
 # tensors of old files, which are computed from the config instead
@@ -111,9 +112,9 @@ class TensorTable:
         return copies
 
     def _check_kind(self, name: str, stored: StoredTensor) -> None:
-        if stored.kind not in ITEM_BYTES and not (stored.coded and len(stored.shape) == 2):
+        if stored.kind not in ITEM_BYTES and not (stored.scaled and len(stored.shape) == 2):
             supported = ", ".join(sorted(ITEM_BYTES))
-            if stored.coded:
+            if stored.scaled:
                 supported += ", because it is no matrix"
             raise ModelError(f"{stored.path}: tensor {name} has type {stored.kind}, supported: {supported}")
 
@@ -156,4 +157,6 @@ def stored_tensors(model: Path) -> dict[str, StoredTensor]:
             tensors[name] = tensor
     if any(name.endswith(".qweight") for name in tensors):
         tensors = joined_transposed(tensors, gptq_zeros_above(model))
+    if has_bytes(tensors):
+        tensors = joined_bytes(tensors, byte_forms(model))
     return joined_packed(joined(tensors))

@@ -48,9 +48,12 @@ def read_view_codes(
     reader: SliceReader, tensor: OpenTensor, view: TensorView, *, rows: range, columns: range
 ) -> EncodedMatrix | None:
     """As `read_view`, as codes; None where the slice cannot be held so."""
-    alternating = view.width == 1 and view.stride > 1
-    if not rows or view.transposed or alternating:
+    if not rows or view.transposed:
         return None
+    if view.width == 1 and view.stride > 1:  # single rows alternate: those between are read too
+        span = range(view.stored_row(rows[0]), view.stored_row(rows[-1]) + 1)
+        whole = reader.read_codes(tensor, span, columns)
+        return None if whole is None else whole.rows(slice(None, None, view.stride))
     parts = [reader.read_codes(tensor, run, columns) for run in view.runs(rows)]
     found = [part for part in parts if part is not None]
     if len(found) < len(parts):

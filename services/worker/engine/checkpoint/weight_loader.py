@@ -7,7 +7,7 @@ the same order.
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.codes.encoded_matrix import Matrix
+from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix, Matrix
 from services.worker.engine.checkpoint.layer_weights import LayerWeights, NormWeights
 from services.worker.engine.checkpoint.layers.attention_loader import load_attention
 from services.worker.engine.checkpoint.layers.mlp_loader import load_experts, load_mlp
@@ -58,12 +58,18 @@ def load_embedding(
 ) -> Matrix:
     """This rank's rows of the embedding table (`WeightSource.own_token_ids`), [ids of this rank, hidden]."""
     own = source.own_token_ids(config.vocab_size)
-    return source.read_matrix("model.embed_tokens.weight", own, dtype=dtype)
+    return _in_order(source.read_matrix("model.embed_tokens.weight", own, dtype=dtype))
 
 
 def load_head(source: WeightSource, config: ModelConfig, dtype: torch.dtype | None = torch.float32) -> Matrix:
     """This rank's rows of the output matrix, as `load_embedding`; for models that do not tie the two."""
-    return source.read_matrix("lm_head.weight", source.own_token_ids(config.vocab_size), dtype=dtype)
+    own = source.own_token_ids(config.vocab_size)
+    return _in_order(source.read_matrix("lm_head.weight", own, dtype=dtype))
+
+
+def _in_order(matrix: Matrix) -> Matrix:
+    """A matrix, as floats if its inputs have another order: rows of a table are decoded one by one."""
+    return matrix.decode() if isinstance(matrix, EncodedMatrix) and matrix.order is not None else matrix
 
 
 def load_head_bias(source: WeightSource, config: ModelConfig) -> Tensor | None:

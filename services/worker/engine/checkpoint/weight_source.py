@@ -12,7 +12,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix, Matrix
+from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix, Matrix, have_one_order
 from services.worker.engine.checkpoint.layer_weights import NormWeights
 from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
@@ -119,7 +119,7 @@ class WeightSource:
         if self.codes and dtype is None:
             found = [self.checkpoint.read_codes(self.tensors[part.name], part.rows) for part in parts]
             matrices = [matrix for matrix in found if matrix is not None]
-            if len(matrices) == len(parts):
+            if len(matrices) == len(parts) and have_one_order(matrices):
                 return EncodedMatrix.joined(matrices)
         return self.read_rows(parts, dtype)
 

@@ -1,14 +1,31 @@
-"""Checks what `config.json` says of weights that are packed integers; `checkpoint/codes` reads them."""
+"""Checks what `config.json` says of quantized weights; `checkpoint/codes` reads them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from services.worker.engine.config.json_fields import ModelError, read_json
 from services.worker.json_files import shown
 
-_BITS = (2, 4, 8)
+_BITS = (2, 3, 4, 8)
 _FIRST_FORMAT, _SECOND_FORMAT = "gptq", "gptq_v2"
+_PACKED, _BYTES = "pack-quantized", ("int-quantized", "float-quantized", "naive-quantized")
+_MIXED = "mixed-precision"  # each group has its own format
+_BLOCK = (128, 128)  # of eight-bit floats, if a file says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class ByteForms:
+    """What `config.json` says of weights of a byte or less.
+
+    Attributes:
+        block: Outputs and inputs of a scale, if scales are of blocks.
+        divided: Ternary codes are divided by their scale.
+    """
+
+    block: tuple[int, int]
+    divided: bool
 
 
 def require_packed(path: Path, table: Mapping[str, Any]) -> None:
@@ -19,7 +36,7 @@ def require_packed(path: Path, table: Mapping[str, Any]) -> None:
     """
     method = table.get("quant_method")
     if method == "compressed-tensors":
-        _require_pack_quantized(path, table)
+        _require_compressed(path, table)
     elif method == "gptq":
         _require(path, table, "bits", *_BITS)
         _require(path, table, "checkpoint_format", None, _FIRST_FORMAT, _SECOND_FORMAT)
@@ -27,10 +44,16 @@ def require_packed(path: Path, table: Mapping[str, Any]) -> None:
         _require(path, table, "bits", 4)
         _require(path, table, "version", None, "gemm", "GEMM")
         _require(path, table, "zero_point", None, True)
-    else:
+    elif method == "fp8":
+        _require(path, table, "expert_dtype", None, "fp8")
+    elif method == "bitnet":
+        _require(path, table, "linear_class", None, "bitlinear", "autobitlinear")
+        _require(path, table, "quantization_mode", None, "offline")
+        _require(path, table, "use_rms_norm", None, False)
+    elif method != "fbgemm_fp8":
         raise ModelError(
             f"{path}: weights of `quant_method` {shown(method)} are not read; take the model as GGUF, GPTQ, "
-            "AWQ or compressed-tensors' pack-quantized, or the original and quantize it with `ryz quantize`"
+            "AWQ or compressed-tensors, or the original and quantize it with `ryz quantize`"
         )
 
 
@@ -40,9 +63,33 @@ def gptq_zeros_above(model: Path) -> int:
     Raises:
         ModelError: `config.json` cannot be read.
     """
-    quantized = read_json(model / "config.json").get("quantization_config")
-    second = isinstance(quantized, dict) and quantized.get("checkpoint_format") == _SECOND_FORMAT
-    return 0 if second else 1
+    return 0 if _quantization(model).get("checkpoint_format") == _SECOND_FORMAT else 1
+
+
+def byte_forms(model: Path) -> ByteForms:
+    """What `config.json` says of weights of a byte or less.
+
+    Raises:
+        ModelError: `config.json` cannot be read.
+    """
+    table = _quantization(model)
+    groups = table.get("config_groups")
+    structures = [table.get("weight_block_size")]
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        structures.append(weights.get("block_structure") if isinstance(weights, dict) else None)
+    blocks = [
+        (one[0], one[1])
+        for one in structures
+        if isinstance(one, list) and len(one) == 2 and all(type(size) is int and size > 0 for size in one)
+    ]
+    divided = table.get("quant_method") == "bitnet" and table.get("linear_class") != "autobitlinear"
+    return ByteForms(block=(*blocks, _BLOCK)[0], divided=divided)
+
+
+def _quantization(model: Path) -> Mapping[str, Any]:
+    found = read_json(model / "config.json").get("quantization_config")
+    return found if isinstance(found, dict) else {}
 
 
 def _require(path: Path, table: Mapping[str, Any], name: str, *allowed: object) -> None:
@@ -53,23 +100,25 @@ def _require(path: Path, table: Mapping[str, Any], name: str, *allowed: object) 
         )
 
 
-def _require_pack_quantized(path: Path, table: Mapping[str, Any]) -> None:
-    groups = table.get("config_groups")
-    wanted = table.get("format") == "pack-quantized" and isinstance(groups, dict) and bool(groups)
+def _require_compressed(path: Path, table: Mapping[str, Any]) -> None:
+    groups, form = table.get("config_groups"), table.get("format")
+    wanted = form in {_PACKED, *_BYTES, _MIXED} and isinstance(groups, dict) and bool(groups)
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
-        wanted &= (
-            isinstance(weights, dict)
-            and weights.get("type", "int") == "int"
-            and weights.get("num_bits") in _BITS
-            and not group.get("input_activations")
-            and group.get("format") in (None, "pack-quantized")
-        )
+        wanted &= isinstance(weights, dict) and _is_read(group.get("format") or form, weights)
     sparsity = table.get("sparsity_config") or {"format": "dense"}
     wanted &= isinstance(sparsity, dict) and sparsity.get("format") == "dense"
     if not wanted or table.get("kv_cache_scheme") or table.get("transform_config"):
         raise ModelError(
-            f"{path}: of compressed-tensors, only integer weights of 2, 4 and 8 bits in the form "
-            "pack-quantized are read, without quantized activations or KV; "
-            f"the format here is {shown(table.get('format'))}"
+            f"{path}: of compressed-tensors, integer weights of 2, 3, 4 and 8 bits in the form {_PACKED} and "
+            f"weights of bytes in the forms {', '.join(_BYTES)} are read, without quantized KV; "
+            f"the format here is {shown(form)}"
         )
+
+
+def _is_read(form: object, weights: Mapping[str, Any]) -> bool:
+    """Whether weights of a group can be read; quantized activations have no part in it."""
+    kind, bits = weights.get("type", "int"), weights.get("num_bits")
+    if form == _PACKED:
+        return kind == "int" and bits in _BITS
+    return form in _BYTES and ((kind in {"int", "float"} and bits == 8) or (kind == "int" and bits in _BITS))

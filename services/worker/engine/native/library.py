@@ -170,13 +170,7 @@ class KernelLibrary:
         ]
         self.copy_out.restype = None
         self.copy_in = library.ryz_copy_in
-        self.copy_in.argtypes = [
-            ctypes.POINTER(CachePointers),
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_void_p,
-        ]
+        self.copy_in.argtypes = self.copy_out.argtypes
         self.copy_in.restype = None
         self.compress = library.ryz_compress
         self.compress.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]

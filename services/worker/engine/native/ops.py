@@ -41,6 +41,7 @@ class OpKind(IntEnum):
     TILE_EXPERTS = 12
     EXPERT_LINEAR = 13
     MIX_EXPERTS = 14
+    GATHER = 15
 
 
 class OpHeader(ctypes.Structure):
@@ -144,6 +145,21 @@ class TileOp(Op):
 
     KIND = OpKind.TILE
     _fields_ = [("header", OpHeader), ("rows", ADDRESS), ("width", c_int64), ("tiled", TiledRows)]
+
+
+class GatherOp(Op):
+    """Copying of rows with their columns in another order."""
+
+    KIND = OpKind.GATHER
+    _fields_ = [
+        ("header", OpHeader),
+        ("source", ADDRESS),
+        ("stride", c_int64),
+        ("order", ADDRESS),
+        ("rows", ADDRESS),
+        ("width", c_int64),
+        ("tiled", TiledRows),
+    ]
 
 
 class SquareSumOp(Op):

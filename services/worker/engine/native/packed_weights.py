@@ -63,6 +63,8 @@ class PackedLinear:
         inputs: Columns of the matrix.
         panels: How many there are.
         form: Of codes.
+        order: int32, a column of the source for each of the inputs, padded, or -1 for a zero; None: they are
+            the source's.
         columns: Outputs of a row; half of the matrix's if it is gated.
         rule: What is done to the sums. If it is gated, gate rows and the up rows that they gate lie side by
             side in each panel.
@@ -76,6 +78,7 @@ class PackedLinear:
     columns: int
     rule: OutputRule
     form: CodeForm = field(default_factory=CodeForm)
+    order: Tensor | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -128,9 +131,11 @@ def pack(
         else:
             weight = _side_by_side(weight, columns)
     outputs, inputs = weight.shape
-    panels = -(-outputs // kernels.panel)
+    panels, order = -(-outputs // kernels.panel), None
     if isinstance(weight, EncodedMatrix):
         kind, form = WeightType.CODES, code_form(weight)
+        if weight.order is not None:
+            order = F.pad(weight.order, (0, padded(inputs) - inputs), value=-1).contiguous()
         packed = _pack_codes(kernels, weight, form)
     else:
         packed_as = _PACKED_AS.get(precision)
@@ -147,6 +152,7 @@ def pack(
         columns=columns,
         rule=rule,
         form=form,
+        order=order,
     )
 
 

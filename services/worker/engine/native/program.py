@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from services.worker.engine.native.layers.gathered_columns import GatheredColumns
 from services.worker.engine.native.layers.packed_norm import PackedNorm, norm_rule
 from services.worker.engine.native.native_cache import HeadShape, NativeLayerCache
 from services.worker.engine.native.operands import (
@@ -74,6 +75,7 @@ class Program:
         self._layers: list[int] = []  # the first op of each layer
         self._sums: dict[int, Tensor | None] = {}  # that the collectives add up at each barrier
         self._kept_alive: list[object] = []
+        self._columns = GatheredColumns()
 
     def embed(self, table: EmbeddingTable, out: int, width: int) -> None:
         """Rows of the table by token id into [rows, width]; zeros for the ids of other ranks."""
@@ -118,6 +120,7 @@ class Program:
             residual.bias, residual.positions = address_of(addition.bias), address_of(addition.positions)
             residual.sum_norm, residual.scale = norm_rule(addition.norm), addition.scale
             residual.assign = addition.assign
+        self._columns.rows_are(out, out.rows if norm is not None else stream.hidden)
         self.append(ResidualOp(sampled=sampled, residual=residual), stream, addition, norm, out)
 
     def linear(
@@ -134,6 +137,7 @@ class Program:
 
         With `accumulate` they are added to what is there.
         """
+        source = self._columns.add(self.append, source, weights)
         output = LinearOutput(
             y=out,
             stride=stride,

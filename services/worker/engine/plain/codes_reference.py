@@ -17,6 +17,8 @@ def linear(rows: Tensor, matrix: EncodedMatrix) -> Tensor:
     The products of a group within a block are added up as integers. The sums are scaled and added in the
     order of inputs.
     """
+    if matrix.order is not None:
+        rows = torch.where(matrix.order >= 0, rows[:, matrix.order.clamp(min=0).long()], 0.0)
     codes, scales = quantize_activations(rows)
     part = min(matrix.group, SCALE_BLOCK)
     assert part in {LEAST_GROUP, SCALE_BLOCK}

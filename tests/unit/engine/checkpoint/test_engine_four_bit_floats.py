@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +11,23 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix
+from services.worker.engine.checkpoint.codes.encoded_matrix import decoded as as_floats
+from services.worker.engine.checkpoint.codes.four_bit_codes import four_bit_codes
 from services.worker.engine.checkpoint.codes.four_bit_floats import decoded
+from services.worker.engine.checkpoint.layer_weights import ExpertsWeights
+from services.worker.engine.checkpoint.layers.mlp_loader import load_experts
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
+from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.checkpoint.weight_loader import open_source
+from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.json_fields import ModelError
+from services.worker.engine.config.layer_config import ExpertsConfig
+from services.worker.engine.config.read_config import read_config
+from services.worker.engine.native.build import targets
 from services.worker.rank_protocol.plan import StepPlan
 from tests.kits.engine.plans import Blocks, new_sequence
-from tests.kits.engine.rank_threads import COMPUTES, plan_logits
+from tests.kits.engine.rank_threads import COMPUTES, native_ranks, plan_logits, run_threads
 from tests.kits.families.models import family_model, random_model, text
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96}  # whole groups of 32
@@ -31,6 +44,22 @@ def test_values_are_those_of_transformers() -> None:
     )  # [experts, in, out]
     ours = [decoded(blocks[index].reshape(6, 48), scales[index]) for index in range(2)]
     assert torch.equal(torch.from_numpy(np.stack(ours)), theirs.transpose(1, 2))
+
+
+def test_codes_hold_the_values_of_all_finite_scales() -> None:
+    blocks = np.tile(np.arange(16, dtype=np.uint8) * 17, (1, 253))
+    scales = np.arange(253, dtype=np.uint8).reshape(1, 253)  # beyond, values are infinite
+    assert torch.equal(four_bit_codes(blocks, scales).decode(), torch.from_numpy(decoded(blocks, scales)))
+
+
+def experts_of(directory: Path, collectives: Collectives) -> ExpertsWeights:
+    """A rank's part of the first layer's experts, as codes if they are stored so."""
+    config = read_config(directory)
+    shape = config.layers[0].mlp
+    assert isinstance(shape, ExpertsConfig)
+    with open_checkpoint(directory) as checkpoint:
+        source = replace(open_source(checkpoint, config, collectives), codes=True)
+        return load_experts(source, "model.layers.0.mlp", shape, config.hidden_size, None)
 
 
 @pytest.mark.parametrize("world", [1, 3])
@@ -66,6 +95,16 @@ def test_experts_in_four_bits(tmp_path: Path, world: int) -> None:
     plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], slices=[Blocks(16).slice(1, 0, tokens)])
     found, wanted = (plan_logits(d, world, [plan], 16, COMPUTES["plain"])[0] for d in (coded, floats))
     assert torch.equal(found, wanted)
+
+    as_codes = run_threads(world, partial(experts_of, coded))
+    for own, plain in zip(as_codes, run_threads(world, partial(experts_of, floats)), strict=True):
+        for matrices, whole in ((own.gate_up, plain.gate_up), (own.down, plain.down)):
+            assert all(isinstance(one, EncodedMatrix) and one.bits == 4 for one in matrices)
+            for one, floats_of_it in zip(matrices, whole, strict=True):
+                assert torch.equal(as_floats(one), as_floats(floats_of_it))
+    if targets():  # kernels, which multiply codes with activations of 8 bits
+        kernel = plan_logits(coded, world, [plan], 16, native_ranks(precision="codes"))[0]
+        assert 0 < float((kernel - wanted).norm() / wanted.norm()) < 0.05
 
 
 def test_blocks_without_scales_are_refused(tmp_path: Path) -> None:

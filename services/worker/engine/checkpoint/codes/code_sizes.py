@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from math import prod
 from typing import Protocol
 
+from services.worker.engine.checkpoint.stored_tensor import PackedParts
+
 FLOAT_BYTES = 4  # of types that are held as floats
 _SCALE, _WIDE = 2, 4
 # by the name of a type in GGUF files
@@ -26,10 +28,6 @@ CODE_BYTES = {
     "IQ4_NL": 1 / 2 + _SCALE / 32,
     "IQ4_XS": 1 / 2 + _WIDE / 32,
     "MXFP4": 1 / 2 + _SCALE / 32,
-    # packed integers of safetensors files; in groups of 32 with zero points, the most that they take
-    "INT2": 1 / 4 + (_SCALE + _WIDE) / 32,
-    "INT4": 1 / 2 + (_SCALE + _WIDE) / 32,
-    "INT8": 1 + (_SCALE + _WIDE) / 32,
 }
 
 
@@ -47,19 +45,21 @@ class StoredMatrix(Protocol):
         ...
 
     @property
-    def scales(self) -> object | None:
-        """Of four-bit floats in safetensors files, which are held as floats."""
+    def item_bytes(self) -> int:
+        """Of a value, as ranks hold it as a float."""
         ...
 
     @property
-    def item_bytes(self) -> int:
-        """Of a value, as ranks hold it as a float."""
+    def packed(self) -> PackedParts | None:
+        """Of a matrix of packed integers."""
         ...
 
 
 def bytes_of(tensor: StoredMatrix) -> float:
     """Of a weight of a matrix, as the kernels store it with the precision `codes`."""
-    return tensor.item_bytes if tensor.scales is not None else CODE_BYTES.get(tensor.kind, tensor.item_bytes)
+    if tensor.packed is not None:
+        return tensor.packed.item_bytes
+    return CODE_BYTES.get(tensor.kind, tensor.item_bytes)
 
 
 def mean_bytes(tensors: Iterable[StoredMatrix]) -> float:

@@ -22,6 +22,9 @@ LEAST_GROUP = 16  # inputs; the kernels know this one and multiples of 32
 class EncodedMatrix:
     """A matrix [outputs, inputs] as codes.
 
+    Where inputs of a group do not follow each other, columns of the codes are inputs in another order, and
+    some may stand for no input; `inputs` below means these columns.
+
     Attributes:
         codes: uint8 [outputs, inputs], each below 2**bits.
         bits: 2, 4 or 8: how many the kernels store of a code.
@@ -30,6 +33,7 @@ class EncodedMatrix:
         offsets: [outputs, groups], of these types; None: there are none.
         zero: Subtracted from each code.
         table: int8 [16] for codes of 4 bits.
+        order: int32 [inputs], the input that a column is, or -1 for none; None: columns are in their order.
     """
 
     codes: Tensor
@@ -39,10 +43,11 @@ class EncodedMatrix:
     offsets: Tensor | None = None
     zero: int = 0
     table: Tensor | None = None
+    order: Tensor | None = None
 
     @property
     def shape(self) -> torch.Size:
-        """[outputs, inputs]."""
+        """Of the codes."""
         return self.codes.shape
 
     def decode(self) -> Tensor:
@@ -52,7 +57,14 @@ class EncodedMatrix:
         else:
             units = self.table.float()[self.codes.long()]
         values = units * self._each(self.scales)
-        return values if self.offsets is None else values - self._each(self.offsets)
+        if self.offsets is not None:
+            values = values - self._each(self.offsets)
+        if self.order is None:
+            return values
+        held = self.order >= 0
+        ordered = values.new_empty(len(values), int(held.sum()))
+        ordered[:, self.order[held].long()] = values[:, held]
+        return ordered
 
     def _each(self, of_groups: Tensor) -> Tensor:
         return of_groups.float().repeat_interleave(self.group, 1)[:, : self.codes.shape[1]]
@@ -66,8 +78,12 @@ class EncodedMatrix:
         """Consecutive inputs. Groups are cut smaller where the first one is within a group.
 
         Returns:
-            None: A part of a group would have fewer than 16 inputs.
+            None: A part of a group would have fewer than 16 inputs, or inputs have another order.
         """
+        if self.order is not None:
+            return None
+        if self.scales.shape[1] == 1:  # of whole rows
+            return replace(self, codes=self.codes[:, part.start : part.stop])
         begin = part.start % self.group
         group = gcd(begin, self.group) if begin else self.group
         if group % LEAST_GROUP or (group != LEAST_GROUP and group % 32):
@@ -80,6 +96,8 @@ class EncodedMatrix:
     @classmethod
     def joined(cls, parts: Sequence["EncodedMatrix"]) -> "EncodedMatrix":
         """The outputs of several matrices below each other, in the form that holds all of them exactly.
+
+        Their inputs have one order (`have_one_order`).
 
         Raises:
             ModelError: No form does.
@@ -147,6 +165,14 @@ Matrix = Tensor | EncodedMatrix
 def decoded(matrix: Matrix) -> Tensor:
     """A matrix as floats."""
     return matrix.decode() if isinstance(matrix, EncodedMatrix) else matrix
+
+
+def have_one_order(parts: Sequence[EncodedMatrix]) -> bool:
+    """Whether the inputs of all are in the same order."""
+    first, others = parts[0].order, [part.order for part in parts[1:]]
+    if first is None:
+        return all(other is None for other in others)
+    return all(other is not None and torch.equal(other, first) for other in others)
 
 
 def same_form(parts: Sequence[EncodedMatrix]) -> list[EncodedMatrix]:

@@ -16,7 +16,7 @@ BLOCKS, SCALES = "_blocks", "_scales"
 GROUP, GROUP_BYTES = 32, 16
 KIND = "MXFP4"
 # sign, two bits of exponent, one of fraction
-_VALUES = np.array(
+VALUES = np.array(
     [sign * value for sign in (1, -1) for value in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)], dtype=np.float32
 )
 
@@ -46,7 +46,7 @@ def decoded(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.
     rows, groups = scales.shape
     values = np.empty((rows, groups, GROUP_BYTES, 2), dtype=np.float32)
     packed = blocks.reshape(rows, groups, GROUP_BYTES)
-    values[..., 0], values[..., 1] = _VALUES[packed & 15], _VALUES[packed >> 4]
+    values[..., 0], values[..., 1] = VALUES[packed & 15], VALUES[packed >> 4]
     exponents = scales.astype(np.int32)[..., None, None] - 127
     scaled: NDArray[np.float32] = np.ldexp(values, exponents)
     return scaled.reshape(rows, groups * GROUP)

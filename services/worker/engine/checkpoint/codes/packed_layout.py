@@ -3,30 +3,31 @@
 `NAME.weight_packed` int32 [outputs, words] has the codes of a row from the lowest bits of its first word on,
 plus the middle of the range. `NAME.weight_scale` is [outputs, groups], `NAME.weight_shape` [2] the shape of
 the matrix. `NAME.weight_zero_point`, if there is one, int32 [words, groups], is packed along the outputs.
+`NAME.weight_g_idx`, if there is one, has the group of each input.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from services.worker.engine.checkpoint.codes.file_bytes import read_bytes
+from services.worker.engine.checkpoint.codes.input_order import with_order
+from services.worker.engine.checkpoint.codes.number_words import WORD
 from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, PackedParts, StoredTensor
 from services.worker.engine.config.json_fields import ModelError
 
 _PACKED, _SCALE, _ZERO, _SHAPE, _ORDER = (
     f".weight_{part}" for part in ("packed", "scale", "zero_point", "shape", "g_idx")
 )
-_BITS = (2, 4, 8)
-WORD = 32  # bits
+_BITS = (2, 3, 4, 8)
 
 
 def joined_packed(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """The tensors with the parts of each packed matrix as one, under the name of its weight.
 
     Raises:
-        ModelError: A part is missing or misshapen, or the inputs have an order of their own.
+        ModelError: A part is missing or misshapen.
     """
     found = dict(tensors)
     for name, words in tensors.items():
@@ -36,35 +37,11 @@ def joined_packed(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor
         scales, shape = tensors.get(module + _SCALE), tensors.get(module + _SHAPE)
         if scales is None or shape is None or words.kind != "I32" or len(words.shape) != 2:
             raise ModelError(f"{words.path}: {name} has no proper weight_scale and weight_shape beside it")
-        if module + _ORDER in tensors:
-            raise ModelError(
-                f"{words.path}: {module + _ORDER}: groups of inputs in an order of their own are not read"
-            )
-        zeros = tensors.get(module + _ZERO)
-        found[module + ".weight"] = _matrix(name, words, scales, zeros, _read_shape(shape))
-        for suffix in (_PACKED, _SCALE, _ZERO, _SHAPE):
+        matrix = _matrix(name, words, scales, tensors.get(module + _ZERO), _read_shape(shape))
+        found[module + ".weight"] = with_order(matrix, tensors.get(module + _ORDER))
+        for suffix in (_PACKED, _SCALE, _ZERO, _SHAPE, _ORDER):
             found.pop(module + suffix, None)
     return found
-
-
-def read_bytes(stored: StoredTensor, begin: int, count: int) -> NDArray[np.uint8]:
-    """Read bytes of a tensor, from its byte `begin` on.
-
-    Raises:
-        ModelError: The file cannot be read, or has become shorter.
-    """
-    data: NDArray[np.uint8] = np.empty(count, np.uint8)
-    try:
-        with stored.path.open("rb") as file:
-            found = os.preadv(file.fileno(), [data.data], stored.begin + begin) if count else 0
-            while 0 < found < count:
-                more = os.preadv(file.fileno(), [data.data[found:]], stored.begin + begin + found)
-                found = found + more if more else -1
-    except OSError as error:
-        raise ModelError(f"{stored.path} cannot be read: {error.strerror}") from error
-    if found != count:
-        raise ModelError(f"{stored.path} has become shorter while it was read; copy it again")
-    return data
 
 
 def _matrix(
@@ -83,7 +60,7 @@ def _matrix(
     if not fits or not groups or inputs % groups or words.end - words.begin != rows * width * 4:
         raise ModelError(
             f"{words.path}: {name} is {words.kind} {list(words.shape)} with scales {list(scales.shape)}, "
-            f"which is no matrix of {outputs} x {inputs} with 2, 4 or 8 bits"
+            f"which is no matrix of {outputs} x {inputs} with 2, 3, 4 or 8 bits"
         )
     lines = -(-outputs * bits // WORD)
     if zeros is not None and (
@@ -91,7 +68,7 @@ def _matrix(
     ):
         raise ModelError(f"{words.path}: the zero points of {name} are {zeros.kind} {list(zeros.shape)}")
     parts = PackedParts(bits, width, scales, zeros, zero=1 << (bits - 1))
-    return replace(words, kind=f"INT{bits}", shape=(outputs, inputs), packed=parts)
+    return replace(words, kind=parts.kind, shape=(outputs, inputs), packed=parts)
 
 
 def _read_shape(stored: StoredTensor) -> tuple[int, int]:

@@ -65,7 +65,7 @@ def _code_matrices(
     """Both matrices of each expert as codes; None if some cannot be held so."""
     gate_up = [source.read_matrix_rows(_gate_up(source, one, expert, "weight"), None) for one in each]
     down = [source.read_matrix(f"{one}.down_proj.weight", columns=own, dtype=None) for one in each]
-    are_codes = all(isinstance(matrix, EncodedMatrix) for matrix in (*gate_up, *down))
+    are_codes = all(isinstance(one, EncodedMatrix) and one.order is None for one in (*gate_up, *down))
     return (gate_up, down) if are_codes else None
 
 

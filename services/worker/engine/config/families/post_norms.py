@@ -99,7 +99,6 @@ def _glm_shape(fields: JsonFields) -> Shape:
 
 
 def _bitnet(fields: JsonFields) -> ModelConfig:
-    """Weights are floats here; files with packed ones are refused by their `quantization_config`."""
     shape, norm = read_shape(fields, positions=2048, kv_heads=5), rms_norm(fields, 1e-5)
     bias = fields.flag("attention_bias")
     fields = fields.with_defaults(hidden_act="relu2")

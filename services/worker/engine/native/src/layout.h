@@ -89,6 +89,8 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(AttentionOp), FIELD(AttentionOp, header), FIELD(AttentionOp, half), FIELD(AttentionOp, layer),
     FIELD(AttentionOp, cold), FIELD(AttentionOp, rows),
     STRUCT(TileOp), FIELD(TileOp, header), FIELD(TileOp, rows), FIELD(TileOp, width), FIELD(TileOp, tiled),
+    STRUCT(GatherOp), FIELD(GatherOp, header), FIELD(GatherOp, source), FIELD(GatherOp, stride), FIELD(GatherOp, order),
+    FIELD(GatherOp, rows), FIELD(GatherOp, width), FIELD(GatherOp, tiled),
     STRUCT(SquareSumOp), FIELD(SquareSumOp, header), FIELD(SquareSumOp, norm),
     STRUCT(CutNormOp), FIELD(CutNormOp, header), FIELD(CutNormOp, norm),
     STRUCT(RankBarrierOp), FIELD(RankBarrierOp, header),

@@ -27,6 +27,7 @@ enum OpKind {
   TILE_EXPERTS = 12,
   EXPERT_LINEAR = 13,
   MIX_EXPERTS = 14,
+  GATHER = 15,
 };
 
 struct OpHeader {  // the first member of every op
@@ -188,6 +189,28 @@ inline int64_t num_tasks(const TileOp&, const ForwardBatch& batch) { return batc
 
 inline void run_tasks(TileOp op, const ForwardBatch& batch, int first, int end) {
   for (int row = first; row < end; row++) tile_row(op.rows + row * op.width, op.width, op.tiled, batch.num_rows, row);
+}
+
+// Copies rows with their columns in another order, and into the tiles that a linear reads.
+struct GatherOp {
+  OpHeader header;
+  const float* source;  // [rows][stride]
+  int64_t stride;
+  const int32_t* order;  // [width]: a column of `source`, or -1 for a zero
+  float* rows;           // [rows][width]
+  int64_t width;
+  TiledRows tiled;
+};
+
+inline int64_t num_tasks(const GatherOp&, const ForwardBatch& batch) { return batch.num_rows; }
+
+inline void run_tasks(GatherOp op, const ForwardBatch& batch, int first, int end) {
+  for (int row = first; row < end; row++) {
+    const float* from = op.source + row * op.stride;
+    float* to = op.rows + row * op.width;
+    for (int64_t i = 0; i < op.width; i++) to[i] = op.order[i] < 0 ? 0.0f : from[op.order[i]];
+    tile_row(to, op.width, op.tiled, batch.num_rows, row);
+  }
 }
 
 // Sums of squares of this rank's part of a norm that is cut over the ranks.

@@ -56,6 +56,7 @@ int run(ThreadPool& pool, RankBarrier* ranks, const OpHeader* const* ops, int co
         case COMPRESS: share((const CompressOp&)op); break;
         case ATTENTION: share((const AttentionOp&)op); break;
         case TILE: share((const TileOp&)op); break;
+        case GATHER: share((const GatherOp&)op); break;
         case SQUARE_SUM: share((const SquareSumOp&)op); break;
         case CUT_NORM: share((const CutNormOp&)op); break;
         case ROUTE: share((const RouteOp&)op); break;
@@ -118,8 +119,10 @@ void ryz_copy_out(const CachePointers* cache, int64_t block, int64_t sliding, in
                   int64_t stride) {
   for (int64_t i = 0; i < count; i++) copy_head<true>(*cache, block, sliding, first + i, bytes + i * stride);
 }
-void ryz_copy_in(const CachePointers* cache, int64_t block, int64_t sliding, int64_t head, const uint8_t* bytes) {
-  copy_head<false>(*cache, block, sliding, head, const_cast<uint8_t*>(bytes));
+void ryz_copy_in(const CachePointers* cache, int64_t block, int64_t sliding, int64_t first, int64_t count,
+                 const uint8_t* bytes, int64_t stride) {
+  for (int64_t i = 0; i < count; i++)
+    copy_head<false>(*cache, block, sliding, first + i, const_cast<uint8_t*>(bytes) + i * stride);
 }
 
 void ryz_draw_rows(ThreadPool* pool, RowDraw* rows, int64_t count, int64_t vocab) { draw_rows(*pool, rows, count, vocab); }
