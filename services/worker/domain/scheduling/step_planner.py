@@ -16,7 +16,7 @@ from services.worker.domain.scheduling.background import (
 )
 from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.preemption import Preemption
-from services.worker.domain.scheduling.prompt_budget.prefill_shares import share_budget
+from services.worker.domain.scheduling.prompt_budget.prefill_shares import share_budget, shared_context
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PrefillThrottle
 from services.worker.domain.scheduling.prompt_budget.step_costs import StepWork
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
@@ -85,7 +85,7 @@ class StepPlanner:
         decodes = StepWork()
         if prefilling or self._admission.has_waiting:
             decodes = StepWork.of_chunks(draft.planned)
-            rest = self._throttle.prompt_budget(whole, decodes, prefilling[0].planned if prefilling else 0)
+            rest = self._throttle.prompt_budget(whole, decodes, shared_context(prefilling))
         self._admission.admit(prefilling, rest)
         if self._trials.sequences:
             prefilling = [sequence for sequence in prefilling if not self._trials.is_on(sequence)]

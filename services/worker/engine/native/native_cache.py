@@ -15,6 +15,7 @@ from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.structs import ColdBlocks
+from services.worker.engine.pages_ahead import PagesAhead
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 
@@ -104,6 +105,21 @@ class NativeCache:
             self._allocate(sizes, heads, dtype, window, zone if zone and zone.layers[index] else None)
             for index, window in enumerate(windows)
         ]
+        self._pages, self._sliding_pages = (PagesAhead(self._buffers(sliding=s)) for s in (False, True))
+
+    def use(self, last: int, last_sliding: int) -> None:
+        """Tells the highest blocks in use, so that the next ones have memory in time; -1: none."""
+        self._pages.use(last)
+        self._sliding_pages.use(last_sliding)
+
+    def _buffers(self, *, sliding: bool) -> list[Tensor]:
+        """What the layers with such blocks hold, [blocks, ...] each; window slots are not among it."""
+        found = list[Tensor]()
+        for layer in self.layers:
+            if layer.sliding == sliding:
+                kept = layer if layer.cold is None else layer.cold
+                found += kept.keys, kept.values
+        return found
 
     @staticmethod
     def _allocate(

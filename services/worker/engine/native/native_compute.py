@@ -104,6 +104,7 @@ class NativeCompute:
         self._vocab_size = config.vocab_size
         heads = heads_of(config, collectives.rank, collectives.world)
         cache = NativeCache(config.windows, sizes, heads, options.kv_dtype, options.cold)
+        self._cache = cache
         cold = options.cold
         self._recent_window = None if cold is None else RecentWindow(sizes.num_blocks, cold.hot_blocks)
         self.blocks: CacheBlocks = NativeBlocks(kernels, cache, config, collectives.rank, collectives.world)
@@ -183,6 +184,7 @@ class NativeCompute:
                 samples += range(end - sampled, end)
             begin = end
         table, sliding_table = full.table(), sliding.table()
+        self._cache.use(int(table.max()), int(sliding_table.max(initial=-1)))
         sample_rows: Ints = np.array(samples, np.int32)
         batch = ForwardBatch(
             num_rows=rows,

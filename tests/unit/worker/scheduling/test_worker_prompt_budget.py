@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.scheduling.prompt_budget.prefill_shares import share_budget, shared_context
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import (
     COLD_CHUNK,
     LEAST_SHARE,
@@ -196,3 +197,16 @@ def test_cut_steps_are_counted() -> None:
     assert cuts >= 1
     assert MIN_CHUNK <= budget <= 60
     assert scheduler.throttle.take_cuts() == (0, budget)
+
+
+def test_the_context_of_a_step_is_that_of_the_prompts_that_share_it() -> None:
+    first, long, short = (
+        make(name, 1000, 2, arrival=at) for at, name in enumerate(("first", "long", "short"))
+    )
+    for one, planned in ((first, 100), (long, 300), (short, 900)):
+        one.planned = planned
+    for prefilling in ([first], [first, long], [first, long, short]):
+        shares = share_budget(prefilling, 64)
+        average = sum(one.planned * count for one, count in shares) / sum(count for _, count in shares)
+        assert shared_context(prefilling) == average
+    assert shared_context([]) == 0

@@ -7,6 +7,17 @@ the rest, so that short prompts need not wait for a long one. Tokens that are le
 from services.worker.domain.scheduling.sequence import Sequence
 
 
+def shared_context(prefilling: list[Sequence]) -> int:
+    """Returns how many tokens before them the tokens of the next step attend to, on average.
+
+    Args:
+        prefilling: Sequences in order of priority and arrival.
+    """
+    if len(prefilling) < 2:
+        return prefilling[0].planned if prefilling else 0
+    return (prefilling[0].planned + min(prefilling[1:], key=_after_first).planned) // 2
+
+
 def share_budget(prefilling: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
     """Returns tokens per sequence, each at least 1, together at most `budget`.
 
@@ -20,10 +31,14 @@ def share_budget(prefilling: list[Sequence], budget: int) -> list[tuple[Sequence
     granted = min(first.remaining, budget if len(prefilling) == 1 else -(-budget // 2))
     left = budget - granted
     others = []
-    for sequence in sorted(prefilling[1:], key=lambda s: (-s.priority, s.remaining, s.arrival)):
+    for sequence in sorted(prefilling[1:], key=_after_first):
         if left == 0:
             break
         count = min(sequence.remaining, left)
         others.append((sequence, count))
         left -= count
     return [(first, granted + min(left, first.remaining - granted)), *others]
+
+
+def _after_first(sequence: Sequence) -> tuple[int, int, int]:
+    return -sequence.priority, sequence.remaining, sequence.arrival

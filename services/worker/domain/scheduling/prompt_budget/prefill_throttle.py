@@ -53,7 +53,7 @@ class PrefillThrottle:
         Args:
             budget: What the decodes leave of the tokens of a step.
             decodes: Of the step.
-            context: Tokens of the first prompt that are computed already.
+            context: Tokens before those of the prompts, see `shared_context`.
         """
         if not decodes.decodes or not self._target_s:
             return budget
