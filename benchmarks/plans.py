@@ -141,6 +141,22 @@ class MixedPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationPlan:
+    """`ryz bench speculation`: answers with and without draft tokens."""
+
+    model: Model
+    precision: OnePrecision = "int8"
+    tensor_parallel: TensorParallel = 1
+    threads: Threads = 0
+    batches: Annotated[
+        Sequence[int], Option(help="Sequences at once, one number after the other."), Numbers(64)
+    ] = (1, 4)
+    tokens: Annotated[int, Option(min=2, help="Tokens of each answer.")] = 200
+    draft_tokens: Annotated[int, Option(min=1, max=32, help="RYZ_SPECULATION_TOKENS.")] = 8
+    repeats: Annotated[int, Option(min=1, max=100, help="Measured answers; the median counts.")] = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QualityPlan:
     """`ryz bench quality`: precisions that are compared with fp32 on one text and some chats."""
 

@@ -107,14 +107,18 @@ class Driver:
 
     Attributes:
         write_behind: Off at first; enabled, it has full blocks copied for the store.
+        speculation: Off unless there are draft tokens; its `most` may be changed between batches.
     """
 
-    def __init__(self, engine: Engine, info: EngineInfo, max_batch: int) -> None:
+    def __init__(self, engine: Engine, info: EngineInfo, max_batch: int, draft_tokens: int = 0) -> None:
         self.write_behind = WriteBehind()
         self._engine = engine
         # no limit to a step's time: prompts are measured alone, so they delay no other decode
         limits = SchedulerLimits(
-            token_budget=max(TOKEN_BUDGET, max_batch), max_running=max_batch, max_waiting=max_batch
+            token_budget=max(TOKEN_BUDGET, max_batch),
+            max_running=max_batch,
+            max_waiting=max_batch,
+            draft_tokens=draft_tokens,
         )
         self._scheduler = Scheduler(
             BlockManager(info.num_blocks),
@@ -122,17 +126,23 @@ class Driver:
             BlockNames(info.fingerprint, info.kv_format),
             write_behind=self.write_behind,
         )
+        self.speculation = self._scheduler.speculation
         self._arrivals = 0
 
     async def run_batch(
-        self, prompts: Many[Many[int]], num_tokens: int, grammar: ConstraintFactory | None = None
+        self,
+        prompts: Many[Many[int]],
+        num_tokens: int,
+        grammar: ConstraintFactory | None = None,
+        sampling: Sampling = _GREEDY,
     ) -> Run:
-        """Generate `num_tokens` for each prompt, greedily and past every end-of-sequence token.
+        """Generate `num_tokens` for each prompt, past every end-of-sequence token.
 
         Args:
             prompts: Token ids.
             num_tokens: Of each answer.
             grammar: Of the answers, which it must not let end before; None: they are free.
+            sampling: Of all of them; greedy if left out.
 
         Raises:
             EngineFailed: The engine is gone.
@@ -141,7 +151,7 @@ class Driver:
         sequences = []
         for prompt in prompts:
             self._arrivals += 1
-            sequence = Sequence(str(self._arrivals), 0, list(prompt), len(prompt), num_tokens, _GREEDY)
+            sequence = Sequence(str(self._arrivals), 0, list(prompt), len(prompt), num_tokens, sampling)
             if grammar is not None:
                 sequence.constraint = grammar()
                 sequence.append_run(force_first(sequence))
@@ -158,6 +168,8 @@ class Driver:
         scheduler, outstanding = self._scheduler, deque[Awaitable[StepResult]]()
         while scheduler.has_work or outstanding:
             while scheduler.has_work and len(outstanding) < MAX_OUTSTANDING:
+                if outstanding and scheduler.waits_for_drafts:
+                    break
                 plan = scheduler.plan()
                 if not plan.slices and not plan.release and not plan.store:
                     break
@@ -204,7 +216,7 @@ def _run_of(clock: _Clock, sequences: Many[Sequence]) -> Run:
 
 
 async def start_driver(
-    stack: AsyncExitStack, options: RankEngineOptions, max_batch: int
+    stack: AsyncExitStack, options: RankEngineOptions, max_batch: int, draft_tokens: int = 0
 ) -> tuple[Driver, EngineInfo]:
     """Start an engine that is stopped with the stack.
 
@@ -214,4 +226,4 @@ async def start_driver(
     engine = RankEngine(options)
     stack.push_async_callback(engine.stop)
     info = await engine.start()
-    return Driver(engine, info, max_batch), info
+    return Driver(engine, info, max_batch, draft_tokens), info

@@ -15,6 +15,7 @@ from cli.bench.bench_sessions import sessions
 from cli.bench.engine.bench_engine import engine
 from cli.bench.engine.bench_grammar import grammar
 from cli.bench.engine.bench_mixed import mixed
+from cli.bench.engine.bench_speculation import speculation
 from cli.bench.serving.bench_serving import serving
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ COMMANDS = (
     engine,
     grammar,
     mixed,
+    speculation,
     failover,
     overflow,
     routing,

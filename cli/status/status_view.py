@@ -86,12 +86,20 @@ def _groups(report: StatusReport, groups: list[dict[str, Any]]) -> Table:
         table.add_row(name, state_text(str(group["state"])), str(group.get("model", "")), *counts, store)
         for other in group.get("rivals", ()):
             table.add_row("", Text(f"{other} has this name too", style="red"))
+        if drafts := _drafts(group.get("speculation", {})):
+            table.add_row("", Text("drafts", style="dim"), Text(drafts, style="dim"))
         if group.get("failure"):
             table.add_row("", Text(str(group["failure"]), style="red"))
         if group.get("degraded"):
             parts = ", ".join(str(part) for part in group["degraded"])
             table.add_row("", Text("degraded", style="yellow"), Text(parts, style="yellow"))
     return table
+
+
+def _drafts(speculation: dict[str, Any]) -> str:
+    """What came of draft tokens, or nothing if there were none."""
+    checked, right = int(speculation.get("draft_tokens", 0)), int(speculation.get("accepted_tokens", 0))
+    return f"{right:,} of {checked:,} right ({right / checked:.0%})" if checked else ""
 
 
 def _ranks(groups: list[dict[str, Any]]) -> Table:

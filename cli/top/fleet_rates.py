@@ -49,6 +49,7 @@ class GroupRates:
         requests_per_s: Answers that began; None: not known yet.
         first_token_ms: Median and 99th percentile since the last answer; None: there was none.
         inter_token_ms: The same, between two tokens of a request.
+        drafts_right: Share of the draft tokens since the last answer; None: there were none.
         trouble: What is wrong, or empty.
     """
 
@@ -63,6 +64,7 @@ class GroupRates:
     requests_per_s: float | None = None
     first_token_ms: tuple[float, float] | None = None
     inter_token_ms: tuple[float, float] | None = None
+    drafts_right: float | None = None
     trouble: str = ""
 
 
@@ -138,7 +140,7 @@ def _group(
     now_s: float,
 ) -> GroupRates:
     total = int(detail.get("total_blocks", 0))
-    tokens_per_s = requests_per_s = first = inter = None
+    tokens_per_s = requests_per_s = first = inter = drafts_right = None
     if before is not None and now_s > before[0]:
         grown = int(detail.get("computed_tokens", 0)) - int(before[1].get("computed_tokens", 0))
         tokens_per_s = max(0, grown) / (now_s - before[0])
@@ -146,6 +148,7 @@ def _group(
         requests_per_s = None if begun is None else sum(begun) / (now_s - before[0])
         first = _quantiles(detail, before[1], "first_token_s")
         inter = _quantiles(detail, before[1], "inter_token_s")
+        drafts_right = _drafts_right(detail, before[1])
     missing = ", ".join(map(str, detail.get("degraded", ())))
     return GroupRates(
         group=str(detail.get("group")),
@@ -159,6 +162,7 @@ def _group(
         requests_per_s=requests_per_s,
         first_token_ms=first,
         inter_token_ms=inter,
+        drafts_right=drafts_right,
         trouble=str(detail.get("failure", "")) or (f"does without {missing}" if missing else ""),
     )
 
@@ -230,6 +234,14 @@ def _new_counts(detail: Mapping[str, Any], before: Mapping[str, Any], name: str)
         return None
     counts = [new - old for new, old in zip(now["counts"], then["counts"], strict=True)]
     return counts if min(counts, default=0) >= 0 else None
+
+
+def _drafts_right(detail: Mapping[str, Any], before: Mapping[str, Any]) -> float | None:
+    now, then = detail.get("speculation", {}), before.get("speculation", {})
+    checked, right = (
+        int(now.get(name, 0)) - int(then.get(name, 0)) for name in ("draft_tokens", "accepted_tokens")
+    )
+    return right / checked if checked > 0 and right >= 0 else None
 
 
 def _quantiles(detail: Mapping[str, Any], before: Mapping[str, Any], name: str) -> tuple[float, float] | None:

@@ -83,6 +83,7 @@ GROUPS: list[Column[GroupRates]] = [
     Column("req/s", lambda one: _rate(one.requests_per_s), 40),
     Column("TTFT ms p50 / p99", lambda one: _pair(one.first_token_ms), 60),
     Column("ITL ms p50 / p99", lambda one: _pair(one.inter_token_ms), 59),
+    Column("drafts right", lambda one: _percent(one.drafts_right), 15),
     Column("", lambda one: Text(one.trouble, style="red"), 50, right=False),
 ]
 RANKS: list[Column[RankRates]] = [

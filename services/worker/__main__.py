@@ -104,8 +104,12 @@ def check_config(settings: WorkerSettings) -> None:
 
 
 def _draft_tokens(settings: WorkerSettings) -> int:
-    """Drafts of a sequence in one step; none on GPUs, where a chunk is not bit for bit as single tokens."""
-    wanted = settings.speculation == "lookup" and settings.device == "cpu"
+    """Drafts of a sequence in one step.
+
+    None on GPUs, where a chunk is not bit for bit as single tokens, and none with the null engine, whose text
+    repeats itself: each guess would be right, and its steps would measure nothing.
+    """
+    wanted = settings.speculation == "lookup" and settings.device == "cpu" and settings.engine != "null"
     return settings.speculation_tokens if wanted else 0
 
 

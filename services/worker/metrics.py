@@ -22,6 +22,26 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 _TOKEN_SECONDS = tuple(sorted((*_SECONDS, 0.03)))  # the service levels are 30 and 50 ms per token
 
 
+class DraftMetrics:
+    """What came of draft tokens, see `DraftCounts`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.drafts, self.draft_tokens, self.accepted_tokens = (
+            Counter(f"{PREFIX}spec_decode_{name}", text, registry=registry)
+            for name, text in (
+                ("num_drafts", "Chunks with draft tokens."),
+                ("num_draft_tokens", "Draft tokens that were checked."),
+                ("num_accepted_tokens", "Draft tokens that were right, and so were sent."),
+            )
+        )
+
+    def add(self, drafts: int, draft_tokens: int, accepted_tokens: int) -> None:
+        """Counts more of them."""
+        self.drafts.inc(drafts)
+        self.draft_tokens.inc(draft_tokens)
+        self.accepted_tokens.inc(accepted_tokens)
+
+
 class WorkerMetrics:
     """All metrics of a worker group, in one registry."""
 
@@ -107,6 +127,7 @@ class WorkerMetrics:
             "Tokens of prompts in the last step that RYZ_ITL_TARGET_MS cut.",
             registry=registry,
         )
+        self.speculation = DraftMetrics(registry)
         self.steps = HistogramFamily(registry, PREFIX + "step_seconds", "One engine step.", _SECONDS)
         self.step = self.steps.series()
         self.first_tokens = HistogramFamily(

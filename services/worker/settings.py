@@ -64,7 +64,7 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     itl_target_ms: ZeroToMinuteMs = 100.0
     """The longest time between two tokens of a sequence that prompts of others may cause: a step has as many
     tokens of prompts as fit by measured costs, and at least a quarter of the time of its decodes; 0: any."""
-    speculation: Literal["off", "lookup"] = "off"
+    speculation: Literal["off", "lookup"] = "lookup"
     """`lookup` guesses next tokens by the text of the request and its answer, and checks several in one step
     where that saves time; it changes no answer. See docs/speculation.md."""
     speculation_tokens: Annotated[int, Interval(ge=1, le=32)] = 8
@@ -134,9 +134,10 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     """`zstd` compresses stored blocks without loss, where it pays."""
     kv_host_dir: str = ""
     """The directory, in memory, where groups of one host share KV blocks, of this user alone; empty: they do
-    not. `ryz up` sets it."""
+    not. `ryz up` makes one in /dev/shm, unless this is set."""
     kv_host_bytes: Annotated[int, Interval(ge=2**20, le=2**40)] = 256 * 2**20
-    """Memory of the host that a group's blocks take there, all of it from the start."""
+    """Memory of the host that a group's blocks may take there; it is taken as blocks come. `ryz up` takes
+    less where memory is short."""
     session_lookup_timeout_s: UpToHalfMinute = 0.5
     """How long a request waits for its session's record."""
     session_commit_timeout_s: UpToMinute = 2.0

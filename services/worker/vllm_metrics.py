@@ -77,6 +77,17 @@ class VllmCollector(Collector):
             ("num_preemptions", "sequences put back because blocks ran short.", metrics.preemptions),
             ("prefix_cache_queries", "tokens looked up in the prefix cache.", metrics.prefix_cache_queries),
             ("prefix_cache_hits", "tokens found in the prefix cache.", metrics.prefix_cache_hits),
+            ("spec_decode_num_drafts", "chunks with draft tokens.", metrics.speculation.drafts),
+            (
+                "spec_decode_num_draft_tokens",
+                "draft tokens that were checked.",
+                metrics.speculation.draft_tokens,
+            ),
+            (
+                "spec_decode_num_accepted_tokens",
+                "draft tokens that were right.",
+                metrics.speculation.accepted_tokens,
+            ),
         ):
             family = CounterMetricFamily(PREFIX + name, _LIKE_OURS + text, labels=names)
             family.add_metric(values, value_of(ours))

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.failover.failover import measure
 from benchmarks.lib.stack import RunningStack
 from benchmarks.plans import FailoverPlan
+from cli.status.status_query import query_status
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack
@@ -35,6 +36,17 @@ def test_kills_lose_nothing(pair: Stack) -> None:
     assert report["interrupted"] > 0
     assert report["streams"] >= STREAMS
     assert report["back_s"]["p50"] < BACK_S
+
+
+def test_kills_while_guesses_are_checked_change_nothing(pair: Stack) -> None:
+    """Few streams are guessed, since many use the multipliers already."""
+    plan = FailoverPlan(kills=scaled(3, 100), streams=8, tokens=256, seed=6)
+    report = asyncio.run(measure(RunningStack("", "demo", nats_urls=pair.state.nats_urls), plan, say))
+    record("kills_while_guessing", **report)
+    assert (report["gave_up"], report["unequal"], report["lost"]) == ("", 0, 0), report
+    assert report["interrupted"] > 0
+    status = asyncio.run(query_status(pair.state.nats_urls["cli"], pair.place))
+    assert sum(one["speculation"]["accepted_tokens"] for one in status.groups()) > 0
 
 
 def test_kills_inside_schemas_and_tool_calls_change_nothing(pair: Stack) -> None:

@@ -119,6 +119,19 @@ def _steps(board: Board) -> None:
         ),
         top=1,
     )
+    board.lines(
+        "Drafts that were right",
+        "Share of the guessed tokens (RYZ_SPECULATION).",
+        "percentunit",
+        BoardQuery(
+            of_group(
+                "rate(ryz_worker_spec_decode_num_accepted_tokens_total[$__rate_interval]) "
+                "/ clamp_min(rate(ryz_worker_spec_decode_num_draft_tokens_total[$__rate_interval]), 1e-9)"
+            ),
+            "{{group}}",
+        ),
+        top=1,
+    )
 
 
 def _ranks(board: Board) -> None:

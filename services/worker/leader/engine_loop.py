@@ -217,6 +217,8 @@ class EngineLoop:
         self._engine.totals.add(result, step.num_tokens)
         prompts = scheduler.apply_prompts(result)
         advances = scheduler.apply(result, step_s)
+        if scheduler.speculation.most:
+            self._metrics.speculation.add(*scheduler.speculation.take_counts())
         self._supply_masks(scheduler)  # first, since rank 0 may wait for those of the step that runs
         self._output.emit_prompts(prompts)
         self._output.emit_tokens(scheduler, advances, now)

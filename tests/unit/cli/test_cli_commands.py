@@ -176,7 +176,9 @@ def answer(service: str, pid: int, **detail: Any) -> ServiceStatus:
 def test_status_tables() -> None:
     rank = {"rank": 0, "pid": 9, "state": "ready", "steps": 3, "memory_bytes": 2**20, "load_s": 0.5}
     rank |= {"kernels": "native int8", "host": "10.0.0.2"}
-    group = {"group": "g0", "state": "failed", "failure": "rank 1 is gone", "model": "demo", "ranks": [rank]}
+    group: dict[str, Any] = {"group": "g0", "state": "failed", "failure": "rank 1 is gone", "model": "demo"}
+    group |= {"ranks": [rank]}
+    group |= {"speculation": {"on": True, "draft_tokens": 2000, "accepted_tokens": 1500}}
     seen = {"groups": [{"group": "g0", "sent_total": 5}]}
     services = [answer("worker", 1, **group), answer("router", 2, **seen), answer("kvstate", 3, sessions=4)]
     supervisor = StackState(
@@ -188,6 +190,8 @@ def test_status_tables() -> None:
     screen.print(render(report))
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     for expected in ("http://up", "4 sessions", "worker g0", "1 m 1 s", "rank 1 is gone", "1 MiB", "0.50 s"):
+        assert expected in text
+    for expected in ("drafts", "1,500 of 2,000 right (75%)"):
         assert expected in text
     assert "native int8" in text
     assert [line.split()[:5] for line in text.splitlines() if "no answer" in line] == [

@@ -74,6 +74,7 @@ AFTER = leader(
         rank(1, 110, 2.0, linears=0.8, collectives=0.7, idle=1.0),
     ],
     first_token_s={"bounds": BOUNDS, "counts": [0, 10, 0, 0]},
+    speculation={"draft_tokens": 80, "accepted_tokens": 60},
 )  # fmt: skip
 ROUTER = service("router", "r", groups=[{"group": "g0", "requests_per_s": 7.5}])
 
@@ -90,6 +91,8 @@ def test_differences_of_counts_are_rates_and_shares() -> None:
     assert (group.tokens_per_s, group.requests_per_s, group.kv_usage, fleet.flowing) == (1000, 5, 0.75, 4)
     assert group.first_token_ms == pytest.approx((55.0, 99.1))
     assert group.inter_token_ms is None
+    assert group.drafts_right == 0.75
+    assert first.groups[0].drafts_right is None
     assert (zero.steps_per_s, zero.step_ms) == (50, 10)
     assert zero.shares == pytest.approx({"linears": 0.4, "collectives": 0.05, "sampling": 0.05, "idle": 0.5})
     assert sum(one.shares.values()) == pytest.approx(1.0)

@@ -2,7 +2,8 @@
 
 A sequence has a credit, counted in plain steps. A step with drafts earns the tokens that it brought beyond
 one, and pays what it took longer than a plain step. Plain tokens earn a hundredth. So all drafts of a
-sequence together cost at most `START` steps and one in a hundred, however bad the guesses are.
+sequence together cost at most `START` steps and one in a hundred, however bad the guesses are. A step has
+only so many drafts as the credit covers.
 """
 
 START = 0.5  # plain steps
@@ -29,12 +30,12 @@ class DraftBudget:
         self.credit = START
 
     def allowed(self, price: float) -> int:
-        """Returns how many drafts the next step may have; 0 if the credit does not cover them.
+        """Returns how many drafts the next step may have; 0 if the credit covers none.
 
         Args:
-            price: What a step with drafts that are all wrong costs more, in plain steps.
+            price: What a wrong draft costs, in plain steps.
         """
-        return self._length if self.credit >= price else 0
+        return min(self._length, int(self.credit / price)) if self.credit > 0 else 0
 
     def book_plain(self) -> None:
         """Books a token that came without drafts."""

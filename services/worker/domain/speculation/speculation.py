@@ -5,6 +5,7 @@ sequence with drafts in flight, or with drafts to be expected, is planned when i
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.speculation.draft_budget import DraftBudget
@@ -13,6 +14,20 @@ from services.worker.domain.speculation.step_costs import StepCosts
 from services.worker.rank_protocol.plan import StepResult
 
 MAX_SEQUENCES = 8  # beside more running sequences none is drafted: their rows use the multipliers already
+
+
+class DraftCounts(NamedTuple):
+    """What came of drafts.
+
+    Attributes:
+        drafts: Chunks with draft tokens.
+        draft_tokens: Draft tokens that were checked.
+        accepted_tokens: Those of them that were right.
+    """
+
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
 
 
 @dataclass(slots=True)
@@ -51,6 +66,13 @@ class Speculation:
         self._drafters: dict[int, _Drafter] = {}  # by seq_id
         self.in_flight: set[int] = set()  # seq_ids with drafts in flight
         self.num_drafted = self.num_accepted = self.num_steps = 0
+        self._told = DraftCounts(0, 0, 0)
+
+    def take_counts(self) -> DraftCounts:
+        """Returns what came of drafts since the last call."""
+        now, told = DraftCounts(self.num_steps, self.num_drafted, self.num_accepted), self._told
+        self._told = now
+        return DraftCounts(*(new - old for new, old in zip(now, told, strict=True)))
 
     def begin_step(self, running: list[Sequence], on_trial: int) -> bool:
         """Forgets sequences that left; returns whether the next step may have drafts, or some are in flight.
@@ -111,14 +133,14 @@ class Speculation:
         if alone:
             extra = self._costs.book_drafts(sequences, total, result.compute_s, result.wait_s)
         else:
-            extra = self._costs.price(sequences)
+            extra = total * self._costs.price(sequences)
         for seq_id, count, right in drafted:
             self.num_steps += 1
             self.num_drafted += count
             self.num_accepted += right
             drafter = self._drafters.get(seq_id)
             if drafter is not None:
-                drafter.budget.book_drafts(count, right, right / sequences - extra / len(drafted))
+                drafter.budget.book_drafts(count, right, right / sequences - extra * count / total)
 
     def book_plain(self, seq_id: int) -> None:
         """Books a token of a sequence that came without drafts."""

@@ -2,6 +2,7 @@
 
 _SMOOTHING = 0.125  # weight of the newest step
 _GUESS = 0.1  # of a plain step, for each draft, before anything was measured
+_LEAST = 0.001  # of a plain step, for each draft: below what can be measured
 _LONGEST_WAIT = 1.0  # of the plain time: a longer pause before a step has other reasons
 
 
@@ -14,7 +15,7 @@ class StepCosts:
 
     def __init__(self, most: int) -> None:
         self._plain = [0.0] * (most + 1)
-        self._extra = [0.0] * (most + 1)  # of a step with drafts, in plain steps; 0: unknown
+        self._extra = [0.0] * (most + 1)  # time of a draft, in plain steps; 0: unknown
 
     def book_plain(self, sequences: int, seconds: float) -> None:
         """Books a step without drafts."""
@@ -37,11 +38,11 @@ class StepCosts:
         if not plain:
             return _GUESS * drafts
         extra = max(0.0, (seconds + min(wait_s, _LONGEST_WAIT * plain)) / plain - 1)
-        before = self._extra[sequences]
-        self._extra[sequences] = extra if not before else before + _SMOOTHING * (extra - before)
+        before, each = self._extra[sequences], max(_LEAST, extra / drafts)
+        self._extra[sequences] = each if not before else before + _SMOOTHING * (each - before)
         return extra
 
     def price(self, sequences: int) -> float:
-        """Returns the extra time of a step with drafts that is to be expected, in plain steps."""
+        """Returns the time that a draft is expected to take, in plain steps."""
         known = self._extra[sequences] if sequences < len(self._extra) else 0.0
         return known or _GUESS

@@ -10,6 +10,7 @@ from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from services.worker.rank_protocol.step_times import by_kind
+from services.worker.vllm_metrics import value_of
 
 RECORDS_LATE_S = 5.0  # session records that wait for longer mean that their store is away
 
@@ -59,6 +60,7 @@ class GroupStatus:
             "retained_bytes": table.buffer.num_bytes,
             "cached_blocks": scheduler.blocks.num_cached if scheduler else 0,
             "kv_store": self._kv_tier.describe(),
+            "speculation": self._speculation(),
             "sessions_cached": sessions.num_cached,
             "sessions_pending": sessions.writer.num_pending,
             "ranks": [{**row, **self._times_of(row)} for row in engine.engine.status()],
@@ -77,6 +79,15 @@ class GroupStatus:
             "step_s": round(totals.step_ns / 1e9, 6),
             "running_step_s": round(age_s, 3),
             "seconds": seconds,
+        }
+
+    def _speculation(self) -> dict[str, object]:
+        """Returns what came of drafts since the leader began."""
+        counts, scheduler = self._context.metrics.speculation, self._engine.scheduler
+        return {
+            "on": bool(scheduler and scheduler.speculation.most),
+            "draft_tokens": int(value_of(counts.draft_tokens)),
+            "accepted_tokens": int(value_of(counts.accepted_tokens)),
         }
 
     def degraded(self) -> list[str]:

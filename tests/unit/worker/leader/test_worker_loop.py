@@ -210,6 +210,20 @@ async def test_a_beginning_that_was_computed_is_not_computed_again(
         assert kit.metric("kv_cache_usage_perc") == 0
 
 
+async def test_drafts_are_counted_and_change_no_text(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, Watched(), steps=SchedulerLimits(256, 64, 64, draft_tokens=6)) as kit:
+        frames = await kit.run(chat("a", prompt="x", sampling={"max_tokens": 300}))
+        assert text_of(frames) == answer("x", 300)
+        checked, right = (
+            kit.metric("spec_decode_num_draft_tokens_total"),
+            kit.metric("spec_decode_num_accepted_tokens_total"),
+        )
+        assert checked >= right > 200  # the text repeats itself after 26 letters
+        assert kit.metric("spec_decode_num_drafts_total") >= checked / 6
+        told = {"on": True, "draft_tokens": checked, "accepted_tokens": right}
+        assert kit.leader.detail()["speculation"] == told
+
+
 async def test_the_choices_of_a_request_share_its_prompt(memory_bus: MemoryBus) -> None:
     engine = Watched()
     async with Kit(memory_bus, engine) as kit:

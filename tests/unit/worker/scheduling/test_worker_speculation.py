@@ -53,9 +53,9 @@ def test_the_index_forgets_its_oldest_entries() -> None:
 def test_wrong_guesses_cost_half_a_step_and_one_in_a_hundred() -> None:
     budget, spent, tokens, extra = DraftBudget(8), 0.0, 2000, 0.25
     for _ in range(tokens):
-        if budget.allowed(extra):
-            budget.book_drafts(1, 0, -extra)
-            spent += extra
+        if drafted := budget.allowed(extra):
+            budget.book_drafts(drafted, 0, -extra * drafted)
+            spent += extra * drafted
         else:
             budget.book_plain()
     assert 0 < spent <= START + EARNED * tokens
@@ -64,11 +64,11 @@ def test_wrong_guesses_cost_half_a_step_and_one_in_a_hundred() -> None:
 def test_right_guesses_go_on_and_get_longer() -> None:
     budget, lengths = DraftBudget(8), list[int]()
     for _ in range(4):
-        lengths.append(budget.allowed(0.3))
-        budget.book_drafts(lengths[-1], lengths[-1], lengths[-1] - 0.3)
-    assert lengths == [4, 8, 8, 8]
-    budget.book_drafts(8, 2, 1.7)
-    assert budget.allowed(0.3) == 3
+        lengths.append(budget.allowed(0.2))
+        budget.book_drafts(lengths[-1], lengths[-1], 0.8 * lengths[-1])
+    assert lengths == [2, 4, 8, 8]
+    budget.book_drafts(8, 2, 2 - 1.6)
+    assert budget.allowed(0.2) == 3
 
 
 def test_the_price_of_guesses_is_what_steps_with_some_took_longer() -> None:
@@ -76,5 +76,6 @@ def test_the_price_of_guesses_is_what_steps_with_some_took_longer() -> None:
     for _ in range(5):
         costs.book_plain(1, 0.010)
     assert abs(costs.book_drafts(1, 4, 0.014, 0.001) - 0.5) < 1e-9
-    assert abs(costs.price(1) - 0.5) < 1e-9
+    assert abs(costs.price(1) - 0.5 / 4) < 1e-9
     assert costs.book_drafts(1, 4, 0.010, 5.0) <= 1.0  # a pause has other reasons
+    assert costs.price(2) == costs.price(20)  # what was not measured
