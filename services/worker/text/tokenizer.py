@@ -4,6 +4,7 @@ A model's tokenizer comes from its `tokenizer.json`, or is built from a GGUF fil
 """
 
 import json
+import os
 import secrets
 from collections.abc import Set
 from copy import copy
@@ -18,7 +19,8 @@ from services.worker.text.detokenizer import BytesDetokenizer, WindowDetokenizer
 from services.worker.text.token_bound import least_tokens
 from shared.errors import InvalidRequest
 
-LONG_CHARS = 256  # for shorter texts the threads of a batch call cost more than they gain
+# Otherwise the library hands even a batch of one text to a thread of its own.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class Tokenizer(Protocol):
@@ -119,11 +121,8 @@ class LibraryTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """See `Tokenizer`."""
-        if len(text) > LONG_CHARS:
-            # a batch call releases the interpreter's lock, `encode` does not
-            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        else:
-            encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        # unlike `encode` it releases the interpreter's lock, and computes no places in the text
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
         return ids
 

@@ -6,6 +6,7 @@ write. nats-py keeps the handshake, the control lines, and the restoring of lost
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 
 import nats.errors
@@ -22,6 +23,7 @@ FLUSH_WAIT_S = 5.0
 # it causes leaves in the same write, which costs more than these turns. A lone message waits microseconds.
 TURNS_ALONE = 2
 TURNS_AMONG_OTHERS = 5  # after a write that carried several messages
+LONGEST_WAIT_NS = 1_000_000  # of a command, while others are published
 NO_RESPONDERS = "503"
 
 log = structlog.get_logger(__name__)
@@ -35,6 +37,7 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
         self._ps = BrokerParser(self)  # type: ignore[assignment, unused-ignore]  # of control lines
         self._turns = asyncio.get_running_loop()
         self._write_is_due = False
+        self._pending_since_ns = 0
         self._turns_to_wait = TURNS_ALONE
         self._sinks: dict[int, Callable[[Message], None]] = {}
 
@@ -87,10 +90,18 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
         return self._pending_data_size + unsent > MAX_UNSENT
 
     def write_soon(self, command: bytes) -> None:
-        """Sends a command some turns of the loop later, in one write with all others until then."""
+        """Sends a command some turns of the loop later, in one write with all others until then.
+
+        In a turn that takes long the first ones leave meanwhile, so that their receivers need not wait.
+        """
+        now_ns = monotonic_ns()
+        if not self._pending:
+            self._pending_since_ns = now_ns
         self._pending.append(command)
         self._pending_data_size += len(command)
-        if not self._write_is_due:
+        if now_ns - self._pending_since_ns > LONGEST_WAIT_NS:
+            self._write_pending()
+        elif not self._write_is_due:
             self._write_is_due = True
             self._turns.call_soon(self._wait_turn, self._turns_to_wait - 1)
 

@@ -29,7 +29,7 @@ from shared.telemetry.repeated import RepeatedLog
 
 log = structlog.get_logger(__name__)
 MAX_BATCH = 256
-GATHER_S = 0.01  # for which records wait for others if no turn waits for them
+GATHER_S = 0.1  # for which records wait for others if no turn waits for them
 RETRY_S = (0.05, 2.0)  # first and longest pause after a failed commit
 MAX_REBASES = 8  # of one record; each means that another group has stored a turn since
 
