@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from cli.bus_users.store import NATS_USERS_FILE, bus_users, users_file
 from cli.stack.host.naming import group_name
@@ -73,8 +74,20 @@ class StackPlan:
     grpc_address: str = ""
 
 
-def plan_stack(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -> StackPlan:
-    """Decide ports and processes; fail when a wanted port is taken or a server cannot be found."""
+def plan_stack(
+    options: UpOptions,
+    probes: Probes,
+    environ: Mapping[str, str],
+    kv_pool: Mapping[str, str] = MappingProxyType({}),
+) -> StackPlan:
+    """Decide ports and processes; fail when a wanted port is taken or a server cannot be found.
+
+    Args:
+        options: With nothing left open.
+        probes: Ask services whether they are ready.
+        environ: Of this process.
+        kv_pool: Settings of the workers for KV blocks in the memory of the host.
+    """
     grpc_host = environ.get("RYZ_GRPC_HOST") or options.host
     _check_ports(options, grpc_host)
     names = ["kvstate", "router", *(f"worker-g{number}" for number in range(options.groups))]
@@ -111,7 +124,7 @@ def plan_stack(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -
         specs.append(
             _service(
                 name,
-                shared_by(name) | own | _own_settings(name, options, stores, environ),
+                shared_by(name) | own | _own_settings(name, options, stores, environ, kv_pool),
                 probes.admin(port),
                 drain,
             )
@@ -153,7 +166,11 @@ def plan_stack(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -
 
 
 def _own_settings(
-    name: str, options: UpOptions, stores: Stores, environ: Mapping[str, str]
+    name: str,
+    options: UpOptions,
+    stores: Stores,
+    environ: Mapping[str, str],
+    kv_pool: Mapping[str, str],
 ) -> dict[str, str]:
     if name == "kvstate":
         return stores.variables(name)
@@ -163,6 +180,7 @@ def _own_settings(
     own = {
         "RYZ_GROUP": group_name(options.stack, int(name.removeprefix("worker-g"))),
         **stores.variables("worker"),
+        **kv_pool,
         "RYZ_ENGINE": options.engine,
         "RYZ_MODEL_NAME": options.model_name,
         "RYZ_TOOL_FORMAT": options.tool_format,

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cli.console import INTERRUPTED, CommandError, called_as, fail, out, start_report
+from cli.stack.host.kv_pool import shared_kv_pool
 from cli.stack.host.ports import held_ports
 from cli.stack.host.private import make_private_dir, open_log, remove_dir, remove_empty, write_private
 from cli.stack.options import UpOptions
@@ -16,6 +17,7 @@ from cli.stack.plan import FILES, STREAMS, plan_stack
 from cli.stack.probes import Probes
 from cli.stack.stack import Stack
 from cli.stack.state import DEFAULT_DIR, SUPERVISOR, StackState, StateDir, log_tail, start_time
+from services.worker.host import total_bytes
 from shared.redact import redact
 
 POLL_S = 0.05
@@ -60,8 +62,11 @@ async def _run(options: UpOptions, place: StateDir, closing: str) -> None:
         fail(f"Another `ryz up` is just starting or ending in {place.path}; try again in a moment.")
     place.put_logs_aside()
     probes, ports, files, made = Probes(), ExitStack(), list[Path](), dict[Path, list[Path]]()
+    pool = ExitStack()
     try:
-        plan = plan_stack(options, probes, os.environ)
+        groups = 0 if options.engine == "null" else options.groups
+        kv_pool = pool.enter_context(shared_kv_pool(groups, os.environ, total_bytes()))
+        plan = plan_stack(options, probes, os.environ, kv_pool)
         ports.enter_context(held_ports(plan.http_places))
         own_pid = os.getpid()
         state = StackState(
@@ -104,6 +109,7 @@ async def _run(options: UpOptions, place: StateDir, closing: str) -> None:
             file.unlink(missing_ok=True)
         for directory, sockets in made.items():
             remove_dir(directory, sockets)
+        pool.close()
         for name in (STREAMS, FILES):  # what is in them outlives the stack
             remove_empty(place.path / name)
         place.release()

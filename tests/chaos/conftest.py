@@ -14,6 +14,7 @@ SETTINGS = {
     "RYZ_API_KEYS": ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items()),
     "RYZ_KV_FETCH": "always",  # by default, a hundred tokens are computed rather than fetched
     "RYZ_KV_FETCH_MIN_TOKENS": "16",
+    "RYZ_KV_HOST_DIR": "",  # the groups have nothing but Redis between them
 }
 
 

@@ -31,7 +31,8 @@ def start() -> Iterator[Start]:
 
 
 def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
+    """What is in shared memory, without the KV blocks of stacks, which other tests run beside this one."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("ryz-kv-")}
 
 
 def listening(url: str) -> bool:
@@ -55,11 +56,14 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, start: Start) -> None:
     urls = [stack.state.url, stack.state.nats_url, stack.state.redis_url, stack.state.kv_redis_url]
     assert all(listening(url) for url in urls)
     assert len(stack.family) == 10  # broker, two stores, four services, a fork server and two ranks
+    kv_pool = Path(psutil.Process(stack.pid_of("worker-g0")).environ()["RYZ_KV_HOST_DIR"])
+    assert len(list(kv_pool.glob("g0.*.kv"))) == 2, "each rank has a ring in the memory of the host"
     stack.interrupt()
     assert stack.process.wait(timeout=10) == 0
     assert stack.leftovers() == []
     assert not any(listening(url) for url in urls)
     assert shared_memory() <= before
+    assert not kv_pool.exists()
     assert_only_logs(tmp_path)
     assert "All services have ended." in stack.output.read_text()
 

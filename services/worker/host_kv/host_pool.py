@@ -1,22 +1,37 @@
 """Reads the segments of all ranks of a host: which blocks are there, and the bytes of a head.
 
-A reader follows each ring by the numbers of its slots and remembers where a name was seen last; the slot
+A reader follows each segment by the numbers of its slots and remembers where a name was seen last; the slot
 itself is checked whenever it is used. For one thread.
 """
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from services.worker.host_kv.mapped_pages import map_pages
 from services.worker.host_kv.pool_directory import open_segment
 from services.worker.host_kv.segment import SUFFIX, NotASegment, SegmentMap, read_shape
 
+_MAP_BYTES: Final = 4 * 2**20  # mapped at a time: about a millisecond
 
-class HostRow(NamedTuple):
-    """A head of a block in a segment; valid if `is_intact()` after the bytes were used."""
 
-    data: memoryview
+class HostRows(NamedTuple):
+    """Some heads of a block in one segment; valid if `is_intact()` after the bytes were used.
+
+    Attributes:
+        first_head: Of the rows, counted in the whole model.
+        data: [heads, row_bytes].
+        segment: Where they are.
+        slot: Of the segment.
+        number: Of the block.
+    """
+
+    first_head: int
+    data: NDArray[np.uint8]
     segment: SegmentMap
     slot: int
     number: int
@@ -33,34 +48,31 @@ class _Follower:
         self.segment = segment
         self.slots: dict[bytes, tuple[int, int]] = {}  # name -> slot, number
         self._names: dict[int, bytes] = {}  # slot -> name
-        self._last = 0
+        self._seen = np.zeros(segment.shape.slots, np.uint64)
+        self._count = 0
+        self._unmapped, self._mapped = 0, 0  # slots below these have a block, and are mapped here
 
     def follow(self) -> None:
         """Takes note of what was written since the last call."""
-        segment, slots = self.segment, self.segment.shape.slots
-        for _ in range(slots if self._last else 0):
-            slot = (self._last + 1) % slots
-            number = segment.number(slot)
-            if number > self._last + 1:
-                break  # the writer went around
-            if number <= self._last:
-                return
-            self._note(slot)
-            self._last = number
-        for slot in range(slots):
-            self._note(slot)
-        self._last = max((number for _, number in self.slots.values()), default=0)
-
-    def _note(self, slot: int) -> None:
-        number = self.segment.number(slot)
-        if not number:
+        count = self.segment.count
+        if count == self._count:
             return
+        self._count = count
+        numbers = self.segment.numbers.copy()
+        for slot in np.flatnonzero(numbers != self._seen).tolist():
+            number = int(numbers[slot])
+            name = self.segment.name(slot)
+            if not number or self.segment.number(slot) != number:
+                continue  # it is being written: noted when it is published
+            self._note(slot, name, number)
+
+    def _note(self, slot: int, name: bytes, number: int) -> None:
         old = self._names.get(slot)
         if old is not None and self.slots.get(old, (-1, 0))[0] == slot:
             del self.slots[old]
-        name = self.segment.name(slot)
-        self._names[slot] = name
+        self._names[slot], self._seen[slot] = name, number
         self.slots[name] = slot, number
+        self._unmapped = max(self._unmapped, slot + 1)
 
     def find(self, name: bytes) -> tuple[int, int] | None:
         """Returns slot and number of a block that is there now."""
@@ -68,9 +80,19 @@ class _Follower:
         if found is None:
             return None
         slot, number = found
-        if self.segment.number(slot) != number or self.segment.is_revoked(slot):
+        if self.segment.numbers[slot] != number or self.segment.revoked[slot]:
             return None
         return found
+
+    def map_next(self) -> bool:
+        """Maps some of the slots that were written and not mapped; returns whether there are more."""
+        shape = self.segment.shape
+        stop = min(self._unmapped, self._mapped + max(1, _MAP_BYTES // shape.slot_bytes))
+        if stop > self._mapped:
+            begin = shape.slot_at(self._mapped)
+            map_pages(self.segment.address + begin, shape.slot_at(stop) - begin)
+            self._mapped = stop
+        return self._mapped < self._unmapped
 
 
 class HostPool:
@@ -78,12 +100,10 @@ class HostPool:
 
     Args:
         directory: Of the host tier, checked by `open_directory`.
-        reads_rows: Map all pages of a segment when it is opened; one by one that takes longer than a copy.
     """
 
-    def __init__(self, directory: Path, *, reads_rows: bool = False) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._reads_rows = reads_rows
         self._followers: dict[str, _Follower] = {}
         self._unused: dict[str, int] = {}  # name of a file that is no segment -> its inode
 
@@ -94,7 +114,7 @@ class HostPool:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all of them."""
+        """Bytes that all of them may take."""
         return sum(one.segment.shape.num_bytes for one in self._followers.values())
 
     def refresh(self) -> None:
@@ -123,23 +143,35 @@ class HostPool:
             for follower in self._followers.values():
                 if follower.find(name) is not None:
                     heads.update(follower.segment.shape.heads)
+                    if len(heads) >= num_heads:
+                        break
             if len(heads) < num_heads:
                 return count
         return len(names)
 
-    def rows(self, name: bytes, heads: range) -> list[HostRow] | None:
-        """Returns these heads of a block; None if one is not there."""
-        rows: dict[int, HostRow] = {}
-        for follower in self._followers.values():
-            found = follower.find(name)
-            if found is not None:
-                segment = follower.segment
-                for head in heads:
-                    if head not in rows and head in segment.shape.heads:
-                        rows[head] = HostRow(segment.row(found[0], head), segment, *found)
-                if len(rows) == len(heads):
-                    return [rows[head] for head in heads]
-        return None
+    def rows(self, name: bytes, heads: range) -> list[HostRows] | None:
+        """Returns these heads of a block, in their order; None if one is not there."""
+        parts, head = list[HostRows](), heads.start
+        while head < heads.stop:
+            for follower in self._followers.values():
+                own = follower.segment.shape.heads
+                if head in own and (found := follower.find(name)) is not None:
+                    break
+            else:
+                return None
+            stop = min(heads.stop, own.stop)
+            rows = follower.segment.rows[found[0], head - own.start : stop - own.start]
+            parts.append(HostRows(head, rows, follower.segment, *found))
+            head = stop
+        return parts
+
+    def map_next(self) -> bool:
+        """Maps some of what was written into this process, so that a copy of it causes no page faults.
+
+        Returns:
+            Whether there is more.
+        """
+        return any(follower.map_next() for follower in self._followers.values())
 
     def revoke(self, names: Sequence[bytes]) -> None:
         """Makes blocks unreadable for all groups of the host."""
@@ -147,7 +179,7 @@ class HostPool:
             for name in names:
                 found = follower.slots.get(name)
                 if found is not None and follower.segment.number(found[0]) == found[1]:
-                    follower.segment.revoke(found[0])
+                    follower.segment.revoked[found[0]] = 1
 
     def _open(self, name: str, inode: int) -> None:
         self._followers.pop(name, None)
@@ -156,7 +188,7 @@ class HostPool:
         except OSError:
             return
         try:
-            self._followers[name] = _Follower(SegmentMap(fd, read_shape(fd), populate=self._reads_rows))
+            self._followers[name] = _Follower(SegmentMap(fd, read_shape(fd)))
         except (NotASegment, OSError, ValueError):
             self._unused[name] = inode
         finally:

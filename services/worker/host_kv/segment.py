@@ -6,7 +6,9 @@ while its `number` is its place in the order of writing: the writer sets it to 0
 and to the new number after that. Readers compare it before and after they copied, and check the checksums
 that each row carries (`kv_values.py`), so a slot that is overwritten meanwhile or half written is not used.
 
-The file: a header of one page; a record for each slot; the slots, each with a row for each head.
+The file: a header of one page; the slots' numbers; a byte for each slot that is not 0 if its block is not to
+be read any more; the blocks' names; the slots, from a page on, each with a row for each head. Slots get
+memory when the writer comes to them, and nothing reads a slot before.
 """
 
 import mmap
@@ -16,18 +18,19 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shared.kv_hash import NAME_BYTES
 
-MAGIC: Final = b"ryzhost1"
+MAGIC: Final = b"ryzhost2"
 SUFFIX: Final = ".kv"
 NEW_SUFFIX: Final = ".new"  # of a segment that is being made
 PAGE: Final = 4096
-RECORD_BYTES: Final = 64
-WORDS: Final = RECORD_BYTES // 8
-REVOKED: Final = 1  # word of a record: not 0 if its block is not to be read any more
-_NAME_AT: Final = 16  # byte of a record
+RECORD_BYTES: Final = 8 + 1 + NAME_BYTES
 _HEADER = struct.Struct("<8sIIII")
-MAX_SLOTS: Final = 2**22
+_COUNT_AT = 64  # byte of the header
+MAX_SLOTS: Final = 2**16  # readers compare all numbers when one has changed: some 20 us
 
 
 class NotASegment(Exception):
@@ -77,6 +80,10 @@ class SegmentShape:
         """Bytes of the file."""
         return self.first_slot_at + self.slots * self.slot_bytes
 
+    def slot_at(self, slot: int) -> int:
+        """Returns where a slot begins in the file."""
+        return self.first_slot_at + slot * self.slot_bytes
+
     def pack(self) -> bytes:
         """Returns the header."""
         return _HEADER.pack(MAGIC, self.slots, self.first_head, self.num_heads, self.row_bytes)
@@ -88,54 +95,50 @@ class SegmentMap:
     Attributes:
         shape: Of the segment.
         inode: Of its file.
+        address: Of the file's first byte in this process.
+        numbers: Of the slots' blocks in the order of writing, from 1; 0: a slot is not valid.
+        revoked: Not 0: a slot's block is not to be read any more.
+        names: Of the slots' blocks, [slots, NAME_BYTES].
+        rows: Of the slots, [slots, heads, row_bytes].
     """
 
-    def __init__(self, fd: int, shape: SegmentShape, *, populate: bool = False) -> None:
+    def __init__(self, fd: int, shape: SegmentShape) -> None:
         self.shape = shape
         self.inode = os.fstat(fd).st_ino
-        flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if populate else 0)
-        self._memory = mmap.mmap(fd, shape.num_bytes, flags, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._bytes = memoryview(self._memory)
-        self._records = self._bytes[PAGE : PAGE + shape.slots * RECORD_BYTES].cast("Q")
+        memory = mmap.mmap(fd, shape.num_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        whole = np.frombuffer(memory, np.uint8)
+        self.address: int = whole.ctypes.data
+        self._count = whole[_COUNT_AT : _COUNT_AT + 8].view(np.uint64)
+        slots, names_at = shape.slots, PAGE + 9 * shape.slots
+        self.numbers: NDArray[np.uint64] = whole[PAGE : PAGE + 8 * slots].view(np.uint64)
+        self.revoked: NDArray[np.uint8] = whole[PAGE + 8 * slots : names_at]
+        self.names: NDArray[np.uint8] = whole[names_at : names_at + NAME_BYTES * slots].reshape(slots, -1)
+        self.rows: NDArray[np.uint8] = whole[shape.first_slot_at :].reshape(slots, shape.num_heads, -1)
+
+    @property
+    def count(self) -> int:
+        """A number that is another one when a block was published."""
+        return int(self._count[0])
 
     def number(self, slot: int) -> int:
-        """Returns the number of a slot's block in the order of writing, from 1; 0: it is not valid."""
-        return self._records[slot * WORDS]
+        """Returns the number of a slot's block."""
+        return int(self.numbers[slot])
 
     def name(self, slot: int) -> bytes:
-        """Returns the name in a slot's record."""
-        at = PAGE + slot * RECORD_BYTES + _NAME_AT
-        return bytes(self._bytes[at : at + NAME_BYTES])
-
-    def is_revoked(self, slot: int) -> bool:
-        """Returns whether the block of a slot is not to be read any more."""
-        return self._records[slot * WORDS + REVOKED] != 0
-
-    def revoke(self, slot: int) -> None:
-        """Makes a slot's block unreadable for all; any process may do it."""
-        self._records[slot * WORDS + REVOKED] = 1
+        """Returns the name of a slot's block."""
+        name: bytes = self.names[slot].tobytes()
+        return name
 
     def retire(self, slot: int) -> None:
         """Makes a slot invalid before it is written."""
-        self._records[slot * WORDS] = 0
+        self.numbers[slot] = 0
 
     def publish(self, slot: int, number: int, name: bytes) -> None:
         """Makes a written slot valid."""
-        at = PAGE + slot * RECORD_BYTES + _NAME_AT
-        self._bytes[at : at + NAME_BYTES] = name
-        self._records[slot * WORDS + REVOKED] = 0
-        self._records[slot * WORDS] = number
-
-    def rows(self, slot: int) -> memoryview:
-        """Returns the bytes of all rows of a slot."""
-        at = self.shape.first_slot_at + slot * self.shape.slot_bytes
-        return self._bytes[at : at + self.shape.slot_bytes]
-
-    def row(self, slot: int, head: int) -> memoryview:
-        """Returns the bytes of one head, counted in the whole model."""
-        at = self.shape.first_slot_at + slot * self.shape.slot_bytes
-        at += (head - self.shape.first_head) * self.shape.row_bytes
-        return self._bytes[at : at + self.shape.row_bytes]
+        self.names[slot] = np.frombuffer(name, np.uint8)
+        self.revoked[slot] = 0
+        self.numbers[slot] = number
+        self._count[0] = number
 
 
 def read_shape(fd: int) -> SegmentShape:

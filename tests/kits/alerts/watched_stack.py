@@ -19,7 +19,8 @@ from tests.kits.servers import RedisServer
 
 RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.yaml"))
 FAR = "g2"
-KEEP_ALL_KV = {"RYZ_KV_FETCH": "always", "RYZ_KV_FETCH_MIN_TOKENS": "16"}
+# all blocks go through the store, which some faults damage
+KEEP_ALL_KV = {"RYZ_KV_FETCH": "always", "RYZ_KV_FETCH_MIN_TOKENS": "16", "RYZ_KV_HOST_DIR": ""}
 READY_S = 90.0
 _SCRAPES = scaled(3, 7)  # before a fault; in full more than the shortest window of the rules has
 

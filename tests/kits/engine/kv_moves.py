@@ -41,9 +41,10 @@ class FakeBlocks:
         first = self.writes.start - self.heads.start
         out[:, : self.head_bytes] = self.data[block, first : first + len(self.writes)]
 
-    def copy_in(self, block: int, head: int, data: NDArray[np.uint8], sliding: int = -1) -> None:
+    def copy_in(self, block: int, first: int, rows: NDArray[np.uint8], sliding: int = -1) -> None:
         """See `CacheBlocks`."""
-        self.data[block, self.heads.index(head)] = data
+        at = self.heads.index(first)
+        self.data[block, at : at + len(rows)] = rows
 
     def fill(self, seed: int) -> None:
         """Fills the cache with fp32 values that depend on seed, block and head only, not on the rank."""

@@ -127,7 +127,7 @@ def go_on(model: Path, world: int, make: ComputeFactory, stored: Stored) -> Tens
         compute = compute_of(model, make, collectives)
         for (index, head), data in stored.items():
             if head in compute.blocks.heads:
-                compute.blocks.copy_in(blocks[index], head, np.frombuffer(b"!" + data, np.uint8)[1:])
+                compute.blocks.copy_in(blocks[index], head, np.frombuffer(b"!" + data, np.uint8)[None, 1:])
         rest = slice_of(len(PAST), TEXT[len(PAST) :], blocks)
         plan = StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], slices=[rest])
         logits = Runner(compute).compute_logits(plan)[1]
@@ -181,7 +181,7 @@ def test_bytes_stand_in_the_order_that_was_agreed(model: Path) -> None:
     def work(collectives: Collectives) -> None:
         compute = compute_of(model, plain_compute, collectives)
         data = np.arange(compute.blocks.head_bytes // 4, dtype=np.float32)
-        compute.blocks.copy_in(6, 0, data.view(np.uint8))
+        compute.blocks.copy_in(6, 0, data.view(np.uint8)[None])
         sides = data.reshape(shape.num_layers, 2, -1)
         layers = compute._cache.layers  # type: ignore[attr-defined]  # the plain cache's own tensors
         for layer, (keys, values) in zip(layers, sides, strict=True):
@@ -206,7 +206,7 @@ def test_blocks_come_in_while_a_step_runs(model: Path, kind: str) -> None:
             rounds = 0
             while not stop.is_set() or not rounds:
                 for (index, head), data in stored.items():
-                    compute.blocks.copy_in(12 + index, head, np.frombuffer(data, np.uint8))
+                    compute.blocks.copy_in(12 + index, head, np.frombuffer(data, np.uint8)[None])
                 rounds += 1
             return rounds
 
@@ -242,8 +242,8 @@ def test_torch_s_blocks_may_be_bf16(model: Path) -> None:
     giver, taker = (PlainBlocks(cache, shape, 0, 1) for cache in (first, second))
     rows: Bytes = np.zeros((shape.num_kv_heads, giver.head_bytes), np.uint8)
     giver.copy_out(3, rows)
-    for head, row in enumerate(rows):
-        taker.copy_in(8, head, row)
+    taker.copy_in(8, 0, rows[:1])
+    taker.copy_in(8, 1, rows[1:])
     for one, other in zip(first.layers, second.layers, strict=True):
         assert torch.equal(one.keys[48:64], other.keys[128:144])
         assert torch.equal(one.values[48:64], other.values[128:144])

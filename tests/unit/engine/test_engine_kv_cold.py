@@ -269,7 +269,7 @@ def test_blocks_travel_compressed(models: dict[str, Path]) -> None:
         table = Blocks(64).slice(1, 0, text).new_blocks
         for (index, head), data in stored.items():
             if head in compute.blocks.heads:
-                compute.blocks.copy_in(table[index], head, np.frombuffer(data, np.uint8))
+                compute.blocks.copy_in(table[index], head, np.frombuffer(data, np.uint8)[None])
         rest = ScheduledChunk(seq_id=1, start=past, token_ids=text[past:], new_blocks=table, sample=True)
         plan = StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[rest])
         logits = Runner(compute).compute_logits(plan)[1]

@@ -68,7 +68,7 @@ def test_any_number_of_ranks_reads_the_bytes(world: int) -> None:
     PlainBlocks(source, CONFIG, 0, 2).copy_out(2, stored)
     for rank in range(world):
         cache = KVCache(CONFIG, PoolSizes(NUM_BLOCKS), rank, world)
-        PlainBlocks(cache, CONFIG, rank, world).copy_in(1, 0, stored[0])
+        PlainBlocks(cache, CONFIG, rank, world).copy_in(1, 0, stored[:1])
         for layer, wanted in zip(cache.layers, source.layers, strict=True):
             found, expected = layer.gather(torch.tensor([1]), 1), wanted.gather(torch.tensor([2]), 1)
             assert all(torch.equal(*sides) for sides in zip(found, expected, strict=True))

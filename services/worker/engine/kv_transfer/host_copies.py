@@ -34,7 +34,7 @@ class HostCopy(NamedTuple):
 
 
 class HostCopies:
-    """Writes blocks into a segment. `copy` is for the thread of the steps, `release` for any."""
+    """Writes blocks into a segment. `copy` is for the thread of the steps, all others for any."""
 
     def __init__(self, segment: SegmentWriter, blocks: CacheBlocks) -> None:
         self._segment = segment
@@ -50,7 +50,7 @@ class HostCopies:
         slot = self._segment.lend()
         if slot is None:
             return None
-        rows = np.frombuffer(slot.rows, np.uint8).reshape(len(self._blocks.writes), -1)
+        rows = slot.rows
         try:
             self._blocks.copy_out(order.block, rows[:, HEADER_BYTES:], order.sliding)
             for row, head in zip(rows, self._blocks.writes, strict=True):
@@ -64,6 +64,10 @@ class HostCopies:
     def release(self, copy: HostCopy) -> None:
         """Lets the bytes be overwritten when their turn comes."""
         self._segment.release(copy.slot)
+
+    def reserve_ahead(self) -> bool:
+        """Reserves memory that the next copies need; returns whether there is more to do."""
+        return self._segment.reserve_ahead()
 
 
 class HostReads:
@@ -83,18 +87,23 @@ class HostReads:
 
         With 0 the block of the cache may hold anything.
         """
-        rows = self._pool.rows(name, self._blocks.heads)
-        if rows is None:
+        found = self._pool.rows(name, self._blocks.heads)
+        if found is None:
             return 0
         try:
-            for head, row in zip(self._blocks.heads, rows, strict=True):
-                data = self._decoder.decode(row.data, name, head)
-                self._blocks.copy_in(block, head, data, sliding)
+            for part in found:
+                self._decoder.check_rows(part.data, name, part.first_head)
+                self._blocks.copy_in(block, part.first_head, part.data[:, HEADER_BYTES:], sliding)
         except DamagedBlock:
             return 0
         # after the copies: none of these slots was overwritten meanwhile
-        intact = all(row.is_intact() for row in rows)
-        return sum(len(row.data) for row in rows) if intact else 0
+        intact = all(part.is_intact() for part in found)
+        return sum(part.data.size for part in found) if intact else 0
+
+    def map_ahead(self) -> bool:
+        """Maps blocks that were written on the host; returns whether there is more to do."""
+        self._pool.refresh()
+        return self._pool.map_next()
 
 
 def open_copies(config: KVStoreConfig, blocks: CacheBlocks) -> HostCopies | None:
@@ -114,8 +123,6 @@ def open_reads(config: KVStoreConfig, blocks: CacheBlocks) -> HostReads | None:
     if not config.host_dir or not blocks.heads:
         return None
     try:
-        reads = HostReads(HostPool(open_directory(config.host_dir), reads_rows=True), blocks)
-        reads.refresh()  # the segments that exist are mapped before the first fetch
-        return reads
+        return HostReads(HostPool(open_directory(config.host_dir)), blocks)
     except (UnsafeDirectory, OSError):
         return None  # `open_copies` has logged why

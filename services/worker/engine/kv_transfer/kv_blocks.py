@@ -40,12 +40,16 @@ class PlainBlocks:
         # [heads, layers * (keys, values)]
         out[:, : self.head_bytes] = torch.cat(sides, dim=1).cpu().view(torch.uint8).numpy()
 
-    def copy_in(self, block: int, head: int, data: NDArray[np.uint8], sliding: int = -1) -> None:
+    def copy_in(self, block: int, first: int, rows: NDArray[np.uint8], sliding: int = -1) -> None:
         """See `CacheBlocks`."""
+        for head, row in enumerate(rows, first):
+            self._copy_head_in(block, head, row, sliding)
+
+    def _copy_head_in(self, block: int, head: int, row: NDArray[np.uint8], sliding: int) -> None:
         at = self.heads.index(head)
         device = self._cache.layers[0].keys.device
         # a copy, since received bytes need not be aligned
-        numbers = torch.from_numpy(data.copy()).view(self._dtype).to(device)
+        numbers = torch.from_numpy(row.copy()).view(self._dtype).to(device)
         for layer, other in zip(self._cache.layers, self._cache.sliding, strict=True):
             left_out = other and sliding < 0
             for side in layer.block_sides(0 if left_out else sliding if other else block):

@@ -28,6 +28,7 @@ _BATCH_BLOCKS = 8
 # stay in the processor's caches; with 2 MiB a fetch takes half as long again.
 _BATCH_BYTES = 640 * 2**10
 _AHEAD = 2  # batches that are requested before the first of them is read
+_MAP_AGAIN_S = 0.5  # between looks for new blocks on the host, which are mapped before they are asked for
 _PATIENCE = 4  # a fetch of any length may last this many times the limit of an exchange
 
 
@@ -67,7 +68,8 @@ class KVReader:
         self._fields = [head_field(head) for head in blocks.heads]
         block_bytes = max(1, len(blocks.heads) * (HEADER_BYTES + blocks.head_bytes))
         self._batch = min(_BATCH_BLOCKS, max(1, _BATCH_BYTES // block_bytes))
-        self._thread: StoreThread[FetchBlocks] = StoreThread("kv-reader", config, self._handle)
+        prepare = None if self._host is None else self._prepare
+        self._thread: StoreThread[FetchBlocks] = StoreThread("kv-reader", config, self._handle, prepare)
 
     def fetch(self, request: FetchBlocks) -> None:
         """Queues a fetch, from any thread.
@@ -86,6 +88,10 @@ class KVReader:
     def join(self) -> None:
         """Waits for the thread after `close`, half a second at most."""
         self._thread.join()
+
+    def _prepare(self) -> float:
+        assert self._host is not None
+        return 0.0 if self._host.map_ahead() else _MAP_AGAIN_S
 
     def _handle(self, request: FetchBlocks) -> None:
         began, progress = time.perf_counter(), _Progress()
@@ -135,9 +141,13 @@ class KVReader:
     def _copy_from_host(self, todo: list[_Target], progress: _Progress) -> list[_Target]:
         """Copies the leading blocks that the host has; returns the others."""
         if self._host is not None and todo:
-            self._host.refresh()
+            refreshed = False
             for target in todo:
                 num_bytes = self._host.copy_in(target.name, target.block, target.sliding)
+                if not num_bytes and not refreshed:  # a look at what is new takes as long as some copies
+                    self._host.refresh()
+                    refreshed = True
+                    num_bytes = self._host.copy_in(target.name, target.block, target.sliding)
                 if not num_bytes:
                     break
                 progress.num_bytes += num_bytes
@@ -176,6 +186,6 @@ class KVReader:
             except DamagedBlock:
                 progress.corrupt.append(target.name)
                 return
-            self._blocks.copy_in(target.block, head, data, target.sliding)
+            self._blocks.copy_in(target.block, head, data[None], target.sliding)
             progress.num_bytes += len(value)
         progress.count += 1

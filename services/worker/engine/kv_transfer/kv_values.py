@@ -89,6 +89,7 @@ class BlockDecoder:
 
     def __init__(self, head_bytes: int) -> None:
         self._head_bytes = head_bytes
+        self._raw_header = _FIXED.pack(VERSION, RAW, 1, head_bytes)
         self._zstd = zstandard.ZstdDecompressor()
 
     def decode(self, value: bytes | memoryview, name: bytes, head: int) -> NDArray[np.uint8]:
@@ -119,6 +120,23 @@ class BlockDecoder:
         if codec == ZSTD and planes > 0 and size % planes == 0:
             return self._unpacked(payload, planes)
         raise DamagedBlock(f"codec {codec} and {planes} planes with {len(payload)} bytes for {size}")
+
+    def check_rows(self, rows: NDArray[np.uint8], name: bytes, first_head: int) -> None:
+        """Checks heads of a block that are not compressed.
+
+        Args:
+            rows: [heads, HEADER_BYTES + head_bytes], each row contiguous.
+            name: Of the block.
+            first_head: Of the rows, counted in the whole model.
+
+        Raises:
+            DamagedBlock: A row is not what was stored for its head.
+        """
+        for head, row in enumerate(rows, first_head):
+            data = row.data
+            checksum = _checksum(self._raw_header, data[HEADER_BYTES:], name, head)
+            if data[:HEADER_BYTES] != self._raw_header + _CHECKSUM.pack(checksum):
+                raise DamagedBlock(f"head {head} is another, or compressed")
 
     def _unpacked(self, payload: memoryview, planes: int) -> NDArray[np.uint8]:
         try:

@@ -92,7 +92,8 @@ class KVWriter:
         self._host = open_copies(config, blocks)
         self._compresses = config.compression != "none"
         self._batch: list[_Copy] = []
-        self._thread: StoreThread[_Copy] = StoreThread("kv-writer", config, self._handle)
+        prepare = None if self._host is None else self._prepare
+        self._thread: StoreThread[_Copy] = StoreThread("kv-writer", config, self._handle, prepare)
 
     def copy_out(self, store: Sequence[StoreBlock]) -> None:
         """Copies blocks, which may be overwritten when it returns. Never blocks, never raises."""
@@ -154,6 +155,10 @@ class KVWriter:
         assert self._host is not None
         self._buffers.end_reserve()
         self._host.release(copy.on_host)
+
+    def _prepare(self) -> float | None:
+        assert self._host is not None
+        return 0.0 if self._host.reserve_ahead() else None
 
     def _handle(self, copy: _Copy) -> None:
         self._batch.append(copy)

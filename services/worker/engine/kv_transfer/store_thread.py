@@ -3,8 +3,10 @@
 `kv_writer.py` and `kv_reader.py` each have one, and say how an item is handled.
 """
 
+import math
 import sys
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
@@ -27,11 +29,21 @@ class StoreThread(Generic[Item]):
         name: Of the thread.
         config: Of the store.
         handle: Runs in the thread, for one item at a time; it reports its own failures.
+        prepare: Runs in the thread while the queue is empty, for about a millisecond at a time; returns
+            in how many seconds it is to run again, None: after the next item.
     """
 
-    def __init__(self, name: str, config: KVStoreConfig, handle: Callable[[Item], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: KVStoreConfig,
+        handle: Callable[[Item], None],
+        prepare: Callable[[], float | None] | None = None,
+    ) -> None:
         self.link = StoreLink(config.url, config.timeout_s)
         self._handle = handle
+        self._prepare = prepare
+        self._prepare_at = 0.0 if prepare is not None else math.inf
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -66,13 +78,26 @@ class StoreThread(Generic[Item]):
         self.link.close()  # it may have connected again since `close`
 
     def _next(self) -> None:
-        due_s = self.link.probe_in_s
-        if due_s == 0.0:
+        probe_s = self.link.probe_in_s
+        if probe_s == 0.0:
             self.link.probe()
             return
+        prepare_s = max(0.0, self._prepare_at - time.monotonic())
+        due_s = min(prepare_s, math.inf if probe_s is None else probe_s)
         try:
-            item = self._queue.get(timeout=due_s)
+            item = self._queue.get(timeout=None if due_s == math.inf else due_s)
         except Empty:
+            if prepare_s <= due_s:
+                self._run_prepare()
             return
         if item is not None:
             self._handle(item)
+            if self._prepare is not None:
+                self._prepare_at = min(self._prepare_at, time.monotonic())
+
+    def _run_prepare(self) -> None:
+        assert self._prepare is not None
+        self._prepare_at = math.inf  # also if it raises
+        again_s = self._prepare()
+        if again_s is not None:
+            self._prepare_at = time.monotonic() + again_s

@@ -46,12 +46,16 @@ class NativeBlocks:
             self._pointers, block, sliding, 0, len(self.writes), out.ctypes.data, out.strides[0]
         )
 
-    def copy_in(self, block: int, head: int, data: NDArray[np.uint8], sliding: int = -1) -> None:
+    def copy_in(self, block: int, first: int, rows: NDArray[np.uint8], sliding: int = -1) -> None:
         """See `CacheBlocks`."""
-        assert len(data) == self.head_bytes
+        count, size = rows.shape
+        assert size == self.head_bytes
+        assert rows.strides[-1] == 1
+        own = self.heads.index(first)
+        assert own + count <= len(self.heads)
         self._check(block, sliding)
-        contiguous = np.ascontiguousarray(data)
-        self._kernels.copy_in(self._pointers, block, sliding, self.heads.index(head), contiguous.ctypes.data)
+        self._cache.use(block, sliding)
+        self._kernels.copy_in(self._pointers, block, sliding, own, count, rows.ctypes.data, rows.strides[0])
 
     def _check(self, block: int, sliding: int) -> None:
         sizes = self._cache.sizes

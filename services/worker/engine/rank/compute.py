@@ -53,10 +53,14 @@ class CacheBlocks(Protocol):
         """
         ...
 
-    def copy_in(self, block: int, head: int, data: NDArray[np.uint8], sliding: int = -1) -> None:
-        """Copies a head's bytes, [head_bytes], into a block; `head` counts in the whole model.
+    def copy_in(self, block: int, first: int, rows: NDArray[np.uint8], sliding: int = -1) -> None:
+        """Copies heads that follow each other into a block.
 
-        `sliding` is as for `copy_out`; -1 leaves the layers out that have a pool of their own.
+        Args:
+            block: The block.
+            first: The first of the heads, counted in the whole model.
+            rows: [heads, head_bytes], each row contiguous.
+            sliding: As for `copy_out`; -1 leaves the layers out that have a pool of their own.
         """
         ...
 

@@ -12,6 +12,7 @@ from services.worker.host_kv.pool_directory import DeadSegments, UnsafeDirectory
 
 log = structlog.get_logger(__name__)
 SWEEP_S = 60.0  # between looks for segments of dead processes
+REFRESH_S = 0.002  # requests of a burst share one look at what is new
 
 
 class HostLookup:
@@ -26,6 +27,7 @@ class HostLookup:
         self._pool: HostPool | None = None
         self._dead: DeadSegments | None = None
         self._swept = clock()
+        self._refreshed = -REFRESH_S
         self._clock = clock
         if directory:
             try:
@@ -39,7 +41,10 @@ class HostLookup:
         """Returns how many leading blocks the host has with all heads of the model."""
         if self._pool is None or not names:
             return 0
-        self._pool.refresh()
+        now = self._clock()
+        if now - self._refreshed >= REFRESH_S:
+            self._refreshed = now
+            self._pool.refresh()
         return self._pool.count(names, num_heads)
 
     def revoke(self, names: Sequence[bytes]) -> None:

@@ -90,8 +90,7 @@ class Group:
             for fetch in scheduler.take_fetches():
                 for at, name in enumerate(fetch.names):
                     sliding = fetch.sliding[at] if fetch.sliding else -1
-                    for head, row in zip(self._bytes.heads, self._store[name], strict=True):
-                        self._bytes.copy_in(fetch.blocks[at], head, row, sliding)
+                    self._bytes.copy_in(fetch.blocks[at], self._bytes.heads.start, self._store[name], sliding)
                 self.num_fetched += len(fetch.names)
                 scheduler.fetched(fetch.fetch_id, len(fetch.names))
         return self.run.outputs

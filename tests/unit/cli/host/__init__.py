@@ -1,0 +1,1 @@
+"""Tests of what `ryz up` does to its host."""
