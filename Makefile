@@ -11,8 +11,8 @@ COVERAGE := .coverage.json
 COVERAGE_FLOOR ?= 90
 # two processes for two cores would often wait for services; see tests/kits/side_by_side.py
 JOBS ?= 4
-# yes: these processes are forked from one that has imported all tests, instead of xdist's that each import them
-FORKED ?=
+# yes: these processes are forked from one that has imported all tests; empty: they are xdist's, which each import them
+FORKED ?= yes
 SIDE_BY_SIDE = $(if $(FORKED),,-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 # tests without a marker that needs a machine or a time of its own
 ORDINARY := not compose and not gpu and not models

@@ -5,6 +5,7 @@ tests of a run: use names of your own.
 """
 
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -69,8 +70,15 @@ def logging_as_before() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+def pytest_runtest_setup() -> None:
+    """Let torch compute in one thread: waiting for a second one costs small tensors more than computing."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Run tests in as many forked processes as `make test FORKED=yes` asks for."""
+    """Run tests in as many forked processes as `make test` asks for."""
     if processes := os.environ.pop("RYZ_TEST_PROCESSES", ""):
         config.pluginmanager.register(ForkedRun(int(processes)), "forked-run")
 

