@@ -34,7 +34,7 @@ from shared.messages import Sampling
 _START_S = 900.0
 _TOKEN_BUDGET, _RUNNING = 512, 64
 _PROMPTS_HELD = 6  # of the prompts that the KV cache has room for
-_TOKENS_S = 200  # of each stream, for the size of the KV cache
+_TOKENS_S = 200  # of each stream; one that is faster begins again when its share of the KV cache is full
 _STREAM_PROMPT = 32
 _GREEDY = Sampling(temperature=0.0, ignore_eos=True)
 
@@ -66,7 +66,7 @@ class _MixedLoad:
             SchedulerLimits(_TOKEN_BUDGET, _RUNNING + plan.streams, 4096, target_s),
             BlockNames(info.fingerprint, info.kv_format),
         )
-        self._room = info.context_length - _STREAM_PROMPT
+        self._room = min(info.context_length - _STREAM_PROMPT, _stream_tokens(plan))
         self._arrivals = 0
         self._came = dict[int, float]()  # prompts without a first token, by arrival
         self._last = dict[int, float]()  # when the last token of a stream came, by arrival
@@ -129,7 +129,7 @@ class _MixedLoad:
         if began and arrival in self._last:
             self.run.gaps[int(now - began)].append(now - self._last[arrival])
         self._last[arrival] = now
-        if advance.finish_reason is not None:  # at the end of its context
+        if advance.finish_reason is not None:  # at the end of its room
             del self._last[arrival]
             self._add(_STREAM_PROMPT, self._room)
 
@@ -164,8 +164,12 @@ def _threads(plan: MixedPlan) -> int:
     return plan.threads or max(1, usable_cores() // plan.tensor_parallel)
 
 
+def _stream_tokens(plan: MixedPlan) -> int:
+    return max(1, int(plan.seconds * _TOKENS_S))
+
+
 async def _measure_round(plan: MixedPlan, target_s: float) -> MixedRun:
-    tokens = plan.streams * int(_STREAM_PROMPT + plan.seconds * _TOKENS_S) + _PROMPTS_HELD * plan.prompt
+    tokens = plan.streams * (_STREAM_PROMPT + _stream_tokens(plan)) + _PROMPTS_HELD * plan.prompt
     run = EngineRunConfig(
         model=str(plan.model),
         tensor_parallel=plan.tensor_parallel,

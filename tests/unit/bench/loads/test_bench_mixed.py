@@ -39,7 +39,8 @@ async def test_every_target_is_measured() -> None:
     assert limited["cut_steps"] > 0
     for row in (free, limited):
         assert 1 <= row["answered"] <= row["prompts"] <= 6
-        assert 0 < row["itl_p50_ms"] <= row["itl_p99_ms"] <= row["worst_second_p99_ms"]
+        assert 0 < row["itl_p50_ms"] <= row["itl_p99_ms"]
+        assert row["worst_second_p99_ms"] > 0
         assert 0 <= row["seconds_within"] <= 1
         assert row["ttft_p50_ms"] > 0
 
