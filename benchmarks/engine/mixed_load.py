@@ -27,15 +27,16 @@ from services.worker.host import usable_cores
 from services.worker.leader.engine_loop import RUN_AHEAD_TOKENS
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
-from services.worker.rank_protocol.plan import MAX_OUTSTANDING, EngineInfo, StepPlan, StepResult
+from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, EngineInfo, StepPlan, StepResult
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from shared.messages import Sampling
 
 _START_S = 900.0
 _TOKEN_BUDGET, _RUNNING = 512, 64
 _PROMPTS_HELD = 6  # of the prompts that the KV cache has room for
-_TOKENS_S = 200  # of each stream; one that is faster begins again when its share of the KV cache is full
+_TOKENS_S = 50  # of each stream; one that is faster begins again when its share of the KV cache is full
 _STREAM_PROMPT = 32
+_WARM_PROMPT = 512
 _GREEDY = Sampling(temperature=0.0, ignore_eos=True)
 
 
@@ -66,6 +67,7 @@ class _MixedLoad:
             SchedulerLimits(_TOKEN_BUDGET, _RUNNING + plan.streams, 4096, target_s),
             BlockNames(info.fingerprint, info.kv_format),
         )
+        self._tokens = info.num_blocks * BLOCK_SIZE
         self._room = min(info.context_length - _STREAM_PROMPT, _stream_tokens(plan))
         self._arrivals = 0
         self._came = dict[int, float]()  # prompts without a first token, by arrival
@@ -74,6 +76,7 @@ class _MixedLoad:
 
     async def measure(self) -> MixedRun:
         """Let the streams begin, then measure for the seconds of the plan."""
+        await self._use_all_blocks()
         for _ in range(self._plan.streams):
             self._add(_STREAM_PROMPT, self._room)
         outstanding = deque[tuple[int, Awaitable[StepResult]]]()
@@ -99,6 +102,14 @@ class _MixedLoad:
             await step
         self.run.cut_steps = self._scheduler.throttle.take_cuts()[0]
         return self.run
+
+    async def _use_all_blocks(self) -> None:
+        """Has each block take memory, as on a server that has been running for some minutes."""
+        for _ in range(-(-self._tokens // _WARM_PROMPT)):
+            self._add(_WARM_PROMPT, 1)
+        while self._scheduler.has_work:
+            self._scheduler.apply(await self._engine.submit(self._scheduler.plan()))
+        self._scheduler.throttle.take_cuts()
 
     def _submit(self, outstanding: deque[tuple[int, Awaitable[StepResult]]]) -> None:
         """Submits steps as the engine loop does: one behind another only if that one is short."""

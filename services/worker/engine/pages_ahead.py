@@ -15,12 +15,10 @@ from contextlib import suppress
 
 from torch import Tensor
 
-from services.worker.rank_protocol.plan import BLOCK_SIZE
-
-_TOKENS, _BYTES = 4096, 256 << 20  # of the blocks ahead, whichever are fewer
+_BYTES = 512 << 20  # of the blocks ahead: prompts get all their blocks at once, long before they use them
 _PIECE = 2 << 20  # bytes of a call: other threads that need pages wait for it at most
 _NICE = 19  # ranks have 10 by default: a thread that computes has nine tenths of a core that both want
-_DELAY_S = 0.1  # before it goes on: the request that came to new blocks is served first
+_REST = 4  # times as long as a piece took it waits before the next one, so that steps take equally long
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14: as if each page was written, without a change
 
 
@@ -35,21 +33,22 @@ class PagesAhead:
         self._buffers = [one for one in buffers if one.numel()]
         self._blocks = len(self._buffers[0]) if self._buffers else 0
         of_block = sum(one[0].nbytes for one in self._buffers)
-        self._ahead = max(1, min(_TOKENS // BLOCK_SIZE, _BYTES // max(1, of_block)))
+        self._ahead = max(1, _BYTES // max(1, of_block))
         self._asked = 0
+        self._last = -1
         self._thread: threading.Thread | None = None
         self.use(-1)
 
     def use(self, last: int) -> None:
         """Tells the highest block in use; returns at once."""
-        if self._asked == self._blocks or last + self._ahead // 2 < self._asked:
+        self._last = max(self._last, last)
+        if self._asked == self._blocks or last + self._ahead * 3 // 4 < self._asked:
             return
         if self._thread is not None and self._thread.is_alive():
             return
         first, self._asked = self._asked, min(self._blocks, last + 1 + self._ahead)
-        delay_s = _DELAY_S if first else 0.0
         self._thread = threading.Thread(
-            target=_touch, args=(self._buffers, first, self._asked, delay_s), name="pages-ahead", daemon=True
+            target=self._touch, args=(first, self._asked), name="pages-ahead", daemon=True
         )
         self._thread.start()
 
@@ -58,18 +57,20 @@ class PagesAhead:
         if self._thread is not None:
             self._thread.join()
 
-
-def _touch(buffers: Sequence[Tensor], first: int, end: int, delay_s: float) -> None:
-    """Touches the pages of blocks `first` to `end` after a while, as far as the system knows how to."""
-    time.sleep(delay_s)
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # on Linux of this thread alone
-    madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap.madvise would hold the interpreter meanwhile
-    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for one in buffers:
-        size = one[0].nbytes
-        begin = (one.data_ptr() + first * size) // mmap.PAGESIZE * mmap.PAGESIZE
-        stop = one.data_ptr() + end * size
-        for at in range(begin, stop, _PIECE):
-            if madvise(at, min(_PIECE, stop - at), _POPULATE_WRITE):
-                return  # an older system, or no memory is left: pages come with their first use
+    def _touch(self, first: int, end: int) -> None:
+        """Touches the pages of blocks `first` to `end`, as far as the system knows how to."""
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # on Linux of this thread alone
+        madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap's would hold the interpreter
+        madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        count = max(1, _PIECE // max(one[0].nbytes for one in self._buffers))
+        for block in range(first, end, count):  # what is used first comes first, of all layers
+            for one in self._buffers:
+                size = one[0].nbytes
+                at = (one.data_ptr() + block * size) // mmap.PAGESIZE * mmap.PAGESIZE
+                stop = one.data_ptr() + min(block + count, end) * size
+                began = time.perf_counter()
+                if madvise(at, stop - at, _POPULATE_WRITE):
+                    return  # an older system, or no memory is left: pages come with their first use
+                if first and block > self._last + self._ahead // 4:
+                    time.sleep(_REST * (time.perf_counter() - began))

@@ -8,7 +8,7 @@ import torch
 
 from services.worker.engine.pages_ahead import PagesAhead
 
-_BLOCK = 64 << 10  # bytes; 256 blocks are ahead
+_BLOCK = 64 << 10  # bytes
 _AHEAD = 256
 _COUNT = 4 * _AHEAD
 
@@ -28,7 +28,8 @@ def _blocks_of(memory: mmap.mmap) -> torch.Tensor:
 
 
 @pytest.fixture
-def buffers() -> list[torch.Tensor]:
+def buffers(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    monkeypatch.setattr("services.worker.engine.pages_ahead._BYTES", 2 * _AHEAD * _BLOCK)
     return [_blocks_of(mmap.mmap(-1, _COUNT * _BLOCK)) for _ in range(2)]
 
 
@@ -60,7 +61,7 @@ def test_blocks_in_use_move_it_on_without_a_change_of_what_they_hold(buffers: li
 def test_a_block_or_two_more_ask_for_nothing(buffers: list[torch.Tensor]) -> None:
     pages = PagesAhead(buffers)
     pages.wait()
-    pages.use(_AHEAD // 4)
+    pages.use(_AHEAD // 8)
     pages.wait()
     assert _share(buffers[0], _AHEAD + 1, _COUNT) == 0.0
 

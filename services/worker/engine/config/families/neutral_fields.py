@@ -4,7 +4,7 @@
 WITHOUT_EFFECT = frozenset(
     """
     architectures model_type auto_map trust_remote_code
-    transformers_version torch_dtype dtype _name_or_path name_or_path
+    transformers_version torch_dtype dtype _name_or_path _model_name_or_path name_or_path
     _commit_hash _attn_implementation _attn_implementation_autoset attn_implementation _experts_implementation
     attn_impl use_flash_attn flash_attn use_flash_attention use_cache cache_implementation return_dict
     use_return_dict output_attentions output_hidden_states torchscript use_bfloat16 tf_legacy_loss
