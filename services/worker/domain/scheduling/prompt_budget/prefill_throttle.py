@@ -13,7 +13,7 @@ LEAST_SHARE = 0.25  # of the decodes' time goes to prompts, even if the target l
 COLD_CHUNK = 4 * BLOCK_SIZE  # tokens of prompts in a step before any were measured
 _WITHIN = 0.999  # share of the steps that are to be within the target
 _ADAPT = 0.06  # how fast the margin follows
-_MOST_MARGIN = 1.5
+_FIRST_MARGIN, _MOST_MARGIN = 1.3, 1.5
 _DECODES_MEASURED = 8  # of so many steps without prompts one is measured
 
 
@@ -27,7 +27,7 @@ class PrefillThrottle:
     def __init__(self, target_s: float) -> None:
         self._target_s = target_s
         self._costs = StepCostModel()
-        self._margin = 1.0  # steps take at most so many times what is expected, but for a few
+        self._margin = _FIRST_MARGIN  # steps take at most so many times what is expected, but for a few
         self._steps = 0
         self._cut_steps = 0
         self._budget = 0
