@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -18,21 +17,12 @@ class TcpProxy:
         port: Port of the server.
         host: Host of the server.
         tls: TLS context for the clients' side; the server's side is plain TCP.
-        new_filter: Called for each connection. What it returns is called with the bytes of the client, and
-            returns those that go on to the server.
 
     Attributes:
         delay_s: Delay of each chunk, in each direction; a change applies from the next chunk on.
     """
 
-    def __init__(
-        self,
-        port: int,
-        host: str = "127.0.0.1",
-        tls: ssl.SSLContext | None = None,
-        new_filter: Callable[[], Callable[[bytes], bytes]] | None = None,
-    ) -> None:
-        self._new_filter = new_filter
+    def __init__(self, port: int, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         self.delay_s = 0.0
         self.port = 0
         self.connections = 0
@@ -90,23 +80,21 @@ class TcpProxy:
         self._serving.add(task)
         self._writers |= {writer, far_writer}
         try:
-            passes = self._new_filter() if self._new_filter else None
-            await asyncio.gather(self._pass(reader, far_writer, passes), self._pass(far_reader, writer))
+            await asyncio.gather(self._pass_up(reader, far_writer), self._pass(far_reader, writer))
         finally:
             self._writers -= {writer, far_writer}
             self._serving.discard(task)
 
-    async def _pass(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        passes: Callable[[bytes], bytes] | None = None,
-    ) -> None:
+    async def _pass_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forwards what clients send."""
+        await self._pass(reader, writer)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
                 await self._flowing.wait()
-                writer.write(passes(data) if passes else data)
+                writer.write(data)
                 await writer.drain()
         writer.close()
