@@ -178,6 +178,23 @@ class QualityPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContextPlan:
+    """`ryz bench context`: a decoded token over long contexts."""
+
+    model: Model
+    precision: OnePrecision = "int8"
+    contexts: Annotated[
+        Sequence[int], Option(help="Tokens of the context, one number after the other."), Numbers(2**20)
+    ] = (4000, 32_000)
+    tokens: Annotated[int, Option(min=1, max=10_000, help="Decoded and scored at each context.")] = 256
+    attention: Annotated[
+        list[str],
+        Option(metavar="POLICY", help="As RYZ_ATTENTION, beside the exact one. May be repeated."),
+    ] = field(default_factory=list)
+    threads: Threads = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OverflowPlan:
     """`ryz bench overflow`: turns of sessions on either of two groups, and writing behind."""
 

@@ -11,9 +11,10 @@ from services.worker.engine.native.native_compute import NativeCompute
 from services.worker.engine.rank.backend import load_backend
 from services.worker.engine.rank.runner import Runner
 from services.worker.host import usable_cores
+from services.worker.rank_protocol.page_policy import FULL
 from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.rank_messages import RankConfig
-from services.worker.rank_protocol.run_config import EngineRunConfig, Precision
+from services.worker.rank_protocol.run_config import EngineRunConfig, KVCold, Precision
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from shared.messages import Sampling
 
@@ -29,13 +30,26 @@ class OwnLogits:
         threads: 0: one for each core.
         sequences: Most sequences at once.
         length: Longest sequence, in tokens.
+        attention: As in `EngineRunConfig`.
+        kv_cold: The same.
+
+    Attributes:
+        backend: What computes, and its sizes.
 
     Raises:
         ModelError: The model cannot be computed so.
     """
 
     def __init__(
-        self, model: Path, precision: Precision, threads: int, *, sequences: int, length: int
+        self,
+        model: Path,
+        precision: Precision,
+        threads: int,
+        *,
+        sequences: int,
+        length: int,
+        attention: str = FULL,
+        kv_cold: KVCold = "none",
     ) -> None:
         self._blocks = -(-length // BLOCK_SIZE)  # of each sequence
         total = sequences * self._blocks
@@ -43,11 +57,14 @@ class OwnLogits:
             model=str(model),
             threads=threads or usable_cores(),
             precision=precision,
+            max_running=sequences,
             kv_cache_tokens=total * BLOCK_SIZE,
+            attention=attention,
+            kv_cold=kv_cold,
         )
         with open_checkpoint(model) as checkpoint:
             backend = load_backend(RankConfig(run=run), read_config(model), checkpoint, SingleRank())
-        self.name = backend.name
+        self.backend, self.name = backend, backend.name
         self._compute = backend.start(PoolSizes(total))
         self._runner = Runner(self._compute)
         self._lengths: list[int] = []

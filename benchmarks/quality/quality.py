@@ -7,6 +7,7 @@ logits of a place are at hand at once.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.lib.child import ChildObject
@@ -19,6 +20,7 @@ from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.scored_texts import chat_prompts, text_windows
 from services.worker.host import usable_cores
 from services.worker.load_model import load_model
+from services.worker.rank_protocol.run_config import Precision
 
 _AT_ONCE = 20  # sequences side by side; bounds the memory of their KV
 _STEPS = 64  # tokens of each window between reports of progress
@@ -86,23 +88,22 @@ def measure(plan: QualityPlan, progress: Progress) -> dict[str, Any]:
     """
     model = load_model(plan.model, "bench")
     windows, prompts = text_windows(model, plan.tokens, plan.window), chat_prompts(model, plan.chats)
-    sizes = {
-        "sequences": min(_AT_ONCE, max(len(windows), len(prompts))),
-        "length": max([plan.window, *(len(prompt) + plan.answer for prompt in prompts)]),
-    }
+    sequences = min(_AT_ONCE, max(len(windows), len(prompts)))
+    length = max([plan.window, *(len(prompt) + plan.answer for prompt in prompts)])
+
+    def load(model: Path, precision: Precision) -> OwnLogits:
+        return OwnLogits(model, precision, plan.threads, sequences=sequences, length=length)
+
     types = _types(plan)
     with ExitStack() as stack:
         progress("loading fp32")
-        fp32 = stack.enter_context(
-            closing(OwnLogits(plan.reference or plan.model, "fp32", plan.threads, **sizes))
-        )
+        fp32 = stack.enter_context(closing(load(plan.reference or plan.model, "fp32")))
         others: dict[str, LogitSource] = {}
         for precision in plan.precision:
             progress(f"loading {precision}")
-            own = OwnLogits(plan.model, precision, plan.threads, **sizes)
-            others[precision] = stack.enter_context(closing(own))
+            others[precision] = stack.enter_context(closing(load(plan.model, precision)))
         peer_sizes = PeerSizes(
-            max_sequences=sizes["sequences"], max_length=sizes["length"],
+            max_sequences=sequences, max_length=length,
             threads=plan.threads or usable_cores(), logits=True,
         )  # fmt: skip
         processes = stack.enter_context(PeerProcesses(plan.model, plan.peer_envs))

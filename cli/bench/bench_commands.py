@@ -5,6 +5,7 @@ import typer
 from cli.bench.bench_batch import batch
 from cli.bench.bench_collectives import collectives
 from cli.bench.bench_compare import compare
+from cli.bench.bench_context import context
 from cli.bench.bench_failover import failover
 from cli.bench.bench_kv import kv
 from cli.bench.bench_model import make_model
@@ -36,6 +37,7 @@ COMMANDS = (
     routing,
     sessions,
     kv,
+    context,
     collectives,
     make_model,
     compare,

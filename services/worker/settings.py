@@ -12,6 +12,7 @@ from services.worker.domain.blocks.transfer_costs import FetchMode
 from services.worker.orchestrator.options import RankProcessOptions
 from services.worker.rank_protocol.join_messages import MIN_TOKEN_LENGTH, split_address
 from services.worker.rank_protocol.kv_messages import Compression
+from services.worker.rank_protocol.page_policy import page_policy
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from shared.messages.base import NOT_IN_NAMES
 from shared.setting_types import (
@@ -179,6 +180,12 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     def _names_layers(cls, value: str) -> str:
         if not re.fullmatch(r"all|[0-9,\- ]{1,256}", value):
             raise ValueError("must be `all`, or layers such as `0-3,8`")
+        return value
+
+    @field_validator("attention")
+    @classmethod
+    def _is_page_policy(cls, value: str) -> str:
+        page_policy(value)
         return value
 
     @field_validator("collectives")

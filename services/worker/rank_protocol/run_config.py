@@ -69,6 +69,10 @@ class EngineRunConfig:
     """With `fp8`: tokens before its own block that a token sees in full precision, in blocks of 16."""
     kv_cold_layers: str = "all"
     """With `fp8`: the layers that are compressed, such as `0-3,8`; the others stay in full precision."""
+    attention: str = "full"
+    """Which earlier tokens a token reads in layers without a sliding window: `full`, or a policy such as
+    `window=4096,sinks=64,stride=16`: the last ones, the first ones, and of the pages of 16 tokens in between
+    each 16th. See docs/long-contexts.md."""
     engine_start_timeout_s: UpToDay = 600.0
     """Time limit for loading the model."""
     step_timeout_s: UpToHour = 30.0

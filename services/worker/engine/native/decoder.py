@@ -29,6 +29,7 @@ from services.worker.engine.native.operands import (
 )
 from services.worker.engine.native.packed_weights import PackedLinear, buffer, padded
 from services.worker.engine.native.program import Program
+from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 Rotations = Mapping[RopeConfig, tuple[Tensor, Tensor]]  # cosines and sines by position
@@ -44,6 +45,7 @@ class NativeDecoder:
         cache: Where keys and values go.
         rotations: Of each kind that layers have, [positions, half of the rotated dimensions] each.
         buffers: Where the ranks' partial sums and logits are combined.
+        pages: Which pages a token reads in layers without a window; None: all.
 
     Attributes:
         program: The ops.
@@ -59,6 +61,7 @@ class NativeDecoder:
         cache: NativeCache,
         rotations: Rotations,
         buffers: AllReduceBuffers,
+        pages: PagePolicy | None = None,
     ) -> None:
         self._buffers, heads = buffers, heads_of(config, place.rank, place.world)
         self._sums, self._squares = cycle(buffers.parts), cycle(buffers.squares)
@@ -73,7 +76,9 @@ class NativeDecoder:
         self.program = Program()
         self.sampled_rows = self._normed.rows
         positions = min(config.context_length, cache.sizes.num_blocks * BLOCK_SIZE)
-        self._attention = AttentionOps(config, heads, place, kinds=weights.input_kinds, positions=positions)
+        self._attention = AttentionOps(
+            config, heads, place, kinds=weights.input_kinds, positions=positions, pages=pages
+        )
         self._experts = ExpertOps(config.hidden_size, weights.input_kinds)
         self._add_embedding(config, weights)
         # each layer ends with the norm that the next one, or the head, reads

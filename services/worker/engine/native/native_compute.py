@@ -38,6 +38,7 @@ from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
+from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 
@@ -64,12 +65,14 @@ class NativeOptions:
         kv_dtype: Of the KV cache, fp32 or fp16.
         cold: Which layers and blocks are fp8; None: none.
         spin: Whether threads and ranks wait for each other on the core; only where there are cores for all.
+        pages: Which pages a token reads in layers without a window; None: all.
     """
 
     threads: int = 1
     kv_dtype: torch.dtype = torch.float32
     cold: ColdZone | None = None
     spin: bool = True
+    pages: PagePolicy | None = None
 
 
 class NativeCompute:
@@ -120,6 +123,7 @@ class NativeCompute:
             cache=cache,
             rotations=rotations,
             buffers=self._buffers,
+            pages=options.pages,
         )
         program, shared = self._decoder.program, self._buffers.barrier is not None
         if collectives.world == 1 or shared:

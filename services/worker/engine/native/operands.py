@@ -15,6 +15,7 @@ from services.worker.engine.native.layers.packed_norm import PackedNorm
 from services.worker.engine.native.native_cache import HeadShape
 from services.worker.engine.native.packed_weights import LANES, buffer, padded
 from services.worker.engine.native.structs import SegmentParts, TiledRows
+from services.worker.rank_protocol.page_policy import PagePolicy
 
 MAX_ROWS = PASS_TOKENS
 _BEHIND = 64  # values behind the last one that kernels may read, without use
@@ -196,6 +197,7 @@ class AttentionInputs:
         slopes: ALiBi's, [heads].
         sinks: [heads].
         segments: For long contexts; None: one thread computes a token's KV head.
+        pages: Which pages a token reads; None: all.
     """
 
     cos: Tensor | None = None
@@ -209,6 +211,7 @@ class AttentionInputs:
     slopes: Tensor | None = None
     sinks: Tensor | None = None
     segments: SegmentRoom | None = None
+    pages: PagePolicy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

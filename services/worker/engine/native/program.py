@@ -44,6 +44,7 @@ from services.worker.engine.native.structs import (
     AttentionRows,
     CutNorm,
     LinearOutput,
+    PageChoice,
     Residual,
     Rotary,
     ScoreRule,
@@ -184,6 +185,8 @@ class Program:
             window=inputs.window,
             sliding=cache.sliding,
         )
+        if inputs.pages is not None:
+            layer.pages = PageChoice(inputs.pages.recent, inputs.pages.sinks, inputs.pages.stride)
         rotary = Rotary(
             cos=address_of(inputs.cos),
             sin=address_of(inputs.sin),

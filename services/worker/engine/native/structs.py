@@ -88,6 +88,12 @@ class OpTrace(ctypes.Structure):
     _fields_ = [("spans", ADDRESS), ("counts", ADDRESS), ("capacity", c_int64), ("first", c_int64)]
 
 
+class PageChoice(ctypes.Structure):
+    """Which pages a token reads; see `src/attention/pages.h`."""
+
+    _fields_ = [("recent", c_int64), ("sinks", c_int64), ("stride", c_int64)]
+
+
 class AttentionLayer(ctypes.Structure):
     """A layer's heads on this rank and their cache; see `src/cache.h`."""
 
@@ -100,6 +106,7 @@ class AttentionLayer(ctypes.Structure):
         ("values", ADDRESS),
         ("window", c_int64),
         ("sliding", c_int64),
+        ("pages", PageChoice),
     ]
 
 

@@ -7,6 +7,7 @@ step and used by every layer.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from services.worker.engine.plain.placement import Placement
 from services.worker.engine.rank.sequences import Ints, SequenceState
+from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 
 PADDING = 256  # tokens by which a sequence may be padded, however short it is
@@ -59,6 +61,25 @@ class PrefillChunk:
     length: int
     blocks: Tensor | None
     mask: Tensor | None
+
+
+class Reach(NamedTuple):
+    """How far back the layers of a model read.
+
+    Attributes:
+        windows: Of its layers; 0: no window.
+        pages: Which pages a token reads in layers without a window; None: all.
+    """
+
+    windows: Collection[int] = (0,)
+    pages: PagePolicy | None = None
+
+    def pages_of(self, window: int) -> PagePolicy | None:
+        """The policy of layers with that window."""
+        return None if window else self.pages
+
+
+EVERYTHING = Reach()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +157,11 @@ class PlainBatch:
 def make_batch(
     slices: Sequence[ScheduledChunk],
     states: Sequence[SequenceState],
-    windows: Collection[int] = (0,),
+    reach: Reach = EVERYTHING,
     *,
     sliding: bool = False,
 ) -> PlainBatch:
-    """Makes the batch of these chunks, whose states include them already, for a model with these windows.
+    """Makes the batch of these chunks, whose states include them already, for a model of that reach.
 
     With `sliding` the layers that have a window use a pool of blocks of their own.
     """
@@ -171,8 +192,10 @@ def make_batch(
             samples += range(last - part.drafts, last + 1)
     ordered = [states[i] for i in order]
     at = np.array(positions, np.int64)
-    tables = {window: [table_of(state, window, sliding) for state in ordered] for window in {0, *windows}}
-    windowed = tables[max(windows)] if sliding else None
+    tables = {
+        window: [table_of(state, window, sliding) for state in ordered] for window in {0, *reach.windows}
+    }
+    windowed = tables[max(reach.windows)] if sliding else None
     return PlainBatch(
         token_ids=torch.tensor(token_ids, dtype=torch.int64),
         positions=torch.from_numpy(at),
@@ -180,10 +203,16 @@ def make_batch(
         sample_rows=torch.tensor(samples, dtype=torch.int64),
         attention_metadata={
             window: AttentionMetadata(
-                _decodes(at[:count], tables[window][:count], window),
-                _prefills([slices[i] for i in order[count:]], tables[window][count:], count, window),
+                _decodes(at[:count], tables[window][:count], window, reach.pages_of(window)),
+                _prefills(
+                    [slices[i] for i in order[count:]],
+                    tables[window][count:],
+                    count,
+                    window,
+                    reach.pages_of(window),
+                ),
             )
-            for window in windows
+            for window in reach.windows
         },
         prompt_rows=torch.tensor(prompt_rows, dtype=torch.int64) if prompt_rows else None,
         sliding_slots=None if windowed is None else torch.from_numpy(_slots(at, sizes, windowed)),
@@ -205,7 +234,7 @@ def _slots(positions: Ints, sizes: list[int], tables: list[Ints]) -> Ints:
     return blocks * BLOCK_SIZE + positions % BLOCK_SIZE
 
 
-def _decodes(positions: Ints, tables: list[Ints], window: int) -> list[DecodeGroup]:
+def _decodes(positions: Ints, tables: list[Ints], window: int, pages: PagePolicy | None) -> list[DecodeGroup]:
     """Groups decodes, in the order of their positions, where padding costs less than another call."""
     parts, begin = [], 0
     for end in range(1, len(tables) + 1):
@@ -213,12 +242,14 @@ def _decodes(positions: Ints, tables: list[Ints], window: int) -> list[DecodeGro
             end == len(tables)
             or _keys(positions[end], window) > 2 * _keys(positions[begin], window) + PADDING
         ):
-            parts.append(decode_group(begin, positions[begin:end], tables[begin:end], window))
+            parts.append(decode_group(begin, positions[begin:end], tables[begin:end], window, pages))
             begin = end
     return parts
 
 
-def decode_group(begin: int, positions: Ints, tables: list[Ints], window: int) -> DecodeGroup:
+def decode_group(
+    begin: int, positions: Ints, tables: list[Ints], window: int, pages: PagePolicy | None = None
+) -> DecodeGroup:
     """Tokens at those positions of sequences with these blocks, attended together as rows from `begin` on."""
     first = np.array([_first_block(position, window) for position in positions.tolist()])
     length = int((positions + 1 - first * BLOCK_SIZE).max())
@@ -227,7 +258,7 @@ def decode_group(begin: int, positions: Ints, tables: list[Ints], window: int) -
         used = table[first[row] : positions[row] // BLOCK_SIZE + 1]
         blocks[row, : len(used)] = used
     keys = first[:, None] * BLOCK_SIZE + np.arange(length)
-    mask = _mask(positions, keys, window)
+    mask = _mask(positions, keys, window, pages)
     return DecodeGroup(
         begin=begin,
         end=begin + len(tables),
@@ -239,7 +270,11 @@ def decode_group(begin: int, positions: Ints, tables: list[Ints], window: int) -
 
 
 def _prefills(
-    slices: list[ScheduledChunk], tables: list[Ints], begin: int, window: int
+    slices: list[ScheduledChunk],
+    tables: list[Ints],
+    begin: int,
+    window: int,
+    pages: PagePolicy | None,
 ) -> list[PrefillChunk]:
     prefills: list[PrefillChunk] = []
     for part, table in zip(slices, tables, strict=True):
@@ -251,19 +286,21 @@ def _prefills(
         if part.start:
             used = table[first : int(positions[-1]) // BLOCK_SIZE + 1]
             blocks = torch.from_numpy(used.copy())
-        if part.start or 0 < window < part.num_tokens:
-            mask = _mask(positions, keys[None, :], window)
+        if part.start or 0 < window < part.num_tokens or pages is not None:
+            mask = _mask(positions, keys[None, :], window, pages)
         prefills.append(PrefillChunk(begin, end, len(keys), blocks, mask))
         begin = end
     return prefills
 
 
-def _mask(positions: Ints, keys: Ints, window: int) -> Tensor | None:
+def _mask(positions: Ints, keys: Ints, window: int, pages: PagePolicy | None) -> Tensor | None:
     """-inf where a token must not see a key, by their positions, [tokens, keys]; None if all are seen."""
     at = positions[:, None]
     outside = keys > at
     if window:
         outside |= keys <= at - window
+    if pages is not None:
+        outside |= ~pages.reads(at // BLOCK_SIZE, keys // BLOCK_SIZE)
     if not outside.any():
         return None
     return torch.from_numpy(np.where(outside, np.float32(-np.inf), np.float32(0)))

@@ -10,14 +10,21 @@ from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.cold_zone import ColdZone, dequantize, quantize
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.plain.reference import ReferenceDecoder
+from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 
 class ColdReference(ReferenceDecoder):
     """A decoder whose queries see the blocks outside their hot zone as fp8."""
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, zone: ColdZone) -> None:
-        super().__init__(checkpoint, config)
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        zone: ColdZone,
+        pages: PagePolicy | None = None,
+    ) -> None:
+        super().__init__(checkpoint, config, pages)
         self._zone = zone
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, layer: int) -> Tensor:

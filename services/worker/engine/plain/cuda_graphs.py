@@ -5,7 +5,7 @@ each pair of sizes is recorded when it is first used. The caller runs prefills, 
 would cost more than launches. A `GraphCapture` does the recording.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.engine.plain.batch import AttentionMetadata, DecodeGroup, PlainBatch
+from services.worker.engine.plain.batch import AttentionMetadata, DecodeGroup, PlainBatch, Reach
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.rank.sequences import Ints, SequenceState
+from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 
 MAX_SEQUENCES = 256
@@ -83,11 +84,13 @@ class _Recording:
 class DecodeGraphs:
     """Recordings of a model's decode steps, by padded numbers of sequences and of blocks in a table."""
 
-    def __init__(self, model: Decoder, cache: KVCache, capture: GraphCapture) -> None:
+    def __init__(
+        self, model: Decoder, cache: KVCache, capture: GraphCapture, pages: PagePolicy | None = None
+    ) -> None:
         self._model = model
         self._cache = cache
         self._capture = capture
-        self._windows = frozenset(model.config.windows)
+        self._reach = Reach(frozenset(model.config.windows), pages)
         self._most_blocks = -(-model.config.context_length // BLOCK_SIZE)
         self._recordings: dict[tuple[int, int], _Recording] = {}
 
@@ -140,7 +143,7 @@ class DecodeGraphs:
         own = inputs.to(self._model.placement.device, copy=True)
 
         def work() -> Tensor | None:
-            return self._model.forward(padded_batch(own, sizes, self._windows), self._cache)
+            return self._model.forward(padded_batch(own, sizes, self._reach), self._cache)
 
         replay, logits = self._capture(work)
         return _Recording(own, replay, logits)
@@ -156,13 +159,13 @@ def _fill_tables(sizes: tuple[int, int], starts: list[int], found: list[Ints], s
     return [slots, tables.reshape(-1)]
 
 
-def padded_batch(inputs: Tensor, sizes: tuple[int, int], windows: Collection[int]) -> PlainBatch:
+def padded_batch(inputs: Tensor, sizes: tuple[int, int], reach: Reach) -> PlainBatch:
     """The batch of a recording, made of its inputs by operators only, so that a replay makes it again.
 
     Args:
         inputs: As `_Recording` has them.
         sizes: Sequences, and blocks in a table.
-        windows: Of the model's layers.
+        reach: Of the model's layers.
     """
     sequences, blocks = sizes
     token_ids, positions = inputs[: 2 * sequences].view(2, sequences)
@@ -176,14 +179,16 @@ def padded_batch(inputs: Tensor, sizes: tuple[int, int], windows: Collection[int
         slots=slots[0],
         sample_rows=torch.arange(sequences, device=inputs.device),
         attention_metadata={
-            window: AttentionMetadata([_decodes(positions, tables[-1 if window else 0], window)], [])
-            for window in windows
+            window: AttentionMetadata(
+                [_decodes(positions, tables[-1 if window else 0], window, reach.pages_of(window))], []
+            )
+            for window in reach.windows
         },
         sliding_slots=slots[1] if len(slots) > 1 else None,
     )
 
 
-def _decodes(positions: Tensor, tables: Tensor, window: int) -> DecodeGroup:
+def _decodes(positions: Tensor, tables: Tensor, window: int, pages: PagePolicy | None) -> DecodeGroup:
     sequences, blocks = tables.shape
     at = positions.unsqueeze(1)
     first = torch.zeros_like(at)
@@ -198,6 +203,8 @@ def _decodes(positions: Tensor, tables: Tensor, window: int) -> DecodeGroup:
     seen = keys <= at
     if window:
         seen &= keys > at - window
+    if pages is not None:
+        seen &= pages.reads(at // BLOCK_SIZE, keys // BLOCK_SIZE)
     return DecodeGroup(
         begin=0,
         end=sequences,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from services.worker.engine.config.layer_config import ExpertsConfig
 from services.worker.engine.kv_transfer.kv_blocks import PlainBlocks
-from services.worker.engine.plain.batch import make_batch
+from services.worker.engine.plain.batch import Reach, make_batch
 from services.worker.engine.plain.cuda_graphs import DecodeGraphs, GraphCapture
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU
@@ -19,6 +19,7 @@ from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
+from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import ScheduledChunk
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 
@@ -32,12 +33,19 @@ class PlainCompute:
         model: This rank's share.
         cache: On the same device as the model.
         capture: Records decode steps for replay; None to run every step op by op.
+        pages: Which pages a token reads in layers without a window; None: all.
         tiled: A token's result does not depend on what else is in the step (`tiles.py`), at the price of time
             where there are many tokens; for CPUs.
     """
 
     def __init__(
-        self, model: Decoder, cache: KVCache, capture: GraphCapture | None = None, *, tiled: bool = False
+        self,
+        model: Decoder,
+        cache: KVCache,
+        capture: GraphCapture | None = None,
+        *,
+        pages: PagePolicy | None = None,
+        tiled: bool = False,
     ) -> None:
         self.sizes: PoolSizes = cache.sizes
         self.collectives = model.head.collectives
@@ -48,10 +56,10 @@ class PlainCompute:
         self._model = model
         self._cache = cache
         self._tiled = tiled
-        self._windows = frozenset(model.config.windows)
+        self._reach = Reach(frozenset(model.config.windows), pages)
         # which experts are computed depends on the tokens, so steps with experts cannot be recorded
         routed = any(isinstance(layer.mlp, ExpertsConfig) for layer in model.config.layers)
-        self._graphs = None if capture is None or routed else DecodeGraphs(model, cache, capture)
+        self._graphs = None if capture is None or routed else DecodeGraphs(model, cache, capture, pages)
         self.spans: OpSpans | None = None
         self.op_names = [OpName("layer", "layer", layer) for layer in range(len(model.config.layers))]
         self._layer, self._layer_ns = 0, 0  # whose end comes next, and when the one before ended
@@ -95,10 +103,10 @@ class PlainCompute:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The stream after the last layer, and which of its rows are sampled and wanted by prompts."""
         if self._tiled:
-            step = make_tiles(slices, states, self._windows, self.sizes)
+            step = make_tiles(slices, states, self._reach, self.sizes)
             hidden = [self._model.hidden_states(tile, self._cache) for tile in step.tiles]
             return torch.cat(hidden), step.sample_rows, step.prompt_rows
-        batch = make_batch(slices, states, self._windows, sliding=self.sizes.num_sliding > 0)
+        batch = make_batch(slices, states, self._reach, sliding=self.sizes.num_sliding > 0)
         if self._model.placement != CPU:
             batch = batch.to(self._model.placement)
         prompts = batch.sample_rows[:0] if batch.prompt_rows is None else batch.prompt_rows

@@ -25,6 +25,8 @@ from services.worker.engine.config.layer_config import (
 )
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.rope_config import RopeConfig
+from services.worker.rank_protocol.page_policy import PagePolicy
+from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 
 class ReferenceDecoder:
@@ -34,10 +36,10 @@ class ReferenceDecoder:
         ValueError: The model has something that is not computed here.
     """
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
+    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, pages: PagePolicy | None = None) -> None:
         if config != llama_like(config):
             raise ValueError(f"models of {config.architecture} are compared with transformers, not with this")
-        self.config = config
+        self.config, self._pages = config, pages
         self._read = open_source(checkpoint, config, SingleRank()).read
 
     def logits(self, token_ids: list[int]) -> Tensor:
@@ -84,6 +86,8 @@ class ReferenceDecoder:
         seen = torch.ones(tokens, tokens).tril()
         if attention.window:
             seen = seen.triu(1 - attention.window)
+        elif self._pages:
+            seen = seen * pages_seen(self._pages, tokens)
         mixed = self._mix(queries, keys, values.repeat_interleave(group, dim=0), seen, index)
         flat = mixed.transpose(0, 1).reshape(tokens, -1)
         return self._linear(flat, f"{name}.o_proj", attention.output_bias)
@@ -153,6 +157,18 @@ def llama_like(config: ModelConfig) -> ModelConfig:
         final_norm=norm,
         tied_embeddings=config.tied_embeddings,
     )
+
+
+def pages_seen(policy: PagePolicy, tokens: int) -> Tensor:
+    """Which tokens see which before them under a policy, [tokens, tokens] of zeros and ones."""
+    seen = torch.zeros(tokens, tokens)
+    for token in range(tokens):
+        own = token // BLOCK_SIZE
+        pages = {*range(policy.sinks), *range(max(0, own - policy.recent), own + 1)}
+        pages |= set(range(0, own, policy.stride)) if policy.stride else set()
+        for page in pages:
+            seen[token, page * BLOCK_SIZE : (page + 1) * BLOCK_SIZE] = 1
+    return seen
 
 
 def frequency(rope: RopeConfig, pair: int, half: int, position: int) -> float:

@@ -34,6 +34,7 @@ from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.precision import HALF_KV, automatic_precision, require_served, stored_precision
 from services.worker.engine.rank.compute import Compute
 from services.worker.host import usable_cores
+from services.worker.rank_protocol.page_policy import PagePolicy, page_policy
 from services.worker.rank_protocol.rank_messages import RankConfig
 from services.worker.rank_protocol.run_config import Precision
 from services.worker.rank_protocol.sliding_pool import PoolSizes
@@ -91,6 +92,27 @@ def load_backend(
         ModelError: The config does not fit the files or the number of ranks, or this machine cannot compute
             so.
     """
+    pages = _pages(config)
+    backend = _load_backend(config, shape, checkpoint, collectives)
+    if pages is None:
+        return backend
+    return replace(
+        backend,
+        name=f"{backend.name}, attention {pages}",
+        kv_format=f"{backend.kv_format}:{pages.format}",  # later layers' keys and values depend on it
+    )
+
+
+def _pages(config: RankConfig) -> PagePolicy | None:
+    try:
+        return page_policy(config.run.attention)
+    except ValueError as error:
+        raise ModelError(f"attention={config.run.attention}: {error}") from error
+
+
+def _load_backend(
+    config: RankConfig, shape: ModelConfig, checkpoint: Checkpoint, collectives: Collectives
+) -> ComputeBackend:
     placement = take_device(config)
     if placement.on_gpu:
         return _load_gpu(config, shape, checkpoint, collectives, placement)
@@ -110,7 +132,9 @@ def load_backend(
         return ComputeBackend(
             "plain",
             plain_cache.block_bytes(shape, rank, world),
-            lambda sizes: PlainCompute(model, KVCache(shape, sizes, rank, world), tiled=True),
+            lambda sizes: PlainCompute(
+                model, KVCache(shape, sizes, rank, world), tiled=True, pages=_pages(config)
+            ),
             plain_cache.kv_format(shape),
             sliding_bytes=plain_cache.sliding_bytes(shape, rank, world),
             why_plain=why_plain or "rank 0 has no kernels",
@@ -146,7 +170,7 @@ def _load_gpu(
 
     def start(sizes: PoolSizes) -> Compute:
         cache = KVCache(shape, sizes, collectives.rank, collectives.world, placement)
-        return PlainCompute(model, cache, CudaCapture(placement.device))
+        return PlainCompute(model, cache, CudaCapture(placement.device), pages=_pages(config))
 
     return ComputeBackend(
         f"plain cuda {placement.format}",
@@ -191,7 +215,7 @@ def _load_native(
     half = config.run.kv_dtype == "fp16" or (config.run.kv_dtype == "auto" and precision in HALF_KV)
     kv_dtype = torch.float16 if half else torch.float32
     spin = config.run.tensor_parallel * config.run.threads <= usable_cores()
-    options = NativeOptions(config.run.threads, kv_dtype, cold, spin)
+    options = NativeOptions(config.run.threads, kv_dtype, cold, spin, _pages(config))
 
     def start(sizes: PoolSizes) -> Compute:
         return NativeCompute(native, shape, weights, collectives, sizes=sizes, options=options)

@@ -22,6 +22,7 @@ from services.worker.engine.native.operands import (
 )
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.program import Program
+from services.worker.rank_protocol.page_policy import PagePolicy
 
 
 class RankPlace(NamedTuple):
@@ -41,15 +42,23 @@ class AttentionOps:
         place: Which rank this is.
         kinds: In which forms linears read their inputs.
         positions: Of a sequence at most.
+        pages: Which pages a token reads in layers without a window; None: all.
 
     Attributes:
         mixed: The mixed values, not yet in tiles.
     """
 
     def __init__(
-        self, config: ModelConfig, heads: HeadShape, place: RankPlace, *, kinds: InputKinds, positions: int
+        self,
+        config: ModelConfig,
+        heads: HeadShape,
+        place: RankPlace,
+        *,
+        kinds: InputKinds,
+        positions: int,
+        pages: PagePolicy | None = None,
     ) -> None:
-        self._config, self._heads = config, heads
+        self._config, self._heads, self._pages = config, heads, pages
         self._qkv = buffer(MAX_ROWS, padded((heads.heads + 2 * heads.kv_heads) * heads.dim))
         self.mixed = Activation.allocate(heads.heads * heads.dim, kinds)
         # of ranks that share a KV head only the first one counts it
@@ -84,7 +93,11 @@ class AttentionOps:
         over_all = config.qk_norm is not None and config.qk_norm.scope == "all"
         if over_all:
             self._add_head_norms(program, weights, next(squares))
-        inputs = replace(_inputs(config, weights, rotations, over_all), segments=self._segments)
+        inputs = replace(
+            _inputs(config, weights, rotations, over_all),
+            segments=self._segments,
+            pages=None if config.window else self._pages,
+        )
         program.attention(self._heads, cache, inputs=inputs, qkv=self._qkv, out=self.mixed)
         if weights.output_norm is not None:
             size = self._config.num_heads * self._heads.dim

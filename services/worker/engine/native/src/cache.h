@@ -45,6 +45,13 @@ struct ForwardBatch {
   const FullBlock* full_blocks;
 };
 
+// Which pages, which are blocks, a token reads beside its own; see `attention/pages.h`.
+struct PageChoice {
+  int64_t recent;  // how many before its own; 0: every page is read
+  int64_t sinks;   // how many of the first ones
+  int64_t stride;  // and those in between whose number is a multiple of it; 0: none
+};
+
 // A layer's heads on this rank and their cache.
 struct AttentionLayer {
   int64_t heads, kv_heads, dim, width;  // width: dim padded to sixteen
@@ -52,6 +59,7 @@ struct AttentionLayer {
   void* values;    // [blocks][kv_heads][16][width], the same
   int64_t window;  // positions a token sees, itself included; 0: all
   int64_t sliding; // its blocks are those of the sliding layers
+  PageChoice pages;  // of a layer without a window
 };
 
 inline F load_kv(const float* p) { return load(p); }
@@ -91,33 +99,6 @@ struct Compressed {
   uint8_t* value(int64_t block, int64_t head) const { return cold.values + (block * kv_heads + head) * BLOCK * width; }
   F key_scale(int64_t block, int64_t head) const { return set1(E4M3_UNIT * cold.key_scales[block * kv_heads + head]); }
   F value_scale(int64_t block, int64_t head) const { return set1(E4M3_UNIT * cold.value_scales[block * kv_heads + head]); }
-};
-
-// The blocks of a sequence that a task reads, in runs of one precision; blocks are counted in the sequence.
-template <class T>
-struct UniformView {
-  FullPrecision<T> cache;
-  const int32_t* block_table;
-
-  template <class Use>
-  void runs(int64_t begin, int64_t end, Use use) const {
-    use(cache, block_table, begin, end);
-  }
-};
-
-template <class T>
-struct MixedView {
-  FullPrecision<T> window;
-  Compressed compressed;
-  const int32_t *block_table, *window_table;
-  int64_t border;  // blocks before it are read compressed
-
-  template <class Use>
-  void runs(int64_t begin, int64_t end, Use use) const {
-    const int64_t middle = std::min(std::max(begin, border), end);
-    if (begin < middle) use(compressed, block_table, begin, middle);
-    if (middle < end) use(window, window_table, middle, end);
-  }
 };
 
 }  // namespace ryz

@@ -33,7 +33,9 @@ const LayoutEntry LAYOUT[] = {
 
     STRUCT(AttentionLayer), FIELD(AttentionLayer, heads), FIELD(AttentionLayer, kv_heads), FIELD(AttentionLayer, dim),
     FIELD(AttentionLayer, width), FIELD(AttentionLayer, keys), FIELD(AttentionLayer, values),
-    FIELD(AttentionLayer, window), FIELD(AttentionLayer, sliding),
+    FIELD(AttentionLayer, window), FIELD(AttentionLayer, sliding), FIELD(AttentionLayer, pages),
+
+    STRUCT(PageChoice), FIELD(PageChoice, recent), FIELD(PageChoice, sinks), FIELD(PageChoice, stride),
 
     STRUCT(ColdBlocks), FIELD(ColdBlocks, keys), FIELD(ColdBlocks, values), FIELD(ColdBlocks, key_scales),
     FIELD(ColdBlocks, value_scales), FIELD(ColdBlocks, hot_blocks),

@@ -34,19 +34,22 @@ inline int64_t tile_tokens(const AttentionLayer& layer) {
   return tokens;
 }
 
+// The place of a token among the positions that it reads, and the first of these; both follow from its position.
+inline int64_t place_of(const AttentionLayer& layer, int64_t position) { return place_among_read(layer.pages, position); }
 inline int64_t first_seen(const AttentionLayer& layer, int64_t position) {
   return layer.window ? std::max<int64_t>(0, position + 1 - layer.window) : 0;
 }
 
 // Whether a span has a task for each KV head and each segment instead. It has a single token, with more than one segment.
 inline bool is_split(const AttentionLayer& layer, const ForwardBatch& batch, const Span& span, const SegmentParts& parts) {
-  return batch.num_spans <= MAX_SPLIT_SPANS && span.count == 1 && span.start / SEGMENT < parts.segments &&
-         first_seen(layer, span.start) / SEGMENT < span.start / SEGMENT;
+  const int64_t last = place_of(layer, span.start) / SEGMENT;
+  return batch.num_spans <= MAX_SPLIT_SPANS && span.count == 1 && last < parts.segments &&
+         first_seen(layer, span.start) / SEGMENT < last;
 }
 
 inline int64_t tasks_of(const AttentionLayer& layer, const ForwardBatch& batch, const Span& span, const SegmentParts& parts) {
   if (is_split(layer, batch, span, parts)) {
-    return layer.kv_heads * (span.start / SEGMENT - first_seen(layer, span.start) / SEGMENT + 1);
+    return layer.kv_heads * (place_of(layer, span.start) / SEGMENT - first_seen(layer, span.start) / SEGMENT + 1);
   }
   const int64_t tokens = tile_tokens(layer);
   return layer.kv_heads * ((span.start + span.count - 1) / tokens - span.start / tokens + 1);
@@ -63,8 +66,8 @@ inline void each_queries(const AttentionLayer& layer, const Span& span, const At
     const int64_t row = span.begin + position - span.start, first = first_seen(layer, position);
     for (int64_t g = 0; g < group; g++) {
       const int64_t column = (head * group + g) * layer.dim;
-      queries[count++] = {rows.qkv + row * rows.qkv_stride + column, rows.out + row * rows.out_stride + column, position,
-                          first, head * group + g};
+      queries[count++] = {rows.qkv + row * rows.qkv_stride + column, rows.out + row * rows.out_stride + column,
+                          place_of(layer, position), first, head * group + g};
       if (count == MAX_QUERIES) {
         use(queries, count);
         count = 0;
@@ -79,7 +82,7 @@ template <class View>
 void segment_task(const AttentionLayer& layer, const ForwardBatch& batch, int s, int64_t index, const AttentionRows& rows,
                   const View& view) {
   const Span& span = batch.spans[s];
-  const int64_t first = first_seen(layer, span.start) / SEGMENT, end = span.start / SEGMENT + 1;
+  const int64_t first = first_seen(layer, span.start) / SEGMENT, end = place_of(layer, span.start) / SEGMENT + 1;
   const int64_t head = index % layer.kv_heads, segment = first + index / layer.kv_heads;
   const auto each = [&](auto use) { each_queries(layer, span, rows, head, span.start, span.start + 1, use); };
   each([&](const Query* queries, int count) {
@@ -118,8 +121,9 @@ template <class T>
 void attend_uniform(const AttentionLayer& layer, const ForwardBatch& batch, int s, int64_t index,
                     const AttentionRows& rows) {
   const int32_t* table = (layer.sliding ? batch.sliding_tables : batch.block_tables) + batch.spans[s].table;
-  const UniformView<T> view = {FullPrecision<T>(layer), table};
-  attention_task(layer, batch, s, index, rows, [&](int64_t) { return view; });
+  attention_task(layer, batch, s, index, rows, [&](int64_t position) {
+    return UniformView<T>{FullPrecision<T>(layer), table, PageList(layer.pages, position / BLOCK)};
+  });
 }
 
 // Blocks more than `hot_blocks` before the query's own compressed.
@@ -131,7 +135,8 @@ void attend_mixed(const AttentionLayer& layer, const ColdBlocks& cold, const For
   attention_task(layer, batch, s, index, rows, [&](int64_t position) {
     const int64_t border = std::max<int64_t>(window.first, position / BLOCK - cold.hot_blocks);
     const int32_t* window_table = batch.window_tables + window.table - window.first;
-    return MixedView<T>{FullPrecision<T>(layer), Compressed(layer, cold), block_table, window_table, border};
+    return MixedView<T>{FullPrecision<T>(layer), Compressed(layer, cold), block_table, window_table, border,
+                        PageList(layer.pages, position / BLOCK)};
   });
 }
 

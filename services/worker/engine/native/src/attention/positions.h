@@ -9,17 +9,17 @@
 
 #include "rotate.h"
 #include "scores.h"
+#include "views.h"
 
 namespace ryz {
 
-constexpr int CHUNK = 16;       // blocks per softmax step
 constexpr int MAX_QUERIES = RYZ_AVX512 ? 12 : 8;  // query rows of one task; their sums stay in registers
 
 // One row of a task: a query and its running softmax.
 struct Query {
   const float* q;    // [dim]
   float* out;        // [dim]
-  int64_t position;  // it sees first..position
+  int64_t position;  // it sees first..position, counted among the positions that are read
   int64_t first;
   int64_t head;      // of its rank
 };
@@ -148,7 +148,8 @@ void attend_positions(AttentionLayer layer, const ScoreRule& rules, int64_t head
       const int to = (int)std::min<int64_t>(STEP, std::min(last, queries[r].position) + 1 - base);
       for (int b = skip; changed && b < count; b++) {
         float* some = scores[r] + b * BLOCK;
-        store(some, apply_rules(rules, load(some), queries[r].head, base + b * BLOCK - queries[r].position));
+        const int64_t own = view.pages.position(queries[r].position / BLOCK) + queries[r].position % BLOCK;
+        store(some, apply_rules(rules, load(some), queries[r].head, view.pages.position(block + b) - own));
       }
       F top = set1(-std::numeric_limits<float>::infinity());
       for (int b = skip; b < count; b++) {
