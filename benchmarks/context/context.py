@@ -1,15 +1,14 @@
 """Measures a decoded token over long contexts, exact and as settings shorten what it reads.
 
-The text is prose that ships with Python. Each case has a KV cache of its own and reads the same tokens: the
-prose up to a context in large chunks, then some tokens one by one. These are timed, in turns with those of
-the other cases, and their likelihoods give the perplexity.
+The text is prose that ships with Python. Each case has a KV cache of its own with a sequence for each
+context: the prose up to it, fed in large chunks, then some tokens one by one. These are timed, in turns with
+those of the other cases and contexts, and their likelihoods give the perplexity.
 """
 
 import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -53,8 +52,7 @@ def cases(plan: ContextPlan) -> list[Case]:
 
 def num_steps(plan: ContextPlan) -> int:
     """Return how often `measure` reports progress."""
-    compared = len(cases(plan))
-    return compared + len(plan.contexts) * (compared + 1)
+    return (1 + len(plan.contexts)) * len(cases(plan)) + 1
 
 
 def measure(plan: ContextPlan, progress: Progress) -> dict[str, Any]:
@@ -68,63 +66,66 @@ def measure(plan: ContextPlan, progress: Progress) -> dict[str, Any]:
     length = contexts[-1] + plan.tokens + 1
     (text,) = text_windows(load_model(plan.model, "bench"), length, length)
     windows = read_config(plan.model).windows
-    rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         engines: dict[str, OwnLogits] = {}
         for case in cases(plan):
             progress(f"loading: {case.name}")
-            engines[case.name] = engine = stack.enter_context(
-                closing(
-                    OwnLogits(
-                        plan.model,
-                        plan.precision,
-                        plan.threads,
-                        sequences=1,
-                        length=length,
-                        attention=case.attention,
-                        kv_cold=case.kv_cold,
-                    )
-                )
-            )
-            engine.begin(1)
-        fed, shortest = 0, dict[str, float]()
-        for context in contexts:
-            for name, engine in engines.items():
-                progress(f"{name}: the prompt up to {context:,} tokens")
-                for begin in range(fed, context, _CHUNK):
-                    engine.feed([text[begin : min(context, begin + _CHUNK)]])
-            progress(f"{plan.tokens} tokens at {context:,}")
-            fed = context + plan.tokens
-            found = decode(engines, text[context : fed + 1])
-            exact = found[_EXACT]
-            for name, (seconds, loss) in found.items():
-                rows.append(
-                    {
-                        "context": context,
-                        "case": name,
-                        "token_ms": round(1e3 * seconds, 3),
-                        "of_exact": round(seconds / exact.seconds, 3),
-                        "of_shortest": round(seconds / shortest.setdefault(name, seconds), 3),
-                        "perplexity": math.exp(loss),
-                        "perplexity_change": math.exp(loss - exact.loss) - 1,
-                        "kv_bytes": _kv_bytes(engines[name], windows, context),
-                    }
-                )
+            engine = OwnLogits(
+                plan.model, plan.precision, plan.threads, sequences=len(contexts), length=length,
+                attention=case.attention, kv_cold=case.kv_cold,
+            )  # fmt: skip
+            engines[case.name] = stack.enter_context(closing(engine))
+            engine.begin(len(contexts))
+            for place, context in enumerate(contexts):
+                progress(f"{case.name}: the prompt of {context:,} tokens")
+                for begin in range(0, context, _CHUNK):
+                    engine.feed(_only(place, text[begin : min(context, begin + _CHUNK)], len(contexts)))
+        progress(f"{plan.tokens} tokens at each context")
+        found = _decode(engines, contexts, text, plan.tokens)
+        rows = [
+            {
+                "context": context,
+                "case": name,
+                "token_ms": round(1e3 * one.seconds, 3),
+                "of_exact": round(one.seconds / found[_EXACT][place].seconds, 3),
+                "of_shortest": round(one.seconds / found[name][0].seconds, 3),
+                "perplexity": math.exp(one.loss),
+                "perplexity_change": math.exp(one.loss - found[_EXACT][place].loss) - 1,
+                "kv_bytes": _kv_bytes(engines[name], windows, context),
+            }
+            for place, context in enumerate(contexts)
+            for name, one in ((name, found[name][place]) for name in engines)
+        ]
         kernels = {name: engine.name for name, engine in engines.items()}
     return {"model": model_name(plan.model), "tokens": plan.tokens, "kernels": kernels, "rows": rows}
 
 
-def decode(engines: Mapping[str, OwnLogits], text: Sequence[int]) -> dict[str, Decoded]:
-    """Feed all tokens of the text but the last one by one to all engines in turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in engines}
-    losses: dict[str, list[float]] = {name: [] for name in engines}
-    for token, target in pairwise(text):
-        for name, engine in engines.items():
-            began = time.perf_counter()
-            logits = engine.feed([[token]])
-            seconds[name].append(time.perf_counter() - began)
-            losses[name].append(_loss(logits, target))
-    return {name: Decoded(median(seconds[name]), fmean(losses[name])) for name in engines}
+def _only(place: int, tokens: Sequence[int], sequences: int) -> list[Sequence[int]]:
+    """Return what each of the sequences is fed: one of them the tokens, the others none."""
+    return [tokens if index == place else () for index in range(sequences)]
+
+
+def _decode(
+    engines: Mapping[str, OwnLogits], contexts: Sequence[int], text: Sequence[int], tokens: int
+) -> dict[str, list[Decoded]]:
+    """Feed the tokens behind each context one by one, to all engines in turns."""
+    seconds = {name: [list[float]() for _ in contexts] for name in engines}
+    losses = {name: [list[float]() for _ in contexts] for name in engines}
+    for index in range(tokens):
+        for place, context in enumerate(contexts):
+            token, target = text[context + index : context + index + 2]
+            for name, engine in engines.items():
+                began = time.perf_counter()
+                logits = engine.feed(_only(place, [token], len(contexts)))
+                seconds[name][place].append(time.perf_counter() - began)
+                losses[name][place].append(_loss(logits, target))
+    return {
+        name: [
+            Decoded(median(times), fmean(lost))
+            for times, lost in zip(seconds[name], losses[name], strict=True)
+        ]
+        for name in engines
+    }
 
 
 def _loss(logits: Logits, target: int) -> float:
