@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from benchmarks.engine.driver import Driver, kv_tokens
 from benchmarks.lib.measuring import Progress
@@ -17,6 +18,7 @@ from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig, StoreResult
 from services.worker.rank_protocol.run_config import EngineRunConfig
+from services.worker.settings import WorkerSettings
 from shared import kv_hash
 
 
@@ -26,6 +28,7 @@ async def measure(
     store_url: str,
     progress: Progress,
     *,
+    host_dir: str = "",
     prompt: int = 128,
     tokens: int = 192,
 ) -> dict[str, Any]:
@@ -36,6 +39,7 @@ async def measure(
         model: Directory of the model.
         store_url: A Redis for the blocks.
         progress: Called once for each of `plan.repeats`, and once for the warm-up.
+        host_dir: Directory of the host tier; empty: there is none.
         prompt: Tokens of each prompt.
         tokens: Tokens generated for each.
 
@@ -51,19 +55,31 @@ async def measure(
         kv_cache_tokens=kv_tokens(batch, prompt + tokens),
     )
     store = KVStoreConfig(url=store_url, ttl_s=20.0)
+    if host_dir:
+        told = {name: field.default for name, field in WorkerSettings.model_fields.items()}
+        store = replace(
+            store,
+            host_dir=host_dir,
+            host_bytes=told["kv_host_bytes"] // plan.tensor_parallel,
+            host_owner="bench",
+            host_lag_s=told["kv_host_lag_s"],
+        )
     engine = RankEngine(RankEngineOptions(run=run_config, kv_store=store))
     try:
         driver = Driver(engine, await engine.start(), batch)
         written = _WrittenBlocks(driver, engine)
         rates: dict[bool, list[float]] = {True: [], False: []}
         generator = np.random.default_rng(0)
+        meanwhile = 0
         for repeat in range(plan.repeats + 1):  # the first one warms up
             for writes in (True, False) if repeat % 2 else (False, True):
                 driver.write_behind.enabled = writes
+                before = written.num_bytes
                 prompts = generator.integers(10, 400, (batch, prompt)).tolist()
                 run = await driver.run_batch(prompts, tokens)
                 if repeat:
                     rates[writes].append(run.decode_rate)
+                    meanwhile += written.num_bytes - before
                 await written.settle()
             progress("decoding with and without writing")
     finally:
@@ -78,6 +94,8 @@ async def measure(
         "blocks_written": written.count,
         "blocks_dropped": written.dropped,
         "megabytes_written": round(written.num_bytes / 1e6, 1),
+        "megabytes_written_meanwhile": round(meanwhile / 1e6, 1),
+        "host_tier": bool(host_dir),
     }
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,13 +70,16 @@ def _measure(directory: Path, plan: OverflowPlan) -> dict[str, Any]:
             await client.close()
 
     err.print("starting a stack", style="dim")
-    steps = bench.num_steps(plan) + (plan.repeats + 1 if plan.write_batch else 0)
+    steps = bench.num_steps(plan) + (2 * (plan.repeats + 1) if plan.write_batch else 0)
     with counting_bar(steps) as progress:
         with own_stack(command, settings, timeout_s=_START_S) as stack:
             report = asyncio.run(measure_turns(stack))
         if plan.write_batch:
-            with own_store() as url:
-                report["write_behind"] = asyncio.run(write_behind.measure(plan, directory, url, progress))
+            with own_store() as url, _host_dir() as host_dir:
+                for name, place in (("write_behind", host_dir), ("write_behind_without_host_tier", "")):
+                    report[name] = asyncio.run(
+                        write_behind.measure(plan, directory, url, progress, host_dir=place)
+                    )
     return report
 
 
@@ -89,9 +94,21 @@ def _show(report: Report) -> None:
         print_line(
             f"the rule took the faster way in {share:.1%} of {report['turns']} turns: {report['chosen']}"
         )
-    if "write_behind" in report:
-        writing = report["write_behind"]
-        print_line(
-            f"writing behind costs {writing['cost_share']:.1%} of "
-            f"{writing['decode_tokens_per_s']['off']} tok/s at batch {writing['batch']}"
-        )
+    for name, tier in (("write_behind", "with"), ("write_behind_without_host_tier", "without")):
+        if name in report:
+            writing = report[name]
+            print_line(
+                f"writing behind, {tier} the host tier, costs {writing['cost_share']:.1%} of "
+                f"{writing['decode_tokens_per_s']['off']} tok/s at batch {writing['batch']}"
+            )
+
+
+@contextmanager
+def _host_dir() -> Iterator[str]:
+    """A directory for the host tier; empty where no memory has a file system."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        yield ""
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="ryz-bench-") as folder:
+        yield folder

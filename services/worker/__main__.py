@@ -80,6 +80,7 @@ def make_store(settings: WorkerSettings) -> KVStoreConfig | None:
         host_dir=settings.kv_host_dir,
         host_bytes=settings.kv_host_bytes // settings.tensor_parallel,
         host_owner=settings.group,
+        host_lag_s=settings.kv_host_lag_s,
     )
 
 

@@ -139,6 +139,8 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     kv_host_bytes: Annotated[int, Interval(ge=2**20, le=2**40)] = 256 * 2**20
     """Memory of the host that a group's blocks may take there; it is taken as blocks come. `ryz up` takes
     less where memory is short."""
+    kv_host_lag_s: Annotated[float, Interval(ge=0, le=60)] = 2.0
+    """How long blocks that are in this memory wait at most before they go to the store while steps run."""
     session_lookup_timeout_s: UpToHalfMinute = 0.5
     """How long a request waits for its session's record."""
     session_commit_timeout_s: UpToMinute = 2.0

@@ -23,6 +23,7 @@ class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         host_dir: Directory of the host tier (`services/worker/host_kv`); empty: there is none.
         host_bytes: Size of this rank's segment in it.
         host_owner: Names the segments of this group.
+        host_lag_s: How long blocks that are in the host tier wait for the store while steps run.
     """
 
     url: str
@@ -33,6 +34,7 @@ class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     host_dir: str = ""
     host_bytes: int = 0
     host_owner: str = ""
+    host_lag_s: float = 0.0
 
 
 class StoreBlock(msgspec.Struct, frozen=True, array_like=True):

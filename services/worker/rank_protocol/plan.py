@@ -90,7 +90,7 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One mixed batch. `store` and `release` are applied first, then `admit`, then `slices` are computed.
 
     The blocks of `store` are copied before the step writes anything, so they are free for other sequences at
-    once. The copies are written to the store in the background.
+    once. The copies are written to the store in the background, with `hurry` without further delay.
     """
 
     step_id: int
@@ -98,6 +98,7 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     admit: list[NewSequence] = []
     slices: list[ScheduledChunk] = []
     store: list[StoreBlock] = []
+    hurry: bool = False
 
 
 class Alternative(msgspec.Struct, frozen=True, array_like=True):

@@ -91,3 +91,13 @@ async def test_a_ring_that_is_too_small_costs_time_and_no_token(  # noqa: PLR091
         fetched = kit.metric("kv_fetched_blocks_total")
         assert 0 < kit.metric("kv_host_blocks_total") < fetched, "the others came from the store"
         await kit.all_free()
+
+
+async def test_the_store_gets_blocks_that_waited_for_the_end_of_decoding(  # noqa: PLR0917
+    memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str, tmp_path: Path
+) -> None:
+    place = str(tmp_path / "pool")
+    engine = kv_engine(path, redis_url, 2, host_dir=place, host_lag_s=600.0)
+    async with Kit(memory_bus, engine, model=model, index=index, kv=replace(ALWAYS, host_dir=place)) as kit:
+        await kit.run(ask("a", PROMPT, temperature=1.0))
+        await settled(kit, index, 13)

@@ -35,6 +35,7 @@ def kv_engine(path: Path, url: str, tensor_parallel: int = 2, **options: Any) ->
         host_dir=options.pop("host_dir", ""),
         host_bytes=options.pop("host_bytes", 2**20),
         host_owner=options.pop("host_owner", "g0"),
+        host_lag_s=options.pop("host_lag_s", 0.0),
     )
     defaults: dict[str, Any] = {
         "threads": 1, "kv_cache_tokens": 4096, "step_timeout_s": 10.0, "kv_store": store

@@ -23,11 +23,13 @@ class WriteBehind:
     Attributes:
         enabled: Whether the store is used at all.
         writes: Whether blocks are written to it.
+        hurries: Whether ranks write at once what they have copied, for a caller that waits for it.
     """
 
     def __init__(self, *, max_waiting: int = 16_384, max_known: int = 262_144) -> None:
         self.enabled = False
         self.writes = True
+        self.hurries = False
         self._max_waiting, self._max_known = max_waiting, max_known
         self._waiting: OrderedDict[bytes, None] = OrderedDict()
         self._writing: set[bytes] = set()

@@ -159,7 +159,12 @@ class Scheduler:
             self._in_flight.append((self._step_id, draft.planned))
             self._masks.expect(self._step_id, draft.planned)
         return StepPlan(
-            step_id=self._step_id, release=release, admit=draft.admit, slices=draft.chunks, store=store
+            step_id=self._step_id,
+            release=release,
+            admit=draft.admit,
+            slices=draft.chunks,
+            store=store,
+            hurry=self.write_behind.hurries,
         )
 
     @property

@@ -41,6 +41,11 @@ class HostCopies:
         self._blocks = blocks
         self._encoder = BlockEncoder("none")
 
+    @property
+    def num_slots(self) -> int:
+        """Blocks that the segment has room for."""
+        return self._segment.shape.slots
+
     def copy(self, order: StoreBlock) -> HostCopy | None:
         """Copies a block, which all groups of the host can read when this returns.
 

@@ -38,6 +38,10 @@ class KVMover:
         """
         self._writer.copy_out(store)
 
+    def note_step(self, *, hurry: bool) -> None:
+        """A step begins; with `hurry` copies that wait are written at once. Never blocks."""
+        self._writer.note_step(hurry=hurry)
+
     def start_due_fetches(self, step_id: int) -> None:
         """Starts the fetches that waited for this step: those before it are done, and its copies are made.
 

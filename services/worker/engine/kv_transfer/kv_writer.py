@@ -1,6 +1,7 @@
 """Copies blocks out of the cache at once, and writes the copies to the store in a thread of its own.
 
-With a host tier the copy goes into this rank's segment, and the store is written from there.
+With a host tier the copy goes into this rank's segment, and the store is written from there, after a while
+(`write_lag.py`).
 A block that cannot be written is dropped and reported. That may cost a later request the time to compute it
 again, and never its answer.
 """
@@ -19,6 +20,7 @@ from services.worker.engine.kv_transfer.host_copies import HostCopy, open_copies
 from services.worker.engine.kv_transfer.kv_link import Command, ConnectionLost, StoreUnreachable
 from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES, BlockEncoder
 from services.worker.engine.kv_transfer.store_thread import Report, StoreThread
+from services.worker.engine.kv_transfer.write_lag import WriteLag
 from services.worker.engine.rank.compute import CacheBlocks
 from services.worker.rank_protocol.kv_messages import KVStoreConfig, StoreBlock, StoreResult
 from services.worker.rank_protocol.rank_messages import FrameKind
@@ -27,6 +29,7 @@ from shared.kv_store import data_key, head_field
 _BATCH_BYTES = 2**20  # sent before the replies are read
 _KEPT_BYTES = 32 * 2**20  # of buffers that are kept, so that the next burst causes no page faults
 _LINGER_S = 0.01  # wait for further blocks while decoding: a few together cost a third less than one by one
+_POLL_S = 0.02  # between looks whether a block that waits is due
 _REPLIES = 4  # to the commands of one block
 
 
@@ -37,7 +40,8 @@ class Buffers:
         self._shape = rows, row_bytes
         self.num_bytes = rows * row_bytes
         each = max(1, self.num_bytes)
-        self._lendable = threading.BoundedSemaphore(max(1, limit_bytes // each))
+        self.limit = max(1, limit_bytes // each)
+        self._lendable = threading.BoundedSemaphore(self.limit)
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=max(1, _KEPT_BYTES // each))
 
     def reserve(self) -> bool:
@@ -76,6 +80,7 @@ class _Copy:
     crowded: bool = False  # there was no buffer for it
     num_bytes: int = 0  # of its values
     on_host: HostCopy | None = None
+    copied_at: float = 0.0  # set with `on_host`
 
 
 class KVWriter:
@@ -90,6 +95,8 @@ class KVWriter:
         self._fields = [(head, head_field(head)) for head in blocks.writes]
         self._buffers = Buffers(len(blocks.writes), HEADER_BYTES + blocks.head_bytes, config.queue_bytes)
         self._host = open_copies(config, blocks)
+        most = 0 if self._host is None else self._host.num_slots
+        self._lag = WriteLag(config.host_lag_s, min(most, self._buffers.limit) // 2)
         self._compresses = config.compression != "none"
         self._batch: list[_Copy] = []
         prepare = None if self._host is None else self._prepare
@@ -99,6 +106,13 @@ class KVWriter:
         """Copies blocks, which may be overwritten when it returns. Never blocks, never raises."""
         for order in store:
             self._thread.enqueue(self._copy(order))
+
+    def note_step(self, *, hurry: bool) -> None:
+        """A step begins; with `hurry` copies that wait are written at once."""
+        now = time.monotonic()
+        self._lag.note_step(now)
+        if hurry:
+            self._lag.hurry(now)
 
     def close(self) -> None:
         """Ends the thread; what is queued is neither written nor reported."""
@@ -141,7 +155,7 @@ class KVWriter:
         if away or not self._buffers.reserve():
             self._host.release(copy)
             return _Copy(order.name, error=away) if away else self._crowded(order)
-        return _Copy(order.name, copy.rows, on_host=copy)
+        return _Copy(order.name, copy.rows, on_host=copy, copied_at=time.monotonic())
 
     def _crowded(self, order: StoreBlock) -> _Copy:
         waiting = f"{self._queue_bytes} bytes are waiting to be written already"
@@ -161,6 +175,11 @@ class KVWriter:
         return 0.0 if self._host.reserve_ahead() else None
 
     def _handle(self, copy: _Copy) -> None:
+        while copy.on_host is not None and not self._thread.closed:
+            wait_s = self._lag.wait_s(copy.copied_at, self._thread.num_waiting, time.monotonic())
+            if not wait_s:
+                break
+            time.sleep(min(wait_s, _POLL_S))
         self._batch.append(copy)
         full = len(self._batch) * self._buffers.num_bytes >= _BATCH_BYTES
         if not full and self._thread.idle:

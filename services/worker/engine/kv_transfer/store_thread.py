@@ -58,6 +58,16 @@ class StoreThread(Generic[Item]):
         """Whether the queue is empty."""
         return self._queue.empty()
 
+    @property
+    def num_waiting(self) -> int:
+        """Items in the queue."""
+        return self._queue.qsize()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def close(self) -> None:
         """Ends the thread, also during an exchange, and drops what is queued. For any thread."""
         self._closed = True

@@ -146,6 +146,7 @@ def _serve(
     for plan in inbox.plans():
         wait_s = recorder.begin_step(plan.step_id)
         if mover is not None:
+            mover.note_step(hurry=plan.hurry)
             if plan.store:
                 mover.copy_out(plan.store)
             mover.start_due_fetches(plan.step_id)

@@ -127,9 +127,18 @@ class KVTier:
 
     async def wait_written(self, timeout_s: float) -> bool:
         """Returns whether all blocks that wait now are written in that time, or lost."""
-        deadline, behind = self._clock() + timeout_s, self.write_behind
-        due = behind.due() if behind is not None else ()
-        while behind is not None and behind.enabled and behind is self.write_behind:
+        behind = self.write_behind
+        if behind is None:
+            return True
+        behind.hurries = True
+        try:
+            return await self._await_written(behind, self._clock() + timeout_s)
+        finally:
+            behind.hurries = False
+
+    async def _await_written(self, behind: WriteBehind, deadline: float) -> bool:
+        due = behind.due()
+        while behind.enabled and behind is self.write_behind:
             due = [name for name in due if behind.is_due(name)]
             if not due:
                 return True
