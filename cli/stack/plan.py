@@ -16,11 +16,11 @@ from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.options import UpOptions
 from cli.stack.probes import Probes
 from cli.stack.process import ServiceSpec
-from cli.stack.servers.broker import find_nats, nats_answers, nats_command, new_passwords
+from cli.stack.servers.broker import find_nats, nats_answers, nats_command, nats_threads, new_passwords
 from cli.stack.servers.redis_server import find_redis
 from cli.stack.servers.stores import Stores, plan_stores
 from services.gateway.http.auth import parse_keys
-from services.worker.host import total_bytes
+from services.worker.host import total_bytes, usable_cores
 from shared.bus import nats_conf
 from shared.bus.accounts import ACCOUNTS
 from shared.host.own_python import module_command
@@ -106,6 +106,7 @@ def plan_stack(
         files[config] = nats_conf.with_streams(users.name, options.state_dir / STREAMS, STREAMS_BYTES)
         command = nats_command(find_nats(), nats_port, config)
         env = {ACCOUNTS[user].password_variable: word for user, word in passwords.items()}
+        env |= nats_threads(environ, usable_cores())
         specs.append(_server("nats", command, lambda: nats_answers("127.0.0.1", nats_port), env))
         common |= dict.fromkeys(OF_OTHER_BROKERS, "") | {"RYZ_NATS_LOCAL": "true"}
     if stores.own:

@@ -20,8 +20,9 @@ from benchmarks.peers.known import KnownPeer, python_of, require_installed
 from cli.bench.own_stack import POLL_S, STOP_TIMEOUT_S
 from cli.console import fail
 from cli.stack.host.ports import pick_ports
-from cli.stack.servers.broker import find_nats
+from cli.stack.servers.broker import find_nats, nats_threads
 from cli.stack.state import log_tail
+from services.worker.host import usable_cores
 
 START_TIMEOUT_S = 120.0
 _SPEEDUP = 1e6  # of simulated steps
@@ -71,6 +72,7 @@ def dynamo_stack(environments: Path | None, model: Path, workers: int) -> Iterat
             "HF_HUB_OFFLINE": "1",
         }
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | variables
+        environment |= nats_threads(os.environ, usable_cores())  # as ours has it
         log = place / "dynamo.log"
         commands = {
             "nats": [find_nats(), "-a", "127.0.0.1", "-p", str(broker), "-js", "-sd", str(place / "js")],

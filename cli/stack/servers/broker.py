@@ -7,7 +7,7 @@ import asyncio
 import secrets
 import shutil
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 
 from cli.console import fail
@@ -15,6 +15,7 @@ from shared.bus.accounts import ACCOUNTS
 from shared.host.tcp_table import distrust
 
 ANSWER_S = 1.0
+_GO_THREADS = "GOMAXPROCS"
 
 
 def find_nats() -> str:
@@ -33,6 +34,15 @@ def _beside_python(name: str) -> str | None:
 def nats_command(binary: str, port: int, config: Path) -> list[str]:
     """Return the command of a broker for this machine only; accounts and limits are in `config`."""
     return [binary, "-c", str(config), "-a", "127.0.0.1", "-p", str(port)]
+
+
+def nats_threads(environ: Mapping[str, str], cores: int) -> dict[str, str]:
+    """Return the variable that limits the broker's threads, unless the user has set it.
+
+    Each thread of Go's scheduler that has just had work looks for more for a while, on a core that ranks and
+    services need (docs/decisions/0057-threads-of-the-broker.md).
+    """
+    return {} if _GO_THREADS in environ else {_GO_THREADS: str(max(1, cores // 4))}
 
 
 def new_passwords() -> dict[str, str]:

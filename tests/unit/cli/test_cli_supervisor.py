@@ -79,6 +79,17 @@ def test_a_host_that_is_not_ours_is_explained() -> None:
         require_free("no-such-host.invalid", 8000, "--port")
 
 
+async def test_the_broker_has_a_quarter_of_the_cores_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+    assert [servers.nats_threads({}, cores) for cores in (1, 2, 8, 64)] == [
+        {"GOMAXPROCS": threads} for threads in ("1", "1", "2", "16")
+    ]
+    assert servers.nats_threads({"GOMAXPROCS": "3"}, 64) == {}
+    probes = Probes()
+    plan = plan_stack(options(tmp_path), probes, {})
+    await probes.close()
+    assert {spec.name for spec in plan.specs if "GOMAXPROCS" in spec.env} == {"nats"}
+
+
 async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     probes = Probes()
     plan = plan_stack(options(tmp_path, model=tmp_path, engine="torch"), probes, {})
