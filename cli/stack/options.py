@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from typer import Option
 
 from cli.stack.state import DEFAULT_DIR
-from services.worker.rank_protocol.run_config import PrecisionWish
+from services.worker.rank_protocol.run_config import Kernels, PrecisionWish
 
 
 def as_given(text: str) -> Path:
@@ -105,9 +105,10 @@ class UpOptions:
         ),
     ] = "auto"
     kernels: Annotated[
-        Literal["auto", "native", "plain"],
+        Kernels,
         Option(
-            help="Compiled (`native`), or `plain` torch operations: several times slower.",
+            help="Compiled (`native`, or of one instruction set), or `plain` torch operations: several times "
+            "slower.",
             envvar="RYZ_KERNELS",
         ),
     ] = "auto"

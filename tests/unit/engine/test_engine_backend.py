@@ -95,6 +95,7 @@ def plain_logits(model: Path, world: int) -> Tensor:
     [
         ({}, "native {}, float32 KV", 1e-4),
         ({"kernels": "native"}, "native {}, float32 KV", 1e-4),
+        *(({"kernels": target}, f"native {target}, float32 KV", 1e-4) for target in targets()),
         ({"kv_dtype": "fp16"}, "native {}, float16 KV", 0.1),
         ({"precision": "int8"}, "native {} int8, float16 KV", 1.0),
         ({"precision": "int8", "kv_dtype": "fp32"}, "native {} int8, float32 KV", 1.0),
@@ -189,6 +190,15 @@ def test_a_wish_that_cannot_be_had_is_refused(model: Path, changes: dict[str, An
     with pytest.raises(ModelError) as refused:
         load(config(model, **changes), SingleRank())
     assert str(refused.value) == f"{named} cannot be had here: {WHY}"
+
+
+def test_an_instruction_set_that_the_processor_lacks_is_refused(
+    model: Path, compiled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "targets", lambda: ["avx2"])
+    assert load(config(model, kernels="avx2"), SingleRank()).name == "native avx2, float32 KV"
+    with pytest.raises(ModelError, match="kernels=avx512 cannot be had here: this processor has no avx512"):
+        load(config(model, kernels="avx512"), SingleRank())
 
 
 @pytest.mark.usefixtures("none_here")

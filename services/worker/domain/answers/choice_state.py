@@ -93,6 +93,9 @@ class ChoiceState:
         """
         tokens, start = self.sequence.tokens, self.sequence.prompt_len
         last = len(tokens) - 1
+        if self.stops is None and self.answer is None:  # nothing but the last token can end it
+            self.text.append("".join([self.detokenizer.feed(token_id) for token_id in tokens[start:last]]))
+            start = max(start, last)
         for index in range(start, len(tokens)):
             ended = self.sequence.end_reason() if index == last else None
             piece, self.finish_reason = self._text_of(tokens[index], ended)

@@ -19,7 +19,7 @@ from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native import native_cache
-from services.worker.engine.native.build import NoKernels
+from services.worker.engine.native.build import TARGETS, NoKernels, targets
 from services.worker.engine.native.layers.unsupported import unsupported
 from services.worker.engine.native.library import KernelLibrary, kernels
 from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
@@ -78,7 +78,7 @@ class ComputeBackend:
 def shared_kernels(config: RankConfig) -> KernelLibrary | None:
     """The kernels for collectives in shared memory; None if there are none or `plain` was chosen."""
     try:
-        return None if config.run.kernels == "plain" else kernels()
+        return None if config.run.kernels == "plain" else _chosen_kernels(config)
     except NoKernels:
         return None  # `load_backend` logs the reason
 
@@ -189,7 +189,7 @@ def refuse_for_gpu(config: RankConfig, placement: Placement) -> None:
         ModelError: There is such a setting.
     """
     chosen = [f"precision={config.run.precision}"] * (config.run.precision != "auto")
-    chosen += ["kernels=native"] * (config.run.kernels == "native")
+    chosen += [f"kernels={config.run.kernels}"] * (config.run.kernels not in {"auto", "plain"})
     chosen += [f"kv_cold={config.run.kv_cold}"] * (config.run.kv_cold != "none")
     if chosen:
         raise ModelError(f"{chosen[0]} is for CPUs, and device=cuda was chosen; drop one of the two")
@@ -253,11 +253,25 @@ def _native(config: RankConfig, shape: ModelConfig) -> tuple[KernelLibrary | Non
     try:
         if reason := unsupported(shape):
             raise NoKernels(reason)
-        return kernels(), ""
+        return _chosen_kernels(config), ""
     except NoKernels as error:
-        wanted = ["kernels=native"] * (config.run.kernels == "native") + special
+        wanted = [f"kernels={config.run.kernels}"] * (config.run.kernels != "auto") + special
         if wanted:
             raise ModelError(f"{wanted[0]} cannot be had here: {error}") from error
         if config.rank == 0:
             log.warning("computing without compiled kernels, which is several times slower", why=str(error))
         return None, str(error)
+
+
+def _chosen_kernels(config: RankConfig) -> KernelLibrary:
+    """The kernels of the instruction set that is asked for, else the best of this processor.
+
+    Raises:
+        NoKernels: There are none.
+    """
+    name, here = config.run.kernels, targets()
+    if name not in TARGETS:
+        return kernels()
+    if name not in here:
+        raise NoKernels(f"this processor has no {name}; set kernels=auto")
+    return kernels(name)

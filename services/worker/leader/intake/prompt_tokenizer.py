@@ -37,7 +37,9 @@ THREADS = 3
 PER_TENANT = 2  # one thread fewer: the prompts of one tenant alone never delay another's
 INLINE_S = 0.05  # CPU time of inline prompts of a tenant in a second; beyond it its prompts get threads
 DEAR_S = 0.00025  # prompts that take less are not counted: a thread would cost as much
-INLINE_RESUMED = 256  # tokens of all choices; the text before a longer resume point is made in a thread
+# tokens of all choices; the text before a longer resume point is made in a thread. A thread would take the
+# moved requests of a lost group by turns: 10 ms of their pause, where a token takes half a microsecond here
+INLINE_RESUMED = 768
 INLINE_COPIED = 32_768  # tokens of a prompt, once for each choice
 COUNTED_TOKENS = 32_768  # a prompt that may have fewer is counted, so that the error has the exact number
 _PROMPT = "the prompt was not tokenized"

@@ -252,10 +252,10 @@ async def test_long_resume_points_go_by_turns_of_tenants_and_leave_the_loop_free
         tokenizer.holds = True
         try:
             for number in range(5):
-                await kit.ask(resumed(f"a{number}", 500, tenant="many"))
+                await kit.ask(resumed(f"a{number}", 900, tenant="many"))
             await until(lambda: tokenizer.held == PER_TENANT)
             assert isinstance((await kit.run(chat("quick")))[-1], Done)
-            await kit.ask(resumed("b", 500, tenant="few"))
+            await kit.ask(resumed("b", 900, tenant="few"))
             await until(lambda: tokenizer.held == THREADS)
             await kit.bus.publish(subjects.cancel("g0"), encode(Cancel(request_id="a0", tenant="many")))
             assert (await kit.end_of("a0"))[-1].code == "cancelled"  # type: ignore[union-attr]
