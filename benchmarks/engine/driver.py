@@ -24,6 +24,7 @@ from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
+from services.worker.leader.draft_model import DraftModel
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, Engine, EngineInfo, StepResult
@@ -110,7 +111,15 @@ class Driver:
         speculation: Off unless there are draft tokens; its `most` may be changed between batches.
     """
 
-    def __init__(self, engine: Engine, info: EngineInfo, max_batch: int, draft_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        info: EngineInfo,
+        max_batch: int,
+        draft_tokens: int = 0,
+        draft_model: DraftModel | None = None,
+    ) -> None:
+        self._draft_model = draft_model
         self.write_behind = WriteBehind()
         self._engine = engine
         # no limit to a step's time: prompts are measured alone, so they delay no other decode
@@ -167,6 +176,8 @@ class Driver:
     async def _serve(self, clock: _Clock) -> None:
         scheduler, outstanding = self._scheduler, deque[Awaitable[StepResult]]()
         while scheduler.has_work or outstanding:
+            if not outstanding and self._draft_model is not None:
+                await self._draft_model.guess(scheduler)
             while scheduler.has_work and len(outstanding) < MAX_OUTSTANDING:
                 if outstanding and scheduler.waits_for_drafts:
                     break
@@ -216,9 +227,13 @@ def _run_of(clock: _Clock, sequences: Many[Sequence]) -> Run:
 
 
 async def start_driver(
-    stack: AsyncExitStack, options: RankEngineOptions, max_batch: int, draft_tokens: int = 0
+    stack: AsyncExitStack,
+    options: RankEngineOptions,
+    max_batch: int,
+    draft_tokens: int = 0,
+    draft_model: DraftModel | None = None,
 ) -> tuple[Driver, EngineInfo]:
-    """Start an engine that is stopped with the stack.
+    """Start an engine that is stopped with the stack; a draft model has to be started already.
 
     Raises:
         EngineFailed: A rank refused the model or did not start in time.
@@ -226,4 +241,4 @@ async def start_driver(
     engine = RankEngine(options)
     stack.push_async_callback(engine.stop)
     info = await engine.start()
-    return Driver(engine, info, max_batch, draft_tokens), info
+    return Driver(engine, info, max_batch, draft_tokens, draft_model), info
