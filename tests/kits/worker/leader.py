@@ -158,6 +158,7 @@ class Kit:
         outside: Bus | None = None,
         store: DictStore | None = None,
         spans: SpanSink | None = None,
+        draft_engine: Engine | None = None,
         **options: Any,
     ) -> None:
         self.bus = bus
@@ -181,6 +182,7 @@ class Kit:
             index=index or BlocksClient(bus),
             registry=self.registry,
             spans=spans,
+            draft_engine=draft_engine,
         )
         self.leader = build_leader(LeaderOptions(group=group, instance_id=instance_id, **options), ports)
         self.frames: defaultdict[str, list[AnyFrame]] = defaultdict(list)
