@@ -220,7 +220,7 @@ async def test_drafts_are_counted_and_change_no_text(memory_bus: MemoryBus) -> N
         )
         assert checked >= right > 200  # the text repeats itself after 26 letters
         assert kit.metric("spec_decode_num_drafts_total") >= checked / 6
-        told = {"on": True, "draft_model": False, "draft_tokens": checked, "accepted_tokens": right}
+        told = {"on": True, "draft_tokens": checked, "accepted_tokens": right}
         assert kit.leader.detail()["speculation"] == told
 
 

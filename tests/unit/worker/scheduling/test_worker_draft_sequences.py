@@ -37,8 +37,8 @@ class Rounds:
                 found[names[one.seq_id]].append(one.token_id)
             following = self.sequences.follow(sampling, step)
             step += 1
-        for sequence, _ in sampling:
-            self.sequences.note_guesses(sequence, found[sequence.request_id])
+        for one, _ in sampling:
+            self.sequences.note_guesses(one, found[one.request_id])
         self.sequences.check_invariants()
         return found
 
