@@ -275,10 +275,6 @@ class NullEngine:
             raise EngineFailed(f"the plan computes sequence {piece.seq_id}, which was not admitted")
         start, token_ids, follow = piece.start, piece.token_ids, piece.follow
         count = len(token_ids) or int(follow)
-        if piece.rewind:
-            if start < known.computed:
-                self._blocks.forget_tokens(known, start)
-            known.tokens[start:] = token_ids
         if piece.new_blocks:
             self._blocks.append_blocks(known, piece.new_blocks, start)
         if start != known.computed or not count or (follow and token_ids):

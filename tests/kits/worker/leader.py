@@ -158,7 +158,6 @@ class Kit:
         outside: Bus | None = None,
         store: DictStore | None = None,
         spans: SpanSink | None = None,
-        draft_engine: Engine | None = None,
         **options: Any,
     ) -> None:
         self.bus = bus
@@ -182,7 +181,6 @@ class Kit:
             index=index or BlocksClient(bus),
             registry=self.registry,
             spans=spans,
-            draft_engine=draft_engine,
         )
         self.leader = build_leader(LeaderOptions(group=group, instance_id=instance_id, **options), ports)
         self.frames: defaultdict[str, list[AnyFrame]] = defaultdict(list)

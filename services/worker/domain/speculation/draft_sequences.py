@@ -48,8 +48,7 @@ class _Followed:
             if guess != token:
                 break
             right += 1
-        # the newest token is computed in any case, since the first guess is sampled after it
-        self.computed = min(self.computed, self.known + right, len(tokens) - 1)
+        self.computed = min(self.computed, self.known + right)
         self.guesses = []
 
 
