@@ -13,7 +13,7 @@ from typer import Option
 
 from benchmarks.lib.options import Numbers, Word, Words
 from services.router.domain.policies import PolicyName
-from services.worker.rank_protocol.run_config import Kernels, KVDtype, Precision, PrecisionWish
+from services.worker.rank_protocol.run_config import Kernels, KVDtype, Precision
 
 Model = Annotated[Path, Option(help="Directory, .gguf file or name of the model.")]
 ModelOrDemo = Annotated[Path | None, Option(help="Path or name of the model; left out: the demo.")]
@@ -155,12 +155,6 @@ class SpeculationPlan:
     ] = (1, 4)
     tokens: Annotated[int, Option(min=2, help="Tokens of each answer.")] = 200
     draft_tokens: Annotated[int, Option(min=1, max=32, help="RYZ_SPECULATION_TOKENS.")] = 8
-    draft_model: Annotated[
-        Path | None, Option(help="Directory or .gguf file of a draft model with the same vocabulary.")
-    ] = None
-    draft_precision: Annotated[
-        PrecisionWish, Option(help="Of the draft model."), Word(get_args(PrecisionWish))
-    ] = "auto"
     repeats: Annotated[int, Option(min=1, max=100, help="Measured answers; the median counts.")] = 5
 
 

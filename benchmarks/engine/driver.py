@@ -24,7 +24,6 @@ from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
-from services.worker.leader.draft_model import DraftModel
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, Engine, EngineInfo, StepResult
@@ -111,15 +110,7 @@ class Driver:
         speculation: Off unless there are draft tokens; its `most` may be changed between batches.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        info: EngineInfo,
-        max_batch: int,
-        draft_tokens: int = 0,
-        draft_model: DraftModel | None = None,
-    ) -> None:
-        self._draft_model = draft_model
+    def __init__(self, engine: Engine, info: EngineInfo, max_batch: int, draft_tokens: int = 0) -> None:
         self.write_behind = WriteBehind()
         self._engine = engine
         # no limit to a step's time: prompts are measured alone, so they delay no other decode
@@ -176,8 +167,6 @@ class Driver:
     async def _serve(self, clock: _Clock) -> None:
         scheduler, outstanding = self._scheduler, deque[Awaitable[StepResult]]()
         while scheduler.has_work or outstanding:
-            if not outstanding and self._draft_model is not None:
-                await self._draft_model.guess(scheduler)
             while scheduler.has_work and len(outstanding) < MAX_OUTSTANDING:
                 if outstanding and scheduler.waits_for_drafts:
                     break
@@ -227,13 +216,9 @@ def _run_of(clock: _Clock, sequences: Many[Sequence]) -> Run:
 
 
 async def start_driver(
-    stack: AsyncExitStack,
-    options: RankEngineOptions,
-    max_batch: int,
-    draft_tokens: int = 0,
-    draft_model: DraftModel | None = None,
+    stack: AsyncExitStack, options: RankEngineOptions, max_batch: int, draft_tokens: int = 0
 ) -> tuple[Driver, EngineInfo]:
-    """Start an engine that is stopped with the stack; a draft model has to be started already.
+    """Start an engine that is stopped with the stack.
 
     Raises:
         EngineFailed: A rank refused the model or did not start in time.
@@ -241,4 +226,4 @@ async def start_driver(
     engine = RankEngine(options)
     stack.push_async_callback(engine.stop)
     info = await engine.start()
-    return Driver(engine, info, max_batch, draft_tokens, draft_model), info
+    return Driver(engine, info, max_batch, draft_tokens), info

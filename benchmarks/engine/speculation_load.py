@@ -3,9 +3,8 @@
 Both run on one engine, in turns, with the same prompts and seeds. The tokens must be equal.
 """
 
-import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -13,11 +12,9 @@ from benchmarks.engine.driver import Driver, Run, kv_tokens, start_driver
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.plans import SpeculationPlan, model_name
 from services.worker.host import usable_cores
-from services.worker.leader.draft_model import DraftModel
 from services.worker.load_model import load_model
 from services.worker.model import Model
 from services.worker.orchestrator.options import RankEngineOptions
-from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from services.worker.text.chat_template import LIMIT_S
 from services.worker.text.control_tokens import ControlTokenGuard
@@ -95,11 +92,8 @@ async def measure(plan: SpeculationPlan, progress: Progress) -> dict[str, Any]:
     rows = []
     async with AsyncExitStack() as stack:
         progress("loading")
-        draft_model = None
-        if plan.draft_model is not None:
-            draft_model = await _start_draft_model(stack, plan, run, model.tokenizer.vocab_size)
         driver, _ = await start_driver(
-            stack, RankEngineOptions(run=run), max(plan.batches), plan.draft_tokens, draft_model
+            stack, RankEngineOptions(run=run), max(plan.batches), plan.draft_tokens
         )
         if not driver.speculation.most:
             raise BenchError("a KV cache with sliding layers or cold blocks has no drafts")
@@ -113,28 +107,8 @@ async def measure(plan: SpeculationPlan, progress: Progress) -> dict[str, Any]:
         "threads": threads,
         "tokens": plan.tokens,
         "draft_tokens": plan.draft_tokens,
-        "draft_model": model_name(plan.draft_model) if plan.draft_model is not None else "",
-        "draft_precision": plan.draft_precision if plan.draft_model is not None else "",
         "rows": rows,
     }
-
-
-async def _start_draft_model(
-    stack: AsyncExitStack, plan: SpeculationPlan, run: EngineRunConfig, vocab_size: int
-) -> DraftModel:
-    """Start the draft model as a leader does, with the threads of all ranks."""
-    draft = replace(
-        run,
-        model=str(plan.draft_model),
-        precision=plan.draft_precision,
-        tensor_parallel=1,
-        threads=run.threads * run.tensor_parallel,
-    )
-    engine = RankEngine(RankEngineOptions(run=draft))
-    stack.push_async_callback(engine.stop)
-    draft_model = DraftModel(engine, vocab_size, time.monotonic)
-    draft_model.begin_start(await engine.start())
-    return draft_model
 
 
 async def _in_turns(

@@ -2,15 +2,12 @@
 
 import sys
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import structlog
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.domain.speculation.draft_sequences import CATCH_UP_TOKENS
-from services.worker.domain.speculation.speculation import MAX_SEQUENCES
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.leader.fleet.drain import HAND_OVER_S
@@ -99,48 +96,6 @@ def make_rank_engine(settings: WorkerSettings) -> RankEngine:
     )
 
 
-def make_draft_engine(settings: WorkerSettings) -> RankEngine:
-    """Make the engine of the draft model: one rank with the threads of all ranks of this host."""
-    run = replace(
-        settings.part(EngineRunConfig),
-        model=settings.draft_model,
-        precision=settings.draft_precision,
-        tensor_parallel=1,
-        remote_ranks=0,
-        threads=settings.threads * (settings.tensor_parallel - settings.remote_ranks),
-        kv_cache_tokens=settings.draft_cache_tokens,
-        max_running=MAX_SEQUENCES,
-        token_budget=MAX_SEQUENCES * CATCH_UP_TOKENS,
-        kv_dtype="auto",
-        kv_cold="none",
-        attention="full",
-    )
-    processes = settings.part(RankProcessOptions)
-    return RankEngine(RankEngineOptions(run=run, processes=processes, instance_id=settings.instance_id))
-
-
-def check_draft_model(settings: WorkerSettings, model: Model) -> None:
-    """Refuse a draft model whose tokens are not those of the model."""
-    try:
-        read_config(Path(settings.draft_model)).check_split(1)
-    except ModelError as error:
-        raise InvalidRequest(f"the draft model cannot be used: {error}", param="draft_model") from error
-    theirs, ours = load_model(Path(settings.draft_model)).tokenizer, model.tokenizer
-    size = min(theirs.vocab_size, ours.vocab_size)
-    other = next((i for i in range(size) if theirs.token_text(i) != ours.token_text(i)), None)
-    if other is not None or theirs.vocab_size != ours.vocab_size:
-        told = (
-            f"its token {other} is {theirs.token_text(other)!r} and not {ours.token_text(other)!r}"
-            if other is not None
-            else f"it has {theirs.vocab_size} tokens and not {ours.vocab_size}"
-        )
-        raise InvalidRequest(
-            f"RYZ_DRAFT_MODEL has another vocabulary than the model: {told}; name a model of the same "
-            "family, or none",
-            param="draft_model",
-        )
-
-
 def check_config(settings: WorkerSettings) -> None:
     """Refuse a model's shape before any rank is started; the ranks check it again with its weights."""
     try:
@@ -224,11 +179,6 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         stack.push_async_callback(ranks.stop)
         ranks.start_fork_server()  # torch is loaded while this process loads the tokenizer and connects
     model = make_model(settings)
-    draft_engine: RankEngine | None = None
-    if settings.draft_model and _draft_tokens(settings):
-        check_draft_model(settings, model)
-        draft_engine = make_draft_engine(settings)
-        stack.push_async_callback(draft_engine.stop)
     engine: Engine = ranks or make_null_engine(settings, model)
     settle_memory()  # before the first heartbeat: it takes longer than routers wait for one
     bus = await service.connect_bus(stack)
@@ -245,7 +195,6 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         timelines=service.timelines,
         tracer=ranks.tracing if ranks is not None else None,
         spans=service.spans,
-        draft_engine=draft_engine,
     )
     leader = build_leader(leader_options(settings), ports)
     claim = NameClaim(

@@ -13,7 +13,7 @@ from services.worker.orchestrator.options import RankProcessOptions
 from services.worker.rank_protocol.join_messages import MIN_TOKEN_LENGTH, split_address
 from services.worker.rank_protocol.kv_messages import Compression
 from services.worker.rank_protocol.page_policy import page_policy
-from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionWish
+from services.worker.rank_protocol.run_config import EngineRunConfig
 from shared.messages.base import NOT_IN_NAMES
 from shared.setting_types import (
     From1KiB,
@@ -70,13 +70,6 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     where that saves time; it changes no answer. See docs/speculation.md."""
     speculation_tokens: Annotated[int, Interval(ge=1, le=32)] = 8
     """Guesses of one sequence that a step checks at most."""
-    draft_model: str = ""
-    """A smaller model of the same vocabulary, a directory or a GGUF file, that guesses where nothing is found
-    in the text; needs `RYZ_SPECULATION=lookup`. Empty: none."""
-    draft_precision: PrecisionWish = "auto"
-    """`RYZ_PRECISION` of the draft model."""
-    draft_cache_tokens: Annotated[int, Interval(ge=1024, le=2**24)] = 16_384
-    """KV cache of the draft model, in tokens of all sequences that it guesses for."""
     tokenize_timeout_s: UpToTenMinutes = 10.0
     """Time limit for the chat template and the tokenizer on one long prompt."""
     grammar_timeout_s: UpToMinute = 2.0

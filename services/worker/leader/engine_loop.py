@@ -16,7 +16,6 @@ import structlog
 
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.leader.context import LeaderContext
-from services.worker.leader.draft_model import DraftModel
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.engine_supervisor import EngineSupervisor
 from services.worker.leader.kv_tier.kv_tier import KVTier
@@ -61,14 +60,12 @@ class EngineLoop:
         kv_tier: KVTier,
         *,
         output: TokenOutput,
-        draft_model: DraftModel | None = None,
     ) -> None:
         self._engine = engine
         self._supervisor = supervisor
         self._table = table
         self._kv_tier = kv_tier
         self._output = output
-        self._draft_model = draft_model
         self._metrics = context.metrics
         self._step_tokens = context.metrics.requests_ended.step_tokens.series()
         self._clock = context.clock
@@ -112,8 +109,6 @@ class EngineLoop:
                 self._idle = True
                 work.clear()
                 await work.wait()
-            if self._draft_model is not None and not steps and await self._draft_model.guess(scheduler):
-                self._last_done = self._clock()  # no part of the next step's time
             while self._may_submit(scheduler) and self._submit_step(scheduler):
                 pass
             if not steps and scheduler.has_work:  # all that could run waits for blocks from the store

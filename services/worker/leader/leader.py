@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.worker.leader.draft_model import DraftModel
 from services.worker.leader.engine_loop import EngineLoop
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.fleet.drain import Drain
@@ -45,7 +44,6 @@ class LeaderParts:
     preparation: Preparation
     heartbeats: Heartbeats
     loop: EngineLoop
-    draft_model: DraftModel | None
     drain: Drain
     status: GroupStatus
     subscriptions: Subscriptions
@@ -92,8 +90,6 @@ class Leader:
         await parts.subscriptions.subscribe_all()
         await parts.loop.start_engine()  # heartbeats say "ready" from here on, so everything else is
         self._spawn(parts.loop.run_steps(), self._keep_house())
-        if parts.draft_model is not None:
-            self._spawn(parts.draft_model.serve())
         await parts.heartbeats.beat()
 
     async def drain(self, timeout_s: float) -> None:
@@ -123,8 +119,6 @@ class Leader:
         parts.orchestrator.stop()
         await parts.heartbeats.stop()
         await parts.engine.engine.stop()
-        if parts.draft_model is not None:
-            await parts.draft_model.stop()
 
     def load(self) -> Load:
         """Returns how busy the group is now."""

@@ -22,7 +22,6 @@ from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.calls.session_calls import LeaderSessionCalls
 from services.worker.leader.calls.token_calls import TokenCalls
 from services.worker.leader.context import LeaderContext
-from services.worker.leader.draft_model import DraftModel
 from services.worker.leader.engine_loop import EngineLoop
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.engine_supervisor import EngineSupervisor
@@ -89,7 +88,6 @@ class LeaderPorts:
         timelines: Keeps when requests passed the parts of the leader.
         tracer: Records the ranks for profiles; None: the engine has none.
         spans: Takes the spans of recorded requests; None: none are recorded.
-        draft_engine: Computes the draft model; None: there is none.
     """
 
     bus: Bus
@@ -104,7 +102,6 @@ class LeaderPorts:
     timelines: Timelines = field(default_factory=lambda: Timelines(0))
     tracer: RankTracer | None = None
     spans: SpanSink | None = None
-    draft_engine: Engine | None = None
 
 
 def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
@@ -169,10 +166,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     supervisor = EngineSupervisor(context, orchestrator, engine, table, kv_tier, announce=heartbeats.beat)
     pace = StreamPace(options.stream_interval_s, options.interval_per_stream_s)
     output = TokenOutput(context, engine, table, pace)
-    draft_model = None
-    if ports.draft_engine is not None:
-        draft_model = DraftModel(ports.draft_engine, model.tokenizer.vocab_size, ports.clock)
-    loop = EngineLoop(context, engine, supervisor, table, kv_tier, output=output, draft_model=draft_model)
+    loop = EngineLoop(context, engine, supervisor, table, kv_tier, output=output)
     drain = Drain(context, orchestrator, table, kv_tier, sessions, announce=heartbeats.beat)
 
     calls = LeaderCalls(
@@ -208,7 +202,6 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         preparation=preparation,
         heartbeats=heartbeats,
         loop=loop,
-        draft_model=draft_model,
         drain=drain,
         status=GroupStatus(context, orchestrator, engine, table, kv_tier, sessions=sessions),
         subscriptions=Subscriptions(

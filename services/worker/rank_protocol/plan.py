@@ -67,7 +67,6 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         masked: It samples, and its tokens are limited by a mask, which comes in the `StepMasks` of this step.
         drafts: How many of the last `token_ids` are guesses. A token is sampled after each of them and before
             the first, and returned up to and with the first that differs from the guess.
-        rewind: The ranks forget the tokens from `start` on that they have: these take their place.
     """
 
     seq_id: int
@@ -80,7 +79,6 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     follow: bool = False
     masked: bool = False
     drafts: int = 0
-    rewind: bool = False
 
     @property
     def num_tokens(self) -> int:

@@ -41,10 +41,6 @@ class DraftBudget:
         """Books a token that came without drafts."""
         self.credit = min(MOST, self.credit + EARNED)
 
-    def charge(self, price: float) -> None:
-        """Pays for guesses of a draft model, in plain steps, whatever comes of them."""
-        self.credit -= price
-
     def book_drafts(self, drafted: int, right: int, gain: float) -> None:
         """Books a step with drafts.
 

@@ -16,7 +16,6 @@ class StepCosts:
     def __init__(self, most: int) -> None:
         self._plain = [0.0] * (most + 1)
         self._extra = [0.0] * (most + 1)  # time of a draft, in plain steps; 0: unknown
-        self._model_s = 0.0  # of one guess of the draft model; 0: unknown
 
     def book_plain(self, sequences: int, seconds: float) -> None:
         """Books a step without drafts."""
@@ -42,24 +41,6 @@ class StepCosts:
         before, each = self._extra[sequences], max(_LEAST, extra / drafts)
         self._extra[sequences] = each if not before else before + _SMOOTHING * (each - before)
         return extra
-
-    def book_model(self, guesses: int, seconds: float) -> None:
-        """Books guesses of the draft model, and the time that they took."""
-        each, before = seconds / guesses, self._model_s
-        self._model_s = each if not before else before + _SMOOTHING * (each - before)
-
-    def in_steps(self, sequences: int, seconds: float) -> float:
-        """Returns a time in plain steps; 0 while these are not known."""
-        plain = self._plain[sequences] if sequences < len(self._plain) else 0.0
-        return seconds / plain if plain else 0.0
-
-    def in_seconds(self, sequences: int, steps: float) -> float:
-        """Returns the time of plain steps; 0 while it is not known."""
-        return steps * self._plain[sequences] if sequences < len(self._plain) else 0.0
-
-    def model_price(self, sequences: int) -> float:
-        """Returns the time that a guess of the draft model takes with its check, in plain steps."""
-        return self.price(sequences) + (self.in_steps(sequences, self._model_s) or _GUESS)
 
     def price(self, sequences: int) -> float:
         """Returns the time that a draft is expected to take, in plain steps."""

@@ -109,9 +109,6 @@ class SequenceState:
             if skipped < 0 or (skipped and self.sliding.size):
                 raise PlanError(f"sequence {self.seq_id}: sliding blocks do not follow those before them")
             self.sliding.extend([0] * skipped + part.sliding_blocks)
-        if part.rewind and part.start < self.tokens.size:
-            self.tokens.truncate(part.start)
-            self.refusals += 1
         known, end = self.tokens.size, part.start + part.num_tokens
         if bool(part.token_ids) == part.follow or not 0 <= part.start <= known:
             raise PlanError(f"sequence {self.seq_id}: no slice of {known} tokens at {part.start}")

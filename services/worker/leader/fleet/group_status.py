@@ -86,7 +86,6 @@ class GroupStatus:
         counts, scheduler = self._context.metrics.speculation, self._engine.scheduler
         return {
             "on": bool(scheduler and scheduler.speculation.most),
-            "draft_model": bool(scheduler and scheduler.speculation.has_model),
             "draft_tokens": int(value_of(counts.draft_tokens)),
             "accepted_tokens": int(value_of(counts.accepted_tokens)),
         }
