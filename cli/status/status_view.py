@@ -98,8 +98,26 @@ def _groups(report: StatusReport, groups: list[dict[str, Any]]) -> Table:
 
 def _drafts(speculation: dict[str, Any]) -> str:
     """What came of draft tokens, or nothing if there were none."""
-    checked, right = int(speculation.get("draft_tokens", 0)), int(speculation.get("accepted_tokens", 0))
+    told = [_right(speculation, ""), _draft_model(speculation)]
+    return "; ".join(text for text in told if text)
+
+
+def _right(speculation: dict[str, Any], kind: str) -> str:
+    checked = int(speculation.get(f"{kind}draft_tokens", 0))
+    right = int(speculation.get(f"{kind}accepted_tokens", 0))
     return f"{right:,} of {checked:,} right ({right / checked:.0%})" if checked else ""
+
+
+def _draft_model(speculation: dict[str, Any]) -> str:
+    """The draft model and what came of its guesses, or why it is away; nothing if there is none."""
+    name = speculation.get("model", "")
+    if not name:
+        return ""
+    if failure := speculation.get("model_failure"):
+        return f"draft model {name} is away: {failure}"
+    if not speculation.get("model_up"):
+        return f"draft model {name} is starting"
+    return f"draft model {name}: {_right(speculation, 'model_') or 'no guesses so far'}"
 
 
 def _ranks(groups: list[dict[str, Any]]) -> Table:

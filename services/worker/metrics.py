@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from services.worker.domain.speculation.speculation import DraftCounts
 from services.worker.rank_protocol.failures import FailureKind
 from services.worker.request_metrics import RequestHistograms
 from shared.messages import KVRates, Load
@@ -26,20 +27,23 @@ class DraftMetrics:
     """What came of draft tokens, see `DraftCounts`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.drafts, self.draft_tokens, self.accepted_tokens = (
+        self._all = [
             Counter(f"{PREFIX}spec_decode_{name}", text, registry=registry)
             for name, text in (
                 ("num_drafts", "Chunks with draft tokens."),
                 ("num_draft_tokens", "Draft tokens that were checked."),
                 ("num_accepted_tokens", "Draft tokens that were right, and so were sent."),
+                ("num_model_draft_tokens", "Those of the draft tokens that the draft model guessed."),
+                ("num_model_accepted_tokens", "Those of the draft model that were right."),
             )
-        )
+        ]
+        self.drafts, self.draft_tokens, self.accepted_tokens = self._all[:3]
+        self.model_draft_tokens, self.model_accepted_tokens = self._all[3:]
 
-    def add(self, drafts: int, draft_tokens: int, accepted_tokens: int) -> None:
+    def add(self, counts: DraftCounts) -> None:
         """Counts more of them."""
-        self.drafts.inc(drafts)
-        self.draft_tokens.inc(draft_tokens)
-        self.accepted_tokens.inc(accepted_tokens)
+        for counter, count in zip(self._all, counts, strict=True):
+            counter.inc(count)
 
 
 class WorkerMetrics:

@@ -16,6 +16,7 @@ import structlog
 
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.leader.context import LeaderContext
+from services.worker.leader.drafting.draft_rounds import DraftRounds
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.engine_supervisor import EngineSupervisor
 from services.worker.leader.kv_tier.kv_tier import KVTier
@@ -60,12 +61,14 @@ class EngineLoop:
         kv_tier: KVTier,
         *,
         output: TokenOutput,
+        drafts: DraftRounds | None = None,
     ) -> None:
         self._engine = engine
         self._supervisor = supervisor
         self._table = table
         self._kv_tier = kv_tier
         self._output = output
+        self._drafts = drafts
         self._metrics = context.metrics
         self._step_tokens = context.metrics.requests_ended.step_tokens.series()
         self._clock = context.clock
@@ -109,6 +112,8 @@ class EngineLoop:
                 self._idle = True
                 work.clear()
                 await work.wait()
+            if self._drafts is not None:
+                await self._guess(self._drafts, scheduler)
             while self._may_submit(scheduler) and self._submit_step(scheduler):
                 pass
             if not steps and scheduler.has_work:  # all that could run waits for blocks from the store
@@ -122,6 +127,13 @@ class EngineLoop:
             if monotonic_ns() - self._yielded_ns >= YIELD_NS:
                 await asyncio.sleep(0)
                 self._yielded_ns = monotonic_ns()
+
+    async def _guess(self, drafts: DraftRounds, scheduler: Scheduler) -> None:
+        """Has the draft model guess tokens for the next step, once the last one is done."""
+        if self._steps:
+            drafts.see_engine(scheduler)
+        else:  # its time is no step's, which the limit of prompts beside decodes goes by
+            self._last_done += await drafts.guess(scheduler, self._engine.facts.vocab_size)
 
     def _may_submit(self, scheduler: Scheduler) -> bool:
         """Whether a step may be submitted before those in flight are done."""
@@ -218,7 +230,7 @@ class EngineLoop:
         prompts = scheduler.apply_prompts(result)
         advances = scheduler.apply(result, step_s)
         if scheduler.speculation.most:
-            self._metrics.speculation.add(*scheduler.speculation.take_counts())
+            self._metrics.speculation.add(scheduler.speculation.take_counts())
         self._supply_masks(scheduler)  # first, since rank 0 may wait for those of the step that runs
         self._output.emit_prompts(prompts)
         self._output.emit_tokens(scheduler, advances, now)

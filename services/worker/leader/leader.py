@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.engine_loop import EngineLoop
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.fleet.drain import Drain
@@ -47,6 +48,7 @@ class LeaderParts:
     drain: Drain
     status: GroupStatus
     subscriptions: Subscriptions
+    draft_engine: DraftEngine | None = None
 
 
 class Leader:
@@ -87,6 +89,8 @@ class Leader:
             parts.sessions.writer.write_forever(),
             parts.kv_tier.commit_and_probe(),
         )
+        if parts.draft_engine is not None:
+            self._spawn(parts.draft_engine.run_forever())
         await parts.subscriptions.subscribe_all()
         await parts.loop.start_engine()  # heartbeats say "ready" from here on, so everything else is
         self._spawn(parts.loop.run_steps(), self._keep_house())
@@ -119,6 +123,8 @@ class Leader:
         parts.orchestrator.stop()
         await parts.heartbeats.stop()
         await parts.engine.engine.stop()
+        if parts.draft_engine is not None:
+            await parts.draft_engine.stop()
 
     def load(self) -> Load:
         """Returns how busy the group is now."""

@@ -22,6 +22,8 @@ from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.calls.session_calls import LeaderSessionCalls
 from services.worker.leader.calls.token_calls import TokenCalls
 from services.worker.leader.context import LeaderContext
+from services.worker.leader.drafting.draft_engine import DraftEngine
+from services.worker.leader.drafting.draft_rounds import DraftRounds
 from services.worker.leader.engine_loop import EngineLoop
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.engine_supervisor import EngineSupervisor
@@ -88,6 +90,7 @@ class LeaderPorts:
         timelines: Keeps when requests passed the parts of the leader.
         tracer: Records the ranks for profiles; None: the engine has none.
         spans: Takes the spans of recorded requests; None: none are recorded.
+        draft_engine: Computes the draft model; None: there is none.
     """
 
     bus: Bus
@@ -102,6 +105,7 @@ class LeaderPorts:
     timelines: Timelines = field(default_factory=lambda: Timelines(0))
     tracer: RankTracer | None = None
     spans: SpanSink | None = None
+    draft_engine: DraftEngine | None = None
 
 
 def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
@@ -166,7 +170,9 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     supervisor = EngineSupervisor(context, orchestrator, engine, table, kv_tier, announce=heartbeats.beat)
     pace = StreamPace(options.stream_interval_s, options.interval_per_stream_s)
     output = TokenOutput(context, engine, table, pace)
-    loop = EngineLoop(context, engine, supervisor, table, kv_tier, output=output)
+    drafting = ports.draft_engine
+    drafts = None if drafting is None else DraftRounds(drafting, ports.clock)
+    loop = EngineLoop(context, engine, supervisor, table, kv_tier, output=output, drafts=drafts)
     drain = Drain(context, orchestrator, table, kv_tier, sessions, announce=heartbeats.beat)
 
     calls = LeaderCalls(
@@ -203,9 +209,12 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         heartbeats=heartbeats,
         loop=loop,
         drain=drain,
-        status=GroupStatus(context, orchestrator, engine, table, kv_tier, sessions=sessions),
+        status=GroupStatus(
+            context, orchestrator, engine, table, kv_tier, sessions=sessions, draft_engine=drafting
+        ),
         subscriptions=Subscriptions(
             context, endpoint, bad_messages, calls, outside, outside_calls_s=options.outside_calls_s
         ),
+        draft_engine=drafting,
     )
     return Leader(parts, options.sessions.commit_timeout_s)

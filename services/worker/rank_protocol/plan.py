@@ -67,6 +67,8 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         masked: It samples, and its tokens are limited by a mask, which comes in the `StepMasks` of this step.
         drafts: How many of the last `token_ids` are guesses. A token is sampled after each of them and before
             the first, and returned up to and with the first that differs from the guess.
+        rewrite: Tokens that the ranks know from `start` on are forgotten first. Engines of draft models get
+            such chunks after guesses that were wrong.
     """
 
     seq_id: int
@@ -79,6 +81,7 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     follow: bool = False
     masked: bool = False
     drafts: int = 0
+    rewrite: bool = False
 
     @property
     def num_tokens(self) -> int:

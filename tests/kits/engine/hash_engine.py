@@ -156,6 +156,8 @@ class HashEngine:
     def _extend(self, piece: ScheduledChunk, known: _Known, before: list[int | None]) -> int:
         known.table += piece.new_blocks
         end = piece.start + piece.num_tokens
+        if piece.rewrite:
+            del known.tokens[piece.start :]
         if not piece.follow:
             known.tokens += piece.token_ids[max(0, len(known.tokens) - piece.start) :]  # forced by a grammar
         assert end <= len(known.tokens)

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.context import LeaderContext
+from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.fleet.heartbeat import LoopCarrier
 from services.worker.leader.kv_tier.block_ownership import BlockIndex
 from services.worker.leader.options import LeaderOptions
@@ -158,6 +159,7 @@ class Kit:
         outside: Bus | None = None,
         store: DictStore | None = None,
         spans: SpanSink | None = None,
+        draft_engine: DraftEngine | None = None,
         **options: Any,
     ) -> None:
         self.bus = bus
@@ -181,6 +183,7 @@ class Kit:
             index=index or BlocksClient(bus),
             registry=self.registry,
             spans=spans,
+            draft_engine=draft_engine,
         )
         self.leader = build_leader(LeaderOptions(group=group, instance_id=instance_id, **options), ports)
         self.frames: defaultdict[str, list[AnyFrame]] = defaultdict(list)

@@ -168,11 +168,11 @@ class StepPlanner:
             or sequence.num_output + pending >= sequence.max_tokens
         ):
             return 0
+        if pending:  # drafts follow the token in flight
+            return int(most > 0 and speculation.expects(sequence, len(self._running)))
         drafts = speculation.drafts_of(sequence, len(self._running))[: max(0, most)]
         if not drafts:
             return 0
-        if pending:
-            return 1  # its drafts follow the token in flight
         if not self._preemption.grow_freely(sequence, 1 + len(drafts)):
             return 0
         draft.add_drafted(sequence, drafts)

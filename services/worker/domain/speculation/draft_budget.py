@@ -41,6 +41,10 @@ class DraftBudget:
         """Books a token that came without drafts."""
         self.credit = min(MOST, self.credit + EARNED)
 
+    def charge(self, cost: float) -> None:
+        """Books plain steps that it took to make drafts."""
+        self.credit -= cost
+
     def book_drafts(self, drafted: int, right: int, gain: float) -> None:
         """Books a step with drafts.
 

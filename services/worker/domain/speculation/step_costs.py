@@ -42,6 +42,10 @@ class StepCosts:
         self._extra[sequences] = each if not before else before + _SMOOTHING * (each - before)
         return extra
 
+    def plain_s(self, sequences: int) -> float:
+        """Returns the seconds of a step without drafts; 0: unknown."""
+        return self._plain[sequences] if sequences < len(self._plain) else 0.0
+
     def price(self, sequences: int) -> float:
         """Returns the time that a draft is expected to take, in plain steps."""
         known = self._extra[sequences] if sequences < len(self._extra) else 0.0

@@ -54,7 +54,7 @@ class SequenceState:
         end_ids: Tokens that end it.
         wants_rows: `prompt_rows` is not empty for some of its chunks.
         pooled: Sum of the hidden states so far, for its embedding, [hidden]; on rank 0 only.
-        refusals: How many times draft tokens were removed from `tokens`.
+        refusals: How many times tokens were removed from `tokens`.
     """
 
     def __init__(self, new: NewSequence) -> None:
@@ -109,6 +109,9 @@ class SequenceState:
             if skipped < 0 or (skipped and self.sliding.size):
                 raise PlanError(f"sequence {self.seq_id}: sliding blocks do not follow those before them")
             self.sliding.extend([0] * skipped + part.sliding_blocks)
+        if part.rewrite and part.start < self.tokens.size:
+            self.tokens.truncate(part.start)
+            self.refusals += 1
         known, end = self.tokens.size, part.start + part.num_tokens
         if bool(part.token_ids) == part.follow or not 0 <= part.start <= known:
             raise PlanError(f"sequence {self.seq_id}: no slice of {known} tokens at {part.start}")

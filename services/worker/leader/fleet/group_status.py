@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 
 from services.worker.leader.context import LeaderContext
+from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
@@ -27,6 +28,7 @@ class GroupStatus:
         kv_tier: KVTier,
         *,
         sessions: SessionRecords,
+        draft_engine: DraftEngine | None = None,
     ) -> None:
         self._context = context
         self._orchestrator = orchestrator
@@ -34,6 +36,7 @@ class GroupStatus:
         self._table = table
         self._kv_tier = kv_tier
         self._sessions = sessions
+        self._draft_engine = draft_engine
 
     def detail(self) -> dict[str, object]:
         """Returns the group's state, load and caches."""
@@ -88,6 +91,20 @@ class GroupStatus:
             "on": bool(scheduler and scheduler.speculation.most),
             "draft_tokens": int(value_of(counts.draft_tokens)),
             "accepted_tokens": int(value_of(counts.accepted_tokens)),
+            **self._draft_model(),
+        }
+
+    def _draft_model(self) -> dict[str, object]:
+        """Returns the name and the state of the draft model, and what came of its guesses, if there is one."""
+        draft, counts = self._draft_engine, self._context.metrics.speculation
+        if draft is None:
+            return {}
+        return {
+            "model": draft.name,
+            "model_up": draft.up.is_set(),
+            "model_failure": draft.failure,
+            "model_draft_tokens": int(value_of(counts.model_draft_tokens)),
+            "model_accepted_tokens": int(value_of(counts.model_accepted_tokens)),
         }
 
     def degraded(self) -> list[str]:
