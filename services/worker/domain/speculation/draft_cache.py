@@ -166,7 +166,7 @@ class DraftCache:
             assert held.told == len(held.blocks), "blocks of which the engine does not know"
 
     def _grow(self, held: _Held, end: int) -> bool:
-        """Gives a sequence blocks for so many tokens; False if there are none, or the context is too short."""
+        """Gives a sequence blocks for so many tokens; False if it cannot have them."""
         missing = -(-end // BLOCK_SIZE) - len(held.blocks)
         if end > self._context_length or missing > len(self._free):
             return False

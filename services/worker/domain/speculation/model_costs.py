@@ -6,8 +6,8 @@ sequence, before its first guess, is paid by all sequences together: from a cred
 
 _SMOOTHING = 0.125  # weight of the newest round
 _GUESS = 0.2  # of a plain step, for each guess, before anything was measured
-_START = 50.0  # plain steps
-_MOST = 200.0  # what saved steps count for at most when the guesses get bad
+START = 50.0  # plain steps
+MOST = 200.0  # what saved steps count for at most when the guesses get bad
 _EARNED = 0.01  # for each token without guesses
 
 
@@ -23,7 +23,7 @@ class ModelCosts:
 
     def __init__(self, most: int) -> None:
         self._each = [0.0] * (most + 1)  # seconds of a guess; 0: unknown
-        self.credit = _START
+        self.credit = START
 
     @property
     def may_read(self) -> bool:
@@ -47,7 +47,7 @@ class ModelCosts:
 
     def book_credit(self, gain: float) -> None:
         """Books plain steps that were saved or, below 0, lost."""
-        self.credit = min(_MOST, self.credit + gain)
+        self.credit = min(MOST, self.credit + gain)
 
     def book_plain(self) -> None:
         """Books a token that came without guesses."""

@@ -95,7 +95,7 @@ class GroupStatus:
         }
 
     def _draft_model(self) -> dict[str, object]:
-        """Returns the name and the state of the draft model, and what came of its guesses, if there is one."""
+        """Returns what there is of a draft model, and what came of its guesses."""
         draft, counts = self._draft_engine, self._context.metrics.speculation
         if draft is None:
             return {}
