@@ -60,11 +60,18 @@ class DraftCache:
     def __contains__(self, key: int) -> bool:
         return key in self._held
 
-    def open(self, key: int) -> int:
-        """Takes in a sequence, without blocks; returns its seq_id in the draft engine."""
+    def open(self, key: int, num_tokens: int) -> int | None:
+        """Takes in a sequence, with blocks for the tokens that it has and one more.
+
+        Returns:
+            Its seq_id in the draft engine; None: it does not fit.
+        """
+        held = _Held(self._last_id + 1)
+        if not self._grow(held, num_tokens + 1):
+            return None
         self._last_id += 1
-        self._held[key] = _Held(self._last_id)
-        return self._last_id
+        self._held[key] = held
+        return held.draft_id
 
     def drop(self, key: int) -> None:
         """Gives up a sequence, if it is held; its blocks are free at once, as `take_released` goes first."""
@@ -163,7 +170,7 @@ class DraftCache:
         assert sorted(used + self._free) == list(range(self._num_blocks)), "blocks are lost or used twice"
         for held in self._held.values():
             assert held.computed <= len(held.blocks) * BLOCK_SIZE, "tokens without blocks"
-            assert held.told == len(held.blocks), "blocks of which the engine does not know"
+            assert held.told <= len(held.blocks), "the engine was told of blocks that are not there"
 
     def _grow(self, held: _Held, end: int) -> bool:
         """Gives a sequence blocks for so many tokens; False if it cannot have them."""

@@ -98,7 +98,11 @@ class DraftRounds:
         for sequence, count in asked:
             key, tokens = sequence.seq_id, sequence.tokens
             if key not in cache:
-                self._admit.append(_announce(sequence, cache.open(key)))
+                draft_id = cache.open(key, len(tokens))
+                if draft_id is None:
+                    scheduler.speculation.refuse_model(key)
+                    continue
+                self._admit.append(_announce(sequence, draft_id))
             missing = cache.settle(key, tokens)
             read = min(missing - 1, left) if missing > FEW_TOKENS else 0
             if read:

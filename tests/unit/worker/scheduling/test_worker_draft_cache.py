@@ -34,12 +34,16 @@ class Drafting:
         self.guesses = self.refused = 0
         self._admit: list[NewSequence] = []
 
-    def begin(self, key: int, prompt: list[int]) -> None:
+    def begin(self, key: int, prompt: list[int]) -> bool:
+        draft_id = self.cache.open(key, len(prompt))
+        if draft_id is None:
+            self.refused += 1
+            return False
         self.tokens[key] = prompt
-        draft_id = self.cache.open(key)
         self._admit.append(
             NewSequence(seq_id=draft_id, token_ids=prompt.copy(), prompt_len=len(prompt), sampling=Sampling())
         )
+        return True
 
     def compute(self, chunk: ScheduledChunk) -> list[int]:
         release = self.cache.take_released()
@@ -83,7 +87,9 @@ def test_guesses_are_those_of_the_tokens_and_blocks_are_used_once(
     for _ in range(60):
         if len(drafting.tokens) < 3:
             last += 1
-            drafting.begin(last, [chance.randrange(VOCAB) for _ in range(chance.randint(1, 50))])
+            begun = drafting.begin(last, [chance.randrange(VOCAB) for _ in range(chance.randint(1, 50))])
+            if not begun and not drafting.tokens:
+                continue
         key = chance.choice(list(drafting.tokens))
         tokens = drafting.tokens[key]
         missing = cache.settle(key, tokens)
@@ -130,7 +136,20 @@ def test_right_guesses_are_not_computed_again() -> None:
 
 def test_a_token_that_the_draft_model_does_not_know_is_refused() -> None:
     cache = DraftCache(8, CONTEXT, VOCAB)
-    cache.open(1)
+    assert cache.open(1, 2) == 1
     assert cache.settle(1, [3, VOCAB]) == 2
     assert cache.extend(1, [3, VOCAB], 2, sample=True) is None
-    assert cache.num_free == 8
+    cache.drop(1)
+    assert (cache.num_free, cache.take_released()) == (8, [1])
+
+
+def test_a_sequence_without_room_for_its_tokens_is_not_taken_in() -> None:
+    cache = DraftCache(4, CONTEXT, VOCAB)
+    assert cache.open(1, 63) == 1
+    assert cache.open(2, 1) is None
+    cache.drop(1)
+    assert cache.open(2, 64) is None
+    assert cache.open(2, 1) == 2
+    assert DraftCache(100, CONTEXT, VOCAB).open(1, CONTEXT) is None
+    assert 2 in cache
+    assert 1 not in cache
