@@ -154,6 +154,15 @@ class SpeculationPlan:
         Sequence[int], Option(help="Sequences at once, one number after the other."), Numbers(64)
     ] = (1, 4)
     tokens: Annotated[int, Option(min=2, help="Tokens of each answer.")] = 200
+    draft_model: Annotated[
+        Path | None,
+        Option(help="Path or name of a draft model, which is measured as well; left out: none."),
+    ] = None
+    draft_precision: Annotated[
+        PrecisionWish,
+        Option(help="auto, fp32, bf16, int8 or codes, of the draft model."),
+        Word(get_args(PrecisionWish)),
+    ] = "auto"
     draft_tokens: Annotated[int, Option(min=1, max=32, help="RYZ_SPECULATION_TOKENS.")] = 8
     repeats: Annotated[int, Option(min=1, max=100, help="Measured answers; the median counts.")] = 5
 

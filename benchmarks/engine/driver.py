@@ -24,6 +24,7 @@ from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
+from services.worker.leader.drafting.draft_rounds import DraftRounds
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, Engine, EngineInfo, StepResult
@@ -108,6 +109,7 @@ class Driver:
     Attributes:
         write_behind: Off at first; enabled, it has full blocks copied for the store.
         speculation: Off unless there are draft tokens; its `most` may be changed between batches.
+        drafts: Asks a draft model; None: there is none. It may be changed between batches.
     """
 
     def __init__(self, engine: Engine, info: EngineInfo, max_batch: int, draft_tokens: int = 0) -> None:
@@ -127,6 +129,8 @@ class Driver:
             write_behind=self.write_behind,
         )
         self.speculation = self._scheduler.speculation
+        self.drafts: DraftRounds | None = None
+        self._vocab_size = info.vocab_size
         self._arrivals = 0
 
     async def run_batch(
@@ -166,7 +170,10 @@ class Driver:
 
     async def _serve(self, clock: _Clock) -> None:
         scheduler, outstanding = self._scheduler, deque[Awaitable[StepResult]]()
+        scheduler.speculation.model_up = False
         while scheduler.has_work or outstanding:
+            if self.drafts is not None and not outstanding:
+                await self.drafts.guess(scheduler, self._vocab_size)
             while scheduler.has_work and len(outstanding) < MAX_OUTSTANDING:
                 if outstanding and scheduler.waits_for_drafts:
                     break

@@ -35,6 +35,17 @@ class UpOptions:
             parser=as_given,
         ),
     ] = None
+    draft_model: Annotated[
+        Path | None,
+        Option(
+            help="A small model of the same vocabulary, which guesses tokens for the model to check "
+            "(docs/speculation.md). As for `--model`.  [default: none]",
+            envvar="RYZ_DRAFT_MODEL",
+            metavar="NAME|PATH",
+            parser=as_given,
+            show_default=False,
+        ),
+    ] = None
     pull: Annotated[
         bool | None,
         Option(

@@ -192,6 +192,9 @@ def _own_settings(
     }
     if options.kv_cache_tokens is not None:
         own["RYZ_KV_CACHE_TOKENS"] = str(options.kv_cache_tokens)
+    if options.draft_model is not None:
+        own["RYZ_DRAFT_MODEL"] = str(options.draft_model)
+        own["RYZ_SPECULATION"] = environ.get("RYZ_SPECULATION") or "draft"
     own |= _memory_share(options.groups, environ) | _tenant_share(environ)
     return own if options.model is None else own | {"RYZ_MODEL": str(options.model)}
 

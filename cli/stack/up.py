@@ -67,6 +67,9 @@ def _settle(options: UpOptions, place: StateDir) -> UpOptions:
         options,
         state_dir=place.path,  # without links, whatever becomes of them later
         model=model,
+        draft_model=find_model(options.draft_model, "torch", 1, pull=options.pull)
+        if options.draft_model and options.engine != "null"
+        else None,
         model_name=options.model_name or (served_name(model) if model else "demo"),
         redis_dir=make_redis_dir(options.redis_dir) if options.redis_dir else None,
         stack=stack_name(check_name(options.stack), place, shared=bool(options.nats_url)),

@@ -8,6 +8,7 @@ from typing import cast
 import structlog
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
+from services.worker.draft_model import make_draft_engine
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.leader.fleet.drain import HAND_OVER_S
@@ -110,7 +111,7 @@ def _draft_tokens(settings: WorkerSettings) -> int:
     None on GPUs, where a chunk is not bit for bit as single tokens, and none with the null engine, whose text
     repeats itself: each guess would be right, and its steps would measure nothing.
     """
-    wanted = settings.speculation == "lookup" and settings.device == "cpu" and settings.engine != "null"
+    wanted = settings.speculation != "off" and settings.device == "cpu" and settings.engine != "null"
     return settings.speculation_tokens if wanted else 0
 
 
@@ -179,6 +180,9 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         stack.push_async_callback(ranks.stop)
         ranks.start_fork_server()  # torch is loaded while this process loads the tokenizer and connects
     model = make_model(settings)
+    draft_engine = make_draft_engine(settings, model)
+    if draft_engine is not None:
+        stack.push_async_callback(draft_engine.stop)
     engine: Engine = ranks or make_null_engine(settings, model)
     settle_memory()  # before the first heartbeat: it takes longer than routers wait for one
     bus = await service.connect_bus(stack)
@@ -195,6 +199,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         timelines=service.timelines,
         tracer=ranks.tracing if ranks is not None else None,
         spans=service.spans,
+        draft_engine=draft_engine,
     )
     leader = build_leader(leader_options(settings), ports)
     claim = NameClaim(

@@ -13,7 +13,7 @@ from services.worker.orchestrator.options import RankProcessOptions
 from services.worker.rank_protocol.join_messages import MIN_TOKEN_LENGTH, split_address
 from services.worker.rank_protocol.kv_messages import Compression
 from services.worker.rank_protocol.page_policy import page_policy
-from services.worker.rank_protocol.run_config import EngineRunConfig
+from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionWish
 from shared.messages.base import NOT_IN_NAMES
 from shared.setting_types import (
     From1KiB,
@@ -65,9 +65,15 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     itl_target_ms: ZeroToMinuteMs = 100.0
     """The longest time between two tokens of a sequence that prompts of others may cause: a step has as many
     tokens of prompts as fit by measured costs, and at least a quarter of the time of its decodes; 0: any."""
-    speculation: Literal["off", "lookup"] = "lookup"
+    speculation: Literal["off", "lookup", "draft"] = "lookup"
     """`lookup` guesses next tokens by the text of the request and its answer, and checks several in one step
-    where that saves time; it changes no answer. See docs/speculation.md."""
+    where that saves time; `draft` also asks a draft model where the text gives none. No answer changes. See
+    docs/speculation.md."""
+    draft_model: str = ""
+    """With `RYZ_SPECULATION=draft`: the draft model, a directory or a GGUF file with the vocabulary of the
+    served model; `ryz up` takes a name of the catalogue, too."""
+    draft_precision: PrecisionWish = "auto"
+    """`RYZ_PRECISION` of the draft model."""
     speculation_tokens: Annotated[int, Interval(ge=1, le=32)] = 8
     """Guesses of one sequence that a step checks at most."""
     tokenize_timeout_s: UpToTenMinutes = 10.0
@@ -175,6 +181,16 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     def _needs_model(cls, value: str, info: ValidationInfo) -> str:
         if not value and info.data.get("engine") == "torch":
             raise ValueError("the torch engine needs a model directory; RYZ_ENGINE=null runs without one")
+        return value
+
+    @field_validator("draft_model")
+    @classmethod
+    def _needs_draft_model(cls, value: str, info: ValidationInfo) -> str:
+        if not value and info.data.get("speculation") == "draft" and info.data.get("engine") == "torch":
+            raise ValueError(
+                "RYZ_SPECULATION=draft needs a draft model, a directory or a GGUF file; "
+                "RYZ_SPECULATION=lookup goes without one"
+            )
         return value
 
     @field_validator("kv_cold_layers")

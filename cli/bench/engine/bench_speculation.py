@@ -1,11 +1,13 @@
 """`ryz bench speculation`: options, checks and table of answers with and without draft tokens."""
 
 import asyncio
+from dataclasses import replace
 
 from benchmarks.plans import SpeculationPlan
 from cli.bench.bench_inputs import require_context, require_model, with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.command_options import with_options
+from cli.models.resolve import resolve_model
 
 _PROMPT = 512  # tokens, more than the prompts have
 
@@ -14,23 +16,28 @@ _PROMPT = 512  # tokens, more than the prompts have
 def speculation(plan: SpeculationPlan, *, as_json: AsJson = False) -> None:
     """What guesses of the next tokens save: a text that is copied, and a free one at temperature 1.
 
-    With and without guesses in turns, on one engine. It fails if a token differs.
+    With and without guesses in turns, on one engine; with a draft model also with its guesses. It fails if a
+    token differs.
     """
     from benchmarks.engine.speculation_load import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
     plan = with_model(plan)
+    if plan.draft_model is not None:
+        plan = replace(plan, draft_model=resolve_model(plan.draft_model))
+        require_model(plan.draft_model)
     config = require_model(plan.model, [plan.tensor_parallel])
     require_context(config, f"--tokens {plan.tokens} after a prompt", plan.tokens + _PROMPT)
-    steps = 1 + 2 * len(plan.batches) * (plan.repeats + 1)
+    steps = 1 + bool(plan.draft_model) + 2 * len(plan.batches) * (plan.repeats + 1)
     with reporting(_show, as_json=as_json) as report, counting_bar(steps) as progress:
         report.update(asyncio.run(measure(plan, progress)))
 
 
 def _show(report: Report) -> None:
     columns = {
-        "task": "{task}", "batch": "{batch}", "tok/s without": "{plain_tokens_per_s:,.0f}",
+        "task": "{task}", "batch": "{batch}", "guesses by": "{guesses}", "tok/s without": "{plain_tokens_per_s:,.0f}",
         "with": "{tokens_per_s:,.0f}", "ratio": "{ratio:.2f}", "least": "{least_ratio:.2f}",
         "tok/step": "{tokens_per_step:.2f}", "guesses": "{draft_tokens:,}", "right": "{accepted_tokens:,}",
+        "by the model": "{model_draft_tokens:,}", "these right": "{model_accepted_tokens:,}",
     }  # fmt: skip
     print_table(
         f"{report['model']} {report['precision']}, tp {report['tp']}, {report['tokens']} tokens",

@@ -48,6 +48,10 @@ class ByteTokenizer:
         data = b"".join(b"<|end|>" if token_id == END else bytes((token_id,)) for token_id in token_ids)
         return data.decode(errors="replace")
 
+    def vocabulary(self) -> dict[str, int]:
+        """Return each byte as a character of that number, and the end."""
+        return {chr(byte): byte for byte in range(END)} | {"<|end|>": END}
+
     def token_bytes(self, token_id: int) -> bytes:
         """Return the byte of a token."""
         return bytes((token_id,)) if token_id < END else b""

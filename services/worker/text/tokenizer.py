@@ -68,6 +68,10 @@ class Tokenizer(Protocol):
         """Return the text of tokens, that of special ones included."""
         ...
 
+    def vocabulary(self) -> dict[str, int]:
+        """Return the id of each token by its name in the tokenizer's file, those of added tokens included."""
+        ...
+
     @property
     def special_ids(self) -> frozenset[int]:
         """Ids of the special tokens, which add nothing to the text."""
@@ -168,6 +172,11 @@ class LibraryTokenizer:
         """See `Tokenizer`."""
         text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
+
+    def vocabulary(self) -> dict[str, int]:
+        """See `Tokenizer`."""
+        names: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return names
 
     def token_bytes(self, token_id: int) -> bytes:
         """See `Tokenizer`."""
