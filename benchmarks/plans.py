@@ -13,7 +13,7 @@ from typer import Option
 
 from benchmarks.lib.options import Numbers, Word, Words
 from services.router.domain.policies import PolicyName
-from services.worker.rank_protocol.run_config import Kernels, KVDtype, Precision
+from services.worker.rank_protocol.run_config import Kernels, KVDtype, Precision, PrecisionWish
 
 Model = Annotated[Path, Option(help="Directory, .gguf file or name of the model.")]
 ModelOrDemo = Annotated[Path | None, Option(help="Path or name of the model; left out: the demo.")]

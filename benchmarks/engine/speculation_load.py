@@ -116,7 +116,7 @@ async def measure(plan: SpeculationPlan, progress: Progress) -> dict[str, Any]:
             kinds["draft"] = await _start_draft_model(stack, plan, plan.draft_model, run, model)
         for batch in plan.batches:
             for task, of_task in prompts.items():
-                found = await _in_turns(plan, driver, kinds, task, of_task[:batch], progress)
+                found = await _in_turns(plan, driver, kinds, (task, of_task[:batch]), progress)
                 rows += [_row(task, batch, kind, one) for kind, one in found.items()]
     return {
         "model": model_name(plan.model),
@@ -156,15 +156,23 @@ async def _in_turns(
     plan: SpeculationPlan,
     driver: Driver,
     kinds: Mapping[str, DraftRounds | None],
-    task: str,
-    prompts: list[list[int]],
+    task: tuple[str, list[list[int]]],
     progress: Progress,
 ) -> dict[str, _Found]:
-    """A warm-up and the repeats, each without drafts and with those of each kind."""
+    """A warm-up and the repeats, each without drafts and with those of each kind.
+
+    Args:
+        plan: What is measured.
+        driver: Of the model.
+        kinds: Of drafts, with what asks a draft model for some.
+        task: Its name and its prompts.
+        progress: Gets a line for each repeat.
+    """
+    name, prompts = task
     found = {kind: _Found() for kind in kinds}
     for repeat in range(plan.repeats + 1):
-        progress(f"{task} x {len(prompts)}: {f'repeat {repeat}' if repeat else 'warm-up'}")
-        sampling = Sampling(temperature=_TEMPERATURES[task], seed=repeat, ignore_eos=True)
+        progress(f"{name} x {len(prompts)}: {f'repeat {repeat}' if repeat else 'warm-up'}")
+        sampling = Sampling(temperature=_TEMPERATURES[name], seed=repeat, ignore_eos=True)
         driver.speculation.most, driver.drafts = 0, None
         plain = await driver.run_batch(prompts, plan.tokens, sampling=sampling)
         for kind, drafts in kinds.items():
@@ -173,7 +181,7 @@ async def _in_turns(
             drafted = await driver.run_batch(prompts, plan.tokens, sampling=sampling)
             counts = driver.speculation.take_counts()
             if plain.tokens != drafted.tokens:
-                why = f"{task}, repeat {repeat}: the tokens with drafts ({kind}) differ from those without"
+                why = f"{name}, repeat {repeat}: the tokens with drafts ({kind}) differ from those without"
                 raise BenchError(why)
             if repeat:
                 one = found[kind]

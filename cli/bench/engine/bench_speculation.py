@@ -23,8 +23,9 @@ def speculation(plan: SpeculationPlan, *, as_json: AsJson = False) -> None:
 
     plan = with_model(plan)
     if plan.draft_model is not None:
-        plan = replace(plan, draft_model=resolve_model(plan.draft_model))
-        require_model(plan.draft_model)
+        draft_model = resolve_model(plan.draft_model)
+        require_model(draft_model)
+        plan = replace(plan, draft_model=draft_model)
     config = require_model(plan.model, [plan.tensor_parallel])
     require_context(config, f"--tokens {plan.tokens} after a prompt", plan.tokens + _PROMPT)
     steps = 1 + bool(plan.draft_model) + 2 * len(plan.batches) * (plan.repeats + 1)
@@ -34,7 +35,8 @@ def speculation(plan: SpeculationPlan, *, as_json: AsJson = False) -> None:
 
 def _show(report: Report) -> None:
     columns = {
-        "task": "{task}", "batch": "{batch}", "guesses by": "{guesses}", "tok/s without": "{plain_tokens_per_s:,.0f}",
+        "task": "{task}", "batch": "{batch}", "guesses by": "{guesses}",
+        "tok/s without": "{plain_tokens_per_s:,.0f}",
         "with": "{tokens_per_s:,.0f}", "ratio": "{ratio:.2f}", "least": "{least_ratio:.2f}",
         "tok/step": "{tokens_per_step:.2f}", "guesses": "{draft_tokens:,}", "right": "{accepted_tokens:,}",
         "by the model": "{model_draft_tokens:,}", "these right": "{model_accepted_tokens:,}",
