@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.domain.speculation import draft_budget, model_costs, prompt_lookup
+from services.worker.domain.speculation import draft_budget, model_costs, prompt_lookup, speculation
 from services.worker.leader.drafting import draft_rounds
 from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.load_model import load_model
@@ -48,6 +48,7 @@ def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("START", "MOST"):
         monkeypatch.setattr(draft_budget, name, 1e9)
         monkeypatch.setattr(model_costs, name, 1e9)
+    monkeypatch.setattr(speculation, "START_OF_ONE", 1e9)
     monkeypatch.setattr(prompt_lookup.PromptLookup, "propose", lambda *_: [])
 
 

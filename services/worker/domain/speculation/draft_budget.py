@@ -17,6 +17,7 @@ class DraftBudget:
 
     Args:
         most: Drafts in one step.
+        start: Its credit at first, in plain steps; None: `START`.
 
     Attributes:
         credit: In plain steps.
@@ -24,10 +25,10 @@ class DraftBudget:
 
     __slots__ = ("_length", "_most", "credit")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, start: float | None = None) -> None:
         self._most = most
         self._length = min(FIRST, most)
-        self.credit = START
+        self.credit = START if start is None else start
 
     def allowed(self, price: float) -> int:
         """Returns how many drafts the next step may have; 0 if the credit covers none.

@@ -1,12 +1,15 @@
-"""What guesses of a draft model cost, and whether it may begin with another sequence.
+"""What guesses of a draft model cost, and whether the draft model is asked at all.
 
-A guess is priced like one of prompt lookup, plus the time in which it was made. Reading the text of a
-sequence, before its first guess, is paid by all sequences together: from a credit that guesses earn, too.
+A guess is priced like one of prompt lookup, plus the time in which it was made. Beside the credit of each
+sequence there is one of all together, which reads the texts as well: it pays for all guesses and earns what
+they bring. So a draft model whose guesses are bad costs `START` steps and one in a hundred, whatever the
+number of sequences.
 """
 
 _SMOOTHING = 0.125  # weight of the newest round
 _GUESS = 0.2  # of a plain step, for each guess, before anything was measured
 START = 50.0  # plain steps
+START_OF_ONE = 2.0  # the credit of each sequence at first
 MOST = 200.0  # what saved steps count for at most when the guesses get bad
 _EARNED = 0.01  # for each token without guesses
 
@@ -18,7 +21,7 @@ class ModelCosts:
         most: Sequences of the target's step that are told apart.
 
     Attributes:
-        credit: For reading texts, in plain steps.
+        credit: Of all sequences, in plain steps.
     """
 
     def __init__(self, most: int) -> None:
@@ -26,8 +29,8 @@ class ModelCosts:
         self.credit = START
 
     @property
-    def may_read(self) -> bool:
-        """Whether it may read the text of another sequence."""
+    def pays(self) -> bool:
+        """Whether the draft model is asked."""
         return self.credit > 0
 
     def price(self, sequences: int, plain_s: float) -> float:

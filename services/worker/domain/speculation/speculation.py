@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.speculation.draft_budget import DraftBudget
-from services.worker.domain.speculation.model_costs import ModelCosts
+from services.worker.domain.speculation.model_costs import START_OF_ONE, ModelCosts
 from services.worker.domain.speculation.prompt_lookup import PromptLookup
 from services.worker.domain.speculation.step_costs import StepCosts
 from services.worker.rank_protocol.plan import StepResult
@@ -41,7 +41,8 @@ class _Drafter:
     """What is kept of one sequence.
 
     Attributes:
-        budget: Its credit.
+        budget: Its credit for drafts that are looked up.
+        model_budget: The same for those of the draft model.
         lookup: Its index.
         known: Length of the sequence for which `drafts` were looked up.
         drafts: What may follow.
@@ -51,6 +52,7 @@ class _Drafter:
     """
 
     budget: DraftBudget
+    model_budget: DraftBudget
     lookup: PromptLookup = field(default_factory=PromptLookup)
     known: int = 0
     drafts: list[int] = field(default_factory=list)
@@ -131,7 +133,8 @@ class Speculation:
             return []
         drafter = self._drafters.get(sequence.seq_id)
         if drafter is None:
-            drafter = self._drafters[sequence.seq_id] = _Drafter(DraftBudget(self.most))
+            budgets = DraftBudget(self.most), DraftBudget(self.most, START_OF_ONE)
+            drafter = self._drafters[sequence.seq_id] = _Drafter(*budgets)
         known = len(sequence.tokens)
         if drafter.known != known:
             price = self._costs.price(num_running)
@@ -140,9 +143,9 @@ class Speculation:
             drafter.known, drafter.drafts = known, drafter.lookup.propose(sequence.tokens, count)
             drafter.asked, drafter.by_model = 0, False
             plain_s = self._costs.plain_s(num_running)
-            if self.model_up and drafter.readable and plain_s and not drafter.drafts:
+            if self.model_up and self.model.pays and drafter.readable and plain_s and not drafter.drafts:
                 price += self.model.price(num_running, plain_s)
-                drafter.asked = min(room, drafter.budget.allowed(price))
+                drafter.asked = min(room, drafter.model_budget.allowed(price))
         return drafter.drafts
 
     def asked(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
@@ -184,7 +187,7 @@ class Speculation:
             if drafter is not None and tokens:
                 drafter.drafts, drafter.by_model, drafter.asked = tokens, True, 0
                 cost = seconds / plain_s * len(tokens) / total
-                drafter.budget.charge(cost)
+                drafter.model_budget.charge(cost)
                 self.model.book_credit(-cost)
 
     def book_reading(self, num_running: int, seconds: float) -> None:
@@ -223,7 +226,8 @@ class Speculation:
             if drafter is None:
                 continue
             gain = right / sequences - extra * count / total
-            drafter.budget.book_drafts(count, right, gain)
+            budget = drafter.model_budget if drafter.by_model else drafter.budget
+            budget.book_drafts(count, right, gain)
             if drafter.by_model:
                 self._by_model += count
                 self._right_by_model += right
@@ -236,3 +240,4 @@ class Speculation:
         drafter = self._drafters.get(seq_id)
         if drafter is not None:
             drafter.budget.book_plain()
+            drafter.model_budget.book_plain()
