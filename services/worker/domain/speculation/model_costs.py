@@ -11,7 +11,7 @@ _GUESS = 0.2  # of a plain step, for each guess, before anything was measured
 START = 50.0  # plain steps
 START_OF_ONE = 2.0  # the credit of each sequence at first
 MOST = 200.0  # what saved steps count for at most when the guesses get bad
-_EARNED = 0.01  # for each token without guesses
+EARNED = 0.01  # for each token without guesses
 
 
 class ModelCosts:
@@ -54,4 +54,4 @@ class ModelCosts:
 
     def book_plain(self) -> None:
         """Books a token that came without guesses."""
-        self.book_credit(_EARNED)
+        self.book_credit(EARNED)
