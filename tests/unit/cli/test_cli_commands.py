@@ -173,6 +173,28 @@ def answer(service: str, pid: int, **detail: Any) -> ServiceStatus:
     )
 
 
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, ""),
+        ({"model": "small"}, "draft model small is starting"),
+        ({"model": "small", "model_failure": "it died"}, "draft model small is away: it died"),
+        ({"model": "small", "model_up": True}, "draft model small: no guesses so far"),
+        (
+            {"model": "small", "model_up": True, "model_draft_tokens": 8, "model_accepted_tokens": 2},
+            "draft model small: 2 of 8 right (25%)",
+        ),
+    ],
+)
+def test_status_tells_of_the_draft_model(told: dict[str, Any], expected: str) -> None:
+    group = {"group": "g0", "state": "ready", "model": "demo", "speculation": told}
+    screen = Console(file=io.StringIO(), width=160)
+    screen.print(render(StatusReport("nats://x", None, [answer("worker", 1, **group)])))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert expected in text
+    assert ("drafts" in text) == bool(expected)
+
+
 def test_status_tables() -> None:
     rank = {"rank": 0, "pid": 9, "state": "ready", "steps": 3, "memory_bytes": 2**20, "load_s": 0.5}
     rank |= {"kernels": "native int8", "host": "10.0.0.2"}

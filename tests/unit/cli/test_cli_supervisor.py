@@ -74,6 +74,19 @@ def test_a_taken_port_is_explained() -> None:
             require_free("127.0.0.1", port, "--nats-port")
 
 
+async def test_a_draft_model_is_used_unless_a_setting_says_otherwise(tmp_path: Path) -> None:
+    given = options(tmp_path, model=tmp_path, draft_model=tmp_path / "small", engine="torch")
+    told = []
+    for environ in ({}, {"RYZ_SPECULATION": "lookup"}):
+        probes = Probes()
+        plan = plan_stack(given, probes, environ)
+        await probes.close()
+        (env, *_) = [spec.env for spec in plan.specs if spec.name == "worker-g0"]
+        told.append((env["RYZ_DRAFT_MODEL"], env["RYZ_SPECULATION"]))
+    small = str(tmp_path / "small")
+    assert told == [(small, "draft"), (small, "lookup")]
+
+
 def test_a_host_that_is_not_ours_is_explained() -> None:
     with pytest.raises(CommandError, match="--host"):
         require_free("no-such-host.invalid", 8000, "--port")

@@ -9,6 +9,7 @@ from benchmarks.engine.speculation_load import measure, speculation_prompts
 from benchmarks.plans import SpeculationPlan
 from cli.bench.bench_commands import app
 from cli.stack.model_dir import demo_model
+from services.worker.domain.speculation import draft_budget, model_costs, speculation
 from services.worker.load_model import load_model
 from tests.kits.engine.shared_fork_server import sharing
 
@@ -35,6 +36,29 @@ async def test_tasks_and_batches_have_a_row_each_with_equal_tokens() -> None:
         assert row["accepted_tokens"] <= row["draft_tokens"]
         assert row["tokens_per_step"] > 0
     assert sum(row["accepted_tokens"] for row in report["rows"]) > 0  # the demo repeats itself
+
+
+async def test_a_draft_model_is_measured_beside_prompt_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculation, "START_OF_ONE", 1e9)  # a model of the same size does not pay
+    for module in (draft_budget, model_costs):
+        monkeypatch.setattr(module, "MOST", 1e9)
+    monkeypatch.setattr(model_costs, "START", 1e9)
+    demo = demo_model()
+    plan = SpeculationPlan(
+        model=demo, draft_model=demo, precision="fp32", threads=1, batches=(2,), tokens=60, repeats=1
+    )
+    told: list[str] = []
+    report = await measure(plan, told.append)
+    assert told[:2] == ["loading", "loading the draft model"]
+    rows = report["rows"]
+    assert [(row["task"], row["guesses"]) for row in rows] == [
+        ("copy", "lookup"), ("copy", "draft"), ("free", "lookup"), ("free", "draft"),
+    ]  # fmt: skip
+    for row in rows:
+        assert row["model_accepted_tokens"] <= row["model_draft_tokens"] <= row["draft_tokens"]
+        if row["guesses"] == "lookup":
+            assert row["model_draft_tokens"] == 0
+    assert sum(row["model_draft_tokens"] for row in rows) > 0
 
 
 def test_prompts_of_a_batch_differ() -> None:
