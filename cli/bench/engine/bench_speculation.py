@@ -1,7 +1,11 @@
 """`ryz bench speculation`: options, checks and table of answers with and without draft tokens."""
 
 import asyncio
+import logging
+import sys
 from dataclasses import replace
+
+import structlog
 
 from benchmarks.plans import SpeculationPlan
 from cli.bench.bench_inputs import require_context, require_model, with_model
@@ -22,6 +26,10 @@ def speculation(plan: SpeculationPlan, *, as_json: AsJson = False) -> None:
     from benchmarks.engine.speculation_load import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
     plan = with_model(plan)
+    structlog.configure(  # a report on stdout may be JSON
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
     if plan.draft_model is not None:
         draft_model = resolve_model(plan.draft_model)
         require_model(draft_model)
