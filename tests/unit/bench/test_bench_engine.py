@@ -221,7 +221,7 @@ async def test_a_failed_engine_is_a_failed_measurement(tiny: Path, tmp_path: Pat
     ("options", "told"),
     [
         (["--precision", "int4"], "--precision is one of fp32, bf16, int8, codes"),
-        (["--kernels", "fast"], "--kernels is one of auto, native, plain"),
+        (["--kernels", "fast"], "--kernels is one of auto, native, avx512, avx2, plain"),
         (["--batches", "0"], "--batches takes numbers from 1"),
         (["--tp", "two"], "--tp takes numbers from 1"),
         (["--tp", "3"], "tensor_parallel=3"),
