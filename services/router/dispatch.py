@@ -33,7 +33,7 @@ class Dispatcher:
     """Chooses a group for each request and sends it there.
 
     Attributes:
-        inbox: Where the broker reports work that had no receiver, with the request's key appended.
+        inbox: Where the broker reports work that had no receiver; behind it come the group and the request's key.
     """
 
     def __init__(self, context: RouterContext) -> None:
@@ -169,7 +169,7 @@ class Dispatcher:
             outside=incoming.outside,
         )
         data = encode(work)
-        subject, reply = subjects.work(chosen.group), f"{self.inbox}.{incoming.key}"
+        subject, reply = subjects.work(chosen.group), f"{self.inbox}.{chosen.group}.{incoming.key}"
         headers = incoming.headers
         if incoming.deadline is not None:
             headers = {**headers, subjects.HEADER_TIMEOUT: str(max(1, int((incoming.deadline - now) * 1000)))}

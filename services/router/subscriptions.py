@@ -60,7 +60,7 @@ class RouterSubscriptions:
         await self._bus.subscribe(
             subjects.HEARTBEAT_ALL, heartbeats.handler(Heartbeat, self.on_heartbeat, check=_check_subject)
         )
-        await self._bus.subscribe(f"{self._dispatcher.inbox}.*", self.on_undelivered)
+        await self._bus.subscribe(f"{self._dispatcher.inbox}.*.*", self.on_undelivered)
 
     async def take_requests(self) -> None:
         """Subscribes to requests and queries, as a member of the queue group."""
@@ -137,12 +137,18 @@ class RouterSubscriptions:
         await self._dispatcher.dispatch(incoming, now)
 
     async def on_undelivered(self, message: Message) -> None:
-        """The broker reports that a request had no receiver; other messages here are strays."""
-        key, now = message.subject.rpartition(".")[2], self._clock()
-        forward = self._state.forwards.pop(key, now) if message.no_responders else None
-        if forward is None:
+        """The broker reports that a request had no receiver; other messages here are strays.
+
+        So is a report of an earlier group: a copy of the request has been sent to another one meanwhile,
+        which must not be given up for it.
+        """
+        group, key = message.subject.split(".")[-2:]
+        forwards, now = self._state.forwards, self._clock()
+        forward = forwards.get(key, now) if message.no_responders else None
+        if forward is None or forward.group != group:
             self._metrics.event("stray_reply")
             return
+        forwards.pop(key, now)
         self._metrics.event("undelivered")
         if self._fleet.mark_lost(forward.group, "no_responders", now):
             await self._losses.publish_losses()

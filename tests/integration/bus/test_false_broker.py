@@ -23,7 +23,7 @@ async def test_a_start_sends_a_false_broker_nothing() -> None:
         assert next_line(false) == "listens"
         with pytest.raises(Unavailable, match="a process of the user 48213 listens on port"):
             await NatsBus.connect(
-                f"nats://worker:hush@127.0.0.1:{port}", name="test", connect_wait_s=0.5, local=True
+                f"nats://worker:hush@127.0.0.1:{port}", name="test", connect_wait_s=3.0, local=True
             )
         assert next_line(false) == NOTHING
 

@@ -1,0 +1,105 @@
+"""Reports of the broker that nothing took a request, also late ones."""
+
+import msgpack
+from prometheus_client import CollectorRegistry
+
+from services.router.dispatch import Dispatcher
+from services.router.domain.fleet import Fleet
+from services.router.domain.policies import make_policy
+from services.router.domain.policies.costs import Costs
+from services.router.losses import LossReports
+from services.router.metrics import RouterMetrics
+from services.router.router_context import RouterContext
+from services.router.router_state import RouterState
+from services.router.settings import RouterSettings
+from services.router.subscriptions import RouterSubscriptions
+from shared import subjects
+from shared.bus import Message
+from shared.bus.memory import MemoryBus
+from shared.messages import Heartbeat, Load, ModelCard
+
+NOW = 100.0
+REQUEST = Message(
+    subjects.generate("demo"),
+    msgpack.packb({"request_id": "r", "model": "demo", "prompt": "x", "reply_to": "_INBOX.u.f"}),
+    reply="_INBOX.u.r",
+)
+
+
+class World:
+    """A router, and groups that nothing listens for."""
+
+    def __init__(self, bus: MemoryBus, *groups: str) -> None:
+        made = RouterSettings()
+        self.registry = CollectorRegistry()
+        self.context = RouterContext(
+            bus,
+            Fleet(made.fleet_limits()),
+            make_policy("round_robin"),
+            Costs(),
+            RouterState(made),
+            RouterMetrics(self.registry, "round_robin"),
+            made,
+            lambda: NOW,
+        )
+        self.dispatcher = Dispatcher(self.context)
+        self.handlers = RouterSubscriptions(
+            self.context, self.dispatcher, LossReports(self.context), MemoryBus(bus.broker)
+        )
+        for group in groups:
+            self.context.fleet.observe(
+                Heartbeat(
+                    group=group,
+                    instance_id=f"{group}-1",
+                    seq=1,
+                    interval_ms=25,
+                    state="ready",
+                    model=ModelCard(name="demo", context_length=1024),
+                    load=Load(max_running=4, max_waiting=4),
+                ),
+                NOW,
+            )
+
+    async def request(self) -> str:
+        """The group that the request is sent to."""
+        waits = self.handlers.on_generate(REQUEST)
+        if waits is not None:
+            await waits
+        forward = self.context.state.forwards.get("default=r-0", NOW)
+        assert forward is not None
+        return forward.group
+
+    async def report(self, group: str) -> None:
+        """The broker's word that nothing took what was sent to the group."""
+        subject = f"{self.dispatcher.inbox}.{group}.default=r-0"
+        await self.handlers.on_undelivered(Message(subject, b"", no_responders=True))
+
+    def strays(self) -> float:
+        return self.registry.get_sample_value("ryz_router_events_total", {"event": "stray_reply"}) or 0.0
+
+
+async def test_a_request_that_nothing_took_goes_to_another_group(memory_bus: MemoryBus) -> None:
+    world = World(memory_bus, "g0", "g1")
+    first = await world.request()
+    await world.report(first)
+    forward = world.context.state.forwards.get("default=r-0", NOW)
+    assert forward is not None
+    assert {first, forward.group} == {"g0", "g1"}
+    assert not world.context.fleet.is_ready(first, NOW)
+
+
+async def test_a_report_of_the_group_before_does_not_count_against_the_one_after(
+    memory_bus: MemoryBus,
+) -> None:
+    """The router heard of the leader's end, and sent a copy elsewhere, before the broker's report came."""
+    world = World(memory_bus, "g0", "g1")
+    first = await world.request()
+    world.context.fleet.on_disconnect(f"{first}-1", NOW)
+    second = await world.request()
+    assert {first, second} == {"g0", "g1"}
+    await world.report(first)
+    assert world.context.fleet.is_ready(second, NOW)
+    assert world.strays() == 1
+    forward = world.context.state.forwards.get("default=r-0", NOW)
+    assert forward is not None
+    assert forward.group == second
