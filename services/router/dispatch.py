@@ -33,7 +33,7 @@ class Dispatcher:
     """Chooses a group for each request and sends it there.
 
     Attributes:
-        inbox: Where the broker reports work that had no receiver; behind it come the group and the request's key.
+        inbox: Where the broker reports work that had no receiver, with group and key of the request behind it.
     """
 
     def __init__(self, context: RouterContext) -> None:
