@@ -33,7 +33,7 @@ class Dispatcher:
     """Chooses a group for each request and sends it there.
 
     Attributes:
-        inbox: Where the broker reports work that had no receiver, with group and key of the request behind it.
+        inbox: Where the broker reports work that had no receiver, with its group and key behind it.
     """
 
     def __init__(self, context: RouterContext) -> None:
