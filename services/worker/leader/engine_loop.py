@@ -147,14 +147,16 @@ class EngineLoop:
 
     def _submit_step(self, scheduler: Scheduler) -> bool:
         """Plans a step and gives it to the engine; False if there is nothing to do now."""
-        now, metrics, planned_ns = self._clock(), self._metrics, monotonic_ns()
-        for sequence in scheduler.expire(now):
-            self._fail_expired(sequence.request_id)
-        preempted = scheduler.num_preemptions
+        now, metrics, planned_ns, queues = self._clock(), self._metrics, monotonic_ns(), scheduler.queues
+        if now >= queues.earliest_deadline:
+            for sequence in scheduler.expire(now):
+                self._fail_expired(sequence.request_id)
+        preempted = queues.num_preemptions
         plan = scheduler.plan()
-        self._kv_tier.order_fetches(scheduler)
-        if scheduler.num_preemptions > preempted:
-            metrics.preemptions.inc(scheduler.num_preemptions - preempted)
+        if queues.fetches.has_new:
+            self._kv_tier.order_fetches(scheduler)
+        if queues.num_preemptions > preempted:
+            metrics.preemptions.inc(queues.num_preemptions - preempted)
         if plan.admit:
             queried, cached = scheduler.admission.take_counts()
             metrics.prefix_cache_queries.inc(queried)
@@ -163,20 +165,21 @@ class EngineLoop:
             return False
         if plan.admit:
             self._mark_admitted(scheduler, {new.seq_id for new in plan.admit})
-        cuts, budget = scheduler.throttle.take_cuts()
-        if cuts:
+        if scheduler.throttle.num_cuts:
+            cuts, budget = scheduler.throttle.take_cuts()
             metrics.prefill_cut_steps.inc(cuts)
             metrics.prefill_budget.set(budget)
         if self._idle:
             self._last_done, self._idle = now, False
         ready_ns = monotonic_ns()
-        result = asyncio.ensure_future(self._engine.engine.submit(plan))
+        result = self._engine.engine.submit(plan)
         submitted_ns = monotonic_ns()
         decode_tokens, prefill_tokens = count_tokens(plan)
         num_tokens, sequences = decode_tokens + prefill_tokens, len(plan.slices)
         moments_ns = planned_ns, ready_ns, submitted_ns
         self._steps.append(_Step(num_tokens, result, now, *moments_ns, decode_tokens, sequences))
-        self._supply_masks(scheduler)
+        if scheduler.lacks_masks:
+            self._supply_masks(scheduler)
         return True
 
     def _mark_admitted(self, scheduler: Scheduler, seq_ids: set[int]) -> None:
@@ -227,12 +230,14 @@ class EngineLoop:
         step_s, self._last_done = now - self._last_done, now
         self._engine.count_tokens(step.num_tokens)
         self._engine.totals.add(result, step.num_tokens)
-        prompts = scheduler.apply_prompts(result)
+        prompts = scheduler.apply_prompts(result) if result.prompts else []
         advances = scheduler.apply(result, step_s)
         if scheduler.speculation.most:
             self._metrics.speculation.add(scheduler.speculation.take_counts())
-        self._supply_masks(scheduler)  # first, since rank 0 may wait for those of the step that runs
-        self._output.emit_prompts(prompts)
+        if scheduler.lacks_masks:  # first, since rank 0 may wait for those of the step that runs
+            self._supply_masks(scheduler)
+        if prompts:
+            self._output.emit_prompts(prompts)
         self._output.emit_tokens(scheduler, advances, now)
         step_log.note_booked(monotonic_ns())
 

@@ -4,6 +4,7 @@ The leader decides everything (which sequences, which tokens, which blocks); an 
 to rank processes as MessagePack, so these are wire types within a group.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -244,7 +245,7 @@ class Engine(Protocol):
         """
         ...
 
-    def submit(self, plan: StepPlan) -> Awaitable[StepResult]:
+    def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Queue a step; the result is a future of the running event loop.
 
         When the engine fails, every future that is not done raises `EngineFailed`, and so does every later

@@ -13,6 +13,9 @@ class PendingMasks:
     def __init__(self) -> None:
         self._steps: deque[tuple[int, list[tuple[Sequence, int]]]] = deque()
 
+    def __len__(self) -> int:
+        return len(self._steps)
+
     def expect(self, step_id: int, planned: list[PlannedChunk]) -> None:
         """Notes the chunks of a planned step that are masked."""
         rows = [

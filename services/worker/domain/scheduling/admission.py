@@ -30,6 +30,9 @@ class Admission:
         write_behind: Knows what the store has.
         fetches: Returns whether that many blocks are fetched instead of computed, when so many tokens are to
             be computed before them.
+
+    Attributes:
+        waiting: Sequences that wait; read only.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Admission:
         write_behind: WriteBehind,
         fetches: Callable[[int, int], bool],
     ) -> None:
+        self.waiting = queues.waiting
         self._queues = queues
         self._limits = limits
         self._most = most_running(limits.max_running, limits.tenant_share)
@@ -47,11 +51,6 @@ class Admission:
         self._write_behind = write_behind
         self._fetches = fetches
         self._counts = (0, 0)
-
-    @property
-    def has_waiting(self) -> bool:
-        """Whether any sequence waits."""
-        return bool(self._queues.waiting)
 
     def take_counts(self) -> tuple[int, int]:
         """Returns tokens looked up and found since the last call; only first admissions count."""

@@ -150,21 +150,25 @@ class Scheduler:
 
     def plan(self) -> StepPlan:
         """Returns the plan of the next step."""
-        store = self.write_behind.take(self.blocks)  # before any block may go to another sequence
+        behind = self.write_behind
+        store = (
+            behind.take(self.blocks) if behind.has_work else []
+        )  # before a block may go to another sequence
         draft = self._planner.draft_step(self._clock())
         release, self.queues.release = self.queues.release, []
         self._planned = bool(draft.chunks or release or store)
         if self._planned:
             self._step_id += 1
             self._in_flight.append((self._step_id, draft.planned))
-            self._masks.expect(self._step_id, draft.planned)
+            if draft.masked:
+                self._masks.expect(self._step_id, draft.planned)
         return StepPlan(
             step_id=self._step_id,
             release=release,
             admit=draft.admit,
             slices=draft.chunks,
             store=store,
-            hurry=self.write_behind.hurries,
+            hurry=behind.hurries,
         )
 
     @property
@@ -183,6 +187,11 @@ class Scheduler:
         return {
             sequence.request_id for step, parts in self._in_flight if step in wanted for sequence, *_ in parts
         }
+
+    @property
+    def lacks_masks(self) -> bool:
+        """Whether a step in flight has not got its masks."""
+        return bool(self._masks)
 
     def take_masks(self) -> list[StepMasks]:
         """Returns the masks of steps in flight that can be made now: the tokens before them are known."""
@@ -243,7 +252,7 @@ class Scheduler:
         step_id, parts = self._in_flight.popleft()
         if result.step_id != step_id:
             raise ValueError(f"step {step_id} is the oldest without result, this is step {result.step_id}")
-        sampled = deque(result.sampled)
+        sampled, speculation = deque(result.sampled), self.speculation
         drafted: list[tuple[int, int, int]] = []
         advances: list[Advance] = []
         num_tokens, has_prompt, on_trial = 0, False, bool(self.trials.sequences)
@@ -270,22 +279,36 @@ class Scheduler:
                 continue
             taken = self._booking.book_sample(sequence, one, end)
             advances += taken
-            self.speculation.book_plain(seq_id)
+            if speculation.most:
+                speculation.book_plain(seq_id)
             if on_trial and sequence.trial_tokens:
                 sequence.trial_tokens = max(0, sequence.trial_tokens - len(taken))
-        self._pace.observe_step(len(parts), num_tokens, result.compute_s)
-        guesses = sum(count for _, count, _ in drafted)
-        self.speculation.book_step(len(parts), result, drafted, alone=num_tokens - guesses == len(parts))
-        if has_prompt:  # a few forced tokens tell nothing of the speed of prompts
-            self.costs.computed(num_tokens, result.compute_s)
-        if self.throttle.measures(has_prompt) and result.compute_s:
-            self.throttle.observe_step(StepWork.of_chunks(parts), step_s or result.compute_s)
+        self._measure_step(result, parts, drafted, (num_tokens, has_prompt), step_s)
         return advances
 
     def check_invariants(self) -> None:
         """Raises `AssertionError` when queues, blocks, sequences and steps in flight do not agree."""
         self.queues.check_invariants()
         check_steps(self._in_flight, self.running, self.waiting)
+
+    def _measure_step(
+        self,
+        result: StepResult,
+        parts: list[PlannedChunk],
+        drafted: list[tuple[int, int, int]],
+        size: tuple[int, bool],
+        step_s: float,
+    ) -> None:
+        """Books what a step cost: `size` has its tokens, and whether a part of a prompt was among them."""
+        num_tokens, has_prompt = size
+        self._pace.observe_step(len(parts), num_tokens, result.compute_s)
+        if self.speculation.most:
+            guesses = sum(count for _, count, _ in drafted)
+            self.speculation.book_step(len(parts), result, drafted, alone=num_tokens - guesses == len(parts))
+        if has_prompt:  # a few forced tokens tell nothing of the speed of prompts
+            self.costs.computed(num_tokens, result.compute_s)
+        if self.throttle.measures(has_prompt) and result.compute_s:
+            self.throttle.observe_step(StepWork.of_chunks(parts), step_s or result.compute_s)
 
     def _compute_anew(self, fetch: BlockFetch) -> None:
         """Lets the sequence that waits for a fetch begin again, without asking the store."""

@@ -63,6 +63,7 @@ class SequenceQueues:
         coming: Names of blocks that a running sequence is about to compute, to the first such sequence.
         fetches: Blocks that come from the store; a running sequence that waits for some is not computed.
         num_preemptions: Sequences preempted so far.
+        earliest_deadline: A lower bound of all deadlines, in monotonic seconds.
     """
 
     def __init__(self, blocks: BlockManager) -> None:
@@ -76,14 +77,14 @@ class SequenceQueues:
         self.fetches = BlockFetches(blocks)
         self.num_preemptions = 0
         self._last_seq_id = 0
-        self._earliest_deadline = float("inf")  # a lower bound of all deadlines
+        self.earliest_deadline = float("inf")
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence."""
         if blocks_for(len(sequence.tokens) + (not sequence.prompt_only)) > self.blocks.num_blocks:
             raise ValueError(f"{len(sequence.tokens)} tokens never fit into {self.blocks.num_blocks} blocks")
         self._wait(sequence)
-        self._earliest_deadline = min(self._earliest_deadline, sequence.deadline)
+        self.earliest_deadline = min(self.earliest_deadline, sequence.deadline)
 
     def enter(self, sequence: Sequence, names: list[bytes], spare: int) -> bool:
         """Lets a waiting sequence run, with blocks for all its tokens; False if these are not free."""
@@ -166,7 +167,7 @@ class SequenceQueues:
 
     def expire(self, now: float) -> list[Sequence]:
         """Returns the sequences whose deadline has passed; they stay where they are."""
-        if now < self._earliest_deadline:
+        if now < self.earliest_deadline:
             return []
         late, earliest = [], float("inf")
         for sequence in self.waiting + self.running:
@@ -174,7 +175,7 @@ class SequenceQueues:
                 late.append(sequence)
             else:
                 earliest = min(earliest, sequence.deadline)
-        self._earliest_deadline = earliest
+        self.earliest_deadline = earliest
         return late
 
     def check_invariants(self) -> None:

@@ -19,15 +19,17 @@ class StepDraft:
         chunks: For the plan.
         planned: The same chunks, for when their result is booked.
         admit: Sequences that the ranks do not know yet.
+        masked: Whether a grammar limits the tokens of a chunk.
     """
 
-    __slots__ = ("_sliding", "admit", "chunks", "planned")
+    __slots__ = ("_sliding", "admit", "chunks", "masked", "planned")
 
     def __init__(self, sliding: SlidingBlocks | None = None) -> None:
         self._sliding = sliding
         self.chunks: list[ScheduledChunk] = []
         self.planned: list[PlannedChunk] = []
         self.admit: list[NewSequence] = []
+        self.masked = False
 
     def add_chunk(self, sequence: Sequence, count: int) -> None:
         """Adds the next `count` tokens of a sequence that has blocks for them."""
@@ -35,6 +37,8 @@ class StepDraft:
             self.admit.append(sequence.announce())
         start, end, known = sequence.planned, sequence.planned + count, len(sequence.tokens)
         samples = end == known + sequence.pending
+        masked = samples and sequence.constraint is not None
+        self.masked = self.masked or masked
         sliding_first, sliding_blocks = 0, list[int]()
         if end > sequence.sliding_capacity and self._sliding is not None:
             told = sequence.sliding_capacity // BLOCK_SIZE
@@ -50,7 +54,7 @@ class StepDraft:
                 sliding_first=sliding_first,
                 sample=samples,
                 follow=start >= known,
-                masked=samples and sequence.constraint is not None,
+                masked=masked,
             )
         )
         self.planned.append((sequence, sequence.seq_id, count, int(samples), end))

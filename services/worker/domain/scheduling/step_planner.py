@@ -69,7 +69,8 @@ class StepPlanner:
         if not only_background(self._running):
             self._pace.see_others(now)
         draft = StepDraft(self._sliding)
-        self._preemption.make_way()
+        if self._admission.waiting:
+            self._preemption.make_way()
         if not self._trials.sequences:
             self._plan_mixed(draft, now)
         else:
@@ -80,12 +81,12 @@ class StepPlanner:
         """Plans all sequences that may be computed together; those on trial may not."""
         most = self._most_background(now)
         prefilling, num_run = self._plan_decodes(draft, most)
+        if not prefilling and not self._admission.waiting:
+            return  # as in nearly all steps
         num_decodes = len(draft.chunks)
-        rest = whole = self._limits.token_budget - num_decodes - num_run
-        decodes = StepWork()
-        if prefilling or self._admission.has_waiting:
-            decodes = StepWork.of_chunks(draft.planned)
-            rest = self._throttle.prompt_budget(whole, decodes, shared_context(prefilling))
+        whole = self._limits.token_budget - num_decodes - num_run
+        decodes = StepWork.of_chunks(draft.planned)
+        rest = self._throttle.prompt_budget(whole, decodes, shared_context(prefilling))
         self._admission.admit(prefilling, rest)
         if self._trials.sequences:
             prefilling = [sequence for sequence in prefilling if not self._trials.is_on(sequence)]
@@ -191,14 +192,16 @@ class StepPlanner:
         """
         prefilling, index, running = [], 0, self._running
         spare, num_run = max(0, self._limits.token_budget - len(running)), 0
-        held = held_back(running, most)
+        held = held_back(running, most) if most < UNLIMITED else frozenset[int]()
         chunks, planned = draft.chunks, draft.planned
         trials = self._trials if self._trials.sequences else None
-        drafting = self._speculation.begin_step(running, len(self._trials.sequences))
+        drafting = self._speculation.most and self._speculation.begin_step(
+            running, len(self._trials.sequences)
+        )
         while index < len(running):
             sequence = running[index]
             index += 1
-            if sequence.fetching or id(sequence) in held or (trials and trials.is_on(sequence)):
+            if sequence.fetching or (held and id(sequence) in held) or (trials and trials.is_on(sequence)):
                 continue
             if drafting and (count := self._plan_drafts(draft, sequence, spare - num_run)):
                 num_run += count - 1

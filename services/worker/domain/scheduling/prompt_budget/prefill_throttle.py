@@ -22,6 +22,9 @@ class PrefillThrottle:
 
     Args:
         target_s: How long such a step may take while sequences decode; 0 for no limit.
+
+    Attributes:
+        num_cuts: Steps that were cut since `take_cuts`.
     """
 
     def __init__(self, target_s: float) -> None:
@@ -29,7 +32,7 @@ class PrefillThrottle:
         self._costs = StepCostModel()
         self._margin = _FIRST_MARGIN  # steps take at most so many times what is expected, but for a few
         self._steps = 0
-        self._cut_steps = 0
+        self.num_cuts = 0
         self._budget = 0
 
     def measures(self, has_prompt: bool) -> bool:
@@ -65,10 +68,10 @@ class PrefillThrottle:
 
     def note_cut(self, budget: int) -> None:
         """Records that a step had no more prompt tokens than this budget allowed."""
-        self._cut_steps += 1
+        self.num_cuts += 1
         self._budget = budget
 
     def take_cuts(self) -> tuple[int, int]:
         """Returns how many steps were cut since the last call, and the last budget that cut one."""
-        cuts, self._cut_steps = self._cut_steps, 0
+        cuts, self.num_cuts = self.num_cuts, 0
         return cuts, self._budget
