@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import structlog
 
 from services.router.domain.decision import Assignment, FleetView, RequestFacts
-from services.router.domain.policies.costs import Costs, Move
+from services.router.domain.policies.costs import STAYS, Costs, Move
 from services.router.incoming import Incoming
 from services.router.metrics import RouterMetrics
 from shared.telemetry.request_ids import TRACE_PARENT
@@ -45,9 +45,17 @@ class DecisionLog:
         before = facts.last_group or chosen.preferred_group
         parent = self._recorded(incoming)
         if group is None or (chosen.group == before and parent is None):
-            return Move()
+            return STAYS
         place = view.find(before)
         move = self._costs.move(facts, group, place)
+        moved = before and before != chosen.group
+        if moved:
+            self._metrics.moved(move.seconds)
+        # under load there may be as many moves as turns, and metrics count them: only losses are logged
+        level = logging.INFO if chosen.reason == "resumed" else logging.DEBUG
+        logs = moved and log.is_enabled_for(level)
+        if not logs and parent is None:
+            return move
         told: dict[str, str | float | int] = {
             "group": chosen.group,
             "reason": chosen.reason,
@@ -59,10 +67,7 @@ class DecisionLog:
         }
         if place is not None:
             told["stay_cost_s"] = round(self._costs.total_s(facts, place, place), 4)
-        if before and before != chosen.group:
-            self._metrics.moved(move.seconds)
-            # under load there may be as many moves as turns, and metrics count them: only losses are logged
-            level = logging.INFO if chosen.reason == "resumed" else logging.DEBUG
+        if logs:
             log.log(level, "session moved", request_id=incoming.request_id, **told)
         if parent is not None:
             self._record_span(parent, told, seconds)

@@ -7,6 +7,7 @@ publishes the request again.
 import random
 import time
 from collections.abc import Awaitable, Mapping
+from functools import lru_cache
 
 import structlog
 
@@ -27,6 +28,7 @@ from shared.telemetry.request_ids import TRACE_PARENT, bind_request
 
 _JITTER = 0.2  # of the time to come back
 log = structlog.get_logger(__name__)
+_work_subject = lru_cache(maxsize=4096)(subjects.work)  # of few groups
 
 
 class Dispatcher:
@@ -168,23 +170,23 @@ class Dispatcher:
             instance_id=self._fleet.instance_of(chosen.group),
             outside=incoming.outside,
         )
-        data = encode(work)
-        subject, reply = subjects.work(chosen.group), f"{self.inbox}.{chosen.group}.{incoming.key}"
+        data, key = encode(work), incoming.key
+        subject, reply = _work_subject(chosen.group), f"{self.inbox}.{chosen.group}.{key}"
         headers = incoming.headers
         if incoming.deadline is not None:
             headers = {**headers, subjects.HEADER_TIMEOUT: str(max(1, int((incoming.deadline - now) * 1000)))}
         # remembered before it is sent: the broker's word that nothing listens there may come at once
         forward = Forward(incoming, chosen.group, count)
-        state.forwards.put(incoming.key, forward, now, len(incoming.data))
+        state.forwards.put(key, forward, now, len(incoming.data))
         try:
             sent = self._bus.publish_now(subject, data, reply=reply, headers=headers)
         except (RequestTooLarge, Unavailable) as error:
             return self._not_sent(incoming, error, len(data), now)
-        attempt = (incoming.asker.tenant, incoming.request_id, incoming.attempt)
-        state.duplicates.put(attempt, chosen.group, now)
+        tenant = incoming.asker.tenant
+        state.duplicates.put((tenant, incoming.request_id, incoming.attempt), chosen.group, now)
         state.sessions.note_sent(facts, incoming.asker, chosen.group, now)
         state.balance.add(chosen.group, now)
-        state.contests.served(incoming.asker.tenant)
+        state.contests.served(tenant)
         self._fleet.count_sent(chosen.group, tokens[0], now, tokens[1])
         return None if sent else self._send_slowly(incoming, work, reply, headers, now)
 

@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from re import compile as regex
 from typing import Annotated
 
@@ -112,24 +111,17 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
         InvalidRequest: it is no `GenerateRequest`, or one that no leader could use, or of a caller outside
             that may not say what it says.
     """
-    data, caller = message.data, caller_of(message.subject)
+    data, headers, caller = message.data, message.headers, caller_of(message.subject)
     request = _decoded(data, whole=caller is not None)
-    given = [
-        name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
-    ]
-    if len(given) != 1:
-        what = f"got {' and '.join(given)}" if given else "got none"
-        raise InvalidRequest(
-            f"exactly one of messages, prompt and prompt_token_ids is needed, {what}",
-            param=given[1] if given else "messages",
-        )
+    if (request.messages is None) + (request.prompt is None) + (request.prompt_token_ids is None) != 2:
+        raise _not_one_input(request)
     reply_to = request.reply_to or message.reply
     check_reply_to(reply_to, caller)
     if caller is not None and isinstance(request, GenerateRequest):
         request = confine(request, caller, max_outside_priority)
         data = encode(request)
-    left_ms = read_timeout_ms(message.headers)
-    session = request.session
+    left_ms = read_timeout_ms(headers)
+    session, resume = request.session, request.resume
     facts = RequestFacts(
         request.model,
         routing_key(request) if isinstance(request, GenerateRequest) else session_key(_session_id(session)),
@@ -137,7 +129,7 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
         priority=request.priority,
         resumed=request.attempt > 0 and caller is None,
         # without the KV format, which heartbeats do not name
-        weights=request.resume.fingerprint.partition("/")[0] if request.resume is not None else "",
+        weights=resume.fingerprint.partition("/")[0] if resume is not None else "",
         places=request.sampling.n,
     )
     return Incoming(
@@ -149,7 +141,7 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
         reply_to=reply_to,
         facts=facts,
         deadline=now + left_ms / 1000 if left_ms is not None else None,
-        headers=carry(message.headers),
+        headers=carry(headers),
         outside=caller is not None,
     )
 
@@ -157,11 +149,24 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
 def _decoded(data: bytes, *, whole: bool) -> GenerateRequest | RequestHead:
     """The request, or its head if that is enough: a conversation without a session is routed by its text."""
     if not whole:
-        with suppress(InvalidRequest):  # the error is to name the field of a `GenerateRequest`
+        try:
             head = decode(data, RequestHead)
             if head.session is not None:
                 return head
+        except InvalidRequest:  # the error is to name the field of a `GenerateRequest`
+            pass
     return decode(data, GenerateRequest)
+
+
+def _not_one_input(request: GenerateRequest | RequestHead) -> InvalidRequest:
+    given = [
+        name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
+    ]
+    what = f"got {' and '.join(given)}" if given else "got none"
+    return InvalidRequest(
+        f"exactly one of messages, prompt and prompt_token_ids is needed, {what}",
+        param=given[1] if given else "messages",
+    )
 
 
 def _session_id(session: SessionRef | None) -> str:
@@ -171,14 +176,16 @@ def _session_id(session: SessionRef | None) -> str:
 def _asker(request: GenerateRequest | RequestHead) -> Asker:
     """The session of a request, and whether it repeats its conversation (`SessionRef.mode` has the rule)."""
     session, messages = request.session, request.messages or ()
-    continues = any(message.role == "assistant" for message in messages)
-    appends = (
-        session is not None
-        and session.given
-        and bool(messages)
-        and (session.mode == "append" or (session.mode == "auto" and not continues))
-    )
-    return Asker(request.tenant, _session_id(session), whole=not appends, continues=continues)
+    continues = False
+    for message in messages:
+        if message.role == "assistant":
+            continues = True
+            break
+    if session is None:
+        return Asker(request.tenant, "", True, continues)
+    mode = session.mode
+    appends = session.given and bool(messages) and (mode == "append" or (mode == "auto" and not continues))
+    return Asker(request.tenant, session.session_id, not appends, continues)
 
 
 def read_timeout_ms(headers: Mapping[str, str]) -> int | None:

@@ -5,7 +5,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -14,6 +14,7 @@ from services.router.domain.fleet import Fleet
 from services.router.domain.group import Standing
 from services.router.router_state import RouterState
 from shared.messages.fleet import DownReason
+from shared.telemetry.histograms import HistogramFamily
 
 _SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
 _MOVE_SECONDS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -54,15 +55,15 @@ class RouterMetrics:
             ["reason", "group"],
             registry=registry,
         )
-        self._seconds = Histogram(
-            "ryz_router_decision_seconds", "Time to choose a group.", buckets=_SECONDS, registry=registry
-        )
-        self._moves = Histogram(
+        self._seconds = HistogramFamily(
+            registry, "ryz_router_decision_seconds", "Time to choose a group.", _SECONDS
+        ).series()
+        self._moves = HistogramFamily(
+            registry,
             "ryz_router_move_seconds",
             "What it was expected to take to have a session's KV on the group that it moved to.",
-            buckets=_MOVE_SECONDS,
-            registry=registry,
-        )
+            _MOVE_SECONDS,
+        ).series()
         # there from the start, for alerts: to Prometheus a counter that appears with 1 has not grown
         for event in ("bad_heartbeat", "bad_query", "deaf", "group_tripped", "heartbeat_rival"):
             self._events.labels(event)

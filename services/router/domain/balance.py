@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+_NOTHING = 1e-6
+
 
 def imbalance(counts: Mapping[str, float], weights: Mapping[str, float]) -> float:
     """The largest excess of a group over its fair share: `max_i(c_i / (C w_i / W)) - 1`.
@@ -28,23 +30,32 @@ class DecayingCounts:
     def __init__(self, half_life_s: float) -> None:
         self._half_life_s = half_life_s
         self._counts: dict[str, float] = {}
+        self._has_faint = False  # there may be counts that decayed to nothing
         self._as_of = 0.0
 
     def add(self, name: str, now: float, amount: float = 1.0) -> None:
         """So much went to the group."""
         self._decay(now)
-        self._counts[name] = self._counts.get(name, 0.0) + amount
+        count = self._counts[name] = self._counts.get(name, 0.0) + amount
+        self._has_faint |= count <= _NOTHING
 
     def put(self, name: str, now: float, amount: float) -> None:
         """The group counts as if it had had so much lately."""
         self._decay(now)
         self._counts[name] = amount
+        self._has_faint |= amount <= _NOTHING
 
     def counts(self, now: float) -> dict[str, float]:
         """The counts as of now; those that decayed to nothing are gone."""
+        return dict(self.peek(now))
+
+    def peek(self, now: float) -> Mapping[str, float]:
+        """The same without a copy, to be read before the counts change."""
         self._decay(now)
-        self._counts = {name: count for name, count in self._counts.items() if count > 1e-6}
-        return dict(self._counts)
+        if self._has_faint:
+            self._has_faint = False
+            self._counts = {name: count for name, count in self._counts.items() if count > _NOTHING}
+        return self._counts
 
     def _decay(self, now: float) -> None:
         elapsed = now - self._as_of
@@ -52,4 +63,5 @@ class DecayingCounts:
             return
         factor = 0.5 ** (elapsed / self._half_life_s)
         self._counts = {name: count * factor for name, count in self._counts.items()}
+        self._has_faint = True
         self._as_of = now

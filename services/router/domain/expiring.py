@@ -1,16 +1,13 @@
 """A map that is bounded in entries, in cost and in time. The oldest entry goes first."""
 
 from collections import OrderedDict
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class _Entry(NamedTuple, Generic[V]):
-    value: V
-    expires_at: float
-    cost: int
+_Entry = tuple[V, float, int]  # value, when it expires, cost; a router makes five of them for each request
 
 
 class ExpiringMap(Generic[K, V]):
@@ -27,6 +24,7 @@ class ExpiringMap(Generic[K, V]):
         self._max_entries = max_entries
         self._max_cost = max_cost
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
+        self._oldest: _Entry[V] | None = None  # the first of `_entries`, if it is known
         self._cost = 0
 
     def __len__(self) -> int:
@@ -40,32 +38,46 @@ class ExpiringMap(Generic[K, V]):
     def get(self, key: K, now: float) -> V | None:
         """The value, or None when it was never put, was pushed out, or is too old."""
         entry = self._entries.get(key)
-        return entry.value if entry is not None and entry.expires_at > now else None
+        return entry[0] if entry is not None and entry[1] > now else None
 
     def put(self, key: K, value: V, now: float, cost: int = 0) -> None:
         """Keeps the value as the newest entry, in place of an older one under the key."""
-        self.pop(key, now)
-        self._entries[key] = _Entry(value, now + self._ttl_s, cost)
+        entries = self._entries
+        if key in entries:
+            self.pop(key, now)
+        entries[key] = value, now + self._ttl_s, cost
         self._cost += cost
-        while self._entries and self._must_shrink(now):
-            self._cost -= self._entries.popitem(last=False)[1].cost
+        while entries and self._must_shrink(now):
+            self._drop_oldest()
 
     def pop(self, key: K, now: float) -> V | None:
         """Takes the value out; None as in `get`."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return None
-        self._cost -= entry.cost
-        return entry.value if entry.expires_at > now else None
+        if entry is self._oldest:
+            self._oldest = None
+        self._cost -= entry[2]
+        return entry[0] if entry[1] > now else None
 
     def expire(self, now: float) -> None:
         """Drops what is too old; `put` does the same, this is for quiet times."""
-        while self._entries and next(iter(self._entries.values())).expires_at <= now:
-            self._cost -= self._entries.popitem(last=False)[1].cost
+        while self._entries and self._expires_first_at() <= now:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        self._oldest = None
+        self._cost -= self._entries.popitem(last=False)[1][2]
+
+    def _expires_first_at(self) -> float:
+        oldest = self._oldest
+        if oldest is None:
+            oldest = self._oldest = next(iter(self._entries.values()))
+        return oldest[1]
 
     def _must_shrink(self, now: float) -> bool:
         if len(self._entries) > self._max_entries:
             return True
         if self._max_cost is not None and self._cost > self._max_cost:
             return True
-        return next(iter(self._entries.values())).expires_at <= now
+        return self._expires_first_at() <= now

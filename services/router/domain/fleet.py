@@ -213,10 +213,14 @@ class Fleet:
         """
         ready, away = split_by_standing(self._groups.values(), model, now, avoid, weights)
         models = () if ready or away else tuple(card.name for card in self.models(now))
-        computed, given = self.computed.counts(now), self._given.counts(now)
-        work = {name: computed.get(name, 0.0) + given.get(name, 0.0) for name in ready}
-        weight = sum(group.weight for group in ready.values())
-        fair = sum(work.values()) / weight if weight else 0.0
+        computed, given = self.computed.peek(now), self._given.peek(now)
+        work: dict[str, float] = {}
+        total = weight = 0.0
+        for name, group in ready.items():
+            amount = work[name] = computed.get(name, 0.0) + given.get(name, 0.0)
+            total += amount
+            weight += group.weight
+        fair = total / weight if weight else 0.0
 
         def see(group: Group) -> GroupView:
             return group.view(now, work[group.name] - fair * group.weight)

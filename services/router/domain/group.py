@@ -158,21 +158,32 @@ class Group:
         load, kv = self.heartbeat.load, self.heartbeat.kv
         elapsed = now - self.heard_at
         finished = self.requests_per_s * elapsed
-        held = max(0, ceil(load.running + load.waiting + self._pending - finished))
-        waiting = min(held, max(0, held - load.max_running, ceil(load.waiting - finished)))
-        max_running = max(1, load.max_running)
+        # comparisons in place of `max`, here and below: every request asks for some of these views
+        held = ceil(load.running + load.waiting + self._pending - finished)
+        held = held if held > 0 else 0
+        waiting = held - load.max_running
+        if load.waiting or finished < 0:
+            waiting = max(waiting, ceil(load.waiting - finished))
+        waiting = min(held, waiting) if waiting > 0 else 0
+        max_running = load.max_running if load.max_running > 1 else 1
         capacity = load.max_running + load.max_waiting or self._limits.max_inflight
         at_its_limit = load.running >= load.max_running > 0 or (load.waiting > 0 and _short_of_blocks(load))
         if not at_its_limit:  # its speed is not known: what was sent since may be done already
             capacity *= _CAPACITY_MARGIN
-        queued_tokens = max(0.0, load.queued_tokens + self._pending_tokens - load.tokens_per_s * elapsed)
+        queued_tokens = load.queued_tokens + self._pending_tokens - load.tokens_per_s * elapsed
         rate = self.requests_per_s
         if not rate or not at_its_limit:  # below the limit the measured rate is that of the callers
-            rate = max(rate, max_running / self._limits.assumed_service_s)
-        rate = max(rate, max_running / _LONGEST_S)  # what was measured falls to 0 while nothing ends
+            assumed = max_running / self._limits.assumed_service_s
+            rate = assumed if assumed > rate else rate
+        least = max_running / _LONGEST_S
+        rate = least if least > rate else rate  # what was measured falls to 0 while nothing ends
         # the rate of late says little about a group with little to do
-        speed = max(load.tokens_per_s, kv.recompute_tokens_per_s)
-        prefill_s = queued_tokens / speed if speed else 0.0
+        known = kv.recompute_tokens_per_s
+        speed = known if known > load.tokens_per_s else load.tokens_per_s
+        wait_s = waiting / rate
+        if queued_tokens > 0.0 and speed:
+            prefill_s = queued_tokens / speed
+            wait_s = prefill_s if prefill_s > wait_s else wait_s  # for a place and for prompts: they overlap
         return GroupView(
             name=self.name,
             weight=self.weight,
@@ -180,13 +191,13 @@ class Group:
             waiting=waiting,
             max_running=max_running,
             capacity=min(capacity, self._limits.max_inflight),
-            wait_s=max(waiting / rate, prefill_s),  # for a place and for prompts: the two overlap
+            wait_s=wait_s,
             tokens_per_s=load.tokens_per_s,
-            recompute_tokens_per_s=kv.recompute_tokens_per_s,
+            recompute_tokens_per_s=known,
             fetch_tokens_per_s=kv.fetch_tokens_per_s,
             fetch_s=kv.fetch_s,
             store=kv.store,
-            lead_s=lead_tokens / kv.recompute_tokens_per_s if kv.recompute_tokens_per_s else 0.0,
+            lead_s=lead_tokens / known if known else 0.0,
         )
 
 

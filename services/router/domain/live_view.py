@@ -4,7 +4,6 @@ Most decisions look at one group or two. Making the views of a thousand groups t
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 
 from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.group import Group
@@ -26,11 +25,14 @@ class LiveView(FleetView):
         self._groups = groups
         self._see = see
         self._seen: dict[str, GroupView] = {}
+        self._all_seen: tuple[GroupView, ...] | None = None
 
-    @cached_property
+    @property
     def ready(self) -> tuple[GroupView, ...]:
         """See `FleetView.ready`."""
-        return tuple(self._view(self._groups[name]) for name in sorted(self._groups))
+        if self._all_seen is None:  # functools' cached property takes a lock
+            self._all_seen = tuple([self._view(self._groups[name]) for name in sorted(self._groups)])
+        return self._all_seen
 
     def find(self, name: str) -> GroupView | None:
         """See `FleetView.find`."""

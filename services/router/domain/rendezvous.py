@@ -51,10 +51,13 @@ def preferred(key: str, groups: Iterable[G]) -> G:
     """
     prefix, best = f"{key}\0".encode(), dict[float, tuple[bytes, str, G]]()
     for group in groups:
-        claim = blake2b(prefix + group.name.encode(), digest_size=8).digest(), group.name, group
-        known = best.get(group.weight)
-        if known is None or claim[:2] > known[:2]:
-            best[group.weight] = claim
+        name, weight = group.name, group.weight
+        digest = blake2b(prefix + name.encode(), digest_size=8).digest()
+        known = best.get(weight)
+        if known is None or digest > known[0] or (digest == known[0] and name > known[1]):
+            best[weight] = digest, name, group
+    if len(best) == 1:
+        return best.popitem()[1][2]
     return max(best.values(), key=lambda claim: (_score(claim[0], claim[2].weight), claim[1]))[2]
 
 

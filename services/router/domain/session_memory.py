@@ -80,14 +80,16 @@ class SessionMemory:
             new -= tokens
         last = facts.last_group or (known.group if known else "")
         turn = (known.turn_tokens if known else 0) or round(self._mean_turn)
-        completed = replace(facts, last_group=last, session_tokens=tokens, prompt_tokens=new)
-        return completed, max(turn, new)
+        if known is not None or tokens or facts.session_tokens:  # else they are complete
+            facts = replace(facts, last_group=last, session_tokens=tokens, prompt_tokens=new)
+        return facts, max(turn, new)
 
     def note_sent(self, facts: RequestFacts, asker: Asker, group: str, now: float) -> None:
         """A request of the session went to `group`."""
-        for key in {asker.session_id or facts.routing_key, facts.routing_key}:
-            known = self._known.get((asker.tenant, key), now) or KnownSession(group)
-            self._known.put((asker.tenant, key), known._replace(group=group), now)
+        session_id, routing_key = asker.session_id, facts.routing_key
+        self._note_group((asker.tenant, routing_key), group, now)
+        if session_id and session_id != routing_key:
+            self._note_group((asker.tenant, session_id), group, now)
 
     def note_turn(
         self, tenant: str, session_id: str, routing_key: str, told: KnownSession, now: float
@@ -99,13 +101,22 @@ class SessionMemory:
             self._mean_turn += (_SMOOTHING if self._mean_turn else 1.0) * (added - self._mean_turn)
         turn_tokens = added if added > 0 else before.turn_tokens
         found = KnownSession(told.group, told.tokens or before.tokens, turn_tokens)
-        for key in {session_id, routing_key}:
-            self._known.put((tenant, key), found, now)
+        self._known.put((tenant, routing_key), found, now)
+        if session_id != routing_key:
+            self._known.put((tenant, session_id), found, now)
 
     def forget_session(self, tenant: str, session_id: str, routing_key: str, now: float) -> None:
         """The session was deleted."""
         for key in {session_id, routing_key}:
             self._known.pop((tenant, key), now)
+
+    def _note_group(self, key: tuple[str, str], group: str, now: float) -> None:
+        known = self._known.get(key, now)
+        if known is None:
+            known = KnownSession(group)
+        elif known.group != group:
+            known = KnownSession(group, known.tokens, known.turn_tokens)
+        self._known.put(key, known, now)
 
     def expire(self, now: float) -> None:
         """Drops what is too old, also when no requests come."""

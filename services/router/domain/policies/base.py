@@ -25,6 +25,7 @@ name.
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Protocol
 
 from services.router.domain.decision import Decision, FleetView, GroupView, Refusal, RequestFacts
@@ -47,18 +48,18 @@ class Policy(Protocol):
 
 def refusal(fleet: FleetView) -> Refusal | None:
     """The reason for refusing a request for this model, or None if a group can take it."""
-    if not fleet.ready:
+    groups = fleet.ready
+    if not groups:
         return no_ready_group(fleet)
-    if all(group.full for group in fleet.ready):
-        wait_s = retry_after_s(min(group.wait_s for group in fleet.ready))
-        count = len(fleet.ready)
-        return Refusal(
-            "overloaded",
-            "all_full",
-            f"all {count} groups of model {fleet.model!r} are full",
-            wait_s,
-        )
-    return None
+    for group in groups:
+        if not group.full:
+            return None
+    return Refusal(
+        "overloaded",
+        "all_full",
+        f"all {len(groups)} groups of model {fleet.model!r} are full",
+        retry_after_s(min(group.wait_s for group in groups)),
+    )
 
 
 def retry_after_s(wait_s: float) -> float:
@@ -98,8 +99,16 @@ def least_loaded(
     Raises:
         ValueError: all groups are full, or there are none.
     """
-    loads = [(load_s(group), group) for group in groups if not group.full]
-    least = min(load for load, _ in loads)
-    tied = [group for load, group in loads if load == least]
+    least, tied = inf, list[GroupView]()
+    for group in groups:
+        if group.full:
+            continue
+        load = load_s(group)
+        if load < least:
+            least, tied = load, [group]
+        elif load == least:
+            tied.append(group)
+    if len(tied) == 1:
+        return tied[0]
     use = min(group.utilization for group in tied)
     return preferred(key, [group for group in tied if group.utilization == use])

@@ -79,8 +79,10 @@ class Hybrid:
             return refused
         least = least_loaded(request.routing_key, fleet.ready, self._costs.load_s)
         # the first of equals wins: a move must gain time
-        open_groups = [group for group in (stay, home, least) if not group.full]
-        chosen = min(open_groups, key=lambda group: self._costs.total_s(request, group, place))
+        open_groups = [group for group in _distinct(stay, home, least) if not group.full]
+        chosen = open_groups[0]
+        if len(open_groups) > 1:
+            chosen = min(open_groups, key=lambda group: self._costs.total_s(request, group, place))
         if chosen is stay:
             return Assignment(stay.name, _resting(stay, home, place, "_busy"), home.name)
         if chosen is home:
@@ -98,6 +100,14 @@ class Hybrid:
             if group.running and group.lead_s >= limits.lead_s:
                 return "spill_balance"
         return ""
+
+
+def _distinct(stay: GroupView, home: GroupView, least: GroupView) -> list[GroupView]:
+    """The groups in this order, each once."""
+    groups = [stay] if home is stay else [stay, home]
+    if least is not stay and least is not home:
+        groups.append(least)
+    return groups
 
 
 def _resting(stay: GroupView, home: GroupView, place: GroupView | None, suffix: str = "") -> str:
