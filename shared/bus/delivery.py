@@ -156,22 +156,23 @@ class Delivery:
     def _take_turn(self) -> None:
         """Calls a plain handler with some of the messages that wait."""
         self._turn_is_due = False
-        for _ in range(TURN_MESSAGES):
-            if not self._pending or self._running:  # a handler that waits goes on with the others later
-                return
-            message = self._next()
-            began_ns = perf_counter_ns()
+        pending, handler, left, waits = self._pending, self._handler, TURN_MESSAGES, None
+        began_ns = perf_counter_ns()
+        while pending and left and not self._running:  # a handler that waits goes on with the others later
+            message = pending.popleft()
+            self._pending_bytes -= len(message.data)
+            left -= 1
             try:
-                waits = self._handler(message)
+                waits = handler(message)
             except Exception:
                 self._note_failure(message)
-                waits = None
             if waits is not None:
+                left += 1  # its task counts it
                 self._start(message, waits)
-                return
-            self._handled += 1
-            self._busy_ns += perf_counter_ns() - began_ns
-        if self._pending:  # other callbacks get a turn first
+                break
+        self._handled += TURN_MESSAGES - left
+        self._busy_ns += perf_counter_ns() - began_ns
+        if pending and not self._running:  # other callbacks get a turn first
             self._turn_is_due = True
             asyncio.get_running_loop().call_soon(self._take_turn)
 

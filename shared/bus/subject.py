@@ -8,6 +8,7 @@ from shared.subjects import PREFIX, Caller
 
 MAX_SUBJECT_BYTES = 1900  # two subjects and numbers fit into a line of the broker's protocol, 4 KiB
 _PLAIN = re.compile(r"[^\s.*>]+(?:\.[^\s.*>]+)*")
+_EDGES = ("", ".")
 _PATTERN = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
 
 
@@ -16,7 +17,7 @@ def check_subject(subject: str) -> None:
 
     The broker would close the connection of a client that publishes to a subject that is too long.
     """
-    if not (_PLAIN.fullmatch(subject) and _is_short(subject)):
+    if not (_is_plain(subject) and _is_short(subject)):
         raise InvalidRequest(f"{subject[:100]!r} is no subject that one can publish to", param="subject")
 
 
@@ -27,7 +28,20 @@ def can_answer(reply_to: str, caller: Caller | None = None) -> bool:
     """
     if not reply_to or reply_to.startswith(f"{PREFIX}.") or not in_inbox(reply_to, caller):
         return False
-    return _PLAIN.fullmatch(reply_to) is not None and _is_short(reply_to)
+    return _is_plain(reply_to) and _is_short(reply_to)
+
+
+def _is_plain(subject: str) -> bool:
+    # what the expression says, in half of its time for the subjects of services
+    if subject.isascii() and subject.isprintable() and " " not in subject:
+        return (
+            "*" not in subject
+            and ">" not in subject
+            and ".." not in subject
+            and subject[:1] not in _EDGES
+            and subject[-1] != "."
+        )
+    return _PLAIN.fullmatch(subject) is not None
 
 
 def _is_short(subject: str) -> bool:

@@ -39,6 +39,9 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
         self._write_is_due = False
         self._pending_since_ns = 0
         self._turns_to_wait = TURNS_ALONE
+        self._has_unsent = (
+            False  # bytes that were written and the socket has not taken; until it was looked at
+        )
         self._sinks: dict[int, Callable[[Message], None]] = {}
 
     async def listen(
@@ -85,8 +88,11 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
     @property
     def is_behind(self) -> bool:
         """Whether more than `MAX_UNSENT` bytes are on their way to the broker."""
+        if not self._has_unsent:
+            return self._pending_data_size > MAX_UNSENT
         transport = self._transport
         unsent = transport.unsent if isinstance(transport, DirectTransport) else 0
+        self._has_unsent = unsent > 0
         return self._pending_data_size + unsent > MAX_UNSENT
 
     def write_soon(self, command: bytes) -> None:
@@ -137,6 +143,7 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
         try:
             if isinstance(transport, DirectTransport):
                 transport.write_all(parts, size)
+                self._has_unsent = transport.unsent > 0
             else:
                 transport.writelines(parts)  # type: ignore[no-untyped-call, unused-ignore]
         except (OSError, RuntimeError, AttributeError) as error:  # closed; the read loop hears of it, too
@@ -167,7 +174,7 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
         if sink is None:
             return
         # clients may put any bytes into subjects; a reply subject that is not text is of no use
-        place, answer = subject.decode("utf-8", "replace"), reply.decode("utf-8", "replace")
+        place, answer = str(subject, "utf-8", "replace"), str(reply, "utf-8", "replace") if reply else ""
         if not headers:
             sink(Message(place, data, answer))
             return

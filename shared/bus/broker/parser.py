@@ -14,6 +14,8 @@ from nats.errors import ProtocolError
 MAX_LINE = 64 * 1024  # INFO of a large cluster; a message's line has 4 KiB at most (`max_control_line`)
 MAX_HEADER_BYTES = 8192
 _END = b"\r\n"
+_MESSAGE_KINDS = (b"MSG", b"HMSG")
+_DIGITS = 10  # of a size or the number of a subscription
 _UNREADABLE = "nats: a line that cannot be read"
 
 
@@ -86,31 +88,32 @@ class BrokerParser:
         Returns:
             The control line, or None if there is none yet.
         """
-        at, end = 0, len(data)
+        at, end, deliver = 0, len(data), self._reader.deliver
+        message, self._message = self._message, None
         while True:
-            if self._message is not None:
-                subject, sid, reply, header, size = self._message
-                after = at + size + 2
-                if after > end:
-                    self._rest, self._needed = bytearray(data[at:]), size + 2
+            if message is None:
+                line_end = data.find(_END, at)
+                if line_end < 0:
+                    if end - at > MAX_LINE:
+                        raise ProtocolError("nats: a line without end")
+                    self._rest = bytearray(data[at:])
                     return None
-                self._message = None
-                self._reader.deliver(
-                    sid, subject, reply, data[at + header : after - 2], data[at : at + header]
-                )
-                at = after
-            line_end = data.find(_END, at)
-            if line_end < 0:
-                if end - at > MAX_LINE:
-                    raise ProtocolError("nats: a line without end")
-                self._rest = bytearray(data[at:])
+                words = data[at:line_end].split(b" ")
+                if words[0] not in _MESSAGE_KINDS:
+                    self._rest = bytearray(data[line_end + 2 :])
+                    return data[at:line_end]
+                message = _message_of(words)
+                at = line_end + 2
+            subject, sid, reply, header, size = message
+            after = at + size + 2
+            if after > end:
+                self._message = message
+                self._rest, self._needed = bytearray(data[at:]), size + 2
                 return None
-            line = data[at:line_end]
-            at = line_end + 2
-            if not line.startswith((b"MSG ", b"HMSG ")):
-                self._rest = bytearray(data[at:])
-                return line
-            self._message = _message_of(line)
+            message = None
+            body = at + header
+            deliver(sid, subject, reply, data[body : after - 2], data[at:body] if header else b"")
+            at = after
 
     async def _read_control(self, line: bytes) -> None:
         kind, _, rest = line.partition(b" ")
@@ -130,21 +133,26 @@ class BrokerParser:
             raise ProtocolError(_UNREADABLE) from error
 
 
-def _message_of(line: bytes) -> tuple[bytes, int, bytes, int, int]:
+def _message_of(words: list[bytes]) -> tuple[bytes, int, bytes, int, int]:
     """Returns subject, subscription, reply, size of headers and whole size from the line before a message."""
-    words = line.split(b" ")
-    header = words.pop(-2) if words[0] == b"HMSG" else b"0"
-    if len(words) == 4:
-        (_, subject, sid, size), reply = words, b""
-    elif len(words) == 5:
+    header = 0
+    if words[0] == b"HMSG":
+        told = words.pop(-2) if len(words) > 4 else b""
+        if not told.isdigit() or len(told) > _DIGITS:
+            raise ProtocolError(_UNREADABLE)
+        header = int(told)
+    if len(words) == 5:
         _, subject, sid, reply, size = words
+    elif len(words) == 4:
+        (_, subject, sid, size), reply = words, b""
     else:
         raise ProtocolError(_UNREADABLE)
-    if not (b"%b%b%b" % (sid, header, size)).isdigit() or len(size) > 10 or len(sid) > 10:
+    if not (sid.isdigit() and size.isdigit()) or len(sid) > _DIGITS or len(size) > _DIGITS:
         raise ProtocolError(_UNREADABLE)
-    if not (sid and header and size) or int(header) > int(size):
+    num_bytes = int(size)
+    if header > num_bytes:
         raise ProtocolError(_UNREADABLE)
-    return subject, int(sid), reply, int(header), int(size)
+    return subject, int(sid), reply, header, num_bytes
 
 
 def parse_headers(raw: bytes) -> tuple[dict[str, str], str]:
@@ -153,10 +161,17 @@ def parse_headers(raw: bytes) -> tuple[dict[str, str], str]:
     Headers that cannot be sent on as they came (with control characters, or bytes that are no text) are left
     out. A message with more than `MAX_HEADER_BYTES` of headers has none.
     """
-    first, *lines = raw[:MAX_HEADER_BYTES].decode("utf-8", "replace").split("\r\n")
+    text = raw[:MAX_HEADER_BYTES].decode("utf-8", "replace")
+    first, *lines = text.split("\r\n")
     headers = {}
-    for line in lines if len(raw) <= MAX_HEADER_BYTES else ():
-        name, colon, value = line.partition(":")
-        if colon and line.isprintable() and "\ufffd" not in line:
-            headers[name.strip()] = value.strip()
-    return headers, first.removeprefix("NATS/1.0").strip()[:3]
+    if len(raw) <= MAX_HEADER_BYTES:
+        all_sendable = _is_sendable("".join(lines))
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if colon and (all_sendable or _is_sendable(line)):
+                headers[name.strip()] = value.strip()
+    return headers, "" if first == "NATS/1.0" else first.removeprefix("NATS/1.0").strip()[:3]
+
+
+def _is_sendable(text: str) -> bool:
+    return text.isprintable() and "\ufffd" not in text
