@@ -16,6 +16,7 @@ from benchmarks.models.shapes import SHAPES
 from benchmarks.peers.base import Timing
 from benchmarks.peers.contest import PeerProcesses, peer_types
 from benchmarks.peers.known import PEERS, missing_packages, python_of, require_installed, variables_of
+from benchmarks.peers.model_forms import group_size
 from benchmarks.peers.start import PeerSizes
 from services.worker.orchestrator.rank_engine import RankEngine
 from tests.kits.engine.rank_options import rank_options
@@ -144,3 +145,13 @@ def test_what_cannot_be_converted_is_refused(stack: ExitStack, tiny: Path, tmp_p
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(BenchError, match=r"not available: .*OtherForCausalLM"):
         peer(stack, "llama.cpp", tmp_path, "F32")
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inner", "size"), [(2048, 5632, 128), (576, 1536, 64), (288, 768, 32), (100, 200, -1)]
+)
+def test_groups_of_4_bits_divide_the_inputs_of_all_linears(
+    tmp_path: Path, hidden: int, inner: int, size: int
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": hidden, "intermediate_size": inner}))
+    assert group_size(tmp_path) == size
