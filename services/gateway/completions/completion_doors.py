@@ -12,6 +12,7 @@ from services.gateway.completions.completion_call import (
     completion_call,
 )
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
+from services.gateway.completions.plain_chat import plain_chat_call
 from services.gateway.completions.whole_responses import (
     PromptShown,
     chat_body,
@@ -34,7 +35,7 @@ class ChatDoor(BodyDoor[ChatCompletionRequest]):
     path = "/v1/chat/completions"
 
     def __init__(self, settings: GatewaySettings, root_key: bytes) -> None:
-        super().__init__(ChatCompletionRequest, chat_call, settings, root_key)
+        super().__init__(ChatCompletionRequest, chat_call, settings, root_key, plain_chat_call)
 
     def writer(
         self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool

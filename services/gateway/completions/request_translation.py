@@ -28,6 +28,12 @@ from shared.messages import (
 )
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for the older route
+# the caller's names of fields of `GenerateRequest`
+NAMES_IN_BODY = {
+    "template.variables": "chat_template_kwargs",
+    "template.reasoning_effort": "reasoning_effort",
+    "template": "chat_template_kwargs",
+}
 _SEED_STEP = 0x9E3779B97F4A7C15 % 2**63  # odd, so all prompts of a call have different seeds
 
 
@@ -137,14 +143,10 @@ def _template_of(body: ChatCompletionRequest) -> TemplateOptions | None:
 def field_names_of(body: SamplingBody) -> dict[str, str]:
     """The caller's names of fields of `GenerateRequest`, for a leader's errors."""
     found = form_of(vars(body))
-    names = {
-        "template.variables": "chat_template_kwargs",
-        "template.reasoning_effort": "reasoning_effort",
-        "template": "chat_template_kwargs",
-    }
-    if found is not None:
-        names |= {"structured.definition": found[0], "structured.choices": found[0], "structured": found[0]}
-    return names
+    if found is None:
+        return NAMES_IN_BODY
+    of_form = dict.fromkeys(("structured.definition", "structured.choices", "structured"), found[0])
+    return NAMES_IN_BODY | of_form
 
 
 def completion_requests(

@@ -43,6 +43,8 @@ class BodyDoor(Generic[B]):
         make_call: Makes the call of a checked body; raises `InvalidRequest` if a field is wrong.
         settings: Limits of a body.
         root_key: The secret behind new session ids.
+        make_plain: Makes the call of bytes, as `make_call` would of the body in them; None: it is no plain
+            body, and goes the usual way.
     """
 
     def __init__(
@@ -51,16 +53,21 @@ class BodyDoor(Generic[B]):
         make_call: Callable[[B, CallOrigin], GenerationCall],
         settings: GatewaySettings,
         root_key: bytes = b"",
+        make_plain: Callable[[bytes, CallOrigin], GenerationCall | None] | None = None,
     ) -> None:
         self._body = body
         self._make_call = make_call
         self._max_values = settings.max_body_values
         self._root_key = root_key
+        self._make_plain = make_plain
 
     async def translate(
         self, raw: bytes, exchange: HttpExchange, once: IdempotentCall | None
     ) -> GenerationCall:
         """See `Door`."""
-        body = parse_body(raw, self._body, self._max_values)
         origin = CallOrigin(exchange.request_id, exchange.tenant, exchange.headers, once, self._root_key)
-        return self._make_call(body, origin)
+        if self._make_plain is not None and len(raw) <= self._max_values:  # so many values at most
+            call = self._make_plain(raw, origin)
+            if call is not None:
+                return call
+        return self._make_call(parse_body(raw, self._body, self._max_values), origin)
