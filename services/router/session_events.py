@@ -36,10 +36,10 @@ class SessionEvents:
 
     async def listen(self) -> None:
         """Subscribes to events; every router gets all of them."""
-        handler = self._endpoint.handler
-        await self._bus.subscribe(subjects.SESSION_TURNS, handler(SessionTurns, self.on_turns))
-        await self._bus.subscribe(subjects.SESSION_PINNED, handler(Pinned, self.on_pinned))
-        await self._bus.subscribe(subjects.SESSION_GONE, handler(SessionGone, self.on_gone))
+        listener = self._endpoint.listener
+        await self._bus.subscribe(subjects.SESSION_TURNS, listener(SessionTurns, self.on_turns))
+        await self._bus.subscribe(subjects.SESSION_PINNED, listener(Pinned, self.on_pinned))
+        await self._bus.subscribe(subjects.SESSION_GONE, listener(SessionGone, self.on_gone))
 
     async def answer_queries(self) -> None:
         """Subscribes to queries, as a member of the queue group."""
@@ -51,7 +51,7 @@ class SessionEvents:
         if self._taking is not None:
             await self._taking.drain()
 
-    async def on_turns(self, news: SessionTurns, _: Message) -> None:
+    def on_turns(self, news: SessionTurns, _: Message) -> None:
         """Turns have ended."""
         now = self._clock()
         for turn in news.turns:
@@ -60,14 +60,14 @@ class SessionEvents:
                 turn.tenant, turn.session_id, session_key(turn.session_id), found, now
             )
 
-    async def on_pinned(self, pin: Pinned, _: Message) -> None:
+    def on_pinned(self, pin: Pinned, _: Message) -> None:
         """A session was bound to a group, or freed."""
         if not self._state.pins.set_pin(pin.tenant, pin.session_id, pin.group):
             log.warning("too many pins, one does not count", session_id=pin.session_id,
                         remedy="raise RYZ_ROUTER_PINS_MAX")  # fmt: skip
             self._metrics.event("pins_over_limit")
 
-    async def on_gone(self, gone: SessionGone, _: Message) -> None:
+    def on_gone(self, gone: SessionGone, _: Message) -> None:
         """A session was deleted."""
         key = session_key(gone.session_id)
         self._state.sessions.forget_session(gone.tenant, gone.session_id, key, self._clock())

@@ -12,6 +12,7 @@ import structlog
 from msgspec.structs import replace
 
 from services.router.dispatch import Dispatcher
+from services.router.domain.fleet import Change
 from services.router.incoming import Incoming, read, sender
 from services.router.last_group import LastGroups
 from services.router.losses import LossReports
@@ -58,7 +59,7 @@ class RouterSubscriptions:
         """Subscribes to heartbeats, and to the broker's reports of work that had no receiver."""
         heartbeats = Endpoint(self._bus, self._report_heartbeat)
         await self._bus.subscribe(
-            subjects.HEARTBEAT_ALL, heartbeats.handler(Heartbeat, self.on_heartbeat, check=_check_subject)
+            subjects.HEARTBEAT_ALL, heartbeats.listener(Heartbeat, self.on_heartbeat, check=_check_subject)
         )
         await self._bus.subscribe(f"{self._dispatcher.inbox}.*.*", self.on_undelivered)
 
@@ -154,11 +155,12 @@ class RouterSubscriptions:
             await self._losses.publish_losses()
         await self._dispatcher.dispatch_again(forward, now)
 
-    async def on_heartbeat(self, heartbeat: Heartbeat, _: Message) -> None:
-        """A leader's heartbeat."""
+    def on_heartbeat(self, heartbeat: Heartbeat, _: Message) -> Awaitable[None] | None:
+        """A leader's heartbeat; returns what is left to be awaited."""
         change = self._fleet.observe(heartbeat, self._clock())
-        if change == "same":
-            return
+        return None if change == "same" else self._report_change(heartbeat, change)
+
+    async def _report_change(self, heartbeat: Heartbeat, change: Change) -> None:
         self._metrics.event(f"heartbeat_{change}")
         self._metrics.knows(heartbeat.group)
         if change == "restarted":

@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from collections.abc import Awaitable
 
 import structlog
 
@@ -65,13 +66,14 @@ class FleetWatch:
         except RyzError as error:
             log.debug("no echo", problem=error.message)
 
-    async def on_echo(self, message: Message) -> None:
+    def on_echo(self, message: Message) -> Awaitable[None] | None:
         """An echo is back: everything has been read that the broker had for this router when it was sent."""
         if len(message.data) != _TIME.size:
-            return
+            return None
         (sent_at,) = _TIME.unpack(message.data)
         now = self._clock()
         self._told_no_echo = False
         proven_at = self._monitor.on_echo(min(sent_at, now), now)
         if proven_at is not None and self._fleet.expire(now, proven_at):
-            await self._losses.publish_losses()
+            return self._losses.publish_losses()
+        return None

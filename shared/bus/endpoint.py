@@ -19,6 +19,7 @@ from shared.telemetry.request_ids import TRACE_PARENT, BoundRequest, bind_reques
 
 M = TypeVar("M", bound=Wire)
 Answer = Callable[[M, Message], Awaitable[Wire | None]]
+Take = Callable[[M, Message], Awaitable[object] | None]
 Check = Callable[[M, Message], object]
 MAX_REQUEST_ID = 64
 log = structlog.get_logger(__name__)
@@ -57,6 +58,30 @@ class Endpoint:
             answers_bad: False on subjects that many services read: bad messages are only reported.
         """
         return partial(self._respond, kind, answer, check, answers_bad)
+
+    def listener(
+        self, kind: type[M], take: Take[M], *, check: Check[M] | None = None
+    ) -> Callable[[Message], Awaitable[object] | None]:
+        """Returns a plain handler for `Bus.subscribe` on a subject of news, which needs no task for each.
+
+        Bad messages are reported and answered as by `handler`.
+
+        Args:
+            kind: The type of the news.
+            take: Takes the news; it raises no `RyzError`. What it returns is awaited before the next message.
+            check: As for `handler`.
+        """
+
+        def listen(message: Message) -> Awaitable[object] | None:
+            try:
+                news = decode(message.data, kind)
+                if check is not None:
+                    check(news, message)
+            except InvalidRequest as error:
+                return self.refuse(message, error)
+            return take(news, message)
+
+        return listen
 
     async def refuse(self, message: Message, error: InvalidRequest) -> None:
         """Reports and answers a message that its handler could not decode."""

@@ -8,13 +8,15 @@ block inherit it. Code that handles several requests in one task names the reque
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 TRACE_PARENT = "traceparent"
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
 
-class RequestIds(NamedTuple):
+class RequestIds(msgspec.Struct, frozen=True, gc=False):
     """The ids of one request.
 
     Attributes:

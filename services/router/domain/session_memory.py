@@ -4,8 +4,7 @@ It learns from the requests that this router sends and from leaders' `SessionTur
 routers know nearly the same. What is missing costs little: the session counts as new, and goes home.
 """
 
-from typing import NamedTuple
-
+import msgspec
 from msgspec.structs import replace
 
 from services.router.domain.decision import RequestFacts
@@ -14,7 +13,7 @@ from services.router.domain.expiring import ExpiringMap
 _SMOOTHING = 0.05  # weight of the newest turn in the mean of all
 
 
-class Asker(NamedTuple):
+class Asker(msgspec.Struct, frozen=True, gc=False):
     """The tenant and session of a request.
 
     Attributes:
@@ -30,7 +29,7 @@ class Asker(NamedTuple):
     continues: bool = False
 
 
-class KnownSession(NamedTuple):
+class KnownSession(msgspec.Struct, frozen=True, gc=False):
     """A session that is known.
 
     Attributes:

@@ -86,7 +86,9 @@ class World:
             if message.subject == subjects.heartbeat("g0"):
                 self.hear(struct.unpack("q", message.data)[0])
             else:
-                await self.watch.on_echo(message)
+                waits = self.watch.on_echo(message)
+                if waits is not None:
+                    await waits
         del self.broker.queue[:at_most]
 
     def hear(self, seq: int) -> None:
@@ -226,7 +228,7 @@ async def test_a_router_that_cannot_hear_itself_loses_no_group_and_says_so() -> 
     assert world.ready
     assert world.registry.get_sample_value("ryz_router_events_total", {"event": "deaf"}) == 1
     await world.go(TICK_S)
-    await world.watch.on_echo(Message("_INBOX.x.echo", b"short"))
+    assert world.watch.on_echo(Message("_INBOX.x.echo", b"short")) is None
 
 
 async def test_the_scrape_shows_groups_load_and_balance() -> None:

@@ -1,6 +1,7 @@
 """The endpoint of calls on the bus: replies, error replies, bad messages, and calls without a reply."""
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 
@@ -81,6 +82,34 @@ async def test_a_handler_returns_the_error_that_it_answered(memory_bus: MemoryBu
     assert isinstance(await respond(Message(SUBJECT, b"")), InvalidRequest)
     error = await respond(Message(SUBJECT, encode(SessionGet(tenant="t", session_id="missing"))))
     assert isinstance(error, SessionNotFound)
+
+
+async def test_a_listener_takes_news_in_order_and_reports_and_answers_bad_ones(memory_bus: MemoryBus) -> None:
+    deleter, taken = Deleter(memory_bus), list[str]()
+
+    def take(news: SessionDelete, _: Message) -> Awaitable[None] | None:
+        if news.session_id != "slow":
+            taken.append(news.session_id)
+            return None
+
+        async def later() -> None:
+            await asyncio.sleep(0.01)
+            taken.append("slow")
+
+        return later()
+
+    listen = deleter.endpoint.listener(SessionDelete, take, check=deleter.check)
+    await memory_bus.subscribe(SUBJECT, listen)
+    for name in ("a", "slow", "b"):
+        await memory_bus.publish(SUBJECT, encode(SessionDelete(tenant="t", session_id=name)))
+    with pytest.raises(InvalidRequest, match="not that one"):
+        await call(
+            memory_bus, SUBJECT, SessionDelete(tenant="other", session_id="s"), SessionDeleted, timeout_s=1
+        )
+    await memory_bus.publish(SUBJECT, b"\xc1")  # without a reply subject
+    await asyncio.sleep(0.01)
+    assert (taken, len(deleter.bad)) == (["a", "slow", "b"], 2)
+    assert memory_bus.stats.handler_errors == 0
 
 
 def test_pauses_double_up_to_the_longest_and_begin_anew() -> None:
