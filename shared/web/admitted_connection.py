@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, cast
 
+from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_remote_addr
 
@@ -17,6 +18,7 @@ from shared.web import faults
 from shared.web.gate import Gate
 from shared.web.joined_head import JoinedHead
 from shared.web.waiting_lines import Lines, Waiting
+from shared.web.whole_answer import Headers, write_answer
 
 
 class AdmittedConnection(HttpToolsProtocol):
@@ -101,6 +103,13 @@ class AdmittedConnection(HttpToolsProtocol):
         transport = self.transport if self._begun else self._raw
         if transport is not None:
             transport.abort()
+
+    def write_answer(self, send: Send, status: int, headers: Headers, body: bytes) -> bool:
+        """Writes a whole answer to the request that is answered; see `whole_answer.py`."""
+        cycle = self._answered
+        return cycle is not None and write_answer(
+            cycle, self.transport, send, status=status, headers=headers, body=body
+        )
 
     def shutdown(self) -> None:
         """Called when the server ends."""

@@ -4,7 +4,7 @@ A stream sends what `delta_of` makes of each part; a whole message is those delt
 come from the same translation.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shared.messages import AnswerPart, ReasoningPart, TextPart
@@ -25,8 +25,10 @@ def delta_of(part: AnswerPart) -> dict[str, Any]:
     return {"tool_calls": [call | {"function": function}]}
 
 
-def message_of(parts: Iterable[AnswerPart]) -> dict[str, Any]:
+def message_of(parts: Sequence[AnswerPart]) -> dict[str, Any]:
     """The whole message of an assistant; its content is null if it only calls tools."""
+    if len(parts) == 1 and isinstance(parts[0], TextPart):  # as most are; the same as below
+        return {"role": "assistant", "content": parts[0].text, "refusal": None}
     return fold_deltas(delta_of(part) for part in parts)
 
 

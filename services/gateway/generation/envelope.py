@@ -27,19 +27,23 @@ class Envelope:
     service_tier: str = ""
 
 
-def envelope_of(token: ResumeToken, request: GenerateRequest, request_id: str = "") -> Envelope:
+def envelope_of(
+    token: ResumeToken, request: GenerateRequest, request_id: str = "", accepted: Accepted | None = None
+) -> Envelope:
     """The envelope of an answer.
 
     Args:
         token: Of the request.
         request: The only generation, or the first of several.
         request_id: Of the call, if it has several generations.
+        accepted: Names the weights that answer; None: they are not known.
     """
     return Envelope(
         answer_id(token.kind, request_id or request.request_id),
         token.created_s,
         request.model,
         request.session.session_id if request.session else "",
+        fingerprint_of(accepted),
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.generation.answer_cost import check_cost
 from services.gateway.generation.door import Door, GenerationCall
-from services.gateway.generation.envelope import envelope_of, fingerprint_of
+from services.gateway.generation.envelope import envelope_of
 from services.gateway.generation.field_names import renamed
 from services.gateway.generation.idempotency import once_of
 from services.gateway.generation.repeated_calls import RepeatedCalls
@@ -165,10 +165,7 @@ class GenerationRoute(BodyRoute):
         exchange.outcome.session = parts[0].session
         raw = streams[0].request.note
         token = (read_token(raw) if raw else None) or self._token(exchange, call)
-        envelope = replace(
-            envelope_of(token, call.requests[0], call.request_id),
-            fingerprint=fingerprint_of(exchange.outcome.accepted),
-        )
+        envelope = envelope_of(token, call.requests[0], call.request_id, exchange.outcome.accepted)
         body = await self.door.encode_whole(envelope, token, call.requests, parts)
         del parts  # frees memory while a slow reader takes the body
         await confirm_turn(streams[0])

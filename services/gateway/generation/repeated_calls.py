@@ -4,10 +4,8 @@ If no leader knows the key, the call is made like a first one; if its turn is in
 the leader gives the same answer again and stores nothing.
 """
 
-from dataclasses import replace
-
 from services.gateway.generation.door import Door, GenerationCall
-from services.gateway.generation.envelope import envelope_of, fingerprint_of
+from services.gateway.generation.envelope import envelope_of
 from services.gateway.http.running_request import RunningRequest
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.streams.detached_streams import DetachedStreams
@@ -64,7 +62,7 @@ class RepeatedCalls:
             part = await found.stream.completion()
             outcome.group, outcome.accepted, outcome.session = part.group, found.stream.accepted, part.session
             outcome.usages = [part.usage]
-            envelope = replace(envelope_of(token, request), fingerprint=fingerprint_of(outcome.accepted))
+            envelope = envelope_of(token, request, accepted=outcome.accepted)
             body = await self._door.encode_whole(envelope, token, [request], [part])
             await reply.send_whole(200, body, outcome.headers())
         return True

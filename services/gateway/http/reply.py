@@ -1,6 +1,7 @@
 """The HTTP response to one request: what was sent so far, and what its headers say of the generation."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.types import Message, Send
@@ -9,6 +10,7 @@ from services.gateway.http.errors import Headers, header_value
 from services.gateway.http.response_pieces import PIECE, send_pieces
 from shared.messages import Accepted, SessionOutcome, Usage
 
+WriteAnswer = Callable[[Send, int, Headers, bytes], bool]
 _ID_HEADERS = (b"x-request-id", b"request-id")  # the second is Anthropic's
 _JSON = (b"content-type", b"application/json")
 
@@ -70,6 +72,10 @@ class CallOutcome:
 class Reply:
     """The response to one request, in one piece or in many.
 
+    Args:
+        send: See ASGI.
+        write_answer: Writes an ordinary whole answer at once; see `whole_answer.py`. None: `send` only.
+
     Attributes:
         headers: Headers of every response, also of a refusal.
         status: The status that was sent; 0 before that.
@@ -85,6 +91,7 @@ class Reply:
         "_began_s",
         "_send",
         "_time",
+        "_write_answer",
         "bytes_sent",
         "headers",
         "status",
@@ -94,8 +101,9 @@ class Reply:
         "waits_since",
     )
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, write_answer: WriteAnswer | None = None) -> None:
         self._send = send
+        self._write_answer = write_answer
         self._time = asyncio.get_running_loop().time
         self._began_s = self._time()
         self.unsent = 0
@@ -128,13 +136,12 @@ class Reply:
         """Sends a JSON response. With `more`, the connection waits for `finish`."""
         self.status = status
         length = (b"content-length", b"%d" % len(body))
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [_JSON, length, *self.headers, self._took(), *headers],
-            }
-        )
+        head = [_JSON, length, *self.headers, self._took(), *headers]
+        write = self._write_answer
+        if write is not None and not more and len(body) <= PIECE and write(self._send, status, head, body):
+            self.bytes_sent += len(body)
+            return
+        await self._send({"type": "http.response.start", "status": status, "headers": head})
         await self.send_part(body, more=more)
 
     async def send_empty(self) -> None:
@@ -161,8 +168,11 @@ class Reply:
         self.torn = len(data) > PIECE
         try:
             self.unsent = len(data)
-            await send_pieces(self._send_piece, data, more=more)
-            self.torn = False
+            if self.torn:
+                await send_pieces(self._send_piece, data, more=more)
+                self.torn = False
+            else:
+                await self._send({"type": "http.response.body", "body": data, "more_body": more})
         finally:
             self.unsent, self.waits_since = 0, 0.0
 
