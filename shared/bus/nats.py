@@ -244,10 +244,10 @@ class NatsBus:
         if reply:
             check_subject(reply)
         command = publish_command(subject, reply, data, headers)
-        limit = self._connection.max_payload
-        if len(command) > limit:  # the line before the payload does not count
-            check_size(subject, payload_size(data, headers), limit)
-        if not self.connected:
+        connection = self._connection
+        if len(command) > connection.max_payload:  # the line before the payload does not count
+            check_size(subject, payload_size(data, headers), connection.max_payload)
+        if not (self._up.is_set() and connection.is_connected):
             raise not_sent(subject)
         return command
 

@@ -1,6 +1,7 @@
 """A map that is bounded in entries, in cost and in time. The oldest entry goes first."""
 
 from collections import OrderedDict
+from math import inf
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -22,7 +23,7 @@ class ExpiringMap(Generic[K, V]):
     def __init__(self, *, ttl_s: float, max_entries: int, max_cost: int | None = None) -> None:
         self._ttl_s = ttl_s
         self._max_entries = max_entries
-        self._max_cost = max_cost
+        self._max_cost = inf if max_cost is None else max_cost
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._oldest: _Entry[V] | None = None  # the first of `_entries`, if it is known
         self._cost = 0
@@ -47,8 +48,7 @@ class ExpiringMap(Generic[K, V]):
             self.pop(key, now)
         entries[key] = value, now + self._ttl_s, cost
         self._cost += cost
-        while entries and self._must_shrink(now):
-            self._drop_oldest()
+        self._shrink(now)
 
     def pop(self, key: K, now: float) -> V | None:
         """Takes the value out; None as in `get`."""
@@ -62,22 +62,19 @@ class ExpiringMap(Generic[K, V]):
 
     def expire(self, now: float) -> None:
         """Drops what is too old; `put` does the same, this is for quiet times."""
-        while self._entries and self._expires_first_at() <= now:
-            self._drop_oldest()
+        if self._entries:
+            self._shrink(now)
 
-    def _drop_oldest(self) -> None:
-        self._oldest = None
-        self._cost -= self._entries.popitem(last=False)[1][2]
-
-    def _expires_first_at(self) -> float:
-        oldest = self._oldest
+    def _shrink(self, now: float) -> None:
+        """Drops the oldest entries until the first is young enough and no limit is passed."""
+        entries, oldest = self._entries, self._oldest
         if oldest is None:
-            oldest = self._oldest = next(iter(self._entries.values()))
-        return oldest[1]
-
-    def _must_shrink(self, now: float) -> bool:
-        if len(self._entries) > self._max_entries:
-            return True
-        if self._max_cost is not None and self._cost > self._max_cost:
-            return True
-        return self._expires_first_at() <= now
+            oldest = next(iter(entries.values()))
+        while oldest[1] <= now or len(entries) > self._max_entries or self._cost > self._max_cost:
+            entries.popitem(last=False)
+            self._cost -= oldest[2]
+            if not entries:
+                self._oldest = None
+                return
+            oldest = next(iter(entries.values()))
+        self._oldest = oldest

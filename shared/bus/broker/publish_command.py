@@ -25,18 +25,25 @@ def publish_command(subject: str, reply: str, data: bytes, headers: Mapping[str,
     if not headers:
         return b"%b %d\r\n%b\r\n" % (f"PUB {subject} {reply}".encode(), len(data), data)
     head = _head(headers)
-    first = f"HPUB {subject} {reply} {len(head)} {len(head) + len(data)}\r\n".encode()
-    return b"%b%b%b\r\n" % (first, head, data)
+    size = len(head) if head.isascii() else len(head.encode())
+    return b"%b%b\r\n" % (f"HPUB {subject} {reply} {size} {size + len(data)}\r\n{head}".encode(), data)
 
 
 def payload_size(data: bytes, headers: Mapping[str, str] | None) -> int:
     """Returns the bytes that the broker counts: payload and headers."""
-    return len(data) + (len(_head(headers)) if headers else 0)
+    return len(data) + (len(_head(headers).encode()) if headers else 0)
 
 
-def _head(headers: Mapping[str, str]) -> bytes:
-    lines = [f"{_name(name)}: {_value(value)}\r\n" for name, value in headers.items()]
-    return f"{_VERSION}{''.join(lines)}\r\n".encode()
+def _head(headers: Mapping[str, str]) -> str:
+    head = _VERSION
+    for name, value in headers.items():
+        line = _joined(value) if "\r" in value or "\n" in value else value
+        head += f"{_name(name)}: {line.strip()}\r\n"
+    return head + "\r\n"
+
+
+def _joined(value: str) -> str:
+    return value.replace("\r\n", " ").replace("\r", " ").replace("\n", " ")
 
 
 @lru_cache(maxsize=256)
@@ -45,9 +52,3 @@ def _name(name: str) -> str:
     if not _NAME.fullmatch(plain):
         raise InvalidRequest(f"{name[:100]!r} is no name of a header", param="headers")
     return plain
-
-
-def _value(value: str) -> str:
-    if "\r" in value or "\n" in value:
-        value = value.replace("\r\n", " ").replace("\r", " ").replace("\n", " ")
-    return value.strip()
