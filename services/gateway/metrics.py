@@ -9,8 +9,27 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
+class _CountedIn:
+    """Counts in a gauge those that are inside its block; `track_inprogress` makes an object for each."""
+
+    __slots__ = ("_gauge",)
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+
+    def __enter__(self) -> None:
+        self._gauge.inc()
+
+    def __exit__(self, *_: object) -> None:
+        self._gauge.dec()
+
+
 class GatewayMetrics:
-    """The counters of one gateway."""
+    """The counters of one gateway.
+
+    Attributes:
+        open_stream: A block in which a streamed answer is sent; one object for all of them.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
@@ -33,8 +52,8 @@ class GatewayMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        self.open_streams = Gauge(
-            "ryz_gateway_open_streams", "Streamed answers under way.", registry=registry
+        self.open_stream = _CountedIn(
+            Gauge("ryz_gateway_open_streams", "Streamed answers under way.", registry=registry)
         )
         self.parked_streams = Gauge(
             "ryz_gateway_parked_streams",

@@ -197,7 +197,8 @@ def read_timeout_ms(headers: Mapping[str, str]) -> int | None:
     text = headers.get(HEADER_TIMEOUT)
     if text is None:
         return None
-    left_ms = int(text) if _MILLISECONDS.fullmatch(text) else MAX_TIMEOUT_MS + 1
+    plain = len(text) < 10 and text.isascii() and text.isdecimal()  # as all services send it
+    left_ms = int(text) if plain or _MILLISECONDS.fullmatch(text) else MAX_TIMEOUT_MS + 1
     if left_ms > MAX_TIMEOUT_MS:
         raise InvalidRequest(
             f"header {HEADER_TIMEOUT}: {text[:32]!r} is no whole number up to {MAX_TIMEOUT_MS}",

@@ -1,6 +1,6 @@
 """Remembers requests and sessions for a router. Losing it costs a little work, no more."""
 
-from dataclasses import dataclass
+import msgspec
 
 from services.router.domain.balance import DecayingCounts
 from services.router.domain.contests import Contests
@@ -11,8 +11,7 @@ from services.router.incoming import Incoming
 from services.router.settings import RouterSettings
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(msgspec.Struct, frozen=True, gc=False):
     """A request on its way to a group, kept until it is certain that the group has it."""
 
     incoming: Incoming

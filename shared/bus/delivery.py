@@ -102,15 +102,15 @@ class Delivery:
         if not self._in_turns and len(self._running) < self._places:
             self._start(message)
             return
-        size = len(message.data)
-        if len(self._pending) >= self._max_pending or self._pending_bytes + size > MAX_PENDING_BYTES:
+        pending, num_bytes = self._pending, self._pending_bytes + len(message.data)
+        if len(pending) >= self._max_pending or num_bytes > MAX_PENDING_BYTES:
             self._stats.dropped += 1
             if self._stats.dropped.bit_count() == 1:  # 1, 2, 4, 8, ...: one line per doubling
                 log.warning("message dropped", subject=self.subject, reason="slow_consumer",
-                            pending=len(self._pending), dropped=self._stats.dropped)  # fmt: skip
+                            pending=len(pending), dropped=self._stats.dropped)  # fmt: skip
             return
-        self._pending.append(message)
-        self._pending_bytes += size
+        pending.append(message)
+        self._pending_bytes = num_bytes
         if self._in_turns and not (self._turn_is_due or self._running):
             self._turn_is_due = True
             asyncio.get_running_loop().call_soon(self._take_turn)

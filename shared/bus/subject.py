@@ -1,6 +1,7 @@
 """Checks subjects, patterns and sizes of messages, and matches subjects with patterns."""
 
 import re
+from functools import lru_cache
 
 from shared.bus.accounts import in_inbox
 from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
@@ -26,6 +27,12 @@ def can_answer(reply_to: str, caller: Caller | None = None) -> bool:
 
     The subject must be valid and none that services listen on. For a caller outside it must be in its inbox.
     """
+    # a longer text is no subject, and is not kept
+    return len(reply_to) <= MAX_SUBJECT_BYTES and _can_answer(reply_to, caller)
+
+
+@lru_cache(maxsize=1024)  # all requests of a client process name one subject
+def _can_answer(reply_to: str, caller: Caller | None) -> bool:
     if not reply_to or reply_to.startswith(f"{PREFIX}.") or not in_inbox(reply_to, caller):
         return False
     return _is_plain(reply_to) and _is_short(reply_to)

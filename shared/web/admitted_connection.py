@@ -17,8 +17,8 @@ from uvicorn.protocols.utils import get_remote_addr
 from shared.web import faults
 from shared.web.gate import Gate
 from shared.web.joined_head import JoinedHead
+from shared.web.plain_writes import Headers, write_answer, write_head, write_part
 from shared.web.waiting_lines import Lines, Waiting
-from shared.web.whole_answer import Headers, write_answer
 
 
 class AdmittedConnection(HttpToolsProtocol):
@@ -105,11 +105,20 @@ class AdmittedConnection(HttpToolsProtocol):
             transport.abort()
 
     def write_answer(self, send: Send, status: int, headers: Headers, body: bytes) -> bool:
-        """Writes a whole answer to the request that is answered; see `whole_answer.py`."""
+        """Writes a whole answer to the request that is answered; see `plain_writes.py`."""
         cycle = self._answered
         return cycle is not None and write_answer(
             cycle, self.transport, send, status=status, headers=headers, body=body
         )
+
+    def write_head(self, send: Send, status: int, headers: Headers) -> bool:
+        """Writes the head of an answer that comes in parts; see `plain_writes.py`."""
+        cycle = self._answered
+        return cycle is not None and write_head(cycle, self.transport, send, status=status, headers=headers)
+
+    def write_part(self, send: Send, part: bytes, *, more: bool) -> bool:
+        """Writes the next part of the answer; see `plain_writes.py`."""
+        return self._answered is not None and write_part(self._answered, send, part, more=more)
 
     def shutdown(self) -> None:
         """Called when the server ends."""

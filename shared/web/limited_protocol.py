@@ -8,7 +8,7 @@ in OpenAI's error shape, and its connection ends.
 import socket
 import ssl
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -44,6 +44,11 @@ class LimitedProtocol(UpgradableConnection):
         self._framing_bytes = 0  # bytes of the transfer of the body, without the body
         self._framing_run = 0  # the same since the last byte of the body
         self._lingered = 0  # bytes of a request that came after its answer
+
+    @property
+    def plain(self) -> Self:
+        """Returns what writes ordinary answers at once."""
+        return self
 
     @property
     def body_arrived(self) -> bool:

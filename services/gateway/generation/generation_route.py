@@ -24,9 +24,9 @@ from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.streams.detached_streams import DetachedStreams
 from services.gateway.streams.event_stream import (
     STREAM_HEADER,
+    StreamWithGrace,
     confirm_turn,
     send_events,
-    stream_with_grace,
 )
 from services.gateway.streams.resume_token import VERSION, ResumeToken, read_token
 from shared.client import GenerationStream
@@ -138,8 +138,8 @@ class GenerationRoute(BodyRoute):
         stream = self.context.client.submit(
             request, timeout_s=timeout_s, headers=trace_headers(exchange.headers)
         )
-        async with stream_with_grace(stream, self._detached, running, grace_s):
-            with self.context.metrics.open_streams.track_inprogress():
+        async with StreamWithGrace(stream, self._detached, running, grace_s):
+            with self.context.metrics.open_stream:
                 writer = self.door.writer(envelope_of(token, request), token, [request], ids=call.event_ids)
                 await send_events([stream], writer, exchange, header_wait_s=settings.header_wait_s)
 
@@ -178,7 +178,7 @@ class GenerationRoute(BodyRoute):
         envelope = envelope_of(token, call.requests[0], call.request_id)
         writer = self.door.writer(envelope, token, call.requests, ids=False)
         wait_s = self.context.settings.header_wait_s
-        with self.context.metrics.open_streams.track_inprogress():
+        with self.context.metrics.open_stream:
             await send_events(streams, writer, exchange, header_wait_s=wait_s)
 
 

@@ -9,7 +9,7 @@ from services.gateway.generation.envelope import envelope_of
 from services.gateway.http.running_request import RunningRequest
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.streams.detached_streams import DetachedStreams
-from services.gateway.streams.event_stream import STREAM_HEADER, send_events, stream_with_grace
+from services.gateway.streams.event_stream import STREAM_HEADER, StreamWithGrace, send_events
 from services.gateway.streams.resume_token import read_token
 from shared.client.attach import Attachment, AttachTarget, attach
 
@@ -50,13 +50,13 @@ class RepeatedCalls:
         exchange.take_ids(request.request_id, token.shown_id)
         reply.headers.append(REPLAYED)
         grace_s = min(token.grace_s, self._context.settings.stream_max_grace_s)
-        async with stream_with_grace(found.stream, self._detached, running, grace_s):
+        async with StreamWithGrace(found.stream, self._detached, running, grace_s):
             if call.stream:
                 reply.headers.append((STREAM_HEADER, request.request_id.encode()))
                 wait_s = self._context.settings.header_wait_s
                 envelope = envelope_of(token, request)
                 writer = self._door.writer(envelope, token, [request], ids=call.event_ids)
-                with self._context.metrics.open_streams.track_inprogress():
+                with self._context.metrics.open_stream:
                     await send_events([found.stream], writer, exchange, header_wait_s=wait_s)
                 return True
             part = await found.stream.completion()

@@ -1,8 +1,8 @@
 """The HTTP response to one request: what was sent so far, and what its headers say of the generation."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from starlette.types import Message, Send
 
@@ -10,9 +10,21 @@ from services.gateway.http.errors import Headers, header_value
 from services.gateway.http.response_pieces import PIECE, send_pieces
 from shared.messages import Accepted, SessionOutcome, Usage
 
-WriteAnswer = Callable[[Send, int, Headers, bytes], bool]
 _ID_HEADERS = (b"x-request-id", b"request-id")  # the second is Anthropic's
 _JSON = (b"content-type", b"application/json")
+
+
+class PlainWriter(Protocol):
+    """Writes ordinary answers at once (`plain_writes.py`); each returns False if a message has to be sent."""
+
+    def write_answer(self, send: Send, status: int, headers: Headers, body: bytes) -> bool:
+        """Writes a whole answer, whose headers have its length."""
+
+    def write_head(self, send: Send, status: int, headers: Headers) -> bool:
+        """Writes the head of an answer that comes in parts."""
+
+    def write_part(self, send: Send, part: bytes, *, more: bool) -> bool:
+        """Writes the next part, the last one without `more`."""
 
 
 @dataclass(slots=True)
@@ -74,7 +86,7 @@ class Reply:
 
     Args:
         send: See ASGI.
-        write_answer: Writes an ordinary whole answer at once; see `whole_answer.py`. None: `send` only.
+        plain: Writes ordinary answers at once. None: `send` only.
 
     Attributes:
         headers: Headers of every response, also of a refusal.
@@ -89,9 +101,9 @@ class Reply:
 
     __slots__ = (
         "_began_s",
+        "_plain",
         "_send",
         "_time",
-        "_write_answer",
         "bytes_sent",
         "headers",
         "status",
@@ -101,9 +113,9 @@ class Reply:
         "waits_since",
     )
 
-    def __init__(self, send: Send, write_answer: WriteAnswer | None = None) -> None:
+    def __init__(self, send: Send, plain: PlainWriter | None = None) -> None:
         self._send = send
-        self._write_answer = write_answer
+        self._plain = plain
         self._time = asyncio.get_running_loop().time
         self._began_s = self._time()
         self.unsent = 0
@@ -126,6 +138,9 @@ class Reply:
             shown_id: The id.
             anthropic: The header that Anthropic's clients read has it as well, from now on.
         """
+        if not (self.headers or anthropic):
+            self.headers = [(_ID_HEADERS[0], shown_id.encode())]
+            return
         names = [name for name, _ in self.headers if name in _ID_HEADERS] or [b"x-request-id"]
         if anthropic:
             names = list(_ID_HEADERS)
@@ -137,8 +152,8 @@ class Reply:
         self.status = status
         length = (b"content-length", b"%d" % len(body))
         head = [_JSON, length, *self.headers, self._took(), *headers]
-        write = self._write_answer
-        if write is not None and not more and len(body) <= PIECE and write(self._send, status, head, body):
+        plain = None if more or len(body) > PIECE else self._plain
+        if plain is not None and plain.write_answer(self._send, status, head, body):
             self.bytes_sent += len(body)
             return
         await self._send({"type": "http.response.start", "status": status, "headers": head})
@@ -153,9 +168,9 @@ class Reply:
     async def start_stream(self, headers: Headers) -> None:
         """Sends the head of a 200 that comes in parts."""
         self.status, self.streamed = 200, True
-        await self._send(
-            {"type": "http.response.start", "status": 200, "headers": [*headers, *self.headers, self._took()]}
-        )
+        head = [*headers, *self.headers, self._took()]
+        if self._plain is None or not self._plain.write_head(self._send, 200, head):
+            await self._send({"type": "http.response.start", "status": 200, "headers": head})
 
     def _took(self) -> tuple[bytes, bytes]:
         """The header that tells the milliseconds until the answer's head, as OpenAI has it."""
@@ -164,8 +179,10 @@ class Reply:
     async def send_part(self, data: bytes, *, more: bool = True) -> None:
         """Sends the next part in pieces; waits while the caller does not read, and after several pieces."""
         self.bytes_sent += len(data)
-        self.waits_since = self._time()
         self.torn = len(data) > PIECE
+        if not self.torn and self._plain is not None and self._plain.write_part(self._send, data, more=more):
+            return
+        self.waits_since = self._time()
         try:
             self.unsent = len(data)
             if self.torn:

@@ -153,7 +153,7 @@ class ServingRoute(ABC):
         started_s = time.monotonic()  # uvloop's clock stands still during a turn of the loop
         headers: RawHeaders = dict(scope["headers"])
         shown_id, request_id = request_ids(headers, new_request_id())
-        reply = Reply(send, scope[CONNECTION].write_answer)
+        reply = Reply(send, scope[CONNECTION].plain)
         reply.set_request_id(shown_id, anthropic=is_anthropic(self.path))
         exchange = HttpExchange(scope, headers, receive, reply, shown_id, request_id)
         tracing = self.context.tracing

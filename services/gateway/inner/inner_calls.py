@@ -31,10 +31,10 @@ class InnerConnection:
         body_arrived: The whole body is there already.
         gone: The caller has left.
         on_gone: Called then, once; set by the request that is answered and reset at its end.
-        write_answer: None: answers come by `send` only.
+        plain: None: answers come by `send` only.
     """
 
-    write_answer = None
+    plain = None
 
     def __init__(self) -> None:
         self.body_arrived = True

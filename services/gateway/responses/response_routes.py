@@ -156,7 +156,7 @@ class ResponseRoute(BodyRoute):
         note_outcome(exchange, stream)
         events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
         exchange.outcome.first_text_s = asyncio.get_running_loop().time() if first else 0.0
-        with self.context.metrics.open_streams.track_inprogress():
+        with self.context.metrics.open_stream:
             await exchange.reply.start_stream([*EVENT_HEADERS, *exchange.outcome.headers()])
             opening = b"".join(event.as_sse(ids=False) for event in events.opening())
             await exchange.reply.send_part(opening)

@@ -178,7 +178,7 @@ class ResponseSocket:
         events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
         async with context.client.submit(call.request, timeout_s=timeout_s, headers=headers) as stream:
             await stream.wait_accepted()
-            with context.metrics.open_streams.track_inprogress():
+            with context.metrics.open_stream:
                 await self._send_events(events.opening())
                 end = self._route.end_of(call)
                 async for batch in event_batches(stream, events, end):

@@ -126,7 +126,7 @@ class StoredResponses(ServingRoute):
         timeout_s = self.context.settings.max_timeout_s
         async with self.running_request(exchange, timeout_s) as running:
             running.check_running()
-            with self.context.metrics.open_streams.track_inprogress():
+            with self.context.metrics.open_stream:
                 await follow_run(run, exchange, after=after)
 
 

@@ -5,8 +5,8 @@ text that is ready goes out in one write.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from types import TracebackType
 
 from services.gateway.http.disconnects import ClientDisconnected, StreamLeft
 from services.gateway.http.errors import Headers
@@ -27,16 +27,11 @@ _HEADERS: Headers = [
 ]
 
 
-@asynccontextmanager
-async def stream_with_grace(
-    stream: GenerationStream,
-    detached: DetachedStreams,
-    running: RunningRequest,
-    grace_s: float,
-    *,
-    known: bool = False,
-) -> AsyncIterator[None]:
-    """Runs a stream inside the block; then cancels it, or parks it if its client may return.
+class StreamWithGrace:
+    """Runs a stream inside a block; then cancels it, or parks it if its client may return.
+
+    Leaving the block raises `StreamLeft` in place of the error that ended the request, if the stream goes on
+    and its client is still connected: the gateway stops, or the client did not read.
 
     Args:
         stream: Is entered here.
@@ -44,33 +39,55 @@ async def stream_with_grace(
         running: The request that the stream answers.
         grace_s: Seconds for which the stream may go on without its client.
         known: The client knows the id of the stream before the answer begins.
-
-    Raises:
-        StreamLeft: In place of the error that ended the request, if the stream goes on and its client is
-            still connected: the gateway stops, or the client did not read.
     """
-    async with AsyncExitStack() as owner:
-        await owner.enter_async_context(stream)
-        running.streams.append(stream)
+
+    __slots__ = ("_detached", "_grace_s", "_known", "_running", "_stream")
+
+    def __init__(
+        self,
+        stream: GenerationStream,
+        detached: DetachedStreams,
+        running: RunningRequest,
+        grace_s: float,
+        *,
+        known: bool = False,
+    ) -> None:
+        self._stream = stream
+        self._detached = detached
+        self._running = running
+        self._grace_s = grace_s
+        self._known = known
+
+    async def __aenter__(self) -> None:
+        await self._stream.__aenter__()
+        self._running.streams.append(self._stream)
         try:
-            running.check_running()
-            yield
-        except asyncio.CancelledError:
-            started = running.reply.started
-            may_return = grace_s > 0 and (known or started) and not stream.finished
-            gone = isinstance(running.reason, ClientDisconnected)
-            slow = isinstance(running.reason, Cancelled | Overloaded)  # cut off, since it did not read
-            stays = False
-            if may_return and (slow or gone):
-                stays = detached.park_stream(stream, grace_s)
-            elif may_return and isinstance(running.reason, Unavailable):
-                detached.leave_stream(stream)
-                stays = True
-            if stays:
-                owner.pop_all()
-                if started and not gone:
-                    raise StreamLeft from None
+            self._running.check_running()
+        except asyncio.CancelledError as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
             raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not (isinstance(error, asyncio.CancelledError) and self._stays()):
+            await self._stream.__aexit__(kind, error, trace)
+        elif self._running.reply.started and not isinstance(self._running.reason, ClientDisconnected):
+            raise StreamLeft from None
+
+    def _stays(self) -> bool:
+        """Parks or leaves the stream if it may go on after its request; returns whether it does."""
+        running, reason = self._running, self._running.reason
+        may_return = self._grace_s > 0 and (self._known or running.reply.started)
+        if not may_return or self._stream.finished:
+            return False
+        # the second and the third cut off what was not read
+        if isinstance(reason, ClientDisconnected | Cancelled | Overloaded):
+            return self._detached.park_stream(self._stream, self._grace_s)
+        if isinstance(reason, Unavailable):
+            self._detached.leave_stream(self._stream)
+            return True
+        return False
 
 
 async def send_events(

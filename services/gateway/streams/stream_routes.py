@@ -12,7 +12,7 @@ from services.gateway.http.request_headers import STREAM_GRACE, stream_grace_s, 
 from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
 from services.gateway.streams.detached_streams import DetachedStreams
 from services.gateway.streams.event_ids import NOTHING_YET, EventId, parse_event_id
-from services.gateway.streams.event_stream import STREAM_HEADER, send_events, stream_with_grace
+from services.gateway.streams.event_stream import STREAM_HEADER, StreamWithGrace, send_events
 from services.gateway.streams.event_writer import ResumedWriter, StreamFormats
 from services.gateway.streams.resume_token import ResumeToken, read_token, request_id_of
 from shared.client.attach import Attachment, AttachTarget, attach
@@ -67,7 +67,7 @@ class StreamRoute(ServingRoute):
                 grace_s = 0.0
             elif not grace_given:
                 grace_s = min(token.grace_s, settings.stream_max_grace_s)
-            async with stream_with_grace(found.stream, self._detached, running, grace_s, known=True):
+            async with StreamWithGrace(found.stream, self._detached, running, grace_s, known=True):
                 await self._send(exchange, found, token, last)
 
     def traced_id(self, exchange: HttpExchange) -> str:
@@ -108,7 +108,7 @@ class StreamRoute(ServingRoute):
         exchange.reply.headers.append((STREAM_HEADER, request.request_id.encode()))
         if request.session is not None:
             exchange.reply.headers.append((b"x-session-id", request.session.session_id.encode()))
-        with self.context.metrics.open_streams.track_inprogress():
+        with self.context.metrics.open_stream:
             await send_events(
                 [found.stream],
                 ResumedWriter(writer, last),

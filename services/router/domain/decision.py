@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -121,8 +120,7 @@ class FleetView:
         return preferred(key, self._ready) if self._ready else None
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True, gc=False):
     """The request goes to `group`; `reason` is a word for metrics and for the `Route`."""
 
     group: str
@@ -130,8 +128,7 @@ class Assignment:
     preferred_group: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True, gc=False):
     """The request is refused with this error.
 
     Attributes:

@@ -1,7 +1,7 @@
 """A whole answer, put together from its frames."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shared.answer_text import join_parts
@@ -9,6 +9,7 @@ from shared.codec import unpack_tokens
 from shared.errors import Internal
 from shared.messages import (
     AnswerPart,
+    Delta,
     FinishReason,
     ReasoningPart,
     SessionOutcome,
@@ -86,8 +87,12 @@ class Embedding:
         return list(struct.unpack(f"<{len(self.packed) // 4}f", self.packed))
 
 
-def gather(frames: Iterable[Tokens], num_choices: int) -> list[Choice]:
+def gather(frames: Sequence[Tokens], num_choices: int) -> list[Choice]:
     """The choices, each with all of its text and tokens; `Internal` for one that was not asked for."""
+    if num_choices == 1 and len(frames) == 1 and len(frames[0].deltas) == 1:
+        (delta,) = frames[0].deltas
+        if not (delta.choice or delta.parts):
+            return [_whole_choice(delta)]
     choices = [Choice(index) for index in range(num_choices)]
     texts: list[list[str]] = [[] for _ in choices]
     tokens: list[list[bytes]] = [[] for _ in choices]
@@ -114,3 +119,20 @@ def gather(frames: Iterable[Tokens], num_choices: int) -> list[Choice]:
         choice.parts = join_parts(parts[choice.index])
         choice.packed_tokens = b"".join(tokens[choice.index])
     return choices
+
+
+def _whole_choice(delta: Delta) -> Choice:
+    """The only choice if its plain text came in one piece, as that of short answers does."""
+    ended = delta.finish_reason is not None
+    return Choice(
+        index=0,
+        text=delta.text,
+        packed_tokens=delta.token_ids,
+        logprobs=delta.logprobs,
+        finish_reason=delta.finish_reason,
+        prompt_text=delta.prompt_text,
+        prompt_logprobs=delta.prompt_logprobs,
+        embedding=delta.embedding,
+        stop=delta.stop if ended else "",
+        parts=[TextPart(text=delta.text)] if delta.text else [],
+    )

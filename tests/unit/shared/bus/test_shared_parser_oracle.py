@@ -28,7 +28,8 @@ Told = list[tuple[Any, ...]]
 def encoded(part: Any) -> bytes:
     if isinstance(part, bytes):
         return part
-    subject, sid, reply, headers, data = part
+    subject, sid, reply = part[:3]
+    headers, data = bytes(part[3]), bytes(part[4])
     words = [f"HMSG {subject} {sid}" if headers else f"MSG {subject} {sid}", *([reply] if reply else [])]
     words += [str(len(headers)), str(len(headers) + len(data))] if headers else [str(len(data))]
     return " ".join(words).encode() + b"\r\n" + headers + data + b"\r\n"

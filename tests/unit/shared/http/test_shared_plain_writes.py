@@ -1,4 +1,4 @@
-"""A whole answer that is written at once has the bytes and the effects of uvicorn's messages."""
+"""Answers that are written by plain calls have the bytes and the effects of uvicorn's messages."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from shared.web.joined_head import JoinedHead
-from shared.web.whole_answer import Headers, write_answer
+from shared.web.plain_writes import Headers, write_answer, write_head, write_part
 
 HEADERS: Headers = [
     (b"content-type", b"application/json"),
@@ -59,12 +59,17 @@ class Written:
         self.completed += 1
 
     def at_once(self, send: Any = None, headers: Headers = HEADERS) -> bool:
-        send = send or self.cycle.send
+        send = send or self.send
         return write_answer(self.cycle, self.transport, send, status=404, headers=headers, body=b"body")
 
     async def by_messages(self) -> None:
         await self.cycle.send({"type": "http.response.start", "status": 404, "headers": HEADERS})
         await self.cycle.send({"type": "http.response.body", "body": b"body", "more_body": False})
+
+    @property
+    def send(self) -> Any:
+        """The server's own way to send; another object each time, as in a server."""
+        return self.cycle.send
 
     @property
     def effects(self) -> tuple[object, ...]:
@@ -124,4 +129,34 @@ async def test_other_requests_are_left_to_messages() -> None:
         pass
 
     assert not Written().at_once(send=wrapped)
-    assert not Written().at_once(send=Written().cycle.send)
+    assert not Written().at_once(send=Written().send)
+
+
+PARTS = [b"one", b"x" * 300, b"end"]
+STREAM_HEADERS: Headers = [(b"content-type", b"text/event-stream")]
+
+
+async def test_parts_are_those_of_messages() -> None:
+    one, other = Written(), Written()
+    assert write_head(one.cycle, one.transport, one.send, status=200, headers=STREAM_HEADERS)
+    await other.cycle.send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+    assert one.effects == other.effects
+    for part in PARTS:
+        more = part != PARTS[-1]
+        assert write_part(one.cycle, one.send, part, more=more)
+        await other.cycle.send({"type": "http.response.body", "body": part, "more_body": more})
+        assert one.effects == other.effects
+    assert one.data.endswith(b"3\r\nend\r\n0\r\n\r\n")
+    assert not write_part(one.cycle, one.send, b"more", more=True)
+
+
+@pytest.mark.parametrize("happened", [_paused, _left])
+async def test_no_part_is_written_when_something_has_happened(happened: Callable[[Written], None]) -> None:
+    written = Written()
+    assert not write_part(written.cycle, written.send, b"one", more=True)  # without a head
+    assert write_head(written.cycle, written.transport, written.send, status=200, headers=STREAM_HEADERS)
+    assert not write_part(written.cycle, written.send, b"", more=False)
+    assert not write_part(written.cycle, Written().send, b"one", more=True)
+    happened(written)
+    assert not write_part(written.cycle, written.send, b"one", more=False)
+    assert not written.cycle.response_complete
