@@ -172,7 +172,8 @@ class EngineLoop:
         if self._idle:
             self._last_done, self._idle = now, False
         ready_ns = monotonic_ns()
-        result = self._engine.engine.submit(plan)
+        submitted = self._engine.engine.submit(plan)
+        result = submitted if isinstance(submitted, asyncio.Future) else asyncio.ensure_future(submitted)
         submitted_ns = monotonic_ns()
         decode_tokens, prefill_tokens = count_tokens(plan)
         num_tokens, sequences = decode_tokens + prefill_tokens, len(plan.slices)

@@ -4,7 +4,6 @@ The leader decides everything (which sequences, which tokens, which blocks); an 
 to rank processes as MessagePack, so these are wire types within a group.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -245,7 +244,7 @@ class Engine(Protocol):
         """
         ...
 
-    def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
+    def submit(self, plan: StepPlan) -> Awaitable[StepResult]:
         """Queue a step; the result is a future of the running event loop.
 
         When the engine fails, every future that is not done raises `EngineFailed`, and so does every later
