@@ -40,9 +40,10 @@ class TokenOutput:
     def emit_tokens(self, scheduler: Scheduler, advances: list[Advance], now: float) -> None:
         """Gives each generation its tokens of a step, and sends what is due."""
         table, touched = self._table, dict[str, Generation]()
-        self._metrics.generation_tokens.inc(sum([not one.sequence.prompt_only for one in advances]))
+        num_prompts = 0
         for advance in advances:
             sequence = advance.sequence
+            num_prompts += sequence.prompt_only
             generation = table.by_key.get(sequence.request_id)
             if generation is None:  # another choice of it failed a moment ago
                 continue
@@ -65,6 +66,7 @@ class TokenOutput:
                 if advance.finish_reason is None:  # a stop string
                     scheduler.end(sequence)
             touched[sequence.request_id] = generation
+        self._metrics.generation_tokens.inc(len(advances) - num_prompts)
         self._send_due(touched, now)
 
     def emit_prompts(self, advances: list[PromptAdvance]) -> None:

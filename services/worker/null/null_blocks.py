@@ -5,7 +5,7 @@ So a block that is shared too early, written by two sequences or read after its 
 
 from collections.abc import Sequence
 
-from services.worker.rank_protocol.plan import BLOCK_SIZE, EngineFailed, NewSequence
+from services.worker.rank_protocol.plan import BLOCK_SIZE, EngineFailed, NewSequence, ScheduledChunk
 from services.worker.rank_protocol.step_masks import ANY_TOKEN
 
 
@@ -16,6 +16,7 @@ class NullSequence:
         early_ends: Tokens that end it, if they may not come at first.
         new: Its announcement, if it asks of its prompt; else None.
         masked: Whether a grammar limits its tokens; that may also append some.
+        plain: Whether nothing is asked of it but tokens, any of which may come.
     """
 
     __slots__ = (
@@ -26,6 +27,7 @@ class NullSequence:
         "masked",
         "min_length",
         "new",
+        "plain",
         "seq_id",
         "tokens",
     )
@@ -42,6 +44,7 @@ class NullSequence:
         self.min_length = new.prompt_len + sampling.min_tokens
         ends = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else new.eos_ids)}
         self.early_ends = ends if sampling.min_tokens else set[int]()
+        self.plain = self.new is None and self.logprobs < 0 and not self.early_ends
 
     def choose(self, token_id: int, mask: bytes, vocab_size: int) -> int:
         """Return the token, or one that may come in its place; -1 if there is none.
@@ -108,6 +111,28 @@ class NullBlocks:
                 readers[block] = 1
                 self._content[block] = []
             table.append(block)
+
+    def write_next(self, sequence: NullSequence, piece: ScheduledChunk) -> bool:
+        """Compute the newest token of a sequence, if the chunk is just that and its block is there.
+
+        Returns:
+            Whether it was; else nothing has changed.
+        """
+        start, table, tokens = piece.start, sequence.blocks, sequence.tokens
+        if (
+            start != sequence.computed
+            or start + 1 != len(tokens)
+            or piece.token_ids != tokens[start:]
+            or not piece.sample
+            or piece.new_blocks
+            or piece.masked
+            or piece.drafts
+            or start >= len(table) * BLOCK_SIZE
+        ):
+            return False
+        self._content[table[start // BLOCK_SIZE]].append(tokens[start])
+        sequence.computed, sequence.masked = start + 1, False
+        return True
 
     def write_tokens(self, sequence: NullSequence, count: int) -> None:
         """Compute the next `count` tokens of a sequence into its blocks."""

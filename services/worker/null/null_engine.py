@@ -204,14 +204,16 @@ class NullEngine:
                 first.set_result(told)
 
     def _compute(self, plan: StepPlan, masks: Sequence[bytes], prompts: list[PromptPart]) -> list[Sampled]:
-        for seq_id in plan.release:
-            self._release(seq_id)
-        for new in plan.admit:
-            self._admit(new)
-        if len(masks) != sum([piece.masked for piece in plan.slices]):
-            raise EngineFailed(f"step {plan.step_id} came with {len(masks)} masks")
+        self._begin(plan, len(masks))
         tokens, cycle, sampled, next_mask = self._tokens, len(self._tokens), [], iter(masks)
+        blocks = self._blocks
         for piece in plan.slices:
+            found = self._known.get(piece.seq_id)
+            if found is not None and found.plain and blocks.write_next(found, piece):  # nearly all
+                token_id = tokens[found.computed % cycle]
+                found.tokens.append(token_id)
+                sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id))
+                continue
             known = self._extend(piece)
             if known.new is not None:
                 prompts += prompt_parts(known.new, piece.start, known.computed)
@@ -237,6 +239,15 @@ class NullEngine:
                     top = [Alternative(token_id, 0.0)] if known.logprobs else []
                     sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id, logprob=0.0, top=top))
         return sampled
+
+    def _begin(self, plan: StepPlan, num_masks: int) -> None:
+        """Forgets and takes in sequences."""
+        for seq_id in plan.release:
+            self._release(seq_id)
+        for new in plan.admit:
+            self._admit(new)
+        if num_masks != sum([piece.masked for piece in plan.slices]):
+            raise EngineFailed(f"step {plan.step_id} came with {num_masks} masks")
 
     def _release(self, seq_id: int) -> None:
         known = self._known.pop(seq_id, None)
