@@ -35,7 +35,7 @@ class Dispatcher:
     """Chooses a group for each request and sends it there.
 
     Attributes:
-        inbox: Where the broker reports work that had no receiver, with its group and key behind it.
+        inbox: Where the broker reports work that had no receiver; number and key of the sending follow.
     """
 
     def __init__(self, context: RouterContext) -> None:
@@ -50,6 +50,7 @@ class Dispatcher:
         self._state = context.state
         self._timelines = context.timelines
         self._repeated = RepeatedLog(log)
+        self._sent = 0
 
     async def dispatch(self, incoming: Incoming, now: float, count: int = 1) -> None:
         """Send the request to a group, the `count`-th that it is offered to, or answer with an error."""
@@ -171,12 +172,13 @@ class Dispatcher:
             outside=incoming.outside,
         )
         data, key = encode(work), incoming.key
-        subject, reply = _work_subject(chosen.group), f"{self.inbox}.{chosen.group}.{key}"
+        self._sent += 1
+        subject, reply = _work_subject(chosen.group), f"{self.inbox}.{self._sent}.{key}"
         headers = incoming.headers
         if incoming.deadline is not None:
             headers = {**headers, subjects.HEADER_TIMEOUT: str(max(1, int((incoming.deadline - now) * 1000)))}
         # remembered before it is sent: the broker's word that nothing listens there may come at once
-        forward = Forward(incoming, chosen.group, count)
+        forward = Forward(incoming, chosen.group, count, self._sent)
         state.forwards.put(key, forward, now, len(incoming.data))
         try:
             sent = self._bus.publish_now(subject, data, reply=reply, headers=headers)

@@ -17,6 +17,7 @@ class Forward(msgspec.Struct, frozen=True, gc=False):
     incoming: Incoming
     group: str
     count: int  # groups that it was offered to, this one included
+    number: int  # of this sending; those of a router differ
 
 
 AttemptKey = tuple[str, str, int]  # tenant, request id, attempt

@@ -140,13 +140,13 @@ class RouterSubscriptions:
     async def on_undelivered(self, message: Message) -> None:
         """The broker reports that a request had no receiver; other messages here are strays.
 
-        So is a report of an earlier group: a copy of the request has been sent to another one meanwhile,
-        which must not be given up for it.
+        So is a report of an earlier sending: a copy of the request is on its way to another group, or to a
+        new leader of the same one, which must not be given up for it.
         """
-        group, key = message.subject.split(".")[-2:]
+        number, key = message.subject.split(".")[-2:]
         forwards, now = self._state.forwards, self._clock()
         forward = forwards.get(key, now) if message.no_responders else None
-        if forward is None or forward.group != group:
+        if forward is None or str(forward.number) != number:
             self._metrics.event("stray_reply")
             return
         forwards.pop(key, now)
@@ -158,13 +158,15 @@ class RouterSubscriptions:
     def on_heartbeat(self, heartbeat: Heartbeat, _: Message) -> Awaitable[None] | None:
         """A leader's heartbeat; returns what is left to be awaited."""
         change = self._fleet.observe(heartbeat, self._clock())
-        return None if change == "same" else self._report_change(heartbeat, change)
+        if change == "same":
+            return None
+        self._report_change(heartbeat, change)
+        # what is awaited lets later heartbeats wait, and an echo that came behind them overtakes them
+        return self._losses.publish_losses() if change == "restarted" else None
 
-    async def _report_change(self, heartbeat: Heartbeat, change: Change) -> None:
+    def _report_change(self, heartbeat: Heartbeat, change: Change) -> None:
         self._metrics.event(f"heartbeat_{change}")
         self._metrics.knows(heartbeat.group)
-        if change == "restarted":
-            await self._losses.publish_losses()
         if change == "tripped":
             log.warning("breaker tripped", group=heartbeat.group, reason="broken generations",
                         broken_total=heartbeat.broken_total, ended_total=heartbeat.ended_total)  # fmt: skip

@@ -78,7 +78,9 @@ class Endpoint:
                 if check is not None:
                     check(news, message)
             except InvalidRequest as error:
-                return self.refuse(message, error)
+                if self._on_bad is not None:
+                    self._on_bad(message, error)
+                return self.send_error(message, error) if message.reply else None
             return take(news, message)
 
         return listen

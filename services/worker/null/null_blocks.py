@@ -127,6 +127,7 @@ class NullBlocks:
             or piece.new_blocks
             or piece.masked
             or piece.drafts
+            or piece.follow
             or start >= len(table) * BLOCK_SIZE
         ):
             return False

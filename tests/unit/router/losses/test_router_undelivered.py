@@ -1,4 +1,4 @@
-"""Reports of the broker that nothing took a request, also late ones."""
+"""Reports of the broker that nothing took a request, also late ones; heartbeats that change a group."""
 
 import msgpack
 from prometheus_client import CollectorRegistry
@@ -16,7 +16,7 @@ from services.router.subscriptions import RouterSubscriptions
 from shared import subjects
 from shared.bus import Message
 from shared.bus.memory import MemoryBus
-from shared.messages import Heartbeat, Load, ModelCard
+from shared.messages import Heartbeat, Load, ModelCard, State
 
 NOW = 100.0
 REQUEST = Message(
@@ -24,6 +24,18 @@ REQUEST = Message(
     msgpack.packb({"request_id": "r", "model": "demo", "prompt": "x", "reply_to": "_INBOX.u.f"}),
     reply="_INBOX.u.r",
 )
+
+
+def heartbeat(group: str, seq: int, state: State, instance: int = 1) -> Heartbeat:
+    return Heartbeat(
+        group=group,
+        instance_id=f"{group}-{instance}",
+        seq=seq,
+        interval_ms=25,
+        state=state,
+        model=ModelCard(name="demo", context_length=1024),
+        load=Load(max_running=4, max_waiting=4),
+    )
 
 
 class World:
@@ -47,18 +59,7 @@ class World:
             self.context, self.dispatcher, LossReports(self.context), MemoryBus(bus.broker)
         )
         for group in groups:
-            self.context.fleet.observe(
-                Heartbeat(
-                    group=group,
-                    instance_id=f"{group}-1",
-                    seq=1,
-                    interval_ms=25,
-                    state="ready",
-                    model=ModelCard(name="demo", context_length=1024),
-                    load=Load(max_running=4, max_waiting=4),
-                ),
-                NOW,
-            )
+            self.context.fleet.observe(heartbeat(group, 1, "ready"), NOW)
 
     async def request(self) -> str:
         """The group that the request is sent to."""
@@ -69,9 +70,9 @@ class World:
         assert forward is not None
         return forward.group
 
-    async def report(self, group: str) -> None:
-        """The broker's word that nothing took what was sent to the group."""
-        subject = f"{self.dispatcher.inbox}.{group}.default=r-0"
+    async def report(self, number: int) -> None:
+        """The broker's word that nothing took what was sent by that number."""
+        subject = f"{self.dispatcher.inbox}.{number}.default=r-0"
         await self.handlers.on_undelivered(Message(subject, b"", no_responders=True))
 
     def strays(self) -> float:
@@ -81,14 +82,14 @@ class World:
 async def test_a_request_that_nothing_took_goes_to_another_group(memory_bus: MemoryBus) -> None:
     world = World(memory_bus, "g0", "g1")
     first = await world.request()
-    await world.report(first)
+    await world.report(1)
     forward = world.context.state.forwards.get("default=r-0", NOW)
     assert forward is not None
     assert {first, forward.group} == {"g0", "g1"}
     assert not world.context.fleet.is_ready(first, NOW)
 
 
-async def test_a_report_of_the_group_before_does_not_count_against_the_one_after(
+async def test_a_report_of_an_earlier_sending_does_not_count_against_the_next_group(
     memory_bus: MemoryBus,
 ) -> None:
     """The router heard of the leader's end, and sent a copy elsewhere, before the broker's report came."""
@@ -97,9 +98,21 @@ async def test_a_report_of_the_group_before_does_not_count_against_the_one_after
     world.context.fleet.on_disconnect(f"{first}-1", NOW)
     second = await world.request()
     assert {first, second} == {"g0", "g1"}
-    await world.report(first)
+    await world.report(1)
     assert world.context.fleet.is_ready(second, NOW)
     assert world.strays() == 1
     forward = world.context.state.forwards.get("default=r-0", NOW)
     assert forward is not None
     assert forward.group == second
+
+
+async def test_a_heartbeat_that_changes_a_group_lets_no_later_one_wait(memory_bus: MemoryBus) -> None:
+    """What is awaited moves later heartbeats behind an echo, which then proves a silence that was none."""
+    world = World(memory_bus, "g0")
+    told = Message(subjects.heartbeat("g0"), b"")
+    take = world.handlers.on_heartbeat
+    assert take(heartbeat("g0", 2, "draining"), told) is None
+    assert take(heartbeat("g0", 3, "ready"), told) is None
+    loss = take(heartbeat("g0", 1, "ready", instance=2), told)
+    assert loss is not None
+    await loss
