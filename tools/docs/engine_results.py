@@ -38,11 +38,18 @@ def render(results: Path) -> str:
         first, facts = report["rows"][0], report["machine"]
         about = (
             f"**{first['model']}**, prompts of {first['prompt']} tokens, {first['tokens']} generated: "
-            f"{facts['usable_cores']} cores of {facts['cpu']}, commit {report['commit']} "
+            f"{facts['usable_cores']} cores of {facts['cpu']}, {_kernels(report)}commit {report['commit']} "
             f"([{path.name}](../benchmarks/results/{path.name})).\n\n"
         )
         parts.append(about + table(_HEADS, rows))
     return "\n".join(parts)
+
+
+def _kernels(report: dict[str, Any]) -> str:
+    """Name the instruction sets of our kernels; empty if the file does not say."""
+    words = [str(engine.get("kernels", "")).split() for engine in report.get("engines", [])]
+    named = sorted({word for one in words for word in one if word in ("avx2", "avx512")})
+    return f"kernels for {' and '.join(named)}, " if named else ""
 
 
 def with_tables(page: str, tables: str) -> str:

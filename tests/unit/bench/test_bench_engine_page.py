@@ -13,6 +13,7 @@ from tools.docs import engine_results
 def test_a_result_file_becomes_a_table(tmp_path: Path) -> None:
     report = copy.deepcopy(REPORT) | {"commit": "abc", "machine": {"cpu": "CPU", "usable_cores": 2}}
     report["rows"][0]["quality"] = QUALITY
+    report["engines"] = [{"kernels": "native avx2 int8, float16 KV"}]
     (tmp_path / "engine-m.json").write_text(json.dumps(report))
     lone = copy.deepcopy(report)
     lone["rows"][0]["peers"] = {}
@@ -25,6 +26,7 @@ def test_a_result_file_becomes_a_table(tmp_path: Path) -> None:
         f"{own}| llama.cpp | 1,000 Q8_0 | x2.00 | 500 Q4_0 | x3.00 | {quality} |",
         f"{own}| transformers | - |  | - |  | not available: int8 |",
     ]
+    assert "2 cores of CPU, kernels for avx2, commit abc" in page
     assert "engine-m.json" in page
     assert "engine-n.json" not in page
 
