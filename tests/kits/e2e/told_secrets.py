@@ -27,6 +27,7 @@ ENVIRONMENT = {
     "RYZ_API_KEYS": f"{API_KEY}:ada", "RYZ_METRICS_KEY": METRICS_KEY, "RYZ_SESSION_KEY": SESSION_KEY,
     "RYZ_LOG_LEVEL": "debug", "RYZ_LOG_BURST": "0", "RYZ_REQUEST_LOG": "true",
     "RYZ_TRACE_RATIO": "1", "RYZ_TRACE_EXPORT": "console",
+    "RYZ_NULL_STEP_DELAY_MS": "1",  # a stream lasts until its leader is killed
 }  # fmt: skip
 SECRETS = (API_KEY, METRICS_KEY, SESSION_KEY, WRONG_KEY, "zwischenfall", ANSWER)
 
@@ -116,7 +117,7 @@ def move_a_stream(stack: Stack, request_id: str) -> None:
         "X-Request-Id": request_id,
         "traceparent": f"00-{TRACE}-b7ad6b7169203331-01",
     }
-    body = {"model": "demo", "stream": True, "max_tokens": 3000, "ignore_eos": True, "messages": said(8)}
+    body = {"model": "demo", "stream": True, "max_tokens": 2000, "ignore_eos": True, "messages": said(8)}
     group = ""
     with (
         httpx.Client(base_url=stack.state.url, timeout=60) as http,

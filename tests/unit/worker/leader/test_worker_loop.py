@@ -23,7 +23,7 @@ class Watched(NullEngine):
 
     Attributes:
         plans: All submitted plans.
-        outstanding: The number of tokens of each unfinished step.
+        given: The number of tokens and the future of each step that was unfinished when it was asked for.
         behind: The value of `outstanding` at each submit.
         spoiled: Tells by seq_id whether a sequence gets an error instead of a token.
         fail_at: The number of the step that fails, from 1; 0 for none.
@@ -34,19 +34,23 @@ class Watched(NullEngine):
             tokens=LETTERS, num_blocks=512, vocab_size=257, context_length=2048, step_delay_s=delay_s
         )
         self.plans: list[StepPlan] = []
-        self.outstanding: list[int] = []
+        self.given: list[tuple[int, asyncio.Future[StepResult]]] = []
         self.behind: list[list[int]] = []
         self.spoiled: Callable[[int], bool] = lambda _: False
         self.fail_at = 0
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         self.plans.append(plan)
-        self.behind.append(self.outstanding.copy())
+        self.behind.append(self.outstanding)
         future = super().submit(plan)
-        if not future.done():
-            self.outstanding.append(sum(piece.num_tokens for piece in plan.slices))
-            future.add_done_callback(lambda _: self.outstanding.pop(0))
+        self.given.append((sum(piece.num_tokens for piece in plan.slices), future))
         return future
+
+    @property
+    def outstanding(self) -> list[int]:
+        """The number of tokens of each unfinished step."""
+        self.given = [step for step in self.given if not step[1].done()]
+        return [num_tokens for num_tokens, _ in self.given]
 
     def compute(self, plan: StepPlan, masks: Sequence[bytes] = ()) -> StepResult:
         result = super().compute(plan, masks)
