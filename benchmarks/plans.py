@@ -13,7 +13,7 @@ from typer import Option
 
 from benchmarks.lib.options import Numbers, Word, Words
 from services.router.domain.policies import PolicyName
-from services.worker.rank_protocol.run_config import Kernels, KVDtype, Precision, PrecisionWish
+from services.worker.rank_protocol.run_config import Device, Kernels, KVDtype, Precision, PrecisionWish
 
 Model = Annotated[Path, Option(help="Directory, .gguf file or name of the model.")]
 ModelOrDemo = Annotated[Path | None, Option(help="Path or name of the model; left out: the demo.")]
@@ -76,6 +76,10 @@ class EnginePlan:
     kv_dtype: Annotated[
         KVDtype, Option(help="Type of the KV cache: auto, fp32 or fp16."), Word(get_args(KVDtype))
     ] = "auto"
+    device: Annotated[
+        Device, Option(help="cpu or cuda, whose precisions are fp32 and bf16."), Word(get_args(Device))
+    ] = "cpu"
+    token_budget: Annotated[int, Option(min=1, help="Tokens of a step: RYZ_TOKEN_BUDGET.")] = 512
     peers: Peers = field(default_factory=list)
     peer_envs: PeerEnvs = None
     quality: Annotated[

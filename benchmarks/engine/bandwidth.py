@@ -1,10 +1,11 @@
-"""Measures how fast this machine reads memory, with as many processes and threads as the engine has.
+"""Measures how fast this machine, or its GPU, reads memory, with as many processes as the engine has ranks.
 
 It bounds decoding: a step takes at least as long as reading the weights once. The buffers that are read are
 far larger than the caches.
 """
 
 import time
+from collections.abc import Callable
 
 from benchmarks.lib.child import ChildObject, receive_all
 
@@ -14,13 +15,14 @@ _REPEATS = 4
 
 
 class BandwidthReader:
-    """Reads a buffer of its own, in a process of its own."""
+    """Reads a buffer of its own, in a process of its own; on a GPU the first one, if there are several."""
 
-    def __init__(self, threads: int, buffer_bytes: int = BUFFER_BYTES) -> None:
+    def __init__(self, threads: int, buffer_bytes: int = BUFFER_BYTES, device: str = "cpu") -> None:
         import torch  # noqa: PLC0415 (only the child needs it)
 
         torch.set_num_threads(threads)
-        self._buffer = torch.ones(buffer_bytes // 4)
+        self._buffer = torch.ones(buffer_bytes // 4, device=device)
+        self._wait: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
         self.read(0.0)  # the first pass starts the threads
 
     def read(self, seconds: float) -> float:
@@ -28,18 +30,21 @@ class BandwidthReader:
         began, passes = time.perf_counter(), 0
         while True:
             self._buffer.sum()
+            self._wait()
             passes += 1
             took = time.perf_counter() - began
             if took >= seconds:
                 return passes * self._buffer.nbytes / took
 
 
-async def measure_bandwidth(processes: int, threads: int, buffer_bytes: int = BUFFER_BYTES) -> float:
+async def measure_bandwidth(
+    processes: int, threads: int, buffer_bytes: int = BUFFER_BYTES, device: str = "cpu"
+) -> float:
     """Return the bytes per second that all processes read together, the best of a few tries."""
     children: list[ChildObject] = []
     try:
         for _ in range(processes):
-            arguments = {"threads": threads, "buffer_bytes": buffer_bytes}
+            arguments = {"threads": threads, "buffer_bytes": buffer_bytes, "device": device}
             maker = "benchmarks.engine.bandwidth:BandwidthReader"
             children.append(ChildObject(maker, arguments, {"OMP_NUM_THREADS": str(threads)}))
         await receive_all(children, 60.0)

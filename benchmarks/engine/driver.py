@@ -28,10 +28,11 @@ from services.worker.leader.drafting.draft_rounds import DraftRounds
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, Engine, EngineInfo, StepResult
-from services.worker.rank_protocol.run_config import EngineRunConfig, Precision
+from services.worker.rank_protocol.run_config import Dtype, EngineRunConfig, Precision
 from shared.messages import Sampling
 
 TOKEN_BUDGET = 512  # the default of RYZ_TOKEN_BUDGET
+_DTYPES: dict[Precision, Dtype] = {"fp32": "fp32", "bf16": "bf16"}
 LOAD_S = 900.0
 _STEP_S = 300.0
 _GREEDY = Sampling(temperature=0.0, ignore_eos=True)
@@ -82,14 +83,19 @@ def kv_tokens(batch: int, length: int) -> int:
 
 
 def rank_options(plan: EnginePlan, precision: Precision, world: int, threads: int) -> RankEngineOptions:
-    """Return how the engine of a plan is started."""
+    """Return how the engine of a plan is started; on a GPU the precision is fp32 or bf16."""
+    on_gpu = plan.device == "cuda"
     run = EngineRunConfig(
         model=str(plan.model),
         tensor_parallel=world,
         threads=threads,
-        precision=precision,
+        device=plan.device,
+        # on a GPU the type decides, whatever the files hold
+        dtype=_DTYPES[precision] if on_gpu else "auto",
+        precision="auto" if on_gpu else precision,
         kernels=plan.kernels,
         kv_dtype=plan.kv_dtype,
+        token_budget=max(plan.token_budget, *plan.batches),
         kv_cache_tokens=kv_tokens(max(8, *plan.batches), plan.prompt + plan.tokens),
         engine_start_timeout_s=LOAD_S,
         step_timeout_s=_STEP_S,
@@ -112,12 +118,19 @@ class Driver:
         drafts: Asks a draft model; None: there is none. It may be changed between batches.
     """
 
-    def __init__(self, engine: Engine, info: EngineInfo, max_batch: int, draft_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        info: EngineInfo,
+        max_batch: int,
+        draft_tokens: int = 0,
+        token_budget: int = TOKEN_BUDGET,
+    ) -> None:
         self.write_behind = WriteBehind()
         self._engine = engine
         # no limit to a step's time: prompts are measured alone, so they delay no other decode
         limits = SchedulerLimits(
-            token_budget=max(TOKEN_BUDGET, max_batch),
+            token_budget=max(token_budget, max_batch),
             max_running=max_batch,
             max_waiting=max_batch,
             draft_tokens=draft_tokens,
@@ -233,4 +246,4 @@ async def start_driver(
     engine = RankEngine(options)
     stack.push_async_callback(engine.stop)
     info = await engine.start()
-    return Driver(engine, info, max_batch, draft_tokens), info
+    return Driver(engine, info, max_batch, draft_tokens, options.run.token_budget), info

@@ -100,6 +100,7 @@ class _EngineBench:
             max_sequences=max(plan.batches),
             max_length=plan.prompt + plan.tokens,
             threads=max(world * plan.threads_of(world) for world in plan.tp),
+            device=plan.device,
         )
         with PeerProcesses(plan.model, plan.peer_envs) as peers:
             await peers.start(types, sizes, self._progress)
@@ -115,7 +116,7 @@ class _EngineBench:
         options = rank_options(plan, precision, world, threads)
         what = f"{precision}, tp {world}"
         self._progress(f"{what}: memory bandwidth")
-        bandwidth = await measure_bandwidth(world, threads)
+        bandwidth = await measure_bandwidth(world, threads, device=plan.device)
         async with AsyncExitStack() as stack:
             self._progress(f"{what}: loading")
             began = time.monotonic()
@@ -133,7 +134,7 @@ class _EngineBench:
                 rows.append(({**names, **row}, step_s))
             self._progress(f"{what}: memory bandwidth again")
             # other load can only make it look smaller, and our share of it larger
-            bandwidth = max(bandwidth, await measure_bandwidth(world, threads))
+            bandwidth = max(bandwidth, await measure_bandwidth(world, threads, device=plan.device))
             for row, step_s in rows:
                 context = plan.prompt + plan.tokens / 2
                 needed = roofline.decode_bytes(self._config, precision, row["batch"], context, info.kv_format)

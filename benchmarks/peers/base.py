@@ -37,6 +37,7 @@ class PeerLoad:
         max_length: Longest prompt with its answer, in tokens.
         threads: That it computes on.
         logits: Whether it is asked for the logits of every place, not for its speed.
+        device: `cpu`, or `cuda` for a peer that says so in `KnownPeer.on_gpus`.
     """
 
     model: str
@@ -45,6 +46,7 @@ class PeerLoad:
     max_length: int
     threads: int
     logits: bool = False
+    device: str = "cpu"
 
 
 class Peer(Protocol):

@@ -4,7 +4,7 @@ One forward pass for the prompts, then one for each token of all sequences, with
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -17,6 +17,8 @@ class Transformers:
 
     Args:
         load: A directory in Hugging Face format; its type is float32, float16 or bfloat16.
+
+    On a GPU, too, it runs op by op, as `generate` does by default.
     """
 
     def __init__(self, load: PeerLoad) -> None:
@@ -35,6 +37,10 @@ class Transformers:
         self._model: Any = library.AutoModelForCausalLM.from_pretrained(
             load.model, dtype=getattr(torch, load.kind), local_files_only=True
         ).eval()
+        self._device = load.device
+        self._model.to(load.device)
+        on_gpu = load.device == "cuda"
+        self._wait: Callable[[], object] = torch.cuda.synchronize if on_gpu else lambda: None
 
     def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
         """See `Peer`."""
@@ -43,9 +49,10 @@ class Transformers:
         columns = []
         with torch.inference_mode():
             began = time.perf_counter()
-            inputs = torch.tensor([list(prompt) for prompt in prompts])
+            inputs = torch.tensor([list(prompt) for prompt in prompts], device=self._device)
             out = self._model(input_ids=inputs, use_cache=True, logits_to_keep=1)
             columns.append(out.logits[:, -1].argmax(-1))
+            self._wait()
             prefilled = time.perf_counter()
             for _ in range(num_tokens - 1):
                 out = self._model(

@@ -31,6 +31,7 @@ class KnownPeer:
         form: Of the model that it loads.
         types: Its types of weights at the level of each of our precisions, by the precision's name.
         logits: Whether it can tell the logits of every place, for `ryz bench quality`.
+        on_gpus: Whether it is measured on GPUs.
         variables: Environment variables of its process; `{cores}` stands for the cores that it may use.
     """
 
@@ -42,6 +43,7 @@ class KnownPeer:
     form: ModelForm
     types: Mapping[str, tuple[str, ...]]
     logits: bool = False
+    on_gpus: bool = False
     variables: Mapping[str, str] | None = None
 
 
@@ -54,6 +56,7 @@ _PEERS = (
         install="transformers torch",
         form="directory",
         types={"fp32": ("float32",), "bf16": ("bfloat16",)},
+        on_gpus=True,
     ),
     KnownPeer(
         name="llama.cpp",

@@ -18,12 +18,14 @@ class PeerSizes:
         max_length: Longest prompt with its answer, in tokens.
         threads: That it computes on.
         logits: Whether it is asked for the logits of every place, not for its speed.
+        device: `cpu` or `cuda`.
     """
 
     max_sequences: int
     max_length: int
     threads: int
     logits: bool = False
+    device: str = "cpu"
 
 
 def start_peer(
@@ -49,5 +51,6 @@ def start_peer(
         max_length=sizes.max_length,
         threads=sizes.threads,
         logits=sizes.logits,
+        device=sizes.device,
     )
     return ChildObject(peer.maker, {"load": load}, variables_of(peer, sizes.threads), python=python)

@@ -62,8 +62,10 @@ def require_context(config: "ModelConfig", asked: str, tokens: int) -> None:
         )
 
 
-def require_peers(peers: Iterable[str], environments: Path | None, *, logits: bool = False) -> None:
-    """Refuse peers that are not known or not installed, and with `logits` those that give none."""
+def require_peers(
+    peers: Iterable[str], environments: Path | None, *, logits: bool = False, device: str = "cpu"
+) -> None:
+    """Refuse peers that are not known or not installed, not measured there, and with `logits` give none."""
     from benchmarks.lib.measuring import BenchError  # noqa: PLC0415
     from benchmarks.peers.known import PEERS, read_peer, require_installed  # noqa: PLC0415
 
@@ -73,6 +75,9 @@ def require_peers(peers: Iterable[str], environments: Path | None, *, logits: bo
             if logits and not peer.logits:
                 able = ", ".join(one.name for one in PEERS.values() if one.logits)
                 fail(f"--peer {peer.name} tells no logits of every place: choose of {able}.", exit_code=2)
+            if device != "cpu" and not peer.on_gpus:
+                able = ", ".join(one.name for one in PEERS.values() if one.on_gpus)
+                fail(f"--peer {peer.name} is measured on CPUs only: choose of {able}.", exit_code=2)
             require_installed(peer, environments)
         except BenchError as error:
             fail(f"{error}.", exit_code=2)

@@ -9,6 +9,7 @@ from cli.bench.bench_report import AsJson, counting_bar, reporting, warn
 from cli.bench.engine.bench_engine_view import show
 from cli.bench.own_stack import own_stack
 from cli.command_options import with_options
+from cli.console import fail
 
 
 @with_options
@@ -26,7 +27,9 @@ def engine(plan: EnginePlan, *, as_json: AsJson = False) -> None:
     from benchmarks.engine.engine import measure, num_steps  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
     plan = with_model(plan)
-    require_peers(plan.peers, plan.peer_envs)
+    if plan.device == "cuda":
+        _require_gpu_plan(plan)
+    require_peers(plan.peers, plan.peer_envs, device=plan.device)
     config = require_model(plan.model, plan.tp)
     require_context(config, f"--prompt {plan.prompt} and --tokens {plan.tokens}", plan.prompt + plan.tokens)
     with (
@@ -36,6 +39,14 @@ def engine(plan: EnginePlan, *, as_json: AsJson = False) -> None:
         report.update(asyncio.run(measure(plan, own_stack, progress)))
     for text in remarks(report["rows"]):
         warn(text)
+
+
+def _require_gpu_plan(plan: EnginePlan) -> None:
+    for precision in plan.precision:
+        if precision not in {"fp32", "bf16"}:
+            fail(f"--device cuda computes in fp32 and bf16, and --precision names {precision}.", exit_code=2)
+    if plan.http or plan.independent or plan.quality:
+        fail("--http, --independent and --quality measure on CPUs only.", exit_code=2)
 
 
 def remarks(rows: list[dict[str, Any]]) -> list[str]:

@@ -8,7 +8,7 @@ ROW = {
 }  # fmt: skip
 
 
-async def known_bandwidth(processes: int, threads: int) -> float:
+async def known_bandwidth(processes: int, threads: int, device: str = "cpu") -> float:
     return 1e9 * processes * threads
 
 

@@ -228,6 +228,10 @@ async def test_a_failed_engine_is_a_failed_measurement(tiny: Path, tmp_path: Pat
         (["--peer", "ollama"], "--peer is one of transformers, llama.cpp, vllm, openvino, got 'ollama'"),
         (["--prompt", "500", "--tokens", "48"], "more than the model's context of 512"),
         (["--model", "/nowhere"], "/nowhere"),
+        (["--device", "tpu"], "--device is one of cpu, cuda"),
+        (["--device", "cuda", "--precision", "bf16,int8"], "fp32 and bf16, and --precision names int8"),
+        (["--device", "cuda", "--http"], "measure on CPUs only"),
+        (["--device", "cuda", "--peer", "llama.cpp"], "choose of transformers"),
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(tiny: Path, options: list[str], told: str) -> None:
@@ -235,6 +239,15 @@ def test_bad_input_is_refused_before_anything_starts(tiny: Path, options: list[s
     assert isinstance(result.exception, CommandError), result.output
     assert result.exception.exit_code == 2
     assert told in str(result.exception)
+
+
+def test_a_gpu_computes_in_the_type_of_the_precision(tiny: Path) -> None:
+    plan = EnginePlan(model=tiny, device="cuda", token_budget=4096)
+    for precision in ("fp32", "bf16"):
+        run = rank_options(plan, precision, 1, 1).run
+        assert (run.device, run.dtype, run.precision, run.token_budget) == ("cuda", precision, "auto", 4096)
+    run = rank_options(EnginePlan(model=tiny), "int8", 1, 1).run
+    assert (run.device, run.dtype, run.precision) == ("cpu", "auto", "int8")
 
 
 def test_a_model_may_have_a_name(tiny: Path) -> None:
