@@ -29,7 +29,7 @@ NULL_GROUPS = NULL_RANKS = 2  # the null engine needs neither memory nor cores
 
 
 def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
-    """Fill in groups, ranks, threads, precision and KV room.
+    """Fill in groups, ranks, threads, precision and KV room; on GPUs the workers settle the last two.
 
     Args:
         options: With the model's path.
@@ -45,6 +45,8 @@ def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
         groups, ranks = options.groups or NULL_GROUPS, options.tensor_parallel or NULL_RANKS
         settled = replace(options, groups=groups, tensor_parallel=ranks)
         return replace(settled, threads=options.threads or 1), ""
+    if os.environ.get("RYZ_DEVICE") == "cuda":
+        return _settle_on_gpus(options)
     config = read_config(options.model)
     machine = machine_facts(options, config)
     size = measure_model(options.model, kernels=machine.kernels)
@@ -55,6 +57,16 @@ def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
     except DoesNotFit as error:
         fail(str(error), 2)
     return _with(options, sizing), describe_sizing(sizing, size, machine)
+
+
+def _settle_on_gpus(options: UpOptions) -> tuple[UpOptions, str]:
+    """One group, since two would take the same GPUs; each worker sees itself what fits there."""
+    groups, ranks = options.groups or 1, options.tensor_parallel or 1
+    threads = options.threads or max(1, usable_cores() // (groups * ranks))
+    tokens = options.kv_cache_tokens or 0
+    settled = replace(options, groups=groups, tensor_parallel=ranks, threads=threads, kv_cache_tokens=tokens)
+    room = f"KV for {tokens:,} tokens" if tokens else "KV in a share of what is free there"
+    return settled, f"On GPUs: groups {groups}, ranks of each {ranks}, a GPU for each rank; {room}."
 
 
 def sizing_wishes(options: UpOptions) -> SizingWishes:

@@ -179,6 +179,21 @@ def test_up_settles_what_it_was_not_told(tmp_path: Path) -> None:
     assert shared.kv_cache_tokens == 0, "the worker takes a share of the free memory"
 
 
+def test_up_on_gpus_leaves_to_the_workers_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RYZ_DEVICE", "cuda")
+    told = options(
+        tmp_path, engine="torch", model=demo_model(), groups=0, tensor_parallel=0, threads=0,
+        precision="auto", kernels="auto", kv_cache_tokens=None,
+    )  # fmt: skip
+    settled, line = settle_sizing(told)
+    assert (settled.groups, settled.tensor_parallel, settled.precision) == (1, 1, "auto")
+    assert settled.kv_cache_tokens == 0
+    assert "a GPU for each rank; KV in a share of what is free there." in line
+    settled, line = settle_sizing(replace(told, groups=2, tensor_parallel=4, kv_cache_tokens=4096))
+    assert (settled.groups, settled.tensor_parallel, settled.kv_cache_tokens) == (2, 4, 4096)
+    assert "KV for 4,096 tokens" in line
+
+
 def test_up_leaves_the_null_engine_as_it_is(tmp_path: Path) -> None:
     settled, line = settle_sizing(options(tmp_path, groups=0, tensor_parallel=0, threads=0, precision="auto"))
     assert (settled.groups, settled.tensor_parallel, settled.threads, line) == (2, 2, 1, "")
