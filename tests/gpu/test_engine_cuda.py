@@ -11,22 +11,21 @@ from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.read_config import read_config
 from services.worker.engine.plain import cuda_graphs
 from services.worker.engine.plain.cuda_graphs import CudaCapture
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import Placement
-from services.worker.engine.plain.plain_cache import KVCache, block_bytes
+from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank import rank_process as rank
 from services.worker.engine.rank.compute import Compute
 from services.worker.orchestrator.rank_engine import RankEngine
-from services.worker.rank_protocol.plan import EngineInfo, EngineRefused
+from services.worker.rank_protocol.plan import EngineInfo, EngineRefused, StepPlan
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.decode_plans import decode_plans
 from tests.kits.engine.devices import BF16_ERROR, FAMILIES, config, relative_error
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import GREEDY, generate, make_model, plan_logits
+from tests.kits.engine.rank_threads import GREEDY, Blocks, generate, make_model, new_sequence, plan_logits
 
 pytestmark = [
     pytest.mark.gpu,
@@ -57,8 +56,39 @@ def on_gpu(
     return PlainCompute(model, cache, CudaCapture(placement.device) if recorded else None)
 
 
-def gpu_logits(model: Path, dtype: torch.dtype, recorded: bool) -> list[Tensor]:
-    return plan_logits(model, 1, decode_plans(), compute=partial(on_gpu, dtype=dtype, recorded=recorded))
+def gpu_logits(
+    model: Path, dtype: torch.dtype, recorded: bool, plans: list[StepPlan] | None = None
+) -> list[Tensor]:
+    compute = partial(on_gpu, dtype=dtype, recorded=recorded)
+    return plan_logits(model, 1, plans or decode_plans(), compute=compute)
+
+
+def chunked_plans() -> list[StepPlan]:
+    """Two prompts in chunks of 30 tokens, the second beside decodes of the first; then decodes of both."""
+    blocks, draw = Blocks(64), torch.Generator().manual_seed(4)
+    first, second = torch.randint(0, 203, (2, 110), generator=draw).tolist()
+    plans = [
+        StepPlan(
+            step_id=at,
+            admit=[new_sequence(1, first[:90])] if at == 0 else [],
+            slices=[blocks.slice(1, at, first[at : at + 30], sample=at == 60)],
+        )
+        for at in range(0, 90, 30)
+    ]
+    for step, at in enumerate(range(0, 90, 30)):
+        slices = [
+            blocks.slice(1, 90 + step, [first[90 + step]]),
+            blocks.slice(2, at, second[at : at + 30], sample=at == 60),
+        ]
+        admit = [new_sequence(2, second[:90])] if at == 0 else []
+        plans.append(StepPlan(step_id=100 + step, admit=admit, slices=slices))
+    for step in range(10):
+        slices = [
+            blocks.slice(number, at, [text[at]])
+            for number, at, text in ((1, 93 + step, first), (2, 90 + step, second))
+        ]
+        plans.append(StepPlan(step_id=200 + step, slices=slices))
+    return plans
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -68,6 +98,14 @@ def test_fp32_equals_the_cpu(model: Path, recorded: bool, monkeypatch: pytest.Mo
     expected = plan_logits(model, 1, decode_plans())
     for found, wanted in zip(gpu_logits(model, torch.float32, recorded), expected, strict=True):
         assert found.device.type == "cpu"
+        torch.testing.assert_close(found, wanted, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_prompts_in_chunks_beside_decodes_equal_the_cpu(model: Path, recorded: bool) -> None:
+    plans = chunked_plans()
+    expected = plan_logits(model, 1, plans)
+    for found, wanted in zip(gpu_logits(model, torch.float32, recorded, plans), expected, strict=True):
         torch.testing.assert_close(found, wanted, atol=1e-3, rtol=0)
 
 
@@ -86,8 +124,7 @@ def test_recorded_decodes_equal_those_op_by_op_in_bf16(model: Path) -> None:
 def test_the_cache_takes_its_share_of_the_free_memory(model: Path) -> None:
     free = torch.cuda.mem_get_info(0)[0]
     _, ready = rank.load(config(model, kv_memory_share=0.05), SingleRank(), 0.0)
-    each = block_bytes(read_config(model), 0, 1, Placement(dtype=torch.bfloat16))
-    assert 0.03 * free < ready.num_blocks * each < 0.051 * free
+    assert 0.03 * free < ready.kv_cache_bytes < 0.051 * free
     assert ready.kv_format == "bf16"
 
 

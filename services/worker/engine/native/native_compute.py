@@ -33,7 +33,7 @@ from services.worker.engine.native.program import Segment
 from services.worker.engine.native.recent_window import RecentWindow
 from services.worker.engine.native.structs import ForwardBatch, OpTrace
 from services.worker.engine.plain.rope import RotaryEmbedding
-from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes
+from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes, FindLikeliest
 from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
@@ -102,6 +102,7 @@ class NativeCompute:
         self.times = ComputeTimes()
         self.progress = Progress()
         self.prompts = PromptOutputs()
+        self.likeliest: FindLikeliest | None = None
         self.spans: OpSpans | None = None
         self._kernels = kernels
         self._vocab_size = config.vocab_size

@@ -33,6 +33,7 @@ class DecodeGroup:
         mask: Added to scores, or if boolean the keys that are seen, [sequences, 1, 1, length]; None if all
             are.
         newest: Which of its keys is the sequence's new token, [sequences].
+        window: The mask leaves so many keys up to the newest one, or 0: all of them. None: other ones.
     """
 
     begin: int
@@ -41,6 +42,7 @@ class DecodeGroup:
     blocks: Tensor
     mask: Tensor | None
     newest: Tensor
+    window: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ class PrefillChunk:
         length: Keys, in tokens, the chunk's own included.
         blocks: From the first that the window reaches to the chunk's last; None if the chunk begins its
             sequence.
-        mask: Added to scores, [tokens of the chunk, length]; None for a causal mask.
+        mask: Added to scores, [tokens of the chunk, length]; None for a causal mask, in which the last token
+            sees all keys.
     """
 
     begin: int
@@ -69,10 +72,13 @@ class Reach(NamedTuple):
     Attributes:
         windows: Of its layers; 0: no window.
         pages: Which pages a token reads in layers without a window; None: all.
+        masks_later_chunks: A chunk that continues its prompt gets a mask even where it is causal. On GPUs
+            there is a kernel for those, and a mask would be made on the CPU.
     """
 
     windows: Collection[int] = (0,)
     pages: PagePolicy | None = None
+    masks_later_chunks: bool = True
 
     def pages_of(self, window: int) -> PagePolicy | None:
         """The policy of layers with that window."""
@@ -204,13 +210,7 @@ def make_batch(
         attention_metadata={
             window: AttentionMetadata(
                 _decodes(at[:count], tables[window][:count], window, reach.pages_of(window)),
-                _prefills(
-                    [slices[i] for i in order[count:]],
-                    tables[window][count:],
-                    count,
-                    window,
-                    reach.pages_of(window),
-                ),
+                _prefills([slices[i] for i in order[count:]], tables[window][count:], count, window, reach),
             )
             for window in reach.windows
         },
@@ -266,17 +266,15 @@ def decode_group(
         blocks=torch.from_numpy(blocks.reshape(-1)),
         mask=None if mask is None else mask.view(len(tables), 1, 1, -1),
         newest=torch.from_numpy(positions - first * BLOCK_SIZE),
+        window=window if pages is None else None,
     )
 
 
 def _prefills(
-    slices: list[ScheduledChunk],
-    tables: list[Ints],
-    begin: int,
-    window: int,
-    pages: PagePolicy | None,
+    slices: list[ScheduledChunk], tables: list[Ints], begin: int, window: int, reach: Reach
 ) -> list[PrefillChunk]:
     prefills: list[PrefillChunk] = []
+    pages = reach.pages_of(window)
     for part, table in zip(slices, tables, strict=True):
         end = begin + part.num_tokens
         first = _first_block(part.start, window)
@@ -286,7 +284,8 @@ def _prefills(
         if part.start:
             used = table[first : int(positions[-1]) // BLOCK_SIZE + 1]
             blocks = torch.from_numpy(used.copy())
-        if part.start or 0 < window < part.num_tokens or pages is not None:
+        later = part.start > 0 and (window > 0 or reach.masks_later_chunks)
+        if later or 0 < window < part.num_tokens or pages is not None:
             mask = _mask(positions, keys[None, :], window, pages)
         prefills.append(PrefillChunk(begin, end, len(keys), blocks, mask))
         begin = end

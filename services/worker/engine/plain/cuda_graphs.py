@@ -22,7 +22,7 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 
 MAX_SEQUENCES = 256
 MIN_BLOCKS = 16  # of a block table: 256 tokens, so that short contexts share a recording
-MAX_KEYS = 2**18  # sequences x padded context: above, reading keys takes longer than launching
+MAX_KEYS = 2**18  # sequences x padded context: above, gathering keys takes longer than launching
 
 Work = Callable[[], Tensor | None]
 
@@ -91,6 +91,10 @@ class DecodeGraphs:
         self._cache = cache
         self._capture = capture
         self._reach = Reach(frozenset(model.config.windows), pages)
+        # then neither padded rows of a table nor their keys are read
+        self._in_place = pages is None and all(
+            layer.attends_in_place(own) for layer, own in zip(model.layers, cache.layers, strict=True)
+        )
         self._most_blocks = -(-model.config.context_length // BLOCK_SIZE)
         self._recordings: dict[tuple[int, int], _Recording] = {}
 
@@ -101,7 +105,7 @@ class DecodeGraphs:
         if any(part.num_tokens > 1 for part in slices):
             return False
         sequences, blocks = self._sizes(slices)
-        return sequences * blocks * BLOCK_SIZE <= MAX_KEYS
+        return self._in_place or sequences * blocks * BLOCK_SIZE <= MAX_KEYS
 
     def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """As `Decoder.forward`, with logits in the order of the chunks, valid until the next call."""
@@ -122,7 +126,10 @@ class DecodeGraphs:
 
     def _sizes(self, slices: Sequence[ScheduledChunk]) -> tuple[int, int]:
         longest = max(part.start for part in slices) // BLOCK_SIZE + 1
-        return _power(len(slices)), min(max(MIN_BLOCKS, _power(longest)), self._most_blocks)
+        blocks = max(MIN_BLOCKS, _power(longest))
+        if self._in_place and (blocks // MIN_BLOCKS).bit_length() % 2 == 0:
+            blocks *= 2  # powers of four: half as many recordings
+        return _power(len(slices)), min(blocks, self._most_blocks)
 
     def _fill(
         self, sizes: tuple[int, int], slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]
@@ -212,6 +219,7 @@ def _decodes(positions: Tensor, tables: Tensor, window: int, pages: PagePolicy |
         blocks=tables.reshape(-1),
         mask=seen.view(sequences, 1, 1, length),
         newest=(at - first * BLOCK_SIZE).view(-1),
+        window=window if pages is None else None,
     )
 
 

@@ -53,6 +53,8 @@ def take_device(config: RankConfig) -> Placement:
         )
     device = torch.device("cuda", config.rank if local else 0)
     torch.cuda.set_device(device)
+    # cuDNN plans each shape anew, which takes tens of milliseconds, and most steps have a new one
+    torch.backends.cuda.enable_cudnn_sdp(False)
     return Placement(device, DTYPES["bf16" if config.run.dtype == "auto" else config.run.dtype])
 
 

@@ -64,6 +64,10 @@ class DecoderLayer:
         hidden = self._add(hidden, mixed)
         return self._add(hidden, _after(self.post_mlp_norm, self.mlp(_after(self.mlp_norm, hidden))))
 
+    def attends_in_place(self, cache: PlainLayerCache) -> bool:
+        """Whether a kernel reads the keys of decodes where they are."""
+        return cache.kernels is not None and self.attention.rules.plain
+
     def _add(self, hidden: Tensor, more: Tensor) -> Tensor:
         scale = self.config.residual_scale
         return hidden + more if scale == 1.0 else hidden + scale * more

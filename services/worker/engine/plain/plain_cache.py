@@ -11,6 +11,7 @@ from torch import Tensor
 
 from services.worker.engine.config.layer_config import LatentConfig
 from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.plain.gpu_kernels import GpuKernels, gpu_kernels
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.sliding_pool import PoolSizes
@@ -20,11 +21,16 @@ class PlainLayerCache:
     """One layer's keys and values, each [slots, kv heads of this rank, head_dim]; slot = block * 16 + offset.
 
     Zeros at the start: a masked position may be read before it is written, and must be finite.
+
+    Attributes:
+        kernels: Compute in this cache on a GPU; None: torch operators do.
     """
 
     def __init__(self, num_blocks: int, num_kv_heads: int, head_dim: int, placement: Placement = CPU) -> None:
         shape = (num_blocks * BLOCK_SIZE, num_kv_heads, head_dim)
         self.keys, self.values = _zeros(shape, placement), _zeros(shape, placement)
+        found = gpu_kernels(placement)
+        self.kernels: GpuKernels | None = found if found and head_dim <= found.largest_head else None
         # the same memory, a row per block
         self._key_blocks = self.keys.view(num_blocks, -1)
         self._value_blocks = self.values.view(num_blocks, -1)
@@ -60,6 +66,7 @@ class LatentLayerCache(PlainLayerCache):
     """
 
     def __init__(self, num_blocks: int, latent: LatentConfig, placement: Placement = CPU) -> None:
+        self.kernels = None
         self.keys = _zeros((num_blocks * BLOCK_SIZE, 1, latent.rank + latent.rope_dim), placement)
         self.values = self.keys[..., : latent.rank]
         self._key_blocks = self.keys.view(num_blocks, -1)

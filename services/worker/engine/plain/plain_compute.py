@@ -3,7 +3,9 @@
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.engine.config.layer_config import ExpertsConfig
@@ -14,7 +16,7 @@ from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.tiles import in_tiles, make_tiles
-from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes
+from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes, FindLikeliest
 from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.rank_progress import Progress
@@ -56,7 +58,10 @@ class PlainCompute:
         self._model = model
         self._cache = cache
         self._tiled = tiled
-        self._reach = Reach(frozenset(model.config.windows), pages)
+        on_gpu = model.placement.on_gpu
+        self.likeliest: FindLikeliest | None = self.find_likeliest if on_gpu else None
+        self._host_rows = torch.empty(0)  # where logits of a GPU are copied to
+        self._reach = Reach(frozenset(model.config.windows), pages, masks_later_chunks=not on_gpu)
         # which experts are computed depends on the tokens, so steps with experts cannot be recorded
         routed = any(isinstance(layer.mlp, ExpertsConfig) for layer in model.config.layers)
         self._graphs = None if capture is None or routed else DecodeGraphs(model, cache, capture, pages)
@@ -77,19 +82,44 @@ class PlainCompute:
 
     def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
+        with torch.inference_mode():
+            logits = self._forward(slices, states)
+            # the sampler computes on the CPU: one copy per step
+            return None if logits is None else self._on_host(logits.to(torch.float32))
+
+    def find_likeliest(
+        self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]
+    ) -> NDArray[np.int64] | None:
+        """See `Compute.likeliest`."""
+        with torch.inference_mode():
+            logits = self._forward(slices, states)
+            if logits is None:
+                return None
+            best, tokens = logits.max(dim=-1)
+            return tokens.masked_fill_(~best.isfinite(), -1).cpu().numpy()
+
+    def _forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
+        """The logits where they were computed."""
         if self.spans is not None:
             self._layer, self._layer_ns = 0, time.monotonic_ns()
-        with torch.inference_mode():
-            plain = any(state.wants_rows for state in states)
-            if self._graphs is not None and not plain and self._graphs.can_replay(slices):
-                logits = self._graphs.forward(slices, states)
-            else:
-                hidden, samples, prompts = self._run(slices, states)
-                if len(prompts):
-                    self._take_prompts(hidden[prompts], slices, states)
-                logits = self._by_rows(self._logits, hidden[samples]) if len(samples) else None
-            # the sampler computes on the CPU: one copy per step
-            return None if logits is None else logits.to(torch.float32).cpu()
+        plain = any(state.wants_rows for state in states)
+        if self._graphs is not None and not plain and self._graphs.can_replay(slices):
+            return self._graphs.forward(slices, states)
+        hidden, samples, prompts = self._run(slices, states)
+        if len(prompts):
+            self._take_prompts(hidden[prompts], slices, states)
+        return self._by_rows(self._logits, hidden[samples]) if len(samples) else None
+
+    def _on_host(self, logits: Tensor) -> Tensor:
+        """Copies logits to the CPU, from a GPU into one pinned buffer: a copy into new memory is slow."""
+        if not logits.is_cuda:
+            return logits
+        if self._host_rows.shape[-1:] != logits.shape[-1:] or len(self._host_rows) < len(logits):
+            rows = 1 << (len(logits) - 1).bit_length()
+            self._host_rows = torch.empty(rows, logits.shape[-1], pin_memory=True)
+        own = self._host_rows[: len(logits)]
+        own.copy_(logits)
+        return own
 
     def _after_layer(self) -> None:
         self._progress.beat()

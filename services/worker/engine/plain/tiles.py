@@ -121,4 +121,4 @@ def _padding(begin: int, spare_block: int) -> list[DecodeGroup]:
     if not count:
         return []
     blocks, newest = torch.full((count,), spare_block), torch.zeros(count, dtype=torch.int64)
-    return [DecodeGroup(begin, TILE_ROWS, 1, blocks, None, newest)]
+    return [DecodeGroup(begin, TILE_ROWS, 1, blocks, None, newest, window=0)]

@@ -4,7 +4,7 @@ There are two implementations: `plain/` in torch operators, for any device and t
 `native/` in compiled kernels, for CPUs. A `Runner` uses either.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,6 +73,10 @@ class ComputeTimes:
     attention_s: float = 0.0
 
 
+# chunks and states as for `Compute.forward`
+FindLikeliest = Callable[[Sequence[ScheduledChunk], Sequence[SequenceState]], NDArray[np.int64] | None]
+
+
 class Compute(Protocol):
     """This rank's share of a model, with its KV cache.
 
@@ -85,6 +89,8 @@ class Compute(Protocol):
         spans: Takes when each op was computed; None: nothing does. It may be replaced between steps.
         op_names: The ops, by their places in `spans`.
         prompts: On rank 0 it takes the rows that prompts want; the caller collects them after each call.
+        likeliest: As `forward`, but returns the likeliest token of each row, of equal ones the lowest, and -1
+            where the largest logit is no finite number. None: logits are on the CPU at no cost.
     """
 
     sizes: PoolSizes
@@ -93,6 +99,7 @@ class Compute(Protocol):
     times: ComputeTimes
     progress: Progress
     prompts: PromptOutputs
+    likeliest: FindLikeliest | None
     spans: OpSpans | None
     op_names: list[OpName]
 

@@ -16,7 +16,7 @@ from services.worker.engine.rank.compute import CacheBlocks, Compute
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import PlanError, Sequences, SequenceState
 from services.worker.engine.sampling.row_draws import RowDraws
-from services.worker.engine.sampling.sampler import Sampler
+from services.worker.engine.sampling.sampler import Sampler, likeliest_sampled, takes_likeliest
 from services.worker.rank_protocol.plan import Sampled, ScheduledChunk, StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import ANY_TOKEN
 
@@ -82,15 +82,15 @@ class Runner:
         began, waited, times = time.perf_counter(), self._collectives.seconds, self.compute.times
         self._progress.begin_step()
         linears_s, attention_s = times.linears_s, times.attention_s
-        states, logits = self.compute_logits(plan)
+        states = self.sequences.apply(plan)
         sampling = [
             i for i, part in enumerate(plan.slices) if states[i].samples(part) for _ in range(1 + part.drafts)
         ]
         rows = [states[i] for i in sampling]
         ends = _ends(plan.slices, sampling)
+        logits, sampled = self._compute(plan, states, rows, ends)
         self._progress.beat()
-        computed, sampled = time.perf_counter(), list[Sampled]()
-        masked = computed
+        masked = computed = time.perf_counter()
         if logits is not None and rows:
             masks = self._masks_of(plan, sampling)
             masked = time.perf_counter()
@@ -115,6 +115,17 @@ class Runner:
             sampling_s=chosen - masked,
             masks_s=masked - computed,
         )
+
+    def _compute(
+        self, plan: StepPlan, states: list[SequenceState], rows: list[SequenceState], ends: list[int]
+    ) -> tuple[Tensor | None, list[Sampled]]:
+        """The step's logits; or what is sampled, where that is known without a copy of them."""
+        find = self.compute.likeliest
+        masked = any(part.masked for part in plan.slices)
+        if find is None or not rows or masked or not all(map(takes_likeliest, rows, ends)):
+            return self.compute.forward(plan.slices, states) if plan.slices else None, []
+        tokens = find(plan.slices, states)
+        return None, [] if tokens is None else likeliest_sampled(rows, tokens.tolist())
 
     def compute_logits(self, plan: StepPlan) -> tuple[list[SequenceState], Tensor | None]:
         """The states of the plan's chunks, and on rank 0 the logits of the sampling ones, [rows, vocab]."""

@@ -37,6 +37,25 @@ NOTHING = -1  # in place of a token
 NOTHING_ALLOWED = "neither the grammar nor the model leaves a token that may come; change the grammar"
 
 
+def takes_likeliest(state: SequenceState, end: int) -> bool:
+    """Whether a row's next token, of that index, is the likeliest one if no grammar masks it."""
+    sampling = state.sampling
+    return (
+        sampling.temperature == 0
+        and sampling.logprobs < 0
+        and end - state.prompt_len >= sampling.min_tokens
+        and not edits_scores(sampling)
+    )
+
+
+def likeliest_sampled(states: Sequence[SequenceState], tokens: Sequence[int]) -> list[Sampled]:
+    """What `Sampler.sample` returns for rows that take the likeliest tokens; see `Compute.likeliest`."""
+    return [
+        Sampled(seq_id=state.seq_id, token_id=max(token, 0), error=NOT_FINITE if token == NOTHING else "")
+        for state, token in zip(states, tokens, strict=True)
+    ]
+
+
 class Sampler:
     """Samples for a batch; keeps buffers between calls, and counts that are rebuilt from the tokens.
 

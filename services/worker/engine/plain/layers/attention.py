@@ -59,11 +59,15 @@ class Attention:
             qkv[:, self.num_heads : heads] = self.key_norm(qkv[:, self.num_heads : heads])
         if config.clip_qkv:
             qkv = qkv.clamp(-config.clip_qkv, config.clip_qkv)
-        rotated = qkv[:, :heads]
-        if config.rope is not None:
-            rotated = rotate(rotated, rotations[config.rope])
+        rotation = None if config.rope is None else rotations[config.rope]
+        slots, rotated = batch.slots_of(config.window), qkv[:, :heads]
+        if cache.kernels is not None:
+            cache.kernels.rotate_and_store(qkv, rotation, slots, cache.keys, cache.values)
+        elif rotation is not None:
+            rotated = rotate(rotated, rotation)
         queries, keys, values = rotated[:, : self.num_heads], rotated[:, self.num_heads :], qkv[:, heads:]
-        cache.write(batch.slots_of(config.window), keys, values)
+        if cache.kernels is None:
+            cache.write(slots, keys, values)
         metadata = batch.attention_metadata[config.window]
         mixed = paged_attention(queries, keys, values, metadata, cache=cache, rules=self.rules)
         return self.output(mixed if self.output_norm is None else self.output_norm(mixed))

@@ -1,5 +1,6 @@
 """Root-mean-square and layer norms, also over a dimension that is cut over the ranks; computed in fp32."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -20,9 +21,12 @@ class Norm:
         self._config = config
         self._weight, self._bias = weights.weight, weights.bias
         self._shape = tuple(weights.weight.shape[-1:])
+        self._half = _exact_half(config, weights)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[..., size], or [..., heads, size], normalised, in the same type."""
+        if self._half is not None and hidden.dtype == torch.bfloat16:
+            return F.rms_norm(hidden, self._shape, self._half, self._config.eps)
         values, eps = hidden.float(), self._config.eps
         # torch takes weights of the normalised dimension only
         fused = self._weight if self._weight.dim() == 1 else None
@@ -35,6 +39,18 @@ class Norm:
         if self._bias is not None:
             normed = normed + self._bias
         return normed.to(hidden.dtype)
+
+
+def _exact_half(config: NormConfig, weights: NormWeights) -> Tensor | None:
+    """The weights in bf16, if torch has one kernel for the norm that computes in fp32 inside: on GPUs.
+
+    None if it has none, or if the weights are not the same numbers in bf16.
+    """
+    weight = weights.weight
+    if config.kind != "rms" or weights.bias is not None or weight.dim() > 1 or not weight.is_cuda:
+        return None
+    half = weight.to(torch.bfloat16)
+    return half if torch.equal(half.float(), weight) else None
 
 
 class SplitNorm:

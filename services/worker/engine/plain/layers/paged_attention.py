@@ -46,6 +46,16 @@ def paged_attention(
 
 def _decode(queries: Tensor, decodes: DecodeGroup, cache: PlainLayerCache, rules: ScoreRules) -> Tensor:
     count, length = decodes.end - decodes.begin, decodes.length
+    if cache.kernels is not None and rules.plain and decodes.window is not None:
+        return cache.kernels.attend_in_place(
+            queries,
+            cache.keys,
+            cache.values,
+            blocks=decodes.blocks,
+            newest=decodes.newest,
+            window=decodes.window,
+            scale=rules.scale,
+        )
     keys, values = (side[:, :, :length] for side in cache.gather(decodes.blocks, count))
     # the heads that share a KV head are its queries: [sequences, kv heads, heads of a group, head_dim]
     grouped = queries.view(count, keys.shape[1], -1, keys.shape[3])

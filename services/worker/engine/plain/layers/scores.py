@@ -65,6 +65,11 @@ def alibi_slopes(num_heads: int) -> Tensor:
     return slopes
 
 
+def _flash_takes(queries: Tensor) -> bool:
+    dim = queries.shape[-1]
+    return queries.is_cuda and queries.dtype == torch.bfloat16 and dim % 8 == 0 and dim <= 256
+
+
 def mix_values(
     queries: Tensor,
     keys: Tensor,
@@ -84,13 +89,19 @@ def mix_values(
         values: The same.
         rules: Of the scores.
         mask: Added to the scores, or if boolean the keys that are seen. None: all are, but if queries are
-            tokens of a sequence only keys up to distance 0.
+            tokens of a sequence, its last ones, only keys up to distance 0.
         distances: Position of each key less that of the query, as the mask is shaped; if ALiBi needs them or
             there is no mask.
         heads_are_rows: How the queries are laid out.
     """
     causal = mask is None and not heads_are_rows
     if rules.plain:
+        if causal and distances is not None and queries.shape[-2] != keys.shape[-2]:
+            if _flash_takes(queries):
+                # its mask is aligned to the last key; the public function's is to the first
+                flash = torch.ops.aten._scaled_dot_product_flash_attention
+                return flash(queries, keys, values, is_causal=True, scale=rules.scale)[0]  # type: ignore[no-any-return]
+            mask, causal = distances <= 0, False
         return F.scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, is_causal=causal, scale=rules.scale
         )

@@ -1,0 +1,1 @@
+"""Kernels in Triton that replace operators of the plain path on GPUs."""
