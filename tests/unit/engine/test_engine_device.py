@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 import torch
 from pydantic import ValidationError
 from torch import distributed
@@ -21,6 +23,7 @@ from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.plain.cuda_graphs import GraphCapture
 from services.worker.engine.plain.device import require_gpu_room, take_device
+from services.worker.engine.plain.gpu_kernels import gpu_kernels
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.engine.plain.plain_cache import KVCache, block_bytes
@@ -151,6 +154,17 @@ def test_a_cpu_is_what_it_was() -> None:
     assert take_device(config(device="cpu")) == CPU
     with pytest.raises(ModelError, match="dtype=bf16 is for device=cuda"):
         take_device(config(device="cpu", dtype="bf16"))
+
+
+def test_without_triton_the_operators_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "services.worker.engine.plain.triton_kernels.attend", raising=False)
+    gpu = Placement(torch.device("cuda", 7))  # no other test asks for it: the answer is kept
+    with structlog.testing.capture_logs() as logs:
+        assert gpu_kernels(gpu) is None
+        assert gpu_kernels(gpu) is None
+    assert [line["event"] for line in logs] == ["computing without Triton kernels, which is slower"]
+    assert gpu_kernels(CPU) is None
 
 
 def test_no_gpu_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
