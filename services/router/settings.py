@@ -46,7 +46,7 @@ class RouterSettings(CommonSettings, PinLimitSettings):
     router_assumed_service_s: UpToHour = 0.5
     """Assumed duration of a request, until a group's rate is known."""
     router_assumed_tokens_per_s: Annotated[float, Interval(gt=0, le=1e9)] = 500.0
-    """Assumed rate of computing, until a group's rate is known."""
+    """Assumed rate of computing, until a group has measured it."""
     router_assumed_fetch_tokens_per_s: Annotated[float, Interval(gt=0, le=1e9)] = 20_000.0
     """Assumed rate of fetching KV, until a group has measured it."""
     router_assumed_fetch_s: ZeroToMinute = 0.01
@@ -120,7 +120,9 @@ class RouterSettings(CommonSettings, PinLimitSettings):
             max_groups=self.router_max_groups,
             half_life_s=self.router_balance_half_life_s,
             hold_s=self.router_disconnect_hold_s,
-            load=LoadLimits(self.router_max_inflight, self.router_assumed_service_s),
+            load=LoadLimits(
+                self.router_max_inflight, self.router_assumed_service_s, self.router_assumed_tokens_per_s
+            ),
             breaker=BreakerLimits(
                 self.router_breaker_failures, self.router_breaker_window_s, self.router_breaker_open_s
             ),

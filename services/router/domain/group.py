@@ -30,10 +30,13 @@ class LoadLimits:
     Attributes:
         max_inflight: Requests that it may hold, whatever it says itself.
         assumed_service_s: Seconds that a request takes, until a rate was measured.
+        assumed_tokens_per_s: Tokens a second that a group can compute, whatever it computed of late, until
+            it has measured its prompts.
     """
 
     max_inflight: int = 4096
     assumed_service_s: float = 0.5
+    assumed_tokens_per_s: float = 500.0
 
 
 class Group:
@@ -177,12 +180,12 @@ class Group:
             rate = assumed if assumed > rate else rate
         least = max_running / _LONGEST_S
         rate = least if least > rate else rate  # what was measured falls to 0 while nothing ends
-        # the rate of late says little about a group with little to do
-        known = kv.recompute_tokens_per_s
-        speed = known if known > load.tokens_per_s else load.tokens_per_s
         wait_s = waiting / rate
-        if queued_tokens > 0.0 and speed:
-            prefill_s = queued_tokens / speed
+        known, lately = kv.recompute_tokens_per_s, load.tokens_per_s
+        if queued_tokens > 0.0 and (known or lately):
+            # a group with little to do had a low rate of late, which says nothing of its speed
+            least = known or self._limits.assumed_tokens_per_s
+            prefill_s = queued_tokens / (lately if lately > least else least)
             wait_s = prefill_s if prefill_s > wait_s else wait_s  # for a place and for prompts: they overlap
         return GroupView(
             name=self.name,

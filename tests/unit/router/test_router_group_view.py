@@ -54,8 +54,9 @@ def plain_view(group: Group, now: float, lead_tokens: float) -> GroupView:
     if not rate or not at_its_limit:
         rate = max(rate, max_running / limits.assumed_service_s)
     rate = max(rate, max_running / _LONGEST_S)
-    speed = max(load.tokens_per_s, kv.recompute_tokens_per_s)
-    prefill_s = queued_tokens / speed if speed else 0.0
+    measured = load.tokens_per_s or kv.recompute_tokens_per_s
+    speed = max(load.tokens_per_s, kv.recompute_tokens_per_s or limits.assumed_tokens_per_s)
+    prefill_s = queued_tokens / speed if measured else 0.0
     return GroupView(
         name=group.name,
         weight=group.weight,

@@ -69,7 +69,8 @@ class Costs:
         return group.wait_s + self.lead_price * group.lead_s
 
     def _compute_rate(self, group: GroupView) -> float:
-        return group.recompute_tokens_per_s or group.tokens_per_s or self.assumed_tokens_per_s
+        # what it computed of late is less than it can compute, if it had little to do
+        return group.recompute_tokens_per_s or max(group.tokens_per_s, self.assumed_tokens_per_s)
 
 
 def home_and_place(

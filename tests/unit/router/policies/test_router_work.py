@@ -103,6 +103,13 @@ def test_prompts_wait_by_the_measured_rate_also_when_little_was_done_lately() ->
     assert fleet.view("m", 0.0).ready[0].wait_s == 0.5
 
 
+def test_a_group_that_measured_no_prompts_is_not_slow_because_it_had_little_to_do() -> None:
+    fleet = two_groups(rate=0.0, tokens_per_s=1.0, queued_tokens=250)
+    view = fleet.view("m", 0.0).ready[0]
+    assert view.wait_s == 0.5
+    assert Costs().total_s(RequestFacts("m", "", 500), view, None) == 1.5
+
+
 def account(spans: SpanSink | None = None) -> tuple[DecisionLog, CollectorRegistry]:
     registry = CollectorRegistry()
     return DecisionLog(RouterMetrics(registry, "hybrid"), Costs(), spans), registry
