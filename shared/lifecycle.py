@@ -22,6 +22,7 @@ from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.codec import encode
+from shared.compiled_modules import used_build
 from shared.errors import InvalidRequest, RyzError
 from shared.host.settled_memory import settle_memory
 from shared.messages import ServiceStatus, State
@@ -73,7 +74,8 @@ class Service:
         """Marks the service as ready for work."""
         if self.state == "starting":
             self.state = "ready"
-            log.info("ready", after_s=round(time.monotonic() - self._started, 3))
+            after_s = round(time.monotonic() - self._started, 3)
+            log.info("ready", after_s=after_s, compiled=used_build() is not None)
 
     @property
     def is_ready(self) -> bool:

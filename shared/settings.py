@@ -113,6 +113,9 @@ class CommonSettings(BusSettings):
     log_burst: ZeroToMillion = 20
     """Log lines of one kind (level, event, type of exception) in ten seconds; further ones are counted and
     left out. 0: all are written."""
+    compiled: Literal["auto", "off"] = "auto"
+    """`auto`: modules that `make compile` made of these very sources are used; `off`: the sources are, for
+    debuggers and profilers."""
     memory_trace: Annotated[int, Interval(ge=0, le=25)] = 0
     """Callers of each allocation that are kept, so that SIGUSR1 makes the service log where it holds memory.
     0: off; on, Python is slower and takes more memory."""

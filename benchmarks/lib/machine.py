@@ -12,13 +12,18 @@ from pathlib import Path
 
 import psutil
 
+from shared.compiled_modules import find_build
+
 _ROOT = Path(__file__).resolve().parents[2]
 SERVING_PACKAGES = ("uvloop", "uvicorn", "nats-py", "msgspec", "fastapi")
 ENGINE_PACKAGES = ("torch", "numpy", "transformers", "llama_cpp_python")
 
 
 def machine(packages: Sequence[str] = SERVING_PACKAGES) -> dict[str, object]:
-    """Return CPU, memory, kernel, Python, versions of packages; the load average shows other work."""
+    """Return CPU, memory, kernel, Python, versions of packages; the load average shows other work.
+
+    `compiled`: services use compiled modules.
+    """
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count() or 0,
@@ -26,6 +31,7 @@ def machine(packages: Sequence[str] = SERVING_PACKAGES) -> dict[str, object]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
+        "compiled": find_build() is not None,
         "packages": {name: _version(name) for name in packages},
         "load_average_1m": round(os.getloadavg()[0], 2),
     }

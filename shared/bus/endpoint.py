@@ -109,12 +109,12 @@ class Endpoint:
             request = decode(message.data, kind)
             if check is not None:
                 check(request, message)
-        except InvalidRequest as error:
+        except InvalidRequest as fault:
             if answers_bad:
-                await self.refuse(message, error)
+                await self.refuse(message, fault)
             elif self._on_bad is not None:
-                self._on_bad(message, error)
-            return error
+                self._on_bad(message, fault)
+            return fault
         try:
             reply = await answer(request, message)
             if reply is not None and message.reply:

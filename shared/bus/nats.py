@@ -228,7 +228,7 @@ class NatsBus:
         await self._subscriptions.close(CLOSE_WAIT_S)
         if self._reopening is not None:
             self._reopening.cancel()
-            await asyncio.gather(self._reopening, return_exceptions=True)
+            await asyncio.gather(*(self._reopening,), return_exceptions=True)
         if self.connected:
             try:
                 await self.flush()

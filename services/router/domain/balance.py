@@ -11,8 +11,8 @@ def imbalance(counts: Mapping[str, float], weights: Mapping[str, float]) -> floa
     0 is perfectly even; 0.05 means that the busiest group got 5 % more than its share. Groups without a
     weight are left out; without requests, or with a single group, the answer is 0.
     """
-    total = sum(counts.get(name, 0.0) for name in weights)
-    weight = sum(weights.values())
+    total = sum((counts.get(name, 0.0) for name in weights), 0.0)
+    weight = sum(weights.values(), 0.0)
     if total <= 0.0:
         return 0.0
     return max(counts.get(name, 0.0) * weight / (total * share) for name, share in weights.items()) - 1.0
@@ -20,8 +20,8 @@ def imbalance(counts: Mapping[str, float], weights: Mapping[str, float]) -> floa
 
 def fair_share(counts: Mapping[str, float], weights: Mapping[str, float], weight: float) -> float:
     """The count of a group of that weight if it had as much, by weight, as the others together."""
-    total = sum(counts.get(name, 0.0) for name in weights)
-    return total / sum(weights.values()) * weight if weights else 0.0
+    total = sum((counts.get(name, 0.0) for name in weights), 0.0)
+    return total / sum(weights.values(), 0.0) * weight if weights else 0.0
 
 
 class DecayingCounts:

@@ -25,7 +25,7 @@ class ExpiringMap(Generic[K, V]):
         self._max_entries = max_entries
         self._max_cost = inf if max_cost is None else max_cost
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
-        self._oldest: _Entry[V] | None = None  # the first of `_entries`, if it is known
+        self._oldest: tuple[K, _Entry[V]] | None = None  # the first of `_entries`, if it is known
         self._cost = 0
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class ExpiringMap(Generic[K, V]):
         entry = self._entries.pop(key, None)
         if entry is None:
             return None
-        if entry is self._oldest:
+        if self._oldest is not None and self._oldest[0] == key:
             self._oldest = None
         self._cost -= entry[2]
         return entry[0] if entry[1] > now else None
@@ -69,12 +69,12 @@ class ExpiringMap(Generic[K, V]):
         """Drops the oldest entries until the first is young enough and no limit is passed."""
         entries, oldest = self._entries, self._oldest
         if oldest is None:
-            oldest = next(iter(entries.values()))
-        while oldest[1] <= now or len(entries) > self._max_entries or self._cost > self._max_cost:
+            oldest = next(iter(entries.items()))
+        while oldest[1][1] <= now or len(entries) > self._max_entries or self._cost > self._max_cost:
             entries.popitem(last=False)
-            self._cost -= oldest[2]
+            self._cost -= oldest[1][2]
             if not entries:
                 self._oldest = None
                 return
-            oldest = next(iter(entries.values()))
+            oldest = next(iter(entries.items()))
         self._oldest = oldest

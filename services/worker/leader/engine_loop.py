@@ -97,9 +97,9 @@ class EngineLoop:
                 await self._step_until_failure()
             except EngineFailed as error:
                 self._supervisor.lose_engine(error)
-            except Exception as error:  # a bug must not leave requests hanging
+            except Exception as bug:  # a bug must not leave requests hanging
                 log.exception("the engine loop failed")
-                why = f"{type(error).__name__} in the leader; the log has the trace"
+                why = f"{type(bug).__name__} in the leader; the log has the trace"
                 self._supervisor.lose_engine(EngineFailed(why, "leader_bug", fault=True))
             await self._supervisor.restart_due()
 

@@ -11,6 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from mypy_extensions import mypyc_attr
+
 from services.worker.null.null_blocks import NullBlocks, NullSequence
 from services.worker.null.null_prompts import HIDDEN_SIZE, prompt_parts
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
@@ -33,6 +35,7 @@ from services.worker.rank_protocol.step_times import NO_PARTS, StepTimes, privat
 TEXT = "The quick brown fox jumps over the lazy dog. "
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests have some
 class NullEngine:
     """See the module.
 

@@ -71,8 +71,8 @@ class CommandExecutor:
                 await self.publish_request(stream, self._encode_attempt(stream, command))
             except Unavailable as error:
                 log.debug("not published again", **_ids(stream), error=error.message)
-            except RequestTooLarge as error:  # with its tokens so far it does not fit into a message
-                return stream.state.cancel(error.message, reason="too_large_to_resume")
+            except RequestTooLarge as refusal:  # with its tokens so far it does not fit into a message
+                return stream.state.cancel(refusal.message, reason="too_large_to_resume")
         else:
             return await self._ask_resend(stream, command)
         return NOTHING

@@ -105,8 +105,8 @@ class GrammarCompiler:
                 compiled = await asyncio.shield(
                     self._submit(tenant, digest, functools.partial(work, vocabulary))
                 )
-        except TooManyWait as error:
-            raise self._busy() from error
+        except TooManyWait as full:
+            raise self._busy() from full
         except TimeoutError as error:
             if not entered:
                 raise self._busy() from error

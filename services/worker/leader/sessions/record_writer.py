@@ -156,11 +156,11 @@ class RecordWriter:
             answer = await self._store.commit(
                 [pending.record for pending in batch.values()], timeout_s=self._limits.commit_timeout_s
             )
-        except (Unavailable, asyncio.CancelledError) as error:
-            full = isinstance(error, Unavailable) and error.data.get("reason") == DISK_FULL
+        except (Unavailable, asyncio.CancelledError) as loss:
+            full = isinstance(loss, Unavailable) and loss.data.get("reason") == DISK_FULL
             self.trouble = DISK_FULL if full else "store_away"
             self._put_back(batch)
-            if isinstance(error, asyncio.CancelledError):
+            if isinstance(loss, asyncio.CancelledError):
                 raise
             return False
         except RyzError as error:

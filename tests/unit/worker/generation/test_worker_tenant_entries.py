@@ -60,6 +60,7 @@ async def test_a_flood_of_answers_leaves_what_other_tenants_wait_for() -> None:
     assert await deliveries.was_lost("many", f"s{MAX_SESSIONS}", f"s{MAX_SESSIONS}")
 
 
+@pytest.mark.sources
 @pytest.mark.parametrize("attempt", [0, 1])
 async def test_a_flood_of_cancels_leaves_those_of_other_tenants(attempt: int) -> None:
     now = [0.0]

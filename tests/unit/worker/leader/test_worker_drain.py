@@ -150,6 +150,7 @@ async def test_without_a_broker_it_ends_too(memory_bus: MemoryBus) -> None:
         assert kit.leader.load().running == 0
 
 
+@pytest.mark.sources
 async def test_it_may_drain_before_it_is_ready(memory_bus: MemoryBus) -> None:
     engine = null_engine()
     start, release = engine.start, asyncio.Event()

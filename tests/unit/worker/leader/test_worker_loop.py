@@ -238,6 +238,7 @@ async def test_the_choices_of_a_request_share_its_prompt(memory_bus: MemoryBus) 
     assert computed == 192 + 3 * 8 + 3 * 3
 
 
+@pytest.mark.sources
 async def test_a_bug_in_the_leader_ends_requests_and_the_group_comes_back(memory_bus: MemoryBus) -> None:
     engine = Watched(0.004)
     async with Kit(memory_bus, engine) as kit:

@@ -272,6 +272,7 @@ def test_the_only_end_is_not_sampled_and_of_several_the_model_chooses(eos_ids: l
     assert len([plan for plan in run.plans if plan.slices]) == plans
 
 
+@pytest.mark.sources
 def test_forced_tokens_do_not_count_as_prompts_in_the_measured_costs() -> None:
     class Costs(TransferCostModel):
         def computed(self, num_tokens: int, compute_s: float) -> None:

@@ -87,6 +87,7 @@ def guess_most(scheduler: Scheduler, expected: dict[str, Output], chance: random
         speculation.drafts_of = drafts_of  # type: ignore[method-assign]
 
 
+@pytest.mark.sources
 @settings(max_examples=120, deadline=None)
 @given(
     seed=st.integers(0, 2**32),

@@ -105,6 +105,7 @@ async def test_a_session_begun_anew_after_a_deletion_is_not_lost_with_it() -> No
     assert await sessions.lookup("t", "s", "g1") == record(2, "g1", created_ms=200)
 
 
+@pytest.mark.sources
 async def test_turns_are_told_as_they_end_and_in_order_while_the_store_is_away() -> None:
     store, told = DictStore(), list[int]()
     store.away = True

@@ -1,0 +1,133 @@
+"""Compiled modules are those of the sources as they are, and what mypyc gets wrong is refused."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shared import compiled_modules
+from shared.compiled_modules import CompiledModules, build_of_sources, find_build, use_in_service, used_build
+from tests.kits.servers import ROOT
+from tools import compile_modules
+
+TINY = '''"""Adds."""
+
+
+def add(first: int, second: int) -> int:
+    """The sum."""
+    return first + second
+'''
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of one module."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "__init__.py").touch()
+    (tmp_path / "shared" / "tiny.py").write_text(TINY)
+    monkeypatch.setattr(compiled_modules, "ROOT", tmp_path)
+    monkeypatch.setattr(compiled_modules, "BUILDS", tmp_path / "build" / "compiled")
+    monkeypatch.setattr(compile_modules, "ROOT", tmp_path)
+    monkeypatch.delenv("RYZ_COMPILED", raising=False)
+    return tmp_path
+
+
+def test_a_build_is_used_until_a_source_changes(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_build() is None
+    build = build_of_sources()
+    build.mkdir(parents=True)
+    assert find_build() == build
+    (tree / "shared" / "tiny.py").write_text(TINY.replace("sum", "total"))
+    assert find_build() is None
+    (tree / "shared" / "tiny.py").write_text(TINY)
+    assert find_build() == build
+    monkeypatch.setenv("RYZ_COMPILED", "off")
+    assert find_build() is None
+
+
+def test_only_services_use_it(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_of_sources().mkdir(parents=True)
+    monkeypatch.setattr(
+        sys, "meta_path", [one for one in sys.meta_path if not isinstance(one, CompiledModules)]
+    )
+    for command, used in (
+        (["python", "-m", "pytest"], None),
+        (["python", "-P", "-m", "services.router"], True),
+    ):
+        monkeypatch.setattr(sys, "orig_argv", command)
+        use_in_service()
+        use_in_service()
+        assert used_build() == (used and build_of_sources())
+    assert len([one for one in sys.meta_path if isinstance(one, CompiledModules)]) == 1
+
+
+@pytest.mark.timeout(300)
+def test_a_module_is_compiled_and_found(tree: Path) -> None:
+    (tree / "pyproject.toml").write_text("[tool.mypy]\nexplicit_package_bases = true\n")
+    code = """
+import sys
+from pathlib import Path
+from shared import compiled_modules
+from tools import compile_modules
+compiled_modules.ROOT = compile_modules.ROOT = Path(sys.argv[1])
+compile_modules.build(["shared/tiny.py"], Path(sys.argv[1]) / "new")
+"""
+    command = [sys.executable, "-c", code, str(tree)]
+    subprocess.run(command, check=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"})
+    found = CompiledModules(tree / "new" / "lib").find_spec("shared.tiny")
+    assert found is not None
+    assert found.origin == str(tree / "new" / "lib" / "shared" / f"tiny{compiled_modules.SUFFIX}")
+    assert CompiledModules(tree / "new" / "lib").find_spec("shared.codec") is None
+    assert CompiledModules(tree / "new" / "lib").find_spec("json") is None
+    code = """
+import sys
+from pathlib import Path
+from shared.compiled_modules import CompiledModules
+sys.meta_path.insert(0, CompiledModules(Path(sys.argv[1])))
+from shared.tiny import add
+try:
+    add("1", "2")
+except TypeError as error:
+    print(add(2, 3), error)
+"""
+    command = [sys.executable, "-c", code, str(tree / "new" / "lib")]
+    said = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True).stdout
+    assert said == "5 int object expected; got str\n"
+
+
+def test_what_mypyc_gets_wrong_is_refused(tree: Path) -> None:
+    (tree / "shared" / "tiny.py").write_text("""
+async def both(one, other):
+    try:
+        first, second = await asyncio.gather(one, other)
+    except KeyError as error:
+        print(error)
+    except ValueError as error:
+        print(error)
+    await asyncio.gather(*(one, other))
+
+
+def one_kind():
+    try:
+        print()
+    except KeyError as error:
+        print(error)
+    try:
+        print()
+    except KeyError as error:
+        print(error)
+""")
+    assert compile_modules.hazards("shared/tiny.py") == [
+        "shared/tiny.py:4: arguments of gather that are not starred",
+        "shared/tiny.py:7: an error called error again, of another type",
+    ]
+
+
+def test_the_list_of_modules_names_what_there_is() -> None:
+    names = compile_modules.modules()
+    assert all((ROOT / name).is_file() for name in [*names, *compile_modules._LEFT_OUT])
+    assert all(any(ROOT.glob(pattern)) for pattern in compile_modules.MODULES)
+    assert "services/worker/domain/scheduling/scheduler.py" in names
+    assert "services/router/settings.py" not in names
+    assert not [fault for name in names for fault in compile_modules.hazards(name)]

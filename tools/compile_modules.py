@@ -1,0 +1,207 @@
+"""Compiles the modules on the way of each request and each step with mypyc (decision 0056): `make compile`.
+
+Run as `python -m tools.compile_modules`; it needs mypy, setuptools and a C compiler. All or nothing: a build
+is moved to its place when each of its modules could be imported.
+"""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from mypyc.build import mypycify
+from setuptools import Distribution
+from setuptools.command.build_ext import build_ext
+
+from shared.compiled_modules import BUILDS, LIBRARY, ROOT, SUFFIX, build_of_sources
+
+# Left out: packages' `__init__.py`, and what stands in `_LEFT_OUT`.
+MODULES = (
+    "services/gateway/bodies/*.py",
+    "services/gateway/completions/*.py",
+    "services/gateway/generation/*.py",
+    "services/gateway/http/*.py",
+    "services/router/*.py",
+    "services/router/domain/**/*.py",
+    "services/worker/domain/**/*.py",
+    "services/worker/leader/engine_loop.py",
+    "services/worker/leader/engine_state.py",
+    "services/worker/leader/frame_publisher.py",
+    "services/worker/leader/intake/*.py",
+    "services/worker/leader/request_spans.py",
+    "services/worker/leader/request_table.py",
+    "services/worker/leader/sessions/*.py",
+    "services/worker/leader/step_log.py",
+    "services/worker/leader/token_output.py",
+    "services/worker/null/*.py",
+    "services/worker/request_metrics.py",
+    "shared/bus/broker/parser.py",
+    "shared/bus/broker/publish_command.py",
+    "shared/bus/credit.py",
+    "shared/bus/delivery.py",
+    "shared/bus/endpoint.py",
+    "shared/bus/nats.py",
+    "shared/bus/nats_subscriptions.py",
+    "shared/bus/pending_replies.py",
+    "shared/bus/subject.py",
+    "shared/client/generation/*.py",
+    "shared/client/running_streams.py",
+    "shared/flow/*.py",
+    "shared/identity.py",
+    "shared/subjects.py",
+    "shared/telemetry/children.py",
+    "shared/telemetry/histograms.py",
+    "shared/telemetry/service_levels.py",
+    "shared/telemetry/spans/request_trace.py",
+    "shared/telemetry/timelines.py",
+    "shared/telemetry/trace_context.py",
+    "shared/web/plain_writes.py",
+)
+_LEFT_OUT = {
+    "services/gateway/http/serving_route.py": "routes that are not compiled inherit from it",
+    "services/gateway/bodies/large_bodies.py": "mypyc has no asynchronous generators",
+    "services/worker/domain/generation/session_cache.py": "its base is one of the next two",
+    "services/worker/domain/generation/sized_entries.py": "generic dataclasses with slots fail when imported",
+    "services/worker/domain/generation/tenant_entries.py": "the same",
+    "services/worker/leader/sessions/session_records.py": "a tuple of `asyncio.gather` is a list",
+    "services/worker/null/null_model.py": "tests inherit from its tokenizer",
+    "shared/client/generation/generation_stream.py": "mypyc has no asynchronous generators",
+}
+_UNCOMPILED_BASES = ("msgspec.Struct", "pydantic", "Settings)")
+
+
+def modules() -> list[str]:
+    """The files that are compiled, from the root on."""
+    found = {path.relative_to(ROOT).as_posix() for pattern in MODULES for path in ROOT.glob(pattern)}
+    return sorted(name for name in found - _LEFT_OUT.keys() if not _is_left_out(name))
+
+
+def _is_left_out(name: str) -> bool:
+    """Packages, commands, and what mypyc cannot compile: msgspec's structs and pydantic's models."""
+    text = (ROOT / name).read_text()
+    return name.endswith(("__init__.py", "__main__.py")) or any(base in text for base in _UNCOMPILED_BASES)
+
+
+def hazards(name: str) -> list[str]:
+    """What mypyc would compile to something else than Python does, as `file:line: what`.
+
+    Two handlers in one function whose errors have one name share a variable of the first one's type. And the
+    result of `asyncio.gather`, which is a list, has the type of a tuple unless its arguments are starred.
+    """
+    found: list[tuple[int, str]] = []
+    for function in ast.walk(ast.parse((ROOT / name).read_text())):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        kinds: dict[str, str] = {}
+        for node in ast.walk(function):
+            if isinstance(node, ast.ExceptHandler) and node.name and node.type is not None:
+                kind = ast.unparse(node.type)
+                if kinds.setdefault(node.name, kind) != kind:
+                    found.append((node.lineno, f"an error called {node.name} again, of another type"))
+            elif (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func) == "asyncio.gather"
+                and not all(isinstance(argument, ast.Starred) for argument in node.args)
+            ):
+                found.append((node.lineno, "arguments of gather that are not starred"))
+    return [f"{name}:{line}: {what}" for line, what in sorted(found)]
+
+
+class _SideBySide(build_ext):  # type: ignore[misc] # setuptools has no types
+    """Compiles the files of an extension on all cores, and the extensions, too."""
+
+    def build_extensions(self) -> None:
+        """See `build_ext`."""
+        self.parallel = os.cpu_count()
+        one_by_one = self.compiler.compile
+
+        def compile_all(sources: list[str], **options: Any) -> list[str]:
+            largest_first = sorted(sources, key=lambda source: -Path(source).stat().st_size)
+            with ThreadPoolExecutor(os.cpu_count()) as threads:
+                objects = threads.map(lambda source: one_by_one([source], **options), largest_first)
+                return [name for names in objects for name in names]
+
+        self.compiler.compile = compile_all
+        super().build_extensions()
+
+
+def build(names: Iterable[str], into: Path) -> None:
+    """Compiles these files into a directory; raises what mypyc, the compiler or an import raises."""
+    os.chdir(ROOT)
+    extensions = mypycify(
+        ["--config-file", "pyproject.toml", *names],
+        group_name=LIBRARY,
+        multi_file=True,
+        target_dir=str(into / "c"),
+        opt_level="2",
+        debug_level="0",
+    )
+    command = _SideBySide(Distribution({"name": LIBRARY, "ext_modules": extensions}))
+    command.build_lib, command.build_temp = str(into / "lib"), str(into / "objects")
+    command.ensure_finalized()
+    command.run()
+
+
+def check(names: Iterable[str], build_dir: Path) -> None:
+    """Imports each module in a process of its own, and each service.
+
+    Raises:
+        CalledProcessError: A module is not the compiled one, or a class of the sources inherits from one.
+    """
+    wanted = [name.removesuffix(".py").replace("/", ".") for name in names]
+    subprocess.run([sys.executable, "-c", _CHECK, str(build_dir), *wanted], check=True, cwd=ROOT)
+
+
+_CHECK = """
+import importlib, pathlib, sys
+from shared.compiled_modules import CompiledModules
+sys.meta_path.insert(0, CompiledModules(pathlib.Path(sys.argv[1])))
+compiled = set(sys.argv[2:])
+for service in ("gateway", "kvstate", "router", "worker"):
+    importlib.import_module(f"services.{service}.__main__")
+for name in compiled:
+    module = importlib.import_module(name)
+    assert module.__file__.startswith(sys.argv[1]), module.__file__
+    for part in vars(module).values():
+        if isinstance(part, type) and part.__module__ == name and hasattr(part, "__mypyc_attrs__"):
+            others = [one for one in part.__subclasses__() if one.__module__ not in compiled]
+            assert not others, f"{others} are not compiled, and cannot inherit from {part}"
+"""
+
+
+def main() -> int:
+    """Makes the build of the sources as they are, unless it is there."""
+    wanted, began = build_of_sources(), time.monotonic()
+    if wanted.is_dir():
+        print(f"compiled already: {wanted}")
+        return 0
+    names = modules()
+    if faults := [fault for name in names for fault in hazards(name)]:
+        print(
+            "\n".join([*faults, "mypyc compiles these to something else than Python does"]), file=sys.stderr
+        )
+        return 1
+    print(f"compiling {len(names)} modules; it takes a minute or two ...", flush=True)
+    BUILDS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILDS) as place:
+        build(names, Path(place))
+        check(names, Path(place) / "lib")
+        for old in BUILDS.iterdir():
+            if old.name != Path(place).name:
+                shutil.rmtree(old)
+        (Path(place) / "lib").rename(wanted)
+    missing = [name for name in names if not (wanted / (name.removesuffix(".py") + SUFFIX)).is_file()]
+    assert not missing, missing
+    print(f"compiled {len(names)} modules in {time.monotonic() - began:.0f} s: {wanted}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
