@@ -1,4 +1,4 @@
-"""A plugin that lets tests import compiled modules: `pytest -p tests.kits.compiled`, or `make test-compiled`."""
+"""Lets tests import compiled modules: `pytest -p tests.kits.compiled`, `make test-compiled`."""
 
 from shared.compiled_modules import use_compiled_modules
 
