@@ -5,61 +5,17 @@ accept, it leaves to `completion_schema.py` and `completion_call.py`, which deci
 refused and with which words. A test holds that both make the same call of a body that is taken here.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
-from services.gateway.completions.message_schema import MAX_MESSAGES
+from services.gateway.completions.plain_chat_body import PlainChat
 from services.gateway.completions.request_translation import NAMES_IN_BODY
 from services.gateway.generation.body_door import CallOrigin
 from services.gateway.generation.door import GenerationCall
 from services.gateway.generation.new_calls import count_once, in_session, seed_of
 from services.gateway.http.request_headers import STREAM_GRACE, given_session
 from shared.messages import ChatMessage, GenerateRequest, Sampling
-from shared.messages.base import ModelName
-from shared.messages.generate import MAX_CHOICES, MAX_STOPS
-
-_I32_MAX = 2**31 - 1
-_Stop = Annotated[str, Meta(min_length=1, max_length=256)]
-_Count = Annotated[int, Meta(ge=1, le=_I32_MAX)]
-
-
-class _PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str
-    name: Annotated[str, Meta(max_length=256)] | None = None
-
-
-class _PlainOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    include_usage: bool | None = None
-    include_event_ids: bool | None = None
-
-
-class _PlainChat(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """Fields of `ChatCompletionRequest`, within its bounds or closer ones."""
-
-    model: ModelName
-    messages: Annotated[list[_PlainMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    stream: bool | None = None
-    stream_options: _PlainOptions | None = None
-    max_tokens: _Count | None = None
-    max_completion_tokens: _Count | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=_I32_MAX)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: _Stop | Annotated[list[_Stop], Meta(max_length=MAX_STOPS)] | None = None
-    ignore_eos: bool | None = None
-    user: str | None = None
-    session_id: str | None = None
-    session_must_exist: bool | None = None
-
 
 # handed on if they are given: a default that is named counts as a value on the wire
 _SAMPLED = (
@@ -73,7 +29,7 @@ _SAMPLED = (
     "n",
     "ignore_eos",
 )
-_decoder = msgspec.json.Decoder(_PlainChat)
+_decoder = msgspec.json.Decoder(PlainChat)
 
 
 def plain_chat_call(raw: bytes, origin: CallOrigin) -> GenerationCall | None:
@@ -122,7 +78,7 @@ def plain_chat_call(raw: bytes, origin: CallOrigin) -> GenerationCall | None:
     )
 
 
-def _sampling_of(body: _PlainChat, seed: int) -> Sampling:
+def _sampling_of(body: PlainChat, seed: int) -> Sampling:
     """The sampling options; `seed` is used if the body has none."""
     wanted: dict[str, Any] = {}
     for name in _SAMPLED:

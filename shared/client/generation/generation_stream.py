@@ -197,13 +197,9 @@ class GenerationStream:
         """It has ended well, and all of its frames were read."""
         return self.finished and self.error is None and not self.state.answer.ready
 
-    async def frames(self) -> AsyncIterator[Tokens]:
+    def frames(self) -> AsyncIterator[Tokens]:
         """Iterates over whole frames, numbers included; raises like the iteration over deltas."""
-        while True:
-            frame = await self.next_frame()
-            if frame is None:
-                return
-            yield frame
+        return _Frames(self)
 
     def __aiter__(self) -> Self:
         return self
@@ -277,3 +273,19 @@ class GenerationStream:
             await waiter
         finally:
             self._waiter = None
+
+
+class _Frames:
+    """The iterator over the frames of a stream."""
+
+    def __init__(self, stream: GenerationStream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Tokens:
+        frame = await self._stream.next_frame()
+        if frame is None:
+            raise StopAsyncIteration
+        return frame

@@ -162,6 +162,7 @@ OF_PROCESSES = {
     ),
     **_fields(
         TRUTH,
+        compiled="whether modules were compiled by `make compile`",
         tls="whether HTTP is encrypted",
         gives_up="whether the group gives up for a while",
     ),
