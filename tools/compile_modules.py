@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,7 @@ _LEFT_OUT = {
     "services/worker/leader/sessions/session_records.py": "a tuple of `asyncio.gather` is a list",
     "services/worker/null/null_model.py": "tests inherit from its tokenizer",
 }
+_AWAITING = {("shared/bus/nats.py", "connect")}  # the coroutine of the task that awaits it is not compiled
 _UNCOMPILED_BASES = ("msgspec.Struct", "pydantic", "Settings)")
 
 
@@ -91,26 +92,35 @@ def _is_left_out(name: str) -> bool:
 def hazards(name: str) -> list[str]:
     """What mypyc would compile to something else than Python does, as `file:line: what`.
 
-    Two handlers in one function whose errors have one name share a variable of the first one's type. And the
-    result of `asyncio.gather`, which is a list, has the type of a tuple unless its arguments are starred.
+    - Two handlers in one function whose errors have one name share a variable of the first one's type.
+    - The result of `asyncio.gather`, a list, has the type of a tuple unless its arguments are starred.
+    - What is awaited in a handler or in a `finally` block lets other tasks see the error meanwhile, and have
+      it as the context of theirs, without end: compiled coroutines have no exception state of their own.
     """
     found: list[tuple[int, str]] = []
     for function in ast.walk(ast.parse((ROOT / name).read_text())):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        kinds: dict[str, str] = {}
-        for node in ast.walk(function):
-            if isinstance(node, ast.ExceptHandler) and node.name and node.type is not None:
-                kind = ast.unparse(node.type)
-                if kinds.setdefault(node.name, kind) != kind:
-                    found.append((node.lineno, f"an error called {node.name} again, of another type"))
-            elif (
-                isinstance(node, ast.Call)
-                and ast.unparse(node.func) == "asyncio.gather"
-                and not all(isinstance(argument, ast.Starred) for argument in node.args)
-            ):
-                found.append((node.lineno, "arguments of gather that are not starred"))
-    return [f"{name}:{line}: {what}" for line, what in sorted(found)]
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            found += _hazards_in(function, awaits_anywhere=(name, function.name) in _AWAITING)
+    return [f"{name}:{line}: {what}" for line, what in sorted(set(found))]
+
+
+def _hazards_in(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, awaits_anywhere: bool
+) -> Iterator[tuple[int, str]]:
+    kinds: dict[str, str] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.ExceptHandler) and node.name and node.type is not None:
+            kind = ast.unparse(node.type)
+            if kinds.setdefault(node.name, kind) != kind:
+                yield node.lineno, f"an error called {node.name} again, of another type"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "asyncio.gather":
+            unstarred = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
+            yield from [(node.lineno, "arguments of gather that are not starred")] * bool(unstarred)
+        if isinstance(node, ast.Try) and not awaits_anywhere:
+            blocks = [line for handler in node.handlers for line in handler.body] + node.finalbody
+            for part in (part for line in blocks for part in ast.walk(line)):
+                if isinstance(part, ast.Await | ast.AsyncWith | ast.AsyncFor | ast.Yield):
+                    yield part.lineno, "awaited in a handler or a finally block"
 
 
 class _SideBySide(build_ext):  # type: ignore[misc] # setuptools has no types
@@ -163,6 +173,7 @@ import importlib, pathlib, re, sys
 from shared.compiled_modules import CompiledModules
 sys.meta_path.insert(0, CompiledModules(pathlib.Path(sys.argv[1])))
 compiled = set(sys.argv[2:])
+is_ours = lambda kind: kind.__module__.startswith(("services.", "shared."))
 OPEN = re.compile(r"allow_interpreted_subclasses=True\\)[^\\n]*\\nclass (\\w+)")
 for service in ("gateway", "kvstate", "router", "worker"):
     importlib.import_module(f"services.{service}.__main__")
@@ -174,6 +185,8 @@ for name in compiled:
         if isinstance(part, type) and part.__module__ == name and part.__name__ not in is_open:
             if not hasattr(part, "__mypyc_attrs__"):
                 continue  # an error or a protocol, say: an ordinary class
+            bases = [one.__module__ in compiled for one in part.__mro__ if is_ours(one)]
+            assert bases == sorted(bases, reverse=True), f"super() of {part} would skip one of the sources"
             others = [one for one in part.__subclasses__() if one.__module__ not in compiled]
             assert not others, f"{others} are not compiled, and cannot inherit from {part}"
 """

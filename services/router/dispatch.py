@@ -200,7 +200,10 @@ class Dispatcher:
         try:
             await self._bus.publish(subject, data, reply=reply, headers=headers)
         except (RequestTooLarge, Unavailable) as error:  # counted as sent until the next heartbeat
-            await self._not_sent(incoming, error, len(data), now)
+            failure = error
+        else:
+            return
+        await self._not_sent(incoming, failure, len(data), now)
 
     async def _not_sent(
         self, incoming: Incoming, error: RequestTooLarge | Unavailable, size: int, now: float

@@ -109,20 +109,27 @@ class Endpoint:
             request = decode(message.data, kind)
             if check is not None:
                 check(request, message)
-        except InvalidRequest as fault:
-            if answers_bad:
-                await self.refuse(message, fault)
-            elif self._on_bad is not None:
-                self._on_bad(message, fault)
-            return fault
+        except InvalidRequest as error:
+            fault = error
+        else:
+            return await self._answer(answer, request, message)
+        if answers_bad:
+            await self.refuse(message, fault)
+        elif self._on_bad is not None:
+            self._on_bad(message, fault)
+        return fault
+
+    async def _answer(self, answer: Answer[M], request: M, message: Message) -> RyzError | None:
         try:
             reply = await answer(request, message)
             if reply is not None and message.reply:
                 await self._bus.publish(message.reply, encode(reply))
         except RyzError as error:
-            await self.send_error(message, error)
-            return error
-        return None
+            failure = error
+        else:
+            return None
+        await self.send_error(message, failure)
+        return failure
 
 
 async def call(

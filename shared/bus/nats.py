@@ -290,7 +290,7 @@ class NatsBus:
                 break
             except (nats.errors.Error, OSError) as error:
                 log.warning("cannot connect", error=str(error))
-                await self._connection.close()
+            await self._connection.close()
         self._reopening = None
 
     async def _wait_connected(self, timeout_s: float) -> None:

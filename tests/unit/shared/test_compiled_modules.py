@@ -105,6 +105,8 @@ async def both(one, other):
         print(error)
     except ValueError as error:
         print(error)
+    finally:
+        await one
     await asyncio.gather(*(one, other))
 
 
@@ -121,6 +123,7 @@ def one_kind():
     assert compile_modules.hazards("shared/tiny.py") == [
         "shared/tiny.py:4: arguments of gather that are not starred",
         "shared/tiny.py:7: an error called error again, of another type",
+        "shared/tiny.py:10: awaited in a handler or a finally block",
     ]
 
 

@@ -4,6 +4,7 @@ The method is prompt lookup decoding (A. Saxena, 2023, github.com/apoorvumang/pr
 index holds where each run of `NGRAM` tokens ended last; a token adds one entry.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 NGRAM = 3
@@ -17,7 +18,9 @@ class PromptLookup:
     __slots__ = ("_ends", "_indexed")
 
     def __init__(self) -> None:
-        self._ends: dict[tuple[int, ...], int] = {}  # a run of tokens, to the index after it
+        self._ends: OrderedDict[tuple[int, ...], int] = (
+            OrderedDict()
+        )  # a run of tokens, to the index after it
         self._indexed = NGRAM - 1  # runs that end before this index are in it
 
     @property
@@ -51,7 +54,7 @@ class PromptLookup:
         for at in range(self._indexed, end):
             run = tuple(tokens[at - NGRAM : at])
             if ends.pop(run, None) is None and len(ends) >= MAX_ENTRIES and run:
-                del ends[next(iter(ends))]
+                ends.popitem(last=False)
             if len(run) == NGRAM:
                 ends[run] = at
         self._indexed = max(self._indexed, end)
