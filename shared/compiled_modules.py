@@ -1,4 +1,4 @@
-"""Loads the modules that `make compile` compiled, in place of their sources (decision 0056).
+"""Loads the modules that `make compile` compiled, in place of their sources (decision 0058).
 
 They are made of the same files, and do the same in less time. A build is for one state of all sources and for
 one Python: after an edit, services read the sources again until the next `make compile`.

@@ -1,4 +1,4 @@
-"""Compiles the modules on the way of each request and each step with mypyc (decision 0056): `make compile`.
+"""Compiles the modules on the way of each request and each step with mypyc (decision 0058): `make compile`.
 
 Run as `python -m tools.compile_modules`; it needs mypy, setuptools and a C compiler. All or nothing: a build
 is moved to its place when each of its modules could be imported.
@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -162,59 +163,51 @@ def check(names: Iterable[str], build_dir: Path) -> None:
     """Imports each module in a process of its own, and each service.
 
     Raises:
-        CalledProcessError: A module is not the compiled one, or a class of the sources inherits from one.
+        CalledProcessError: `check_compiled.py` found a fault, and has said which.
     """
     wanted = [name.removesuffix(".py").replace("/", ".") for name in names]
-    subprocess.run([sys.executable, "-c", _CHECK, str(build_dir), *wanted], check=True, cwd=ROOT)
+    command = [sys.executable, "-m", "tools.check_compiled", str(build_dir), *wanted]
+    subprocess.run(command, check=True, cwd=ROOT)
 
 
-_CHECK = """
-import importlib, pathlib, re, sys
-from shared.compiled_modules import CompiledModules
-sys.meta_path.insert(0, CompiledModules(pathlib.Path(sys.argv[1])))
-compiled = set(sys.argv[2:])
-is_ours = lambda kind: kind.__module__.startswith(("services.", "shared."))
-OPEN = re.compile(r"allow_interpreted_subclasses=True\\)[^\\n]*\\nclass (\\w+)")
-for service in ("gateway", "kvstate", "router", "worker"):
-    importlib.import_module(f"services.{service}.__main__")
-for name in compiled:
-    module = importlib.import_module(name)
-    assert module.__file__.startswith(sys.argv[1]), module.__file__
-    is_open = set(OPEN.findall(pathlib.Path(name.replace(".", "/") + ".py").read_text()))
-    for part in vars(module).values():
-        if isinstance(part, type) and part.__module__ == name and part.__name__ not in is_open:
-            if not hasattr(part, "__mypyc_attrs__"):
-                continue  # an error or a protocol, say: an ordinary class
-            bases = [one.__module__ in compiled for one in part.__mro__ if is_ours(one)]
-            assert bases == sorted(bases, reverse=True), f"super() of {part} would skip one of the sources"
-            others = [one for one in part.__subclasses__() if one.__module__ not in compiled]
-            assert not others, f"{others} are not compiled, and cannot inherit from {part}"
-"""
+def compiler_fault() -> str:
+    """Why nothing can be compiled here, and the remedy; empty if it can."""
+    compiler = str(sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:
+        return f"there is no C compiler {compiler}, which this Python was built with: install it"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return "" if header.is_file() else f"{header} is missing: install Python's headers (python3-dev)"
+
+
+def is_whole(build_dir: Path, names: Iterable[str]) -> bool:
+    """Whether a build has these modules and no others, beside the library."""
+    files = {path.relative_to(build_dir).as_posix() for path in build_dir.rglob(f"*{SUFFIX}")}
+    return files == {f"{LIBRARY}__mypyc{SUFFIX}", *(name.removesuffix(".py") + SUFFIX for name in names)}
 
 
 def main() -> int:
     """Makes the build of the sources as they are, unless it is there."""
-    wanted, began = build_of_sources(), time.monotonic()
-    if wanted.is_dir():
+    wanted, began, names = build_of_sources(), time.monotonic(), modules()
+    if is_whole(wanted, names):
         print(f"compiled already: {wanted}")
         return 0
-    names = modules()
-    if faults := [fault for name in names for fault in hazards(name)]:
-        print(
-            "\n".join([*faults, "mypyc compiles these to something else than Python does"]), file=sys.stderr
-        )
+    faults = [fault for name in names for fault in hazards(name)]
+    faults += ["mypyc compiles these to something else than Python does"] * bool(faults)
+    faults += [fault for fault in [compiler_fault()] if fault]
+    if faults:
+        print("\n".join(faults), file=sys.stderr)
         return 1
     print(f"compiling {len(names)} modules; it takes a minute or two ...", flush=True)
     BUILDS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILDS) as place:
+        made = Path(place) / "lib"
         build(names, Path(place))
-        check(names, Path(place) / "lib")
+        check(names, made)
+        assert is_whole(made, names), "mypyc made other modules than were asked for"
         for old in BUILDS.iterdir():
             if old.name != Path(place).name:
                 shutil.rmtree(old)
-        (Path(place) / "lib").rename(wanted)
-    missing = [name for name in names if not (wanted / (name.removesuffix(".py") + SUFFIX)).is_file()]
-    assert not missing, missing
+        made.rename(wanted)
     print(f"compiled {len(names)} modules in {time.monotonic() - began:.0f} s: {wanted}")
     return 0
 

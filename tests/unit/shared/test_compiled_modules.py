@@ -3,13 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from shared import compiled_modules
 from shared.compiled_modules import CompiledModules, build_of_sources, find_build, use_in_service, used_build
 from tests.kits.servers import ROOT
-from tools import compile_modules
+from tools import check_compiled, compile_modules
 
 TINY = '''"""Adds."""
 
@@ -62,6 +63,7 @@ def test_only_services_use_it(tree: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len([one for one in sys.meta_path if isinstance(one, CompiledModules)]) == 1
 
 
+@pytest.mark.skipif(bool(compile_modules.compiler_fault()), reason=compile_modules.compiler_fault())
 @pytest.mark.timeout(300)
 def test_a_module_is_compiled_and_found(tree: Path) -> None:
     (tree / "pyproject.toml").write_text("[tool.mypy]\nexplicit_package_bases = true\n")
@@ -69,7 +71,7 @@ def test_a_module_is_compiled_and_found(tree: Path) -> None:
 import sys
 from pathlib import Path
 from shared import compiled_modules
-from tools import compile_modules
+from tools import check_compiled, compile_modules
 compiled_modules.ROOT = compile_modules.ROOT = Path(sys.argv[1])
 compile_modules.build(["shared/tiny.py"], Path(sys.argv[1]) / "new")
 """
@@ -94,6 +96,39 @@ except TypeError as error:
     command = [sys.executable, "-c", code, str(tree / "new" / "lib")]
     said = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True).stdout
     assert said == "5 int object expected; got str\n"
+
+
+def test_a_build_of_other_modules_is_made_again(tree: Path) -> None:
+    """The list may have changed, and no source."""
+    suffix = compiled_modules.SUFFIX
+    build = build_of_sources()
+    (build / "shared").mkdir(parents=True)
+    (build / f"{compiled_modules.LIBRARY}__mypyc{suffix}").touch()
+    (build / "shared" / f"tiny{suffix}").touch()
+    assert compile_modules.is_whole(build, ["shared/tiny.py"])
+    assert not compile_modules.is_whole(build, ["shared/tiny.py", "shared/other.py"])
+    assert not compile_modules.is_whole(build, [])
+    assert not compile_modules.is_whole(tree / "nowhere", ["shared/tiny.py"])
+
+
+def test_classes_that_do_not_fit_together_are_refused(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = type("Base", (), {"__module__": "shared.tiny", "__mypyc_attrs__": ()})
+    between = type("Between", (base,), {"__module__": "shared.source"})
+    top = type("Top", (between,), {"__module__": "shared.tiny", "__mypyc_attrs__": ()})
+    module = ModuleType("shared.tiny")
+    module.__dict__.update(Base=base, Top=top)
+    monkeypatch.setattr(check_compiled, "ROOT", tree)
+    faults = check_compiled.faults_of(module, ["shared.tiny"])
+    assert any("Between" in fault and "cannot inherit" in fault for fault in faults)
+    assert any("Top" in fault and "super() would skip" in fault for fault in faults)
+    text = "@mypyc_attr(allow_interpreted_subclasses=True)\nclass Base:\n    pass\n"
+    (tree / "shared" / "tiny.py").write_text(text)
+    assert not any("Base'>" in fault for fault in check_compiled.faults_of(module, ["shared.tiny"]))
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "there is no C compiler" in compile_modules.compiler_fault()
 
 
 def test_what_mypyc_gets_wrong_is_refused(tree: Path) -> None:

@@ -72,9 +72,7 @@ def _tried_kernels(placement: Placement) -> GpuKernels | None:
 
         found = GpuKernels(attend_in_place, rotate_and_store, LARGEST_HEAD)
         _try(found, placement)
-    except (
-        Exception
-    ) as error:  # Triton raises many types: no compiler, no headers, a directory it cannot write
+    except Exception as error:  # of many types: no compiler, no headers of Python, no place to write
         log.warning("computing without Triton kernels, which is slower", why=str(error))
         return None
     return found
