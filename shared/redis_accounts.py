@@ -11,6 +11,9 @@ from hashlib import sha256
 from shared.kv_store import PREFIX_PATTERN
 
 _CONNECTION = ("ping", "select")  # AUTH and HELLO need no permission
+# Redis reads its append-only file as `default`, and refuses commands there that this user may not run. `off`
+# keeps it from every connection: see docs/decisions/0059-what-lasts-is-read-back.md.
+DEFAULT_USER = "user default off ~* &* +@all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def acl_file(passwords: Mapping[str, str]) -> str:
     """Returns an ACL file for `redis-server --aclfile`, with hashed passwords.
 
     Args:
-        passwords: The password of each user of this Redis. All other users are off, `default` included.
+        passwords: The password of each user of this Redis. No other user can connect, `default` included.
 
     Raises:
         ValueError: A password is empty, or a user is not in the table.
@@ -74,7 +77,7 @@ def acl_file(passwords: Mapping[str, str]) -> str:
     if empty := sorted(user for user, password in passwords.items() if not password):
         raise ValueError(f"the password of {', '.join(empty)} is empty")
     users = [acl_line(ACCOUNTS[user], sha256(word.encode()).hexdigest()) for user, word in passwords.items()]
-    return "\n".join(["user default off", *users, ""])
+    return "\n".join([DEFAULT_USER, *users, ""])
 
 
 def acl_line(account: RedisAccount, digest: str) -> str:

@@ -4,8 +4,10 @@ The service is ready while the broker is connected and Redis answers. Without Re
 calls fail with a reason.
 """
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, cast
+
+from msgspec.structs import asdict
 
 from services.kvstate.blocks.block_calls import BlockCalls
 from services.kvstate.blocks.block_metrics import BlockMetrics, TierCollector
@@ -20,6 +22,7 @@ from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.redis.redis_metrics import MeasuredRedis, RedisCollector, RedisMemory
 from services.kvstate.redis.store_errors import KV_STORE, SESSION_STORE
+from services.kvstate.redis.store_starts import REMEDY, StoreStarts
 from services.kvstate.responses.redis_responses import RedisResponseStore
 from services.kvstate.responses.response_calls import ResponseCalls
 from services.kvstate.responses.response_store import ResponseQuotas
@@ -27,6 +30,7 @@ from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.session_calls import RecordLimits, SessionCalls
 from services.kvstate.sessions.session_watch import probe_store, watch_store
 from services.kvstate.settings import KVStateSettings
+from shared.errors import InvalidRequest, Unavailable
 from shared.flow.circuit import Circuit, CircuitLimits
 from shared.lifecycle import Service, run_service
 from shared.settings import load
@@ -34,6 +38,7 @@ from shared.settings import load
 SESSION_CALL_KINDS = 7
 BLOCK_CALL_KINDS = 2
 RESPONSE_CONNECTIONS = 16
+MISCONFIGURED = 2  # exit code of a service whose start makes no sense before a person has mended something
 
 
 async def setup(service: Service, stack: AsyncExitStack) -> None:
@@ -42,6 +47,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     circuit, kv_circuit = make_circuit(settings), make_circuit(settings)
     store = make_session_store(settings, circuit)
     stack.push_async_callback(store.close)
+    starts = StoreStarts(own_link(settings))
+    stack.push_async_callback(starts.close)
     kept_responses = make_response_store(settings, circuit)
     stack.push_async_callback(kept_responses.close)
     blocks = make_block_store(settings, kv_circuit)
@@ -51,6 +58,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     metrics.store_up.set_function(lambda: 0.0 if circuit.open else 1.0)
     metrics.store_writable.set_function(lambda: 1.0 if store.writable else 0.0)
     metrics.watch(lambda: store.last)
+    metrics.watch_starts(lambda: starts.contents, lambda: starts.refused_commands)
     tier = BlockTier(blocks, tier_limits(settings), counted.evicted, store.fates)
     service.registry.register(TierCollector(tier, lambda: kv_circuit.open))
     sweeper = BlockSweeper(tier, blocks, sweep_rules(settings), counted.evicted, store.fates)
@@ -86,6 +94,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
             "session_bytes": store.last.num_bytes,
             "tenants_nearly_full": store.last.nearly_full,
             "store_losses": circuit.opened_total,
+            "store_read": asdict(starts.contents) if starts.contents else None,
+            "store_refused_commands": starts.refused_commands,
             "kv_store": "away" if kv_circuit.open else "full" if tier.full else "up",
             "kv_blocks": tier.totals.total.blocks,
             "kv_bytes": tier.totals.total.num_bytes,
@@ -95,8 +105,12 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         }
 
     await probe_store(store)
+    if not circuit.open:
+        await refuse_incomplete(starts)
+    watching = starts.watch(settings.redis_check_s, lambda: service.stop(MISCONFIGURED))
     await sweeper.sweep_once()
     service.spawn(watch_store(store, settings.redis_check_s, settings.redis_probe_s), "watch session store")
+    service.spawn(watching, "watch starts of the session store")
     service.spawn(sweeper.sweep_forever(), "sweep KV blocks")
     if settings.kv_redis_url:
         service.spawn(clear_leftovers(settings), "clear the session store of KV blocks")
@@ -130,6 +144,26 @@ def make_session_store(settings: KVStateSettings, circuit: Circuit) -> RedisSess
         tombstone_s=settings.session_tombstone_s,
         quotas=session_quotas(settings),
     )
+
+
+def own_link(settings: KVStateSettings) -> RedisLink:
+    """A connection to the session store beside those of calls, without a circuit."""
+    address = settings.redis_address(settings.redis_url)
+    return RedisLink(address, timeout_s=5.0, max_connections=1, name="session store", reason=SESSION_STORE)
+
+
+async def refuse_incomplete(starts: StoreStarts) -> None:
+    """Ends the start of the service if the store lacks a part of its log: turns would be written onto it.
+
+    Raises:
+        InvalidRequest: Redis refused commands of its log.
+    """
+    with suppress(Unavailable):  # then the watch looks again
+        if await starts.check():
+            raise InvalidRequest(
+                f"the session store refused {starts.refused_commands} commands of its log when it started, "
+                f"and lacks what they stored. {REMEDY}. To go on without them: `CONFIG RESETSTAT` in Redis"
+            )
 
 
 def make_response_store(settings: KVStateSettings, circuit: Circuit) -> RedisResponseStore:

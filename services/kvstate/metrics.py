@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from services.kvstate.redis.store_starts import StoreContents
 from services.kvstate.sessions.session_store import SessionTally
 from shared.messages import SessionCommitted
 from shared.telemetry.children import Children
@@ -70,6 +71,20 @@ class KVStateMetrics:
             registry=registry,
         )
 
+        self.store_read = Gauge(
+            "ryz_kvstate_store_read",
+            "What the session store had after its last start: `sessions`, `pins`, `responses` and "
+            "`tombstones` of deleted sessions.",
+            ["kind"],
+            registry=registry,
+        )
+        self.store_refused = Gauge(
+            "ryz_kvstate_store_refused_commands",
+            "Commands of its append-only log that the session store refused at its last start; what they "
+            "stored is missing.",
+            registry=registry,
+        )
+
     def committed(self, answer: SessionCommitted, records: int, dropped: int) -> None:
         """Counts the outcomes of one commit.
 
@@ -94,3 +109,13 @@ class KVStateMetrics:
         self.sessions.set_function(lambda: last().sessions)
         self.session_bytes.set_function(lambda: last().num_bytes)
         self.tenants_nearly_full.set_function(lambda: last().nearly_full)
+
+    def watch_starts(self, contents: Callable[[], StoreContents | None], refused: Callable[[], int]) -> None:
+        """Exports what the session store had after its last start, and the commands that it refused then."""
+
+        def count(kind: str) -> Callable[[], float]:
+            return lambda: getattr(contents() or StoreContents(), kind)
+
+        for kind in ("sessions", "pins", "responses", "tombstones"):
+            self.store_read.labels(kind).set_function(count(kind))
+        self.store_refused.set_function(refused)

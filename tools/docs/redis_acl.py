@@ -7,7 +7,7 @@ file: `deploy/redis-start.sh` puts the hashes of the passwords in when Redis sta
 import sys
 from pathlib import Path
 
-from shared.redis_accounts import ACCOUNTS, acl_line
+from shared.redis_accounts import ACCOUNTS, DEFAULT_USER, acl_line
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE, PAGE = ROOT / "deploy" / "redis.acl", ROOT / "docs" / "security.md"
@@ -20,7 +20,7 @@ BEGIN, END = (
 def render() -> str:
     """Return the ACL file; each hash is the name of the variable that holds the password."""
     users = [acl_line(account, account.password_variable) for account in ACCOUNTS.values()]
-    return "\n".join(["user default off", *users, ""])
+    return "\n".join([DEFAULT_USER, *users, ""])
 
 
 def page(text: str) -> str:

@@ -149,7 +149,7 @@ def test_the_file_has_no_password_in_it_and_leaves_out_users_that_are_not_served
     text = acl_file({"kvstate": "pSecret1"})
     assert "pSecret1" not in text
     assert "worker" not in text
-    assert text.startswith("user default off\n")
+    assert text.startswith("user default off ~* &* +@all\n")
     with pytest.raises(ValueError, match="empty"):
         acl_file({"kvstate": ""})
     with pytest.raises(ValueError, match="no such user"):
