@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.command_options import with_options
+from cli.sessions.recovery.recover_command import recover
 from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
     from cli.sessions.sessions_api import SessionsApi
 
 app = typer.Typer(
-    help="List, look at, pin, move, export, import and delete sessions. "
+    help="List, look at, pin, move, export, import, delete and recover sessions. "
     "Exit codes: 1 it failed, 2 wrong usage, 3 there is no such session, 4 it exists already or is pinned.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.command("recover")(recover)
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="A group, as `ryz status` shows them.")]

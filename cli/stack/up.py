@@ -60,7 +60,7 @@ def _settle(options: UpOptions, place: StateDir) -> UpOptions:
     from cli.stack.host.naming import check_name, require_one_store, stack_name  # noqa: PLC0415
     from cli.stack.host.reach import require_reachable  # noqa: PLC0415
     from cli.stack.model_dir import find_model  # noqa: PLC0415
-    from cli.stack.servers.redis_dir import make_redis_dir  # noqa: PLC0415
+    from cli.stack.servers.redis_dir import make_redis_dir, require_accepted  # noqa: PLC0415
 
     model = find_model(options.model, options.engine, options.tensor_parallel or 1, pull=options.pull)
     settled = replace(
@@ -74,6 +74,8 @@ def _settle(options: UpOptions, place: StateDir) -> UpOptions:
         redis_dir=make_redis_dir(options.redis_dir) if options.redis_dir else None,
         stack=stack_name(check_name(options.stack), place, shared=bool(options.nats_url)),
     )
+    if settled.redis_dir:
+        require_accepted(settled.redis_dir)
     if options.nats_url:
         require_reachable("NATS server", options.nats_url, "--nats-url")
     if options.redis_url:

@@ -4,7 +4,9 @@ import errno
 import os
 from pathlib import Path
 
-from cli.console import fail
+from cli.console import called_as, fail, out
+from cli.sessions.recovery.old_logs import accept, examine, is_accepted
+from cli.sessions.recovery.recover_command import rewrite_note
 from cli.stack.host.ownership import require_own, require_own_files, require_own_way, writers
 from shared.host.own_paths import walk
 
@@ -32,3 +34,23 @@ def make_redis_dir(directory: Path) -> Path:
     if problem:
         fail(f"The directory {directory} cannot be used: {problem}. Name another with `--redis-dir`.")
     return place
+
+
+def require_accepted(place: Path) -> None:
+    """Have a person decide about sessions that an earlier release stored there and did not read back.
+
+    Raises:
+        CommandError: There are such sessions, or the log cannot be read.
+    """
+    if is_accepted(place):
+        return
+    found = examine(place)
+    if not found.missing.is_empty:
+        fail(
+            f"{place} has {found.missing.describe()} that an earlier release stored there and did not read "
+            f"back when it was started again. See them with `{called_as()} sessions recover {place}`; "
+            "`--restore` brings them back, `--discard` leaves them out. Then start again."
+        )
+    if note := rewrite_note(found):
+        out.print(note, soft_wrap=True)
+    accept(place)

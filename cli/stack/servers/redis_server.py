@@ -115,9 +115,8 @@ class Store:
             f"dir {_quoted(self.persist_dir or self.socket.parent)}",
             'save ""',
             f"appendonly {'yes' if kept else 'no'}",
-            # A turn is answered as stored when it is on the disk: with `everysec` the last second, or two on
-            # a slow disk, would be lost with the process.
-            "appendfsync always",
+            # with `always` Redis ends itself when the disk is full
+            "appendfsync everysec",
             # written anew when it has doubled, so that the disk needs about three times the memory at most
             "auto-aof-rewrite-percentage 100",
             f"auto-aof-rewrite-min-size {REWRITE_MIN_BYTES}",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from cli.sessions.recovery.old_logs import replace_log
 from cli.stack.servers.redis_server import find_redis
 from tests.kits.servers import ROOT, ServerProcess, free_port
 from tools.docs.redis_acl import TEMPLATE
@@ -31,7 +32,7 @@ def environment(folder: Path, **words: str) -> dict[str, str]:
     }
 
 
-def start(folder: Path, **words: str) -> ServerProcess:
+def start(folder: Path, *options: str, **words: str) -> ServerProcess:
     port = free_port()
     command = [
         "sh",
@@ -44,6 +45,7 @@ def start(folder: Path, **words: str) -> ServerProcess:
         "",
         "--dir",
         str(folder),
+        *options,
     ]
     server = ServerProcess(command, port, environment(folder, **words))
     server.start()
@@ -101,3 +103,61 @@ def test_without_any_password_it_does_not_start(tmp_path: Path, words: dict[str,
     )  # fmt: skip
     assert done.returncode == 2
     assert "RYZ_REDIS_<USER>_PASSWORD" in done.stderr
+
+
+PERSISTENT = ("--appendonly", "yes", "--appendfsync", "everysec")
+
+
+def write_turns(server: ServerProcess, names: list[str]) -> None:
+    """Two writes of a script are a transaction in Redis's log."""
+    store = client(server, "kvstate", "pKvstate1").register_script(
+        "redis.call('HSET', KEYS[1], 'r', 'text') redis.call('PEXPIRE', KEYS[1], 100000)"
+    )
+    for name in names:
+        store([f"ryz:session:acme:{name}"])
+
+
+def stored(server: ServerProcess) -> set[bytes]:
+    return set(client(server, "kvstate", "pKvstate1").scan_iter("ryz:session:*"))
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_what_was_stored_is_there_after_each_restart(tmp_path: Path, kill: bool) -> None:
+    names = list[str]()
+    for run in range(3):
+        server = start(tmp_path, *PERSISTENT, **WORDS)
+        try:
+            assert stored(server) == {f"ryz:session:acme:{name}".encode() for name in names}
+            made = [f"s{run}-{number}" for number in range(20)]
+            write_turns(server, made)
+            names += made
+        finally:
+            server.stop(kill=kill)
+
+
+def test_the_log_of_an_earlier_release_waits_for_a_decision(tmp_path: Path) -> None:
+    for _ in range(2):
+        server = start(tmp_path, *PERSISTENT, **WORDS)
+        write_turns(server, ["s"])
+        server.stop()
+    (tmp_path / "ryz-sessions").unlink()  # earlier releases write no such file
+    done = subprocess.run(
+        ["sh", str(SCRIPT), "--dir", str(tmp_path)], env=environment(tmp_path, **WORDS), capture_output=True,
+        text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "ryz sessions recover /sessions" in done.stderr
+    assert replace_log(tmp_path, restore=True).is_dir()
+    server = start(tmp_path, *PERSISTENT, **WORDS)
+    assert stored(server) == {b"ryz:session:acme:s"}
+    server.stop()
+
+
+def test_a_log_of_one_start_is_used(tmp_path: Path) -> None:
+    server = start(tmp_path, *PERSISTENT, **WORDS)
+    write_turns(server, ["s"])
+    server.stop()
+    (tmp_path / "ryz-sessions").unlink()
+    server = start(tmp_path, *PERSISTENT, **WORDS)
+    assert stored(server) == {b"ryz:session:acme:s"}
+    server.stop()

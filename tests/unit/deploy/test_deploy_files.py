@@ -62,7 +62,7 @@ def test_only_sessions_and_batches_are_persistent_and_only_where_asked() -> None
     more = yaml.safe_load((ROOT / "deploy" / "compose.persistent.yaml").read_text())
     options = [SERVICES[name]["command"] for name in STORES]
     assert all(command[command.index("--appendonly") + 1] == "no" for command in options)
-    assert set(more["services"]) == {"redis", "redis-data", "nats", "streams-data"}
+    assert set(more["services"]) == {"redis", "redis-data", "nats", "streams-data", "ryz"}
     persistent = more["services"]["redis"]["command"]
     assert persistent[persistent.index("--appendonly") + 1] == "yes"
     kept = {"--dir", "--appendfsync", "--auto-aof-rewrite-percentage", "--auto-aof-rewrite-min-size"}

@@ -1,0 +1,112 @@
+"""What a session store has, read from its Redis as the KV state service keeps it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import redis
+
+from services.kvstate.domain import keys
+from shared.codec import decode
+from shared.messages import SessionSummary
+
+_STEP = 1000
+
+
+class Place(NamedTuple):
+    """A tenant, and the id of a session or response of it."""
+
+    tenant: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSessions:
+    """What is stored, by tenant and id.
+
+    Attributes:
+        sessions: Summaries of sessions.
+        pins: Pinned sessions.
+        responses: Records of the Responses API.
+    """
+
+    sessions: dict[Place, SessionSummary] = field(default_factory=dict)
+    pins: frozenset[Place] = frozenset()
+    responses: frozenset[Place] = frozenset()
+
+    def without(self, other: "StoredSessions") -> "StoredSessions":
+        """Returns what is here and not there."""
+        return StoredSessions(
+            {place: summary for place, summary in self.sessions.items() if place not in other.sessions},
+            self.pins - other.pins,
+            self.responses - other.responses,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is stored."""
+        return not (self.sessions or self.pins or self.responses)
+
+    def describe(self) -> str:
+        """Returns the counts in words."""
+        tenants = {place.tenant for place in (*self.sessions, *self.responses)}
+        counts = [
+            _count(len(self.sessions), "session"),
+            _count(len(self.pins), "pin"),
+            _count(len(self.responses), "response"),
+        ]
+        return f"{counts[0]}, {counts[1]} and {counts[2]} of {_count(len(tenants), 'tenant')}"
+
+
+def read_stored(client: redis.Redis) -> StoredSessions:
+    """Reads all of it."""
+    sessions: dict[Place, SessionSummary] = {}
+    for names in _scan(client, keys.SESSION_PREFIX):
+        pipe = client.pipeline(transaction=False)
+        for name in names:
+            pipe.hget(name, "s")
+        for name, raw in zip(names, pipe.execute(), strict=True):
+            if raw is not None:
+                sessions[_place(name, keys.SESSION_PREFIX)] = decode(raw, SessionSummary)
+    responses = frozenset(
+        _place(name, keys.RESPONSE_PREFIX) for names in _scan(client, keys.RESPONSE_PREFIX) for name in names
+    )
+    members = cast(list[bytes], client.zrange(keys.PINS, 0, -1))
+    pins = frozenset(Place(*keys.split_member(member.decode())) for member in members)
+    return StoredSessions(sessions, pins & sessions.keys(), responses)
+
+
+def recount(client: redis.Redis) -> None:
+    """Sets the sums of bytes of tenants to what their sessions and responses take.
+
+    Scripts change a sum by differences, which are wrong where a part of the log was not read meanwhile.
+    """
+    total = 0
+    for prefix in (keys.SIZES_PREFIX, keys.RESPONSE_SIZES_PREFIX):
+        for names in _scan(client, prefix):
+            for name in names:
+                if name == prefix.encode():
+                    continue
+                sizes = cast(dict[bytes, bytes], client.hgetall(name))
+                size = sum(int(value) for member, value in sizes.items() if member)
+                client.hset(name, "", str(size))
+                total += size if prefix == keys.SIZES_PREFIX else 0
+    client.hset(keys.SIZES_PREFIX, "", str(total))
+
+
+def _scan(client: redis.Redis, prefix: str) -> Iterator[list[bytes]]:
+    cursor = 0
+    while True:
+        cursor, found = cast(tuple[int, list[Any]], client.scan(cursor, match=f"{prefix}*", count=_STEP))
+        yield found
+        if cursor == 0:
+            return
+
+
+def _place(name: bytes, prefix: str) -> Place:
+    tenant, _, rest = name.decode()[len(prefix) :].partition(":")
+    return Place(tenant, rest)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
