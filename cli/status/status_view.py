@@ -34,7 +34,20 @@ def _headline(report: StatusReport) -> str:
     where = f"API {up.url}, model {up.model}\n" if up else ""
     sessions = report.sessions()
     count = "" if sessions is None else f", {sessions} session{'' if sessions == 1 else 's'}"
-    return f"{where}broker {redact(report.nats_url)}{count}"
+    return f"{where}broker {redact(report.nats_url)}{count}{_read_at_start(report)}"
+
+
+def _read_at_start(report: StatusReport) -> str:
+    """What the session store read when Redis was started last; empty if it was nothing."""
+    details = [one.detail for one in report.of_kind("kvstate") if one.detail.get("store_read")]
+    if not details:
+        return ""
+    read, refused = details[0]["store_read"], details[0].get("store_refused_commands", 0)
+    counts = ", ".join(f"{number:,} {kind}" for kind, number in read.items() if number)
+    told = f"\nread at the start of Redis: {counts}" if counts else ""
+    if refused:
+        told += f"\nRedis refused {refused:,} commands of its log: docs/operations.md, RyzSessionLogRefused"
+    return told
 
 
 def _services(report: StatusReport) -> Table:

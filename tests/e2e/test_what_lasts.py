@@ -1,0 +1,80 @@
+"""The table `What lasts` of docs/operations.md for `ryz up`: each kind of thing, each kind of restart."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.kits.e2e.lasting_things import LastingThings
+from tests.kits.e2e.stack import Stack, wait_for
+
+pytestmark = pytest.mark.timeout(180)
+NULL = ("--engine", "null", "--groups", "1")
+IN_STATE_DIR = {"files", "batches", "bus users"}
+IN_SESSION_STORE = {"sessions", "pins", "responses", "idempotency keys of sessions"}
+
+
+def kill_everything(stack: Stack) -> None:
+    """Kills the supervisor and all that it started, at once, as when the machine goes down."""
+    stack.remember()
+    for process in (psutil.Process(stack.process.pid), *stack.family):
+        process.send_signal(signal.SIGKILL)
+    stack.process.wait(timeout=10)
+    wait_for(lambda: not stack.leftovers(), "all have ended")
+
+
+def test_what_lasts_with_a_directory_for_sessions(tmp_path: Path) -> None:
+    options = (*NULL, "--redis-dir", str(tmp_path / "kept"))
+    with Stack(tmp_path, *options) as first:
+        things = LastingThings(first.await_ready())
+        assert things.present(first) == IN_SESSION_STORE | IN_STATE_DIR
+        assert first.end() == 0
+    with Stack(tmp_path, *options) as second:
+        second.await_ready()
+        assert things.present(second) == IN_SESSION_STORE | IN_STATE_DIR
+        assert things.is_deleted(second)
+        restart_store(second)
+        assert things.present(second) == IN_SESSION_STORE | IN_STATE_DIR
+        assert told_at_start(second)["sessions"] >= 3
+        kill_everything(second)
+    with Stack(tmp_path, *options) as third:
+        third.await_ready()
+        assert things.present(third) == IN_SESSION_STORE | IN_STATE_DIR
+        assert things.is_deleted(third)
+        assert third.end() == 0
+
+
+def restart_store(stack: Stack) -> None:
+    """Kills the session store, and waits until its successor has been counted."""
+    before = stack.pid_of("redis")
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: stack.pid_of("redis") != before, "Redis is started again", 20)
+    wait_for(lambda: kvstate(stack)["store"] == "up", "the session store is back", 20)
+
+
+def kvstate(stack: Stack) -> dict[str, object]:
+    services = stack.status()["services"]
+    return next((one["detail"] for one in services if one["service"] == "kvstate"), {"store": "?"})
+
+
+def told_at_start(stack: Stack) -> dict[str, int]:
+    told = kvstate(stack)["store_read"]
+    assert isinstance(told, dict)
+    return told
+
+
+def test_what_lasts_without_a_directory_for_sessions(tmp_path: Path) -> None:
+    with Stack(tmp_path, *NULL) as first:
+        things = LastingThings(first.await_ready())
+        assert things.present(first) == IN_SESSION_STORE | IN_STATE_DIR
+        assert first.end() == 0
+    with Stack(tmp_path, *NULL) as second:
+        second.await_ready()
+        assert things.present(second) == IN_STATE_DIR
+        kill_everything(second)
+    with Stack(tmp_path, *NULL) as third:
+        third.await_ready()
+        assert things.present(third) == IN_STATE_DIR
+        assert third.end() == 0
