@@ -2,18 +2,17 @@
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from cli.stack.host.private import make_private_dir, write_private
-from cli.stack.servers.redis_server import Store, find_redis, new_store_passwords
 from services.kvstate.redis.store_errors import StoreUnwritable
 from shared.bus.nats import NatsBus
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import RyzError, Unavailable
+from tests.kits.kvstate.kept_store import KeptStore
 from tests.kits.kvstate.service import new_tenant, record, running
 from tests.kits.waiting import until
 
@@ -37,34 +36,13 @@ def tiny_disk(place: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-@asynccontextmanager
-async def kept_on(disk: Path, folder: Path) -> AsyncIterator[str]:
-    """Runs the session store of `ryz up --redis-dir` with its file on that disk; yields its URL."""
-    store = Store(
-        name="redis", folder=folder, socket=folder / "run" / "redis.sock", memory_bytes=64 * 2**20,
-        passwords=new_store_passwords(["kvstate"]), persist_dir=disk,
-    )  # fmt: skip
-    make_private_dir(store.socket.parent)
-    for path, text in store.files().items():
-        write_private(path, text)
-    process = subprocess.Popen(  # noqa: ASYNC220 (returns at once)
-        [find_redis(), str(store.config)], stdout=subprocess.DEVNULL
-    )
-    try:
-        await until(store.socket.exists)
-        yield store.url("kvstate")
-    finally:
-        process.kill()
-        process.wait(10)
-
-
 async def test_a_full_disk_is_named_and_mends_itself(
     nats_url: str, nats_bus: NatsBus, tmp_path: Path
 ) -> None:
     tenant = new_tenant()
     sessions = SessionsClient(nats_bus, timeout_s=5.0)
-    with tiny_disk(tmp_path / "disk") as disk:
-        async with kept_on(disk, tmp_path) as url, running(nats_url, url) as service:
+    with tiny_disk(tmp_path / "disk") as disk, KeptStore(tmp_path, disk) as store:
+        async with running(nats_url, store.url) as service:
 
             def writable() -> float | None:
                 return service.registry.get_sample_value("ryz_kvstate_store_writable")
@@ -88,6 +66,34 @@ async def test_a_full_disk_is_named_and_mends_itself(
             with pytest.raises(Unavailable) as pinned:
                 await sessions.pin(tenant, "kept", "g1")
             assert pinned.value.data["reason"] == "disk_full"
+            stored = {one.session_id for one in (await sessions.list(tenant)).sessions}
+        store.stop(kill=True)
+        (disk / "filler").unlink()
+        store.start()
+        async with running(nats_url, store.url) as service:
+            found = {one.session_id for one in (await sessions.list(tenant)).sessions}
+            # Redis answers the write that finds the disk full, and refuses those after it
+            assert stored - {f"s{number - 1}"} <= found
+            await sessions.commit([record(tenant, "kept", version=2)])
+            assert (await sessions.get(tenant, "kept")).version == 2
+
+
+async def test_a_store_goes_on_when_there_is_room_again(
+    nats_url: str, nats_bus: NatsBus, tmp_path: Path
+) -> None:
+    tenant = new_tenant()
+    sessions = SessionsClient(nats_bus, timeout_s=5.0)
+    with tiny_disk(tmp_path / "disk") as disk, KeptStore(tmp_path, disk) as store:
+        async with running(nats_url, store.url) as service:
+
+            def writable() -> float | None:
+                return service.registry.get_sample_value("ryz_kvstate_store_writable")
+
+            await sessions.commit([record(tenant, "kept")])
+            with suppress(Unavailable):
+                for number in range(60):
+                    await sessions.commit([record(tenant, f"s{number}", text=TEXT)])
+            await until(lambda: writable() == 0)
             (disk / "filler").unlink()
             await until(lambda: writable() == 1, timeout_s=15)
             assert service.status().detail["store"] == "up"
