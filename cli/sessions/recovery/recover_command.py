@@ -44,7 +44,7 @@ def recover(
     if as_json:
         print(json_text(_as_dict(found)))
     else:
-        _show(found, directory)
+        _show(found, directory, decided=restore or discard)
     if found.missing.is_empty or not (restore or discard):
         return
     kept = replace_log(directory, restore=restore)
@@ -53,7 +53,7 @@ def recover(
         out.print(f"\n{done}. The old log is in {kept}; delete it when all is well.", soft_wrap=True)
 
 
-def _show(found: "OldLog", directory: Path) -> None:
+def _show(found: "OldLog", directory: Path, *, decided: bool) -> None:
     from rich.table import Table  # noqa: PLC0415
 
     from cli.console import called_as, out  # noqa: PLC0415
@@ -76,6 +76,8 @@ def _show(found: "OldLog", directory: Path) -> None:
         out.print(table)
     if len(newest) > SHOWN:
         out.print(f"... and {len(newest) - SHOWN:,} older ones; `--json` has them all.", style="dim")
+    if decided:
+        return
     out.print(
         f"\n`{called_as()} sessions recover {directory} --restore` brings them back, `--discard` leaves them "
         "out.",
