@@ -104,13 +104,13 @@ async def start(
         bodies=BodyReader(settings, held, settings.tenant_share if keyring.is_open else share),
         metrics=metrics,
         levels=measured.levels,
-        accepting=lambda: service.is_ready,
+        accepting=lambda: service.state == "ready",  # requests wait for a broker that is away
         timelines=service.timelines,
         tracing=RequestTracing(service.spans, settings.trace_ratio) if service.spans is not None else None,
     )
 
     async def models() -> list[ModelCard]:
-        return await list_models(bus, timeout_s=settings.models_timeout_s)
+        return await client.list_models(timeout_s=settings.models_timeout_s)
 
     async def ask_models() -> list[ModelCard]:
         return await list_models(bus, timeout_s=min(settings.models_timeout_s, ROUTER_WAIT_S))
@@ -118,7 +118,12 @@ async def start(
     secret = made_root_key(settings)
     files = FileThread()
     stack.callback(files.close)
-    admin = SessionAdmin(bus, timeout_s=settings.sessions_timeout_s, gather_s=settings.holders_wait_s)
+    admin = SessionAdmin(
+        bus,
+        timeout_s=settings.sessions_timeout_s,
+        gather_s=settings.holders_wait_s,
+        wait_s=client_settings.wait_s,
+    )
     sessions = SessionRoutes(context, admin, models, files, secret)
     responses = response_parts(context, bus, share)
     stack.push_async_callback(responses.background.hand_over)

@@ -249,7 +249,7 @@ async def test_the_index_leads_on(http: httpx.AsyncClient) -> None:
         assert (await http.get(link)).status_code == 200
 
 
-async def test_no_router_is_503_at_once() -> None:
+async def test_no_router_is_503_after_the_wait() -> None:
     async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
         await gateway.fleet.bus.close()
         async with asyncio.timeout(1):

@@ -86,6 +86,12 @@ def no_ready_group(fleet: FleetView) -> Refusal:
     )
 
 
+def not_known_yet(model: str) -> Refusal:
+    """The refusal of a router that has just started, for a model of which it has heard no group."""
+    message = f"no group of model {model!r} has been heard yet; this router has just started"
+    return Refusal("unavailable", "no_group", message, RETRY_STARTING_S)
+
+
 def least_loaded(
     key: str, groups: Sequence[GroupView], load_s: Callable[[GroupView], float] = lambda group: group.wait_s
 ) -> GroupView:
