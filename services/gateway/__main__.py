@@ -116,8 +116,7 @@ async def start(
         bodies=BodyReader(settings, held, settings.tenant_share if keyring.is_open else share),
         metrics=metrics,
         levels=measured.levels,
-        # not only while it is ready: connections that waited for this process come first, and requests wait for
-        # a broker that is away
+        # also before it is ready, for connections that waited for this process, and while the broker is away
         accepting=lambda: service.state in {"starting", "ready"},
         timelines=service.timelines,
         tracing=RequestTracing(service.spans, settings.trace_ratio) if service.spans is not None else None,
