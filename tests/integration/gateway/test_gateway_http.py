@@ -212,7 +212,7 @@ async def probes_and_metrics(gateway: Gateway, http: httpx.AsyncClient) -> None:
     assert (await http.get("/ready")).status_code == 503
     assert (await http.get("/live")).status_code == 200
     refused = await http.post("/v1/chat/completions", json={"model": "demo", "messages": HELLO})
-    assert (refused.status_code, refused.headers["x-ryz-reason"]) == (503, "not_ready")
+    assert (refused.status_code, refused.headers["x-ryz-reason"]) == (503, "broker_unavailable")
     assert int(refused.headers["retry-after"]) >= 1
     gateway.broker.start()
     assert (await http.get("/ready")).status_code == 200
