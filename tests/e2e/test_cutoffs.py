@@ -225,11 +225,11 @@ async def read_through_a_loss(stack: Stack, loss: int) -> dict[str, float]:
     async with httpx.AsyncClient(base_url=stack.state.url, timeout=60) as client:
         # two thirds prefer one group, which cannot take so many at once
         prompts = [PROMPTS[n % 8 if n % 3 == 0 else 0] for n in range(60)]
-        running = [asyncio.create_task(read_stream(client, prompt, tokens=60)) for prompt in prompts]
+        running = [asyncio.create_task(read_stream(client, prompt, tokens=200)) for prompt in prompts]
         async with asyncio.timeout(PATIENCE_S):  # on a busy machine streams take seconds to begin
             while await asyncio.to_thread(metrics.value, "ryz_worker_num_requests_running") < 1:  # noqa: ASYNC110 (another process has no event)
                 await asyncio.sleep(0.05)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)  # before any has ended: a killed leader takes its last spans along
         os.kill(victim, signal.SIGKILL)
         await asyncio.gather(*running)
     found: dict[str, float] = {}
