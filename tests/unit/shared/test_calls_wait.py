@@ -42,7 +42,7 @@ async def test_the_wait_ends(memory_bus: MemoryBus) -> None:
 
 async def test_what_was_received_is_not_sent_again(memory_bus: MemoryBus) -> None:
     received: list[Message] = []
-    await memory_bus.subscribe(MODELS, received.append)  # type: ignore[arg-type]
+    await memory_bus.subscribe(MODELS, received.append)
     with pytest.raises(RequestTimedOut):
         await call(memory_bus, MODELS, ListModels(), ModelList, timeout_s=0.1, wait_s=PATIENCE_S)
     assert len(received) == 1
