@@ -38,6 +38,7 @@ class Seen:
     resends: list[dict[str, Any]] = field(default_factory=list)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
+    to_all: bool = False  # the newest request was published for all routers
 
 
 def frames_of(request: dict[str, Any], group: str = "g0", instance: str = "i0") -> list[dict[str, Any]]:
@@ -98,6 +99,13 @@ def plan(case: str, seen: Seen) -> Batches:  # noqa: PLR0911, PLR0912
             if not first:
                 return [("g1", frames_of(request, "g1", "i1"))]
             return [*single[:3], ("g0", [failed(request, 3, "group_lost", resumable=True)])]
+        case "router-away":
+            away = {"reason": "no_group", "retry_after_s": 0.5}
+            return (
+                [("", [failed(request, 0, "unavailable", data=away)])] if len(seen.requests) < 3 else single
+            )
+        case "frozen-router":
+            return single if seen.to_all else []
         case "refused":
             return [("", [failed(request, 0, "model_not_found")])]
         case "fails-late":
@@ -121,7 +129,10 @@ def check(case: str, seen: Seen, code: int, out: str, err: str) -> str:  # noqa:
         return f"it ended with status {code}: {(err or out).strip()[-200:]}"
     if out.strip() != TEXT.strip():
         return f"it printed {out.strip()[:100]!r} and not {TEXT!r}"
-    if case == "not-accepted" and len({request["request_id"] for request in seen.requests}) != 1:
+    if (
+        case in ("not-accepted", "router-away", "frozen-router")
+        and len({request["request_id"] for request in seen.requests}) != 1
+    ):
         return "it published the request again under another id (rule 4)"
     if case in ("lost-group", "resumable"):
         again = next((one for one in seen.requests if one.get("attempt")), None)
@@ -147,6 +158,8 @@ CASES: dict[str, tuple[str, str]] = {
     "old-attempt": ("should", "a frame of another attempt comes (8)"),
     "lost-group": ("should", "the group is lost in mid-stream (7)"),
     "resumable": ("should", "the group says that another one should go on (7)"),
+    "router-away": ("should", "no group is ready at first (4)"),
+    "frozen-router": ("should", "the queue group's router never answers, another one would (4)"),
 }
 
 
@@ -165,7 +178,8 @@ class Fleet:
         for prefix in ("ryz.v1.", "ryz.v1.tenant.*.*."):
             for case in CASES:
                 if case != "no-router":
-                    await self.nc.subscribe(f"{prefix}generate.case-{case}", cb=self.on_request)
+                    for verb in ("generate", "again"):
+                        await self.nc.subscribe(f"{prefix}{verb}.case-{case}", cb=self.on_request)
             for name, handler in handlers.items():
                 await self.nc.subscribe(prefix + name, cb=handler)
         await self.nc.flush()
@@ -174,6 +188,7 @@ class Fleet:
         case = message.subject.rpartition(".case-")[2]
         seen, request = self.seen[case], msgpack.unpackb(message.data, strict_map_key=False)
         seen.requests.append(request)
+        seen.to_all = ".again." in message.subject
         for group, frames in plan(case, seen):
             batch = {"frames": frames, "group": group, "instance_id": group.replace("g", "i")}
             await self.nc.publish(request["reply_to"], msgpack.packb(batch))

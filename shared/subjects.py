@@ -9,6 +9,7 @@ VERSION = "v1"
 PREFIX = f"ryz.{VERSION}"
 
 GENERATE_ALL = f"{PREFIX}.generate.*"
+AGAIN_ALL = f"{PREFIX}.again.*"
 HEARTBEAT_ALL = f"{PREFIX}.heartbeat.*"
 CANCEL_ALL = f"{PREFIX}.cancel"
 MODELS = f"{PREFIX}.models"
@@ -111,6 +112,19 @@ def generate_all(caller: Caller) -> str:
     return f"{_callers(caller)}.generate.*"
 
 
+def again(model: str, caller: Caller | None = None) -> str:
+    """Returns the subject for `GenerateRequest`s that no group has answered; every router listens.
+
+    A router that stands still keeps its share of the queue group's requests until the broker notices.
+    """
+    return f"{_callers(caller)}.again.{token(model)}"
+
+
+def again_all(caller: Caller) -> str:
+    """Returns the pattern for such requests of callers outside, for every model."""
+    return f"{_callers(caller)}.again.*"
+
+
 def complete(model: str, caller: Caller | None = None) -> str:
     """Returns the subject for whole answers in JSON; the queue group of gateways listens."""
     return f"{_callers(caller)}.complete.{token(model)}"
@@ -132,7 +146,7 @@ def detokenize(model: str, caller: Caller | None = None) -> str:
 
 
 def models(caller: Caller | None = None) -> str:
-    """Returns the subject for `ListModels`; the queue group of the routers listens."""
+    """Returns the subject for `ListModels`; every router answers, and the first answer counts."""
     return f"{_callers(caller)}.models"
 
 

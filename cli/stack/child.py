@@ -9,17 +9,25 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 SIGTERM = 15
+FIRST_PASSED = 3  # the number of a socket that is passed on, as in sd_listen_fds(3)
 
 
 def main() -> None:
-    """Become the command; the arguments are the supervisor's pid, then the command."""
-    supervisor, command = int(sys.argv[1]), sys.argv[2:]
+    """Become the command; the arguments are the supervisor's pid, a listening socket or -1, the command."""
+    supervisor, listener, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     if sys.platform == "linux":
         import ctypes  # noqa: PLC0415 (only Linux needs it)
 
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0)
     if os.getppid() != supervisor:  # it died before the request was made
         sys.exit(1)
+    for variable in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):  # of a socket that was the supervisor's
+        os.environ.pop(variable, None)
+    if listener >= 0:
+        os.dup2(listener, FIRST_PASSED)
+        if listener != FIRST_PASSED:
+            os.close(listener)
+        os.environ |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
     os.execv(command[0], command)
 
 

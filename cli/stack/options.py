@@ -142,6 +142,9 @@ class UpOptions:
         Literal["round_robin", "weighted", "least_loaded", "sticky", "state_server", "hybrid"],
         Option(help="How the router chooses a group.", envvar="RYZ_ROUTER_POLICY"),
     ] = "hybrid"
+    routers: Annotated[
+        int, Option(min=1, max=16, help="Routers; with two, new requests hardly notice that one dies.")
+    ] = 2
     nats_url: Annotated[
         str, Option(help="A broker that runs already.", envvar="RYZ_NATS_URL", show_default=False)
     ] = ""

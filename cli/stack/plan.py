@@ -6,7 +6,7 @@ Pure but for finding the servers. `stack.py` starts and watches the processes.
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -57,7 +57,7 @@ class StackPlan:
         run_dir: Directory of `sockets`, for this user only.
         sockets: Unix sockets of our own stores.
         http_places: Where services listen for HTTP or gRPC; the supervisor holds these ports, see
-            `held_ports`.
+            `held_ports`. At that of the API it listens itself, see `ServiceSpec.listens_at`.
         grpc_address: Where the gateway is reached by gRPC; empty: nowhere.
     """
 
@@ -90,7 +90,8 @@ def plan_stack(
     """
     grpc_host = environ.get("RYZ_GRPC_HOST") or options.host
     _check_ports(options, grpc_host)
-    names = ["kvstate", "router", *(f"worker-g{number}" for number in range(options.groups))]
+    routers = ["router", *(f"router-{number}" for number in range(2, options.routers + 1))]
+    names = ["kvstate", *routers, *(f"worker-g{number}" for number in range(options.groups))]
     # one call, so that all are different: the admin ports, then those that were given as 0
     free = pick_ports(len(names) + 2)
     http_port = options.port or free.pop()
@@ -136,21 +137,15 @@ def plan_stack(
     api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port), "RYZ_PROBE_KEY": probe_key}
     if not environ.get("RYZ_FILES_DIR"):
         api["RYZ_FILES_DIR"] = str(options.state_dir / FILES)
-    places = [(options.host, http_port), *(("127.0.0.1", port) for port in free[: len(names)])]
+    places = [("127.0.0.1", port) for port in free[: len(names)]]
     if options.grpc_port:
         api["RYZ_GRPC_PORT"] = str(options.grpc_port)
         places.append((grpc_host, options.grpc_port))
     if options.open_to_network:
         api["RYZ_OPEN_TO_NETWORK"] = "true"
     model = options.model_name
-    specs.append(
-        _service(
-            "gateway",
-            shared_by("gateway") | api,
-            probes.gateway(url, model, probe_key),
-            drain,
-        )
-    )
+    gateway = _service("gateway", shared_by("gateway") | api, probes.gateway(url, model, probe_key), drain)
+    specs.append(replace(gateway, listens_at=(options.host, http_port)))
     return StackPlan(
         specs=specs,
         url=url,
@@ -175,7 +170,7 @@ def _own_settings(
 ) -> dict[str, str]:
     if name == "kvstate":
         return stores.variables(name)
-    if name == "router":
+    if name.partition("-")[0] == "router":
         users = {} if options.nats_url else {"RYZ_ROUTER_BUS_USERS": str(users_file(options.state_dir))}
         return {"RYZ_ROUTER_POLICY": options.policy} | users
     own = {

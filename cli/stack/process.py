@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -27,6 +28,8 @@ class ServiceSpec:
         stop_phase: Lower phases are drained first.
         grace_s: Seconds that its end may take before it is killed.
         env: Variables beside those of the supervisor.
+        listens_at: Address and port of the socket that the supervisor opens and the service accepts from.
+            While the service is started again, new connections wait there instead of being refused.
     """
 
     name: str
@@ -35,14 +38,16 @@ class ServiceSpec:
     stop_phase: int
     grace_s: float
     env: Mapping[str, str] = field(default_factory=dict)
+    listens_at: tuple[str, int] | None = None
 
 
 class ServiceProcess:
     """A service's process, which may be started again. One event loop only."""
 
-    def __init__(self, spec: ServiceSpec, log: Path) -> None:
+    def __init__(self, spec: ServiceSpec, log: Path, listener: socket.socket | None = None) -> None:
         self.spec = spec
         self.log = log
+        self._listener = listener
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -61,7 +66,9 @@ class ServiceProcess:
         No session of its own: Linux shares out the cores by session first where autogroups are on (`man 7
         sched`), and a leader would wait for a core because of what its ranks took, however nice they are.
         """
-        wrapper = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
+        listener = self._listener.fileno() if self._listener is not None else -1
+        passed = [listener] if listener >= 0 else []
+        wrapper = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), str(listener)]
         with os.fdopen(open_log(self.log), "ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *wrapper,
@@ -71,6 +78,7 @@ class ServiceProcess:
                 stderr=log,
                 env=module_environment({**os.environ, **self.spec.env}),
                 process_group=0,
+                pass_fds=passed,
             )
 
     async def wait(self) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cli.console import INTERRUPTED, CommandError, called_as, fail, out, start_report
 from cli.stack.host.kv_pool import shared_kv_pool
-from cli.stack.host.ports import held_ports
+from cli.stack.host.ports import held_ports, listening_port
 from cli.stack.host.private import make_private_dir, open_log, remove_dir, remove_empty, write_private
 from cli.stack.options import UpOptions
 from cli.stack.plan import FILES, STREAMS, plan_stack
@@ -68,6 +68,8 @@ async def _run(options: UpOptions, place: StateDir, closing: str) -> None:
         kv_pool = pool.enter_context(shared_kv_pool(groups, os.environ, total_bytes()))
         plan = plan_stack(options, probes, os.environ, kv_pool)
         ports.enter_context(held_ports(plan.http_places))
+        places = [spec.listens_at for spec in plan.specs if spec.listens_at is not None]
+        listeners = {place: ports.enter_context(listening_port(*place)) for place in places}
         own_pid = os.getpid()
         state = StackState(
             pid=own_pid,
@@ -87,7 +89,7 @@ async def _run(options: UpOptions, place: StateDir, closing: str) -> None:
             made[plan.run_dir] = list(plan.sockets)
             make_private_dir(plan.run_dir)
         live = ExitStack()
-        stack = Stack(plan.specs, place, state, live.enter_context(start_report()))
+        stack = Stack(plan.specs, place, state, live.enter_context(start_report()), listeners)
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signum, stack.request_stop)

@@ -4,9 +4,11 @@
 """
 
 import asyncio
+import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from cli.console import CommandError, StartReport
@@ -23,12 +25,30 @@ class Stack:
     """The processes of one stack. `start` may be called once."""
 
     def __init__(
-        self, specs: list[ServiceSpec], state_dir: StateDir, state: StackState, report: StartReport
+        self,
+        specs: list[ServiceSpec],
+        state_dir: StateDir,
+        state: StackState,
+        report: StartReport,
+        listeners: Mapping[tuple[str, int], socket.socket] = MappingProxyType({}),
     ) -> None:
+        """Runs nothing yet.
+
+        Args:
+            specs: The processes.
+            state_dir: Keeps logs and state.
+            state: What the state file has.
+            report: Says what happens.
+            listeners: Listening sockets by address and port; they are closed when the stack ends.
+        """
         self._dir = state_dir
         self._state = state
         self._report = report
-        self._children = [ServiceProcess(spec, state_dir.log(spec.name)) for spec in specs]
+        self._listeners = listeners
+        self._children = [
+            ServiceProcess(spec, state_dir.log(spec.name), listeners.get(spec.listens_at or ("", 0)))
+            for spec in specs
+        ]
         self._entries = {spec.name: ServiceState(spec.name) for spec in specs}
         self._ready = {spec.name: asyncio.Event() for spec in specs}
         self._ready_at: dict[str, float] = {}
@@ -83,6 +103,8 @@ class Stack:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for listener in self._listeners.values():  # nothing would take what waits there
+            listener.close()
         for phase in sorted({child.spec.stop_phase for child in self._children}):
             batch = [child for child in self._children if child.spec.stop_phase == phase and child.running]
             for child in batch:

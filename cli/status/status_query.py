@@ -1,6 +1,5 @@
 """Gathers what `ryz status` knows: the answers of all services, and the supervisor's own state."""
 
-import asyncio
 import logging
 import os
 import sys
@@ -12,6 +11,7 @@ import structlog
 
 from cli.groups.silent_groups import silent_groups
 from cli.stack.state import StackState, StateDir
+from cli.status.gathering import Gathering
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
@@ -22,7 +22,6 @@ from shared.messages import ServiceStatus, StatusQuery
 from shared.redact import redact
 from shared.settings import BusSettings, load
 
-GATHER_S = 0.3
 LEAVING = {"draining", "stopped"}  # a leader that ends may overlap with its successor
 CONNECT_S = 1.0
 
@@ -107,7 +106,7 @@ async def connect_broker(url: str, place: StateDir, name: str) -> NatsBus:
 
 
 async def query_status(nats_url: str, place: StateDir) -> StatusReport:
-    """Ask and waits `GATHER_S` for answers; never raises for a stack that is not there."""
+    """Ask and wait for answers; never raises for a stack that is not there."""
     quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=quiet, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     report = StatusReport(nats_url, place.read())
@@ -135,19 +134,15 @@ async def query_status(nats_url: str, place: StateDir) -> StatusReport:
 
 
 async def _gather(bus: NatsBus, report: StatusReport) -> None:
-    no_responders = asyncio.Event()
-
     async def collect(message: Message) -> None:
         if message.no_responders:
-            no_responders.set()
+            answers.note_no_responders()
             return
         report.services.append(decode(message.data, ServiceStatus))
+        answers.note_answer()
 
     inbox = bus.new_inbox()
     await bus.subscribe(inbox, collect, max_pending=4096)
+    answers = Gathering()
     await bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
-    try:
-        async with asyncio.timeout(GATHER_S):
-            await no_responders.wait()
-    except TimeoutError:
-        return  # the usual end, since the number of answers is not known
+    await answers.wait_for_answers()

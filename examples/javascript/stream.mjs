@@ -1,11 +1,11 @@
 // A stream: node stream.mjs nats://USER:PASSWORD@HOST:PORT TENANT MODEL "Hello!"
-// It publishes again while no group takes the request, orders frames, asks for lost ones, and goes on at another
+// It publishes again while no group takes the request, waits for what is away, orders frames, asks for lost ones, and goes on at another
 // group when the first one is lost; see docs/protocol.md.
 import { decode, encode } from "@msgpack/msgpack";
 import { connect } from "nats";
 import { randomUUID } from "node:crypto";
 
-const ACCEPT_MS = 200, SILENCE_MS = 1000, LIMIT_MS = 60_000, TRIES = 5;
+const ACCEPT_MS = 200, SILENCE_MS = 1000, LIMIT_MS = 60_000, TRIES = 5, WAIT_MS = 5000, PAUSE_MS = 100;
 const [address, tenant, model, prompt] = process.argv.slice(2);
 const url = new URL(address);
 const token = (name) => name.replace(/[^A-Za-z0-9_-]/gu, (c) =>
@@ -21,7 +21,8 @@ const request = {
   sampling: { max_tokens: 64, temperature: 0 }, reply_to: `${inbox}.${randomUUID()}`,
 };
 let group = "", instance = "", fingerprint = "", attempt = 0, next = 0, tokens = [], held = new Map();
-let ended = false, failure = "", heard = Date.now(), published = 0, silent = 0;
+let ended = false, failure = "", heard = Date.now(), published = 0, silent = 0, paused = false;
+const waitUntil = Date.now() + WAIT_MS; // a request that no group has begun waits for what is away
 
 function publish() {
   const again = attempt ? { ...request, attempt } : request;
@@ -30,7 +31,24 @@ function publish() {
   }
   published += 1;
   heard = Date.now();
-  nc.publish(`${own}.generate.${token(model)}`, encode(again), { reply: `${request.reply_to}.none` });
+  paused = false;
+  if (published > 2) { // the router that gets the others may stand still
+    nc.publish(`${own}.again.${token(model)}`, encode(again));
+  } else {
+    nc.publish(`${own}.generate.${token(model)}`, encode(again), { reply: `${request.reply_to}.none` });
+  }
+}
+
+function refused(why) {
+  if (ended || group) return;
+  if (Date.now() < waitUntil || attempt) {
+    paused = true;
+    heard = Date.now();
+    published = 0;
+  } else {
+    ended = true;
+    failure = why;
+  }
 }
 
 function nextAttempt() {
@@ -60,6 +78,9 @@ function take(frames) {
     } else if (frame.type === "failed" && frame.resumable) {
       next -= 1; // the next attempt brings another frame of this number
       return nextAttempt();
+    } else if (frame.type === "failed" && frame.code === "unavailable" && !group) {
+      next -= 1;
+      return refused(`${frame.code}: ${frame.message}`);
     } else {
       ended = true;
       failure = frame.type === "failed" ? `${frame.code}: ${frame.message}` : "";
@@ -84,7 +105,7 @@ async function askForMissing() {
 }
 
 nc.subscribe(`${request.reply_to}.none`, {
-  callback: () => { if (!attempt) { ended = true; failure = "unavailable: no router is running"; } },
+  callback: () => refused("unavailable: no router is running"),
 });
 async function cancel(why) {
   if (ended) return;
@@ -109,10 +130,12 @@ while (!ended && Date.now() < until) {
   await new Promise((done) => setTimeout(done, 20));
   const quiet = Date.now() - heard;
   if (ended) break;
-  if (group && (held.size || quiet > SILENCE_MS)) {
+  if (paused) {
+    if (quiet > PAUSE_MS) publish();
+  } else if (group && (held.size || quiet > SILENCE_MS)) {
     await askForMissing();
   } else if (!group && quiet > ACCEPT_MS * 2 ** (published - 1)) {
-    if (published >= TRIES) { ended = true; failure = "unavailable: no group took the request"; } else publish();
+    if (published >= TRIES) refused("unavailable: no group took the request"); else publish();
   }
 }
 await cancel("deadline_exceeded: no end in time");

@@ -1,6 +1,7 @@
 """Starts a gateway: settings, broker, client, HTTP server; drains it at the end."""
 
 import asyncio
+import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -43,7 +44,7 @@ from shared.messages import ModelCard
 from shared.settings import load
 from shared.telemetry.metrics import ClientCollector
 from shared.tls import check_server_files
-from shared.web.http_server import http_server
+from shared.web.http_server import http_server, passed_socket
 from shared.web.web_socket import web_socket_options
 
 log = structlog.get_logger(__name__)
@@ -74,8 +75,19 @@ async def start(
     bus: Bus,
     *,
     client_settings: ClientSettings,
+    passed: socket.socket | None = None,
 ) -> OpenDoors:
-    """Builds and connects the parts, and serves until the stack closes."""
+    """Builds and connects the parts, and serves until the stack closes.
+
+    Args:
+        service: Its life.
+        stack: Closes what is opened here.
+        settings: Of the gateway.
+        keys: Tenants by API key.
+        bus: The broker.
+        client_settings: Time limits towards the fleet.
+        passed: A socket that listens for HTTP already.
+    """
     measured = ClientCollector(service.registry)
     stats = measured.stats
     client = InferenceClient(bus, client_settings, stats=stats, timelines=service.timelines)
@@ -104,13 +116,14 @@ async def start(
         bodies=BodyReader(settings, held, settings.tenant_share if keyring.is_open else share),
         metrics=metrics,
         levels=measured.levels,
-        accepting=lambda: service.is_ready,
+        # also before it is ready, for connections that waited for this process, and while the broker is away
+        accepting=lambda: service.state in {"starting", "ready"},
         timelines=service.timelines,
         tracing=RequestTracing(service.spans, settings.trace_ratio) if service.spans is not None else None,
     )
 
     async def models() -> list[ModelCard]:
-        return await list_models(bus, timeout_s=settings.models_timeout_s)
+        return await client.list_models(timeout_s=settings.models_timeout_s)
 
     async def ask_models() -> list[ModelCard]:
         return await list_models(bus, timeout_s=min(settings.models_timeout_s, ROUTER_WAIT_S))
@@ -118,7 +131,12 @@ async def start(
     secret = made_root_key(settings)
     files = FileThread()
     stack.callback(files.close)
-    admin = SessionAdmin(bus, timeout_s=settings.sessions_timeout_s, gather_s=settings.holders_wait_s)
+    admin = SessionAdmin(
+        bus,
+        timeout_s=settings.sessions_timeout_s,
+        gather_s=settings.holders_wait_s,
+        wait_s=client_settings.wait_s,
+    )
     sessions = SessionRoutes(context, admin, models, files, secret)
     responses = response_parts(context, bus, share)
     stack.push_async_callback(responses.background.hand_over)
@@ -157,6 +175,7 @@ async def start(
             settings.http_port,
             gateway_gate(settings, service.registry),
             held=settings.ports_held,
+            passed=passed,
             ssl_certfile=settings.http_cert or None,
             ssl_keyfile=settings.http_key or None,
             timeout_keep_alive=settings.keep_alive_s,
@@ -201,12 +220,12 @@ def _abort_running(context: GatewayContext) -> None:
 def main() -> None:
     """The entry point of the process."""
     settings, client_settings = load(GatewaySettings), load(ClientSettings)
-    keys = checked_keys(settings)
+    keys, passed = checked_keys(settings), passed_socket()
 
     async def setup(service: Service, stack: AsyncExitStack) -> None:
         bus = await service.connect_bus(stack)
         await service.answer_operators(bus)
-        await start(service, stack, settings, keys, bus, client_settings=client_settings)
+        await start(service, stack, settings, keys, bus, client_settings=client_settings, passed=passed)
         service.ready()
 
     run_service(settings, "gateway", setup)

@@ -13,7 +13,7 @@ import structlog
 
 from services.router.decision_log import DecisionLog
 from services.router.domain.decision import Assignment, Decision, FleetView, Refusal, RequestFacts
-from services.router.domain.policies.base import RETRY_STARTING_S
+from services.router.domain.policies.base import RETRY_STARTING_S, not_known_yet
 from services.router.domain.policies.choice import at_a_full_group, choose
 from services.router.incoming import Incoming, Sender
 from services.router.router_context import RouterContext
@@ -51,6 +51,8 @@ class Dispatcher:
         self._timelines = context.timelines
         self._repeated = RepeatedLog(log)
         self._sent = 0
+        # until then groups may be there that this router has not heard, as after an outage of the broker
+        self._settled_at = context.clock() + context.settings.router_reconnect_s
 
     async def dispatch(self, incoming: Incoming, now: float, count: int = 1) -> None:
         """Send the request to a group, the `count`-th that it is offered to, or answer with an error."""
@@ -78,6 +80,8 @@ class Dispatcher:
             timeline.mark("decided", {"group": decision.group, "reason": decision.reason})
             tokens = facts.prompt_tokens + move.computed_tokens, turn_tokens - facts.prompt_tokens
             return self._send(incoming, facts, decision, now=now, count=count, tokens=tokens)
+        if decision.code == "model_not_found" and now < self._settled_at:
+            decision = not_known_yet(facts.model)
         timeline.mark("refused", {"reason": decision.reason})
         self._decisions.record_refusal(incoming, decision.reason, time.perf_counter() - started)
         return self._refuse(incoming, decision)

@@ -42,9 +42,9 @@ class SessionEvents:
         await self._bus.subscribe(subjects.SESSION_GONE, listener(SessionGone, self.on_gone))
 
     async def answer_queries(self) -> None:
-        """Subscribes to queries, as a member of the queue group."""
+        """Subscribes to queries; every router answers, so that one which stands still delays none."""
         handle = self._endpoint.handler(SessionRouteQuery, self.find_route)
-        self._taking = await self._bus.subscribe(subjects.SESSION_ROUTE, handle, queue=subjects.ROUTER_QUEUE)
+        self._taking = await self._bus.subscribe(subjects.SESSION_ROUTE, handle)
 
     async def stop_answering(self) -> None:
         """Ends the subscription to queries."""

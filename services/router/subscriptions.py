@@ -64,7 +64,10 @@ class RouterSubscriptions:
         await self._bus.subscribe(f"{self._dispatcher.inbox}.*.*", self.on_undelivered)
 
     async def take_requests(self) -> None:
-        """Subscribes to requests and queries, as a member of the queue group."""
+        """Subscribes to requests as a member of the queue group, to queries and unanswered requests alone.
+
+        Every router answers queries, so that one which stands still delays none.
+        """
         queue, max_pending = subjects.ROUTER_QUEUE, self._settings.router_max_pending
         at_once = LOOKUPS_AT_ONCE if self._last_groups else 0
         models = Endpoint(self._bus, lambda *_: self._metrics.event("bad_query"))
@@ -85,15 +88,21 @@ class RouterSubscriptions:
                 max_per_s=self._settings.router_outside_calls_s,
             ),
             await self._bus.subscribe(
-                subjects.MODELS,
-                models.handler(ListModels, self.list_models),
-                queue=queue,
+                subjects.AGAIN_ALL, self.on_generate, max_concurrent=at_once, max_pending=max_pending
+            ),
+            await self._outside.subscribe(
+                subjects.again_all(subjects.ANY_CALLER),
+                self.on_outside,
+                max_concurrent=at_once,
                 max_pending=max_pending,
+                max_per_s=self._settings.router_outside_calls_s,
+            ),
+            await self._bus.subscribe(
+                subjects.MODELS, models.handler(ListModels, self.list_models), max_pending=max_pending
             ),
             await self._outside.subscribe(
                 subjects.models(subjects.ANY_CALLER),
                 self._own_inbox(models.handler(ListModels, self.list_models)),
-                queue=queue,
                 max_pending=max_pending,
                 max_per_s=self._settings.router_outside_calls_s,
             ),
@@ -181,8 +190,12 @@ class RouterSubscriptions:
                      model=heartbeat.model.name, group_instance=heartbeat.instance_id)  # fmt: skip
 
     async def list_models(self, _: ListModels, message: Message) -> ModelList | None:
-        """Returns the models that can be routed to."""
-        return ModelList(models=self._fleet.models(self._clock())) if message.reply else None
+        """Returns the models that can be routed to, and the names of those whose groups are all away."""
+        if not message.reply:
+            return None
+        models = self._fleet.models(self._clock())
+        away = {group.heartbeat.model.name for group in self._fleet.groups()}
+        return ModelList(models=models, away=sorted(away.difference(card.name for card in models)))
 
     def _own_inbox(self, handle: Handler) -> Handler:
         """Returns a handler that drops queries whose answer would go to the inbox of another caller."""

@@ -160,6 +160,7 @@ def leader_options(settings: WorkerSettings) -> LeaderOptions:
         back_off=RestartPauses(first_s=settings.restart_pause_ms / 1000),
         sessions=SessionRecordLimits(
             lookup_timeout_s=settings.session_lookup_timeout_s,
+            history_wait_s=settings.session_history_wait_s,
             commit_timeout_s=settings.session_commit_timeout_s,
             cache_bytes=settings.session_cache_bytes,
             max_pending=settings.session_max_pending,

@@ -30,6 +30,7 @@ from shared.setting_types import (
     UpToTenThousand,
     ZeroToHour,
     ZeroToMillion,
+    ZeroToMinute,
     ZeroToMinuteMs,
     ZeroToTenSeconds,
 )
@@ -149,6 +150,9 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     """How long blocks that are in this memory wait at most before they go to the store while steps run."""
     session_lookup_timeout_s: UpToHalfMinute = 0.5
     """How long a request waits for its session's record."""
+    session_history_wait_s: ZeroToMinute = 10.0
+    """How long a turn that needs its session's history asks again while neither the store nor the group that
+    had the last turn answers, before it fails with 503; 0: not at all."""
     session_commit_timeout_s: UpToMinute = 2.0
     """Time limit of one write of session records."""
     session_done_wait_s: ZeroToTenSeconds = 0.1

@@ -82,7 +82,8 @@ _GATEWAY = BusAccount(
     "gateway",
     "gateways",
     publish=(
-        subjects.GENERATE_ALL, RESEND, CANCEL, subjects.CANCEL_ALL, subjects.ATTACH, subjects.MODELS,
+        subjects.GENERATE_ALL, subjects.AGAIN_ALL, RESEND, CANCEL, subjects.CANCEL_ALL, subjects.ATTACH,
+        subjects.MODELS,
         subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
         DELIVERED, subjects.STATUS, *TOKENIZE, *RESPONSE_CALLS, *BATCHES,
@@ -104,9 +105,8 @@ _ROUTER = BusAccount(
     read=(
         _member(subjects.GENERATE_ALL, subjects.ROUTER_QUEUE),
         _member(subjects.generate_all(ANY_CALLER), subjects.ROUTER_QUEUE),
-        _member(subjects.MODELS, subjects.ROUTER_QUEUE),
-        _member(subjects.models(ANY_CALLER), subjects.ROUTER_QUEUE),
-        _member(subjects.SESSION_ROUTE, subjects.ROUTER_QUEUE),
+        subjects.AGAIN_ALL, subjects.again_all(ANY_CALLER), subjects.MODELS, subjects.models(ANY_CALLER),
+        subjects.SESSION_ROUTE,
         subjects.HEARTBEAT_ALL, subjects.GROUP_DOWN, subjects.BROKER_DISCONNECT, subjects.SESSION_TURNS,
         subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.STATUS, subjects.EXPLAIN,
         subjects.SRV_ALL,
@@ -170,6 +170,7 @@ def outside(caller: Caller) -> BusAccount:
         f"a service of yours, tenant `{caller.tenant}`",
         publish=(
             subjects.generate_all(caller),
+            subjects.again_all(caller),
             subjects.complete_all(caller),
             _all(subjects.resend("_", caller)),
             _all(subjects.cancel("_", caller)),

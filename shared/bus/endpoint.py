@@ -4,15 +4,17 @@
 `call` is the side that asks. Subjects, queue groups and limits are given to `Bus.subscribe` as ever.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
 import structlog
 
-from shared.bus.api import Bus, Message
+from shared.bus.api import Bus, Message, NoResponders
 from shared.codec import decode, decode_reply, encode
 from shared.errors import InvalidRequest, RyzError
+from shared.flow.backoff import Backoff
 from shared.messages import ErrorReply, Wire
 from shared.subjects import HEADER_REQUEST
 from shared.telemetry.request_ids import TRACE_PARENT, BoundRequest, bind_request, current_request
@@ -22,6 +24,7 @@ Answer = Callable[[M, Message], Awaitable[Wire | None]]
 Take = Callable[[M, Message], Awaitable[object] | None]
 Check = Callable[[M, Message], object]
 MAX_REQUEST_ID = 64
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.025, 0.25  # of a call that waits for its service
 log = structlog.get_logger(__name__)
 
 
@@ -140,20 +143,42 @@ async def call(
     *,
     timeout_s: float,
     headers: Mapping[str, str] | None = None,
+    wait_s: float = 0.0,
 ) -> M:
     """Sends a request and returns its reply of type `kind`.
 
     The headers name the request that the running task works for (`request_ids.py`).
 
+    Args:
+        bus: The connection.
+        subject: Where the service listens.
+        request: The request.
+        kind: The type of its reply.
+        timeout_s: How long the service may take.
+        headers: Travel with the request.
+        wait_s: How long to wait for a service while nothing listens on the subject, as in a restart. A
+            request that nothing has received is sent again; one that may have been received is not.
+
     Raises:
         RyzError: The error of the `ErrorReply` that came instead.
         Internal: The reply cannot be decoded.
-        NoResponders: Nothing listens on the subject.
+        NoResponders: Nothing listens on the subject, or did within `wait_s`.
         RequestTimedOut: No reply came within `timeout_s`.
         Unavailable: There is no connection to the broker.
     """
-    answer = await bus.request(subject, encode(request), timeout_s=timeout_s, headers=_with_request(headers))
-    return decode_reply(answer.data, kind)
+    data, named = encode(request), _with_request(headers)
+    loop, pauses = asyncio.get_running_loop(), Backoff(FIRST_PAUSE_S, MAX_PAUSE_S)
+    until = loop.time() + wait_s
+    while True:
+        try:
+            answer = await bus.request(subject, data, timeout_s=timeout_s, headers=named)
+        except NoResponders:
+            pause_s = pauses.next_s()
+            if loop.time() + pause_s > until:
+                raise
+        else:
+            return decode_reply(answer.data, kind)
+        await asyncio.sleep(pause_s)
 
 
 def _with_request(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:

@@ -27,10 +27,12 @@ class ClientCalls(ABC):
     Attributes:
         bus: The connection to the fleet.
         caller: The service outside that the client speaks for, or None.
+        wait_s: How long calls wait for a router or a group that is away.
     """
 
     bus: Bus
     caller: Caller | None
+    wait_s: float
 
     @abstractmethod
     def submit(
@@ -67,12 +69,18 @@ class ClientCalls(ABC):
 
     async def list_models(self, *, timeout_s: float = 2.0) -> list[ModelCard]:
         """The models that can be asked now; raises what `model_list.list_models` raises."""
-        return await model_list.list_models(self.bus, timeout_s=timeout_s, caller=self.caller)
+        return await model_list.list_models(
+            self.bus, timeout_s=timeout_s, caller=self.caller, wait_s=self.wait_s
+        )
 
     async def tokenize(self, query: TokenizeQuery, *, timeout_s: float) -> Tokenized:
         """The tokens of a prompt; raises what `token_calls.tokenize` raises."""
-        return await token_calls.tokenize(self.bus, query, timeout_s=timeout_s, caller=self.caller)
+        return await token_calls.tokenize(
+            self.bus, query, timeout_s=timeout_s, caller=self.caller, wait_s=min(self.wait_s, timeout_s)
+        )
 
     async def detokenize(self, query: DetokenizeQuery, *, timeout_s: float) -> Detokenized:
         """The text of tokens; raises what `token_calls.detokenize` raises."""
-        return await token_calls.detokenize(self.bus, query, timeout_s=timeout_s, caller=self.caller)
+        return await token_calls.detokenize(
+            self.bus, query, timeout_s=timeout_s, caller=self.caller, wait_s=min(self.wait_s, timeout_s)
+        )

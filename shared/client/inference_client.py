@@ -51,6 +51,7 @@ class InferenceClient(ClientCalls):
     Attributes:
         bus: The connection to the fleet.
         caller: The service outside that this client speaks for, or None.
+        wait_s: How long calls wait for a router or a group that is away.
         reply_to: The subject for frames.
         stats: What went wrong with frames so far, for metrics.
         unwanted: Requests whose frames come here though this client does not have them.
@@ -86,6 +87,7 @@ class InferenceClient(ClientCalls):
         self._timelines = timelines or Timelines(0)
         self._inbox = inbox
         self.caller = caller
+        self.wait_s = settings.wait_s
         self._context = ClientContext(settings, self.stats, RetryBudget(settings.retries_per_s))
         self._executor = CommandExecutor(bus, settings, inbox, caller)
         self._streams = RunningStreams(bus, settings, self._executor, self.unwanted)
@@ -250,6 +252,7 @@ class InferenceClient(ClientCalls):
             self._repeated.warning("frames that cannot be read", subject=message.subject, error=error.message)
             return
         now = self._loop.time()
+        self._context.heard.note(batch.instance_id, now)
         touched: dict[GenerationStream, Commands] = {}
         for frame in batch.frames:
             stream = self._streams.by_id.get(frame.request_id)

@@ -80,6 +80,10 @@ class RunningStreams:
         self.by_id[stream.request_id] = stream
         try:
             await self._executor.publish_request(stream, stream.data)
+        except Unavailable as error:
+            if not stream.state.wait_for_broker(error, self._loop.time()):
+                self.forget_stream(stream)
+                raise
         except RyzError as error:
             del self.by_id[stream.request_id]
             stream.state.observed.end(self._loop.time(), error, stream.usage)

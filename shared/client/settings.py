@@ -5,7 +5,15 @@ from typing import Annotated
 from annotated_types import Interval
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from shared.setting_types import From64KiB, UpToHundred, UpToMinute, UpToSecond, ZeroToMinute
+from shared.setting_types import (
+    From64KiB,
+    UpToHundred,
+    UpToMinute,
+    UpToSecond,
+    ZeroToHour,
+    ZeroToMillion,
+    ZeroToMinute,
+)
 
 
 class ClientSettings(BaseSettings):
@@ -18,7 +26,13 @@ class ClientSettings(BaseSettings):
     accept_timeout_s: UpToMinute = 0.2
     """Wait for a group to accept a request before it is published again; doubles each time."""
     max_publishes: Annotated[int, Interval(ge=1, le=20)] = 5
-    """How often a request is published at most."""
+    """How often it is published in a row before it counts as refused, and how often groups may hand back a
+    request that none has begun."""
+    wait_s: ZeroToHour = 15.0
+    """How long a request that no group has begun waits for a broker, a router or a group that is away, before
+    it is refused; 0: not at all. Its own time limit may be shorter."""
+    max_waiting: ZeroToMillion = 512
+    """Requests that may wait so at the same time; others are refused at once."""
     probe_interval_s: UpToMinute = 1.0
     """Silence of a stream after which its leader is asked about it."""
     resend_timeout_s: UpToMinute = 0.5
@@ -28,7 +42,7 @@ class ClientSettings(BaseSettings):
     reconnect_grace_s: ZeroToMinute = 3.0
     """How long leaders may be silent after the connection to the broker was lost."""
     max_losses: Annotated[int, Interval(ge=0, le=100)] = 5
-    """Groups that a request may lose in mid-stream; 0: none."""
+    """Groups that a request may lose in mid-stream, without those that turn out to be alive; 0: none."""
     retries_per_s: Annotated[float, Interval(gt=0, le=1e6)] = 200.0
     """Streams without a group that are published again per second, of all that wait for one."""
     max_buffered_frames: Annotated[int, Interval(ge=1)] = 1024

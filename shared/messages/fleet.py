@@ -156,6 +156,10 @@ class ModelList(Wire, frozen=True, kw_only=True):
     """Answer to `ListModels`: the models with at least one group that is ready."""
 
     models: list[ModelCard]
+    away: Annotated[
+        list[ModelName],
+        msgspec.Meta(description="Models of which no group is ready now, though the router knows some."),
+    ] = []
 
 
 class StatusQuery(Wire, frozen=True, kw_only=True):

@@ -140,7 +140,13 @@ class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
     fingerprint: str = ""
     reason: str = ""
     session_id: str = ""
-    session_turns: Annotated[int, msgspec.Meta(description="Turns the session had before this one.")] = 0
+    session_turns: Annotated[
+        int,
+        msgspec.Meta(
+            description="Turns the session had before this one. 0 as well while `session_version` is -1: not "
+            "known yet; `Done` has them then."
+        ),
+    ] = 0
     kv: KVSource = ""
     session_version: Annotated[
         int, msgspec.Meta(description="Of the session before this turn; 0: it is new, -1: not known yet.")

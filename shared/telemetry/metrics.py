@@ -77,7 +77,9 @@ _CLIENT_TEXTS = {
     "ignored": "Frames of other attempts, other leaders or unknown requests, and unreadable messages.",
     "lost": "Groups that were lost, counted once for each of their requests.",
     "resumed": "Losses after which the request was published again.",
-    "refused": "Publishes after a loss that no group could take.",
+    "refused": "Publishes that no group could take.",
+    "waited": "New requests that waited because nothing could take them.",
+    "waits_failed": "New requests that were refused after such a wait.",
 }
 
 
@@ -100,9 +102,14 @@ class ClientCollector(Collector):
         self.stats = GenerationStats(observe_pause=pauses.observe, observer=self.levels)
         registry.register(self)
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """See `prometheus_client`."""
+        yield GaugeMetricFamily(
+            "ryz_client_waiting_requests",
+            "New requests that wait for a broker, a router or a group to come back.",
+            value=self.stats.waiting,
+        )
         for field in fields(GenerationStats):
             value = getattr(self.stats, field.name)
-            if isinstance(value, int):
+            if field.name in _CLIENT_TEXTS:
                 yield CounterMetricFamily(f"ryz_client_{field.name}", _CLIENT_TEXTS[field.name], value=value)

@@ -23,6 +23,7 @@ from shared.web.limited_protocol import LimitedProtocol
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5
 BACKLOG = 2048
+FIRST_PASSED = 3
 SEND_BUFFER = 256 * 1024  # bytes; the kernel's default would keep up to 4 MiB for one that does not read
 _DEFAULTS: dict[str, Any] = {
     "log_config": None,
@@ -62,6 +63,7 @@ async def http_server(
     gate: Gate,
     *,
     held: bool = False,
+    passed: socket.socket | None = None,
     web_sockets: frozenset[bytes] = frozenset(),
     **options: Any,
 ) -> AsyncIterator[int]:
@@ -73,6 +75,7 @@ async def http_server(
         port: Its port; 0 takes a free one.
         gate: The limits of connections and headers.
         held: Another socket of this user is bound to the port and does not listen.
+        passed: A socket that listens already, in place of one at `host` and `port`; see `passed_socket`.
         web_sockets: Paths at which a connection may become a WebSocket; see `web_socket.py`.
         options: Options of uvicorn.
 
@@ -80,7 +83,7 @@ async def http_server(
         Unavailable: The server cannot listen on the address.
     """
     try:
-        sock = _listen(host, port, held=held)
+        sock = passed or _listen(host, port, held=held)
     except OSError as error:
         raise Unavailable(f"cannot listen on {host}:{port}: {error}", reason="address_in_use") from error
     close_dead_peers(sock, gate.limits.http_dead_peer_s)
@@ -105,6 +108,19 @@ async def http_server(
         await task
         gate.close()
         sock.close()
+
+
+def passed_socket() -> socket.socket | None:
+    """Takes the listening socket that a supervisor has opened for this process, if there is one.
+
+    The protocol is that of systemd, sd_listen_fds(3): `LISTEN_PID` names this process, `LISTEN_FDS` counts
+    the sockets, and the first one has the number 3.
+    """
+    count, pid = os.environ.pop("LISTEN_FDS", ""), os.environ.pop("LISTEN_PID", "")
+    if pid != str(os.getpid()) or not count.isdecimal() or not int(count):
+        return None
+    os.set_inheritable(FIRST_PASSED, False)
+    return socket.socket(fileno=FIRST_PASSED)
 
 
 def _listen(host: str, port: int, *, held: bool) -> socket.socket:

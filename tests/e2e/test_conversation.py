@@ -102,7 +102,7 @@ def test_status_shows_services_groups_and_ranks(torch_stack: Stack) -> None:
     assert told.returncode == 0, told.stderr
     report = json.loads(told.stdout)
     kinds = sorted(one["service"] for one in report["services"])
-    assert kinds == ["gateway", "kvstate", "router", "worker", "worker"]
+    assert kinds == ["gateway", "kvstate", "router", "router", "worker", "worker"]
     assert all(one["state"] == "ready" for one in report["services"])
     assert {group["group"]: len(group["ranks"]) for group in report["groups"]} == {"g0": 2, "g1": 2}
     assert report["supervisor"]["url"] == torch_stack.state.url

@@ -6,6 +6,8 @@ from contextlib import ExitStack, contextmanager
 
 from cli.console import fail
 
+BACKLOG = 2048  # connections that may wait for a service
+
 
 def pick_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Return `count` different ports that are free now; another process may take one at any time."""
@@ -49,7 +51,26 @@ def held_ports(places: Iterable[tuple[str, int]]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def listening_port(host: str, port: int) -> Iterator[socket.socket]:
+    """Listen at a port for a service that accepts from the socket; clients wait there while it is down.
+
+    The socket is closed at the end of the block, if it has not been before. Fails when the port is taken.
+    """
+    listener = _bound(host, port)
+    with listener:
+        listener.listen(BACKLOG)
+        yield listener
+
+
 def _hold(host: str, port: int) -> socket.socket:
+    held = _bound(host, port)
+    # set only now: bound with it, a second supervisor of this user would get the same port
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return held
+
+
+def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     held = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -62,8 +83,6 @@ def _hold(host: str, port: int) -> socket.socket:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind((host, port))
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-        # set only now: bound with it, a second supervisor of this user would get the same port
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except OSError as error:
         held.close()
         fail(f"Port {port} on {host} was taken in this moment{_owner(port)} ({error.strerror}). Try again.")

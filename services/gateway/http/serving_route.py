@@ -80,7 +80,7 @@ class GatewayContext:
         """Raises `Unavailable` while no requests are welcome."""
         if not self.accepting():
             raise Unavailable(
-                "this gateway takes no requests at the moment: it starts, stops or has no broker",
+                "this gateway takes no requests any more: it stops",
                 reason="not_ready",
                 retry_after_s=1.0,
             )

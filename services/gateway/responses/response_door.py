@@ -46,6 +46,7 @@ def response_parts(context: GatewayContext, bus: Bus, share: float) -> ResponseP
         owner=settings.instance_id,
         timeout_s=settings.sessions_timeout_s,
         lease_ms=round(settings.response_lease_s * 1000),
+        wait_s=context.client.wait_s,
     )
     spaces = Quota(
         settings.response_background_max,

@@ -140,4 +140,6 @@ class BatchesClient:
     async def _call(self, name: str, message: Wire, kind: type[M]) -> M:
         subject = subjects.batch_call(name, self._caller)
         with asking("a gateway", "no_gateway"):
-            return await call(self._bus, subject, message, kind, timeout_s=self._timeout_s)
+            return await call(
+                self._bus, subject, message, kind, timeout_s=self._timeout_s, wait_s=self._timeout_s
+            )

@@ -7,10 +7,26 @@ from shared.messages import ListModels, ModelCard, ModelList
 from shared.subjects import Caller
 
 
-async def list_models(bus: Bus, *, timeout_s: float = 2.0, caller: Caller | None = None) -> list[ModelCard]:
-    """The models that a router can route to now; `caller` is the name of a service outside.
+async def list_models(
+    bus: Bus, *, timeout_s: float = 2.0, caller: Caller | None = None, wait_s: float = 0.0
+) -> list[ModelCard]:
+    """The models that a router can route to now.
+
+    Args:
+        bus: The connection.
+        timeout_s: How long a router may take.
+        caller: The name of a service outside.
+        wait_s: How long to wait for a router while none runs.
 
     Raises:
         Unavailable: no router runs, or none answered in time.
     """
-    return (await call(bus, subjects.models(caller), ListModels(), ModelList, timeout_s=timeout_s)).models
+    return (await known_models(bus, timeout_s=timeout_s, caller=caller, wait_s=wait_s)).models
+
+
+async def known_models(
+    bus: Bus, *, timeout_s: float, caller: Caller | None = None, wait_s: float = 0.0
+) -> ModelList:
+    """The models that can be routed to, and those whose groups are all away; like `list_models`."""
+    subject = subjects.models(caller)
+    return await call(bus, subject, ListModels(), ModelList, timeout_s=timeout_s, wait_s=wait_s)

@@ -39,10 +39,20 @@ class ResponsesClient:
         owner: Name of this instance in leases.
         timeout_s: How long the service may take.
         lease_ms: For how long a response belongs to this instance without a sign of life.
+        wait_s: How long the service is waited for while it is away.
     """
 
-    def __init__(self, bus: Bus, *, owner: str, timeout_s: float = 2.0, lease_ms: int = 15_000) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        owner: str,
+        timeout_s: float = 2.0,
+        lease_ms: int = 15_000,
+        wait_s: float = 0.0,
+    ) -> None:
         self._bus = bus
+        self._wait_s = min(wait_s, timeout_s)
         self._owner = owner
         self._timeout_s = timeout_s
         self.lease_ms = lease_ms
@@ -122,4 +132,12 @@ class ResponsesClient:
         """Sends one call and reads its answer; `turns_of`: the tenant in whose turn it is served, if any."""
         headers = {subjects.HEADER_TENANT: turns_of} if turns_of else None
         with asking("the KV state service", "session_store"):
-            return await call(self._bus, subject, message, kind, timeout_s=self._timeout_s, headers=headers)
+            return await call(
+                self._bus,
+                subject,
+                message,
+                kind,
+                timeout_s=self._timeout_s,
+                headers=headers,
+                wait_s=self._wait_s,
+            )

@@ -53,14 +53,18 @@ class SessionAdmin:
         bus: The connection.
         timeout_s: How long each service may take.
         gather_s: How long leaders may take to say what they hold.
+        wait_s: How long a service that is away is waited for.
 
     Attributes:
         fleet: Asks routers and leaders alone.
     """
 
-    def __init__(self, bus: Bus, *, timeout_s: float = 2.0, gather_s: float = 0.1) -> None:
-        self._records = SessionsClient(bus, timeout_s=timeout_s, for_turns=False)
-        self.fleet = SessionFleet(bus, timeout_s=timeout_s, gather_s=gather_s)
+    def __init__(
+        self, bus: Bus, *, timeout_s: float = 2.0, gather_s: float = 0.1, wait_s: float = 0.0
+    ) -> None:
+        wait_s = min(wait_s, timeout_s)
+        self._records = SessionsClient(bus, timeout_s=timeout_s, for_turns=False, wait_s=wait_s)
+        self.fleet = SessionFleet(bus, timeout_s=timeout_s, gather_s=gather_s, wait_s=wait_s)
 
     async def page(self, tenant: str, *, limit: int = 100, cursor: str = "") -> SessionPage:
         """A page of summaries, newest first; an empty cursor marks the last one."""

@@ -41,10 +41,14 @@ class SessionFleet:
         bus: The connection.
         timeout_s: How long one answer may take.
         gather_s: How long all leaders may take to say what they hold.
+        wait_s: How long a router is waited for while none runs.
     """
 
-    def __init__(self, bus: Bus, *, timeout_s: float = 2.0, gather_s: float = 0.1) -> None:
+    def __init__(
+        self, bus: Bus, *, timeout_s: float = 2.0, gather_s: float = 0.1, wait_s: float = 0.0
+    ) -> None:
         self._bus = bus
+        self._wait_s = wait_s
         self._timeout_s = timeout_s
         self._gather_s = gather_s
         self._places = TenantPlaces(PLACES, per_tenant=PER_TENANT, max_waiting=MAX_WAITING)
@@ -73,7 +77,9 @@ class SessionFleet:
         message = SessionRouteQuery(tenant=tenant, session_id=session_id, model=model)
         with asking("the router", "no_router"):
             subject, timeout_s = subjects.SESSION_ROUTE, self._timeout_s
-            return await call(self._bus, subject, message, SessionRoute, timeout_s=timeout_s)
+            return await call(
+                self._bus, subject, message, SessionRoute, timeout_s=timeout_s, wait_s=self._wait_s
+            )
 
     async def holders(
         self, tenant: str, token_ids: bytes, *, expected: Collection[str] = ()

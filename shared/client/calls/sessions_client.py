@@ -36,10 +36,13 @@ class SessionsClient:
     `describe` and `pin` always, `get` and `commit` unless the client is `for_turns`.
     """
 
-    def __init__(self, bus: Bus, *, timeout_s: float = 2.0, for_turns: bool = True) -> None:
+    def __init__(
+        self, bus: Bus, *, timeout_s: float = 2.0, for_turns: bool = True, wait_s: float = 0.0
+    ) -> None:
         self._bus = bus
         self._timeout_s = timeout_s
         self._for_turns = for_turns
+        self._wait_s = wait_s  # for a service that is away
 
     async def get(
         self,
@@ -107,4 +110,7 @@ class SessionsClient:
         """Sends one call and reads its answer; `turns_of`: the tenant in whose turn it is served, if any."""
         timeout = self._timeout_s if timeout_s is None else timeout_s
         headers = {subjects.HEADER_TENANT: turns_of} if turns_of else None
-        return await call(self._bus, subject, message, kind, timeout_s=timeout, headers=headers)
+        wait_s = min(self._wait_s, timeout)
+        return await call(
+            self._bus, subject, message, kind, timeout_s=timeout, headers=headers, wait_s=wait_s
+        )

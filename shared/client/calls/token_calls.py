@@ -1,12 +1,16 @@
 """Asks the leaders of a model for tokens of a text, and for the text of tokens."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from shared import subjects
 from shared.bus import Bus, NoResponders
-from shared.bus.endpoint import call
-from shared.client.calls.model_list import list_models
-from shared.errors import ModelNotFound, Unavailable
+from shared.bus.endpoint import FIRST_PAUSE_S, MAX_PAUSE_S, call
+from shared.client.calls.model_list import known_models
+from shared.errors import ModelNotFound, RyzError, Unavailable
+from shared.flow.backoff import Backoff
 from shared.messages import Detokenized, DetokenizeQuery, Tokenized, TokenizeQuery, Wire
 from shared.subjects import Caller
 
@@ -14,9 +18,16 @@ M = TypeVar("M", bound=Wire)
 
 
 async def tokenize(
-    bus: Bus, query: TokenizeQuery, *, timeout_s: float, caller: Caller | None = None
+    bus: Bus, query: TokenizeQuery, *, timeout_s: float, caller: Caller | None = None, wait_s: float = 0.0
 ) -> Tokenized:
     """The tokens of a prompt.
+
+    Args:
+        bus: The connection.
+        query: The prompt and the model.
+        timeout_s: How long a group may take.
+        caller: The name of a service outside.
+        wait_s: How long to wait for a router, or for a group of a model that a router knows.
 
     Raises:
         InvalidRequest: The query is wrong; `param` names the field.
@@ -27,45 +38,61 @@ async def tokenize(
         Unavailable: No group of the model answered in time, or no router runs.
     """
     subject = subjects.tokenize(query.model, caller)
-    return await _ask(bus, query, Tokenized, subject=subject, timeout_s=timeout_s, caller=caller)
+    ask = partial(call, bus, subject, query, Tokenized, timeout_s=timeout_s)
+    return await _wait_for_group(bus, query.model, ask, timeout_s=timeout_s, caller=caller, wait_s=wait_s)
 
 
 async def detokenize(
-    bus: Bus, query: DetokenizeQuery, *, timeout_s: float, caller: Caller | None = None
+    bus: Bus, query: DetokenizeQuery, *, timeout_s: float, caller: Caller | None = None, wait_s: float = 0.0
 ) -> Detokenized:
     """The text of tokens; raises what `tokenize` raises."""
     subject = subjects.detokenize(query.model, caller)
-    return await _ask(bus, query, Detokenized, subject=subject, timeout_s=timeout_s, caller=caller)
+    ask = partial(call, bus, subject, query, Detokenized, timeout_s=timeout_s)
+    return await _wait_for_group(bus, query.model, ask, timeout_s=timeout_s, caller=caller, wait_s=wait_s)
 
 
-async def _ask(
+async def _wait_for_group(
     bus: Bus,
-    query: TokenizeQuery | DetokenizeQuery,
-    kind: type[M],
+    model: str,
+    ask: Callable[[], Awaitable[M]],
     *,
-    subject: str,
     timeout_s: float,
     caller: Caller | None,
+    wait_s: float,
 ) -> M:
+    """Asks the leaders; while none listens, waits if a router knows the model or none is there to say so."""
+    loop, pauses = asyncio.get_running_loop(), Backoff(FIRST_PAUSE_S, MAX_PAUSE_S)
+    until = loop.time() + wait_s
+    while True:
+        try:
+            return await ask()
+        except NoResponders:
+            pass
+        refusal = await _refusal(bus, model, timeout_s=timeout_s, caller=caller)
+        pause_s = pauses.next_s()
+        if not isinstance(refusal, Unavailable) or loop.time() + pause_s > until:
+            raise refusal
+        await asyncio.sleep(pause_s)
+
+
+async def _refusal(bus: Bus, model: str, *, timeout_s: float, caller: Caller | None) -> RyzError:
+    """The error for a model of which no leader listens."""
     try:
-        return await call(bus, subject, query, kind, timeout_s=timeout_s)
+        known = await known_models(bus, timeout_s=timeout_s, caller=caller)
     except NoResponders:
-        pass
-    try:
-        served = [card.name for card in await list_models(bus, timeout_s=timeout_s, caller=caller)]
-    except NoResponders:
-        raise Unavailable(
-            f"no group of model {query.model!r} answers, and no router tells which models there are",
+        return Unavailable(
+            f"no group of model {model!r} answers, and no router tells which models there are",
             reason="no_router",
             retry_after_s=1.0,
-        ) from None
-    if query.model not in served:
-        names = ", ".join(served) or "none at the moment"
-        raise ModelNotFound(
-            f"no group serves model {query.model!r}; models that are served: {names}", param="model"
         )
-    raise Unavailable(
-        f"no group of model {query.model!r} answers questions about tokens now",
+    served = [card.name for card in known.models]
+    if model not in served and model not in known.away:
+        names = ", ".join(served) or "none at the moment"
+        return ModelNotFound(
+            f"no group serves model {model!r}; models that are served: {names}", param="model"
+        )
+    return Unavailable(
+        f"no group of model {model!r} answers questions about tokens now",
         reason="no_group",
         retry_after_s=1.0,
     )

@@ -8,13 +8,18 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shared.client.generation.assigned_leader import AssignedLeader
+from shared.client.generation.heard_leaders import HeardLeaders
 from shared.client.settings import ClientSettings
+from shared.errors import RyzError
 from shared.flow.backoff import backoff_s
 from shared.messages import Accepted, GenerateRequest, ResumePoint, Tokens
 from shared.messages.base import MAX_ATTEMPT
 
 FIRST_PAUSE_S = 0.025
 MAX_PAUSE_S = 1.0
+# Losses that were concluded from silence. In the others the leader itself has answered.
+INFERRED = frozenset({"disconnected", "silent", "no_responders", "no_answer"})
 
 
 @dataclass(slots=True)
@@ -23,6 +28,7 @@ class Interruption:
 
     Attributes:
         group: The group that was lost.
+        instance_id: Its instance; empty: not known.
         reason: Why, as in `GroupDown` or `Failed`.
         heard_at: Its last tokens; before the first ones, its last frame or answer.
         lost_at: When the client learned of the loss.
@@ -38,6 +44,11 @@ class Interruption:
     accepted_at: float = 0.0
     resumed_at: float = 0.0
     silent_since: float = 0.0
+    instance_id: str = ""
+
+    def is_false(self, heard: HeardLeaders) -> bool:
+        """Whether the leader, which was given up for its silence, has been heard since."""
+        return self.reason in INFERRED and heard.outlived(self.instance_id, self.lost_at)
 
 
 class Attempts:
@@ -47,10 +58,10 @@ class Attempts:
         number: The current attempt.
         accepted: Whether any group has had the request.
         crashes: Engines that died while they computed the request, as in `GenerateRequest`.
-        losses: Groups that were lost.
+        losses: Groups that were lost, false losses included.
         interruptions: The losses after which the request went on.
         refusals: Attempts in a row that no group took.
-        refusal: The message of the last refusal.
+        refusal: The last refusal.
     """
 
     __slots__ = (
@@ -67,7 +78,7 @@ class Attempts:
         self.losses = 0
         self.interruptions: list[Interruption] = []
         self.refusals = 0
-        self.refusal = ""
+        self.refusal: RyzError | None = None
         before: Iterable[bytes] = resume.token_ids if resume is not None else [b""] * request.sampling.n
         self._tokens = [bytearray(tokens) for tokens in before]
         self._tokens_at = 0.0
@@ -130,27 +141,43 @@ class Attempts:
             prompt_text=self._prompt_text,
         )
 
-    def count_loss(self, group: str, reason: str, heard_at: float, now: float) -> bool:
-        """The group is lost; returns whether the next attempt starts.
+    def count_loss(
+        self, leader: AssignedLeader, reason: str, heard_at: float, now: float, heard: HeardLeaders
+    ) -> bool:
+        """The leader is lost; returns whether the next attempt starts.
 
-        A group that hangs may have answered questions until now, so the pause counts from its last tokens.
+        Losses that have proved false do not count against the limit. A group that hangs may have answered
+        questions until now, so the pause counts from its last tokens.
         """
         self.losses += 1
-        if self.losses > self._max_losses or self.number >= MAX_ATTEMPT:
+        real = self.losses - sum(one.is_false(heard) for one in self.interruptions)
+        if real > self._max_losses or not self.advance():
             return False
         silent_since = max(self._tokens_at, self._taken_at) or heard_at
         heard_at = self._tokens_at or heard_at
-        self.interruptions.append(Interruption(group, reason, heard_at, now, silent_since=silent_since))
-        self.number += 1
+        self.interruptions.append(
+            Interruption(
+                leader.group,
+                reason,
+                heard_at,
+                now,
+                silent_since=silent_since,
+                instance_id=leader.instance_id,
+            )
+        )
         self._taken_at = 0.0
         return True
 
-    def count_refusal(self, why: str) -> float | None:
-        """No group took this attempt; returns the seconds until the next one, or None: it was the last."""
+    def advance(self) -> bool:
+        """Go on to the next number, so that frames of the last one are ignored; False: there is none."""
         if self.number >= MAX_ATTEMPT:
-            return None
+            return False
         self.number += 1
-        self.refusal = why
+        return True
+
+    def count_refusal(self, refusal: RyzError) -> float:
+        """No group took this attempt; returns the seconds until it is offered again."""
+        self.refusal = refusal
         pause = backoff_s(self.refusals, FIRST_PAUSE_S, MAX_PAUSE_S)
         self.refusals += 1
         return pause * random.uniform(0.5, 1.0)

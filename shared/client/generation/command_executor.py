@@ -39,8 +39,14 @@ class CommandExecutor:
         self._caller = caller
         self._loop = asyncio.get_running_loop()
 
-    async def publish_request(self, stream: GenerationStream, data: bytes) -> None:
-        """Publishes a request with the time that it has left; raises what `Bus.publish` raises."""
+    async def publish_request(self, stream: GenerationStream, data: bytes, *, to_all: bool = False) -> None:
+        """Publishes a request with the time that it has left; raises what `Bus.publish` raises.
+
+        Args:
+            stream: The request's.
+            data: The request, encoded.
+            to_all: Every router gets it. The broker does not say whether there is one.
+        """
         attempts = stream.state.attempts
         told: dict[str, str | int | float] = {"attempt": attempts.number}
         if attempts.interruptions:
@@ -52,12 +58,9 @@ class CommandExecutor:
         headers = {**stream.headers, subjects.HEADER_TIMEOUT: str(left_ms)}
         if stream.trace is not None:
             headers[TRACE_PARENT] = stream.trace.header(attempts.number)
-        await self._bus.publish(
-            subjects.generate(stream.request.model, self._caller),
-            data,
-            reply=f"{self._inbox}.{stream.request_id}",
-            headers=headers,
-        )
+        model, reply = stream.request.model, f"{self._inbox}.{stream.request_id}"
+        subject = (subjects.again if to_all else subjects.generate)(model, self._caller)
+        await self._bus.publish(subject, data, reply="" if to_all else reply, headers=headers)
 
     async def carry_out(self, stream: GenerationStream, command: Command) -> Commands:
         """Carries a command out; returns the commands that follow from it."""
@@ -68,7 +71,8 @@ class CommandExecutor:
         elif isinstance(command, Publish):
             self._log_attempt(stream, command)
             try:
-                await self.publish_request(stream, self._encode_attempt(stream, command))
+                data = self._encode_attempt(stream, command)
+                await self.publish_request(stream, data, to_all=command.to_all)
             except Unavailable as error:
                 log.debug("not published again", **_ids(stream), error=error.message)
             except RequestTooLarge as refusal:  # with its tokens so far it does not fit into a message
@@ -103,7 +107,7 @@ class CommandExecutor:
             return state.on_resend(reply, now)
         failed = isinstance(error, NoResponders | RequestTimedOut | InvalidRequest)
         if failed and now - self._bus.restored_at >= self._settings.reconnect_grace_s:
-            return state.on_resend_failed(error.message, now)
+            return state.on_resend_failed(error.message, now, late=isinstance(error, RequestTimedOut))
         state.on_resend_excused(now)
         return NOTHING
 
@@ -120,7 +124,7 @@ class CommandExecutor:
                      lost_group=lost.group, reason=lost.reason)  # fmt: skip
         elif attempts.refusals == 1:
             log.info("request waits for a group", **_ids(stream), attempt=command.attempt,
-                     lost_group=lost.group, why=attempts.refusal)  # fmt: skip
+                     lost_group=lost.group, why=attempts.refusal and attempts.refusal.message)  # fmt: skip
 
     @staticmethod
     def log_accepted(stream: GenerationStream, now: float) -> None:

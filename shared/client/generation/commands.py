@@ -19,11 +19,13 @@ class Publish:
         attempt: The number of the attempt.
         resume: Where the next group goes on; None: at the beginning.
         crashes: As in `GenerateRequest`.
+        to_all: Every router gets it, in place of one of them.
     """
 
     attempt: int = 0
     resume: ResumePoint | None = None
     crashes: int = 0
+    to_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,10 @@ class GenerationStats:
         ignored: Frames of other attempts, other leaders or unknown requests, and unreadable messages.
         lost: Groups that were lost, counted once for each of their requests.
         resumed: Losses after which the request was published again.
-        refused: Publishes after a loss that no group could take.
+        refused: Publishes that no group could take.
+        waited: New requests that waited because nothing could take them.
+        waits_failed: Those that were refused in the end.
+        waiting: Those that wait now; no counter, but a number that falls again.
         observe_pause: Called with the seconds that a stream paused because its group was lost.
         observer: Measures each request.
     """
@@ -86,5 +91,8 @@ class GenerationStats:
     lost: int = 0
     resumed: int = 0
     refused: int = 0
+    waited: int = 0
+    waits_failed: int = 0
+    waiting: int = 0
     observe_pause: Callable[[float], None] = lambda seconds: None
     observer: RequestObserver = UNOBSERVED

@@ -3,12 +3,23 @@
 from collections.abc import Sequence
 
 from shared.client.generation.attempts import Interruption
-from shared.errors import Cancelled, DeadlineExceeded, GroupLost, RequestTooLarge, Unavailable
+from shared.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    GroupLost,
+    RequestTooLarge,
+    RyzError,
+    Unavailable,
+    from_code,
+)
 
 
 def attached_elsewhere(request_id: str) -> Cancelled:
     """Another caller has taken the request over."""
     return Cancelled(f"request {request_id} goes on elsewhere", reason="attached_elsewhere")
+
+
+RETRY_S = 1.0  # what is away is back in seconds
 
 
 def unanswered(request_id: str, num_publishes: int, *, no_router: bool) -> Unavailable:
@@ -18,6 +29,12 @@ def unanswered(request_id: str, num_publishes: int, *, no_router: bool) -> Unava
     return Unavailable(
         f"no group took request {request_id}, which was published {num_publishes} times", reason="no_answer"
     )
+
+
+def waited_in_vain(error: RyzError, waited_s: float) -> RyzError:
+    """The last refusal of a new request that waited, with the time of the wait and when to come back."""
+    data = {"retry_after_s": RETRY_S, **error.data}
+    return from_code(error.code, f"{error.message} (waited {waited_s:.1f} s)", data)
 
 
 def slow_reader(request_id: str, max_ready: int) -> Cancelled:

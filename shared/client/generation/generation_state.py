@@ -11,7 +11,7 @@ from shared.client.generation.attempts import Attempts
 from shared.client.generation.commands import NOTHING, Command, Commands, SendCancel
 from shared.client.generation.reorder_buffer import ReorderBuffer
 from shared.client.generation.request_lifecycle import ClientContext, GenerationPhase, RequestLifecycle
-from shared.errors import Cancelled, RyzError, from_code
+from shared.errors import Cancelled, RyzError, Unavailable, from_code
 from shared.messages import Accepted, AnyFrame, Failed, GenerateRequest, ResendReply, Tokens
 
 # Error codes that may pass while a request waits for another group.
@@ -142,6 +142,11 @@ class GenerationState:
             return NOTHING
         return self.lifecycle.on_no_responders(now)
 
+    def wait_for_broker(self, error: Unavailable, now: float) -> bool:
+        """The request could not be published for the first time; False: it may not wait, and has ended."""
+        self.lifecycle.pause(error, now)
+        return not self.finished
+
     def on_group_down(self, group: str, instance_id: str, reason: str, now: float) -> Commands:
         """A router has given up that instance of a group; empty: all of its instances."""
         life = self.lifecycle
@@ -163,9 +168,19 @@ class GenerationState:
             return self._lose_leader("its leader no longer knows the request", "unknown_request", now)
         return self._take_resent(reply, now)
 
-    def on_resend_failed(self, why: str, now: float) -> Commands:
-        """`AskResend` had no answer, or a useless one."""
+    def on_resend_failed(self, why: str, now: float, *, late: bool = False) -> Commands:
+        """`AskResend` had no answer, or a useless one.
+
+        Args:
+            why: What happened.
+            now: Seconds on the client's clock.
+            late: No answer came in time. That counts as no failure while the leader is heard: it is slow.
+        """
         self._buffer.stop_asking()
+        asked_at = now - self._context.settings.resend_timeout_s
+        if late and self._context.heard.heard_since(self.lifecycle.leader.instance_id, asked_at):
+            self._buffer.postpone_question(now)
+            return NOTHING
         if self.finished or self._buffer.count_unanswered(now):
             return NOTHING
         return self._lose_leader(why, "no_answer", now)
@@ -184,9 +199,7 @@ class GenerationState:
         if self.finished:
             return NOTHING
         if now >= self._deadline:
-            return self.lifecycle.end_and_cancel(
-                endings.out_of_time(self.request_id, self.group, self.attempts.interruptions)
-            )
+            return self._end_late(now)
         if self.phase is not GenerationPhase.RUNNING:
             return self.lifecycle.tick_offer(now, connected)
         if not self._buffer.must_ask(now, self._heard_at):
@@ -195,6 +208,13 @@ class GenerationState:
             self._buffer.postpone_question(now)
             return NOTHING
         return self._ask_resend()
+
+    def _end_late(self, now: float) -> Commands:
+        """The deadline has passed; for a request that no group has begun that is the end of its wait."""
+        if self.lifecycle.waits:
+            return self.lifecycle.end_wait(now)
+        error = endings.out_of_time(self.request_id, self.group, self.attempts.interruptions)
+        return self.lifecycle.end_and_cancel(error)
 
     def _take_in_order(self, first: AnyFrame, now: float) -> Commands:
         """Take the next frame, and those behind it that were held."""
@@ -275,7 +295,7 @@ class GenerationState:
     def _on_refusal(self, frame: Failed, now: float) -> Commands:
         """A router refuses the request."""
         error = from_code(frame.code, frame.message, frame.data)
-        if self.attempts.accepted and frame.code in PASSING:
+        if frame.code == "unavailable" or (self.attempts.accepted and frame.code in PASSING):
             return self.lifecycle.pause(error, now)
         self.lifecycle.end(error)
         return NOTHING
@@ -291,7 +311,7 @@ class GenerationState:
         error = from_code(frame.code, frame.message, frame.data)
         passing = attempts.accepted and frame.code in PASSING and (attempts.losses or not running)
         if passing or frame.resumable:
-            return self.lifecycle.pause(error, now)
+            return self.lifecycle.pause(error, now, handed_back=True)
         self._buffer.end_at(frame.seq)
         self.answer.last_usage = frame.usage
         self.lifecycle.end(error)

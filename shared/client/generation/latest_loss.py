@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from shared.client.generation.commands import NOTHING, Commands
 from shared.client.generation.generation_state import GenerationState
+from shared.client.generation.heard_leaders import LAST_FRAMES_S
 from shared.messages import GroupDown
-
-LAST_FRAMES_S = 0.3  # how long after the news frames of the lost group may arrive
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """The phases of a request at the client, and the ways from one to the next. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from shared.client.generation import endings
 from shared.client.generation.assigned_leader import AssignedLeader
 from shared.client.generation.attempts import Attempts
 from shared.client.generation.commands import NOTHING, Commands, GenerationStats, Publish, SendCancel
+from shared.client.generation.heard_leaders import HeardLeaders
 from shared.client.generation.reorder_buffer import ReorderBuffer
 from shared.client.generation.retry_schedule import PublishDecision, RetryBudget, RetrySchedule
 from shared.client.settings import ClientSettings
@@ -35,6 +36,7 @@ class ClientContext:
     settings: ClientSettings
     stats: GenerationStats
     budget: RetryBudget
+    heard: HeardLeaders = field(default_factory=HeardLeaders)
 
 
 class RequestLifecycle:
@@ -46,15 +48,21 @@ class RequestLifecycle:
         attempts: The attempts so far.
         error: Why it ended; None in phase `ENDED`: it ended well.
         was_cancelled: This client ended it, and has told the leader.
+        waits: No group has begun it, and it waits for one; counted in `GenerationStats.waiting`.
     """
 
     __slots__ = (
-        "_buffer", "_context", "_must_reach", "_request_id", "_retries", "attempts", "error", "leader",
-        "phase", "was_cancelled",
+        "_buffer", "_context", "_must_reach", "_request_id", "_retries", "_started_at", "_wait_until",
+        "attempts", "error", "leader", "phase", "waits", "was_cancelled",
     )  # fmt: skip
 
     def __init__(
-        self, request: GenerateRequest, context: ClientContext, buffer: ReorderBuffer, *, now: float
+        self,
+        request: GenerateRequest,
+        context: ClientContext,
+        buffer: ReorderBuffer,
+        *,
+        now: float,
     ) -> None:
         """Starts in phase `OFFERED`: the caller publishes the request now.
 
@@ -68,11 +76,13 @@ class RequestLifecycle:
         self.leader = AssignedLeader()
         self.attempts = Attempts(request, context.settings)
         self.error: RyzError | None = None
-        self.was_cancelled = False
+        self.was_cancelled = self.waits = False
         self._request_id = request.request_id
         self._context = context
         self._buffer = buffer
         self._retries = RetrySchedule(context.settings, now)
+        self._started_at = now
+        self._wait_until = now + context.settings.wait_s  # while no group has begun it
         self._must_reach = 0  # a loss of the leader before this frame number is an end
 
     @property
@@ -83,7 +93,8 @@ class RequestLifecycle:
     @property
     def offer_due(self) -> float:
         """When `tick_offer` has something to do."""
-        return self._retries.due
+        due = self._retries.due
+        return min(due, self._wait_until) if self.waits else due
 
     def adopt(self, group: str, instance_id: str, must_reach: int, now: float) -> None:
         """A leader runs the request, whose frames below `must_reach` were shown elsewhere."""
@@ -95,15 +106,14 @@ class RequestLifecycle:
         self.phase = GenerationPhase.RUNNING
         self.leader.assign(group, instance_id)
         self.attempts.note_group(now)
+        self._stop_waiting()
 
     def on_no_responders(self, now: float) -> Commands:
-        """No router listens. After a request's only publish it ends; later on a router may come back."""
+        """No router listens; one may come back."""
+        if self.phase is GenerationPhase.PAUSED:
+            return NOTHING
         self._retries.note_no_router()
-        if self.attempts.accepted:
-            return self.pause(self._unanswered(), now)
-        if self._retries.num_publishes == 1:
-            self.end(self._unanswered())
-        return NOTHING
+        return self.pause(self._unanswered(), now)
 
     def publish_early(self, now: float) -> Commands:
         """Publish before it is time, because the group that was chosen may be lost; `PAUSED` goes on."""
@@ -117,7 +127,9 @@ class RequestLifecycle:
     def tick_offer(self, now: float, connected: bool) -> Commands:
         """Publish (again) if it is time, and if the attempt has publishes left."""
         accepted = self.attempts.accepted
-        budget = self._context.budget if accepted else None
+        if self.waits and now >= self._wait_until:
+            return self.end_wait(now)
+        budget = self._context.budget if accepted or self._retries.will_ask_all else None
         decision = self._retries.decide(now, budget, connected=connected)
         if decision is PublishDecision.WAIT:
             return NOTHING
@@ -125,10 +137,8 @@ class RequestLifecycle:
             self._context.stats.republished += self.phase is GenerationPhase.OFFERED
             self.phase = GenerationPhase.OFFERED
             return (self._publish(),)
-        if accepted:
-            return self.pause(self._unanswered(), now)
-        self.end(self._unanswered())
-        return (SendCancel(""),)
+        self.pause(self._unanswered(), now)
+        return (SendCancel(""),) if self.error is not None else NOTHING
 
     def lose_leader(
         self, why: str, reason: str, heard_at: float, now: float, *, told: bool = False
@@ -142,11 +152,11 @@ class RequestLifecycle:
             now: Seconds on the client's clock.
             told: It has said so itself, and needs no cancel.
         """
-        attempts, group = self.attempts, self.leader.group
+        attempts, group, heard = self.attempts, self.leader.group, self._context.heard
         self._context.stats.lost += 1
         cancel = () if told else (self.leader.cancel(attempts.number),)
         shown_in_part = self._buffer.next_seq < self._must_reach
-        if shown_in_part or not attempts.count_loss(group, reason, heard_at, now):
+        if shown_in_part or not attempts.count_loss(self.leader, reason, heard_at, now, heard):
             self.end(endings.group_lost(self._request_id, group, why, reason, attempts.losses))
             return cancel
         self._context.stats.resumed += 1
@@ -154,23 +164,66 @@ class RequestLifecycle:
         self._retries.start_published(now)
         return (*cancel, self._publish())
 
-    def pause(self, error: RyzError, now: float) -> Commands:
-        """The fleet cannot take the request now: try again a little later, or end with `error`."""
+    def pause(self, error: RyzError, now: float, *, handed_back: bool = False) -> Commands:
+        """The fleet cannot take the request now: offer it again a little later, or end with `error`.
+
+        Args:
+            error: The refusal.
+            now: Seconds on the client's clock.
+            handed_back: A group had this attempt, and refuses it if it comes again.
+        """
         self._context.stats.refused += 1
-        pause_s = self.attempts.count_refusal(error.message)
-        out_of_tries = (
-            not self.attempts.accepted and self.attempts.refusals >= self._context.settings.max_publishes
-        )
-        if pause_s is None or out_of_tries:
+        pause_s = self.attempts.count_refusal(error)
+        if not self._may_try_again(error, now):
+            waited_s = now - self._started_at
+            self.end(endings.waited_in_vain(error, waited_s) if self.waits else error)
+            return NOTHING
+        # a new request that no group has seen keeps its number: groups prefer those that others have begun
+        if (handed_back or self.attempts.accepted) and not self.attempts.advance():
             self.end(error)
             return NOTHING
         self._start_attempt(GenerationPhase.PAUSED)
         self._retries.start_paused(now + pause_s)
         return NOTHING
 
+    def _may_try_again(self, error: RyzError, now: float) -> bool:
+        """Whether a refused request is offered again; a new one waits for what is away, within bounds."""
+        settings = self._context.settings
+        if self.attempts.accepted:
+            return True
+        if error.code != "unavailable":
+            return self.attempts.refusals < settings.max_publishes
+        if now >= self._wait_until or (error.retry_after_s or 0.0) > settings.wait_s:
+            return False
+        return self._start_waiting()
+
+    def _start_waiting(self) -> bool:
+        stats = self._context.stats
+        if not self.waits:
+            if stats.waiting >= self._context.settings.max_waiting:
+                return False
+            self.waits = True
+            stats.waiting += 1
+            stats.waited += 1
+        return True
+
+    def _stop_waiting(self) -> None:
+        if self.waits:
+            self.waits = False
+            self._context.stats.waiting -= 1
+
+    def end_wait(self, now: float) -> Commands:
+        """The time is over for a request that no group has begun; one may still get it from a slow router."""
+        unanswered = self.phase is GenerationPhase.OFFERED
+        refusal = self.attempts.refusal
+        error = self._unanswered() if unanswered or refusal is None else refusal
+        self.end(endings.waited_in_vain(error, now - self._started_at))
+        return (SendCancel(""),)
+
     def end_well(self) -> None:
         """The leader has sent everything."""
         self.phase = GenerationPhase.ENDED
+        self._stop_waiting()
 
     def end_and_cancel(self, error: RyzError) -> Commands:
         """End the request with an error, and tell its leader to stop."""
@@ -183,6 +236,8 @@ class RequestLifecycle:
         self.error = error
         self.phase = GenerationPhase.ENDED
         self._buffer.drop_held()
+        self._context.stats.waits_failed += self.waits and error.code == "unavailable"
+        self._stop_waiting()
 
     def _start_attempt(self, phase: GenerationPhase) -> None:
         self.phase = phase
@@ -191,7 +246,8 @@ class RequestLifecycle:
 
     def _publish(self) -> Publish:
         attempts = self.attempts
-        return Publish(attempts.number, attempts.resume_point(self._buffer.next_seq), attempts.crashes)
+        resume = attempts.resume_point(self._buffer.next_seq)
+        return Publish(attempts.number, resume, attempts.crashes, self._retries.asks_all)
 
     def _unanswered(self) -> RyzError:
         retries = self._retries

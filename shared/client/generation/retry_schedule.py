@@ -10,6 +10,9 @@ from shared.client.settings import ClientSettings
 from shared.flow.backoff import backoff_s
 
 MAX_ACCEPT_PAUSE_S = 2.0
+QUEUE_PUBLISHES = (
+    2  # that one router gets; those that follow go to all, since one that stands still may get more
+)
 BUDGET_PAUSE_S = 0.05
 
 
@@ -70,6 +73,16 @@ class RetrySchedule:
         self.no_router = False
         self.num_publishes = 0
         self.published_at = self.due = until
+
+    @property
+    def asks_all(self) -> bool:
+        """Whether the last publish goes to all routers."""
+        return self.num_publishes > QUEUE_PUBLISHES
+
+    @property
+    def will_ask_all(self) -> bool:
+        """Whether the next publish goes to all routers."""
+        return self.num_publishes >= QUEUE_PUBLISHES
 
     def note_no_router(self) -> None:
         """The broker says that no router listens."""

@@ -32,11 +32,13 @@ SERVICES = {"gateway", "router", "worker", "kvstate"}
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.generate("demo"): (CALLERS, ROUTERS),
     subjects.generate("acme/llama 3"): (CALLERS, ROUTERS),
+    subjects.again("demo"): (CALLERS, ROUTERS),
     subjects.work("g0"): (ROUTERS, LEADERS),
     subjects.resend("g0"): (CALLERS, LEADERS),
     subjects.cancel("g0"): (CALLERS, LEADERS),
     subjects.CANCEL_ALL: (CALLERS, LEADERS),
     subjects.generate("demo", OURS): (OUTSIDE, ROUTERS),
+    subjects.again("demo", OURS): (OUTSIDE, ROUTERS),
     subjects.resend("g0", OURS): (OUTSIDE, LEADERS),
     subjects.cancel("g0", OURS): (OUTSIDE, LEADERS),
     subjects.cancel_all(OURS): (OUTSIDE, LEADERS),
@@ -49,6 +51,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     **{subjects.models(caller): (set(), ROUTERS) for caller in THEIRS},
     # callers of another tenant or user: no user of this broker may publish here
     **{subjects.generate("demo", caller): (set(), ROUTERS) for caller in THEIRS},
+    **{subjects.again("demo", caller): (set(), ROUTERS) for caller in THEIRS},
     **{subjects.resend("g0", caller): (set(), LEADERS) for caller in THEIRS},
     **{subjects.cancel("g0", caller): (set(), LEADERS) for caller in THEIRS},
     **{subjects.cancel_all(caller): (set(), LEADERS) for caller in THEIRS},
@@ -107,8 +110,6 @@ QUEUES = {
     **{subject: subjects.GATEWAY_QUEUE for subject in TABLE if ".complete." in subject},
     **dict.fromkeys((subjects.generate("demo"), subjects.generate("acme/llama 3")), subjects.ROUTER_QUEUE),
     **{subjects.generate("demo", caller): subjects.ROUTER_QUEUE for caller in (OURS, *THEIRS)},
-    **dict.fromkeys((subjects.MODELS, subjects.SESSION_ROUTE), subjects.ROUTER_QUEUE),
-    **{subjects.models(caller): subjects.ROUTER_QUEUE for caller in (OURS, *THEIRS)},
     **{
         subject: subjects.GATEWAY_QUEUE for subject in TABLE if ".files." in subject or ".batches." in subject
     },

@@ -212,7 +212,7 @@ async def probes_and_metrics(gateway: Gateway, http: httpx.AsyncClient) -> None:
     assert (await http.get("/ready")).status_code == 503
     assert (await http.get("/live")).status_code == 200
     refused = await http.post("/v1/chat/completions", json={"model": "demo", "messages": HELLO})
-    assert (refused.status_code, refused.headers["x-ryz-reason"]) == (503, "not_ready")
+    assert (refused.status_code, refused.headers["x-ryz-reason"]) == (503, "broker_unavailable")
     assert int(refused.headers["retry-after"]) >= 1
     gateway.broker.start()
     assert (await http.get("/ready")).status_code == 200
@@ -249,7 +249,7 @@ async def test_the_index_leads_on(http: httpx.AsyncClient) -> None:
         assert (await http.get(link)).status_code == 200
 
 
-async def test_no_router_is_503_at_once() -> None:
+async def test_no_router_is_503_after_the_wait() -> None:
     async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
         await gateway.fleet.bus.close()
         async with asyncio.timeout(1):

@@ -14,7 +14,9 @@ CHAT = {"model": "nobody-serves-this", "messages": [{"role": "user", "content": 
 async def test_it_starts_answers_and_ends_on_a_signal(nats_url: str) -> None:
     port = free_port()
     async with (
-        gateway_process(nats_url=nats_url, http_port=str(port), request_log="true") as process,
+        gateway_process(
+            nats_url=nats_url, http_port=str(port), request_log="true", client_wait_s="0.3"
+        ) as process,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
     ):
         await ready(http)
@@ -76,6 +78,7 @@ async def test_the_supervisors_key_lists_models_and_does_nothing_else(nats_url: 
         "http_port": str(port),
         "api_keys": "key-of-ada:ada",
         "probe_key": "probe-9931",
+        "client_wait_s": "0.3",
     }
     async with (
         gateway_process(**settings),

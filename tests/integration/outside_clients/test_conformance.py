@@ -3,11 +3,15 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.kits.examples import EXAMPLES, run_example
 from tests.kits.servers import NatsServer
 
 LIMIT_S = 80.0  # a case takes a second, and up to twenty on a busy machine
-OURS = "lost-frame,lost-end,second-group,refused,no-router,cancel,lost-group,resumable"
+OURS = (
+    "lost-frame,lost-end,second-group,refused,no-router,cancel,lost-group,resumable,router-away,frozen-router"
+)
 CLIENT = ("--nats-url", "{url}", "--model", "{model}", "--prompt", "hello")
 
 
@@ -19,13 +23,14 @@ async def conformance(url: str, *command: str, only: str = "") -> tuple[int | No
     return code, out
 
 
-async def test_it_knows_right_from_wrong(tmp_path: Path) -> None:
+async def test_it_knows_right_from_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RYZ_CLIENT_WAIT_S", "3")
     broker = NatsServer(tmp_path)
     broker.start()
     try:
         command = (sys.executable, str(EXAMPLES / "publish_with_client.py"), *CLIENT)
         code, out = await conformance(broker.url, *command, only=OURS)
-        assert (code, "8 of 8 cases passed" in out) == (0, True), out
+        assert (code, "10 of 10 cases passed" in out) == (0, True), out
         # it does not go on at another group, and is told so
         command = (sys.executable, str(EXAMPLES / "plain_nats.py"), *CLIENT)
         code, out = await conformance(broker.url, *command, only="reversed,old-attempt,lost-group")

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
+from shared.client import InferenceClient
 from shared.codec import decode_reply, encode
 from shared.errors import InvalidRequest
 from shared.messages import (
@@ -28,7 +29,7 @@ from shared.messages import (
     SessionRecord,
     StatusQuery,
 )
-from tests.kits.router.live import BEAT_MS, Caller, Leader, router
+from tests.kits.router.live import BEAT_MS, Caller, Leader, router, start_router
 from tests.kits.waiting import until
 
 
@@ -75,10 +76,43 @@ async def test_a_session_stays_on_its_group_across_routers_and_restarts(
 async def test_an_unknown_model_is_refused_with_the_served_ones(
     nats_url: str, caller: Caller, leaders: list[Leader], model: str
 ) -> None:
-    async with router(nats_url):
+    async with router(nats_url, router_reconnect_s=0):
         failed = await caller.failure(caller.request(model="no-such-model"))
         assert failed.code == "model_not_found"
         assert model in failed.message
+
+
+async def test_a_router_that_has_just_started_calls_no_model_unknown(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    """It may not have heard the model's group yet, as after a restart of everything."""
+    async with router(nats_url, router_reconnect_s=1.0):
+        failed = await caller.failure(caller.request(model="no-such-model"))
+        assert (failed.code, failed.data["reason"]) == ("unavailable", "no_group")
+        await asyncio.sleep(1.0)
+        failed = await caller.failure(caller.request(model="no-such-model"))
+        assert failed.code == "model_not_found"
+
+
+async def test_every_router_takes_what_was_not_answered_and_answers_queries(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model: str
+) -> None:
+    """One of two routers stands still."""
+    frozen = await start_router(nats_url, nats_bus, "frozen")
+    try:
+        async with router(nats_url):
+            frozen.send_signal(signal.SIGSTOP)
+            async with InferenceClient.connect(nats_url) as client:
+                for _ in range(20):
+                    assert [card.name for card in await client.list_models(timeout_s=2.0)]
+            for _ in range(10):
+                request = caller.request()
+                await nats_bus.publish(subjects.again(model), encode(request))
+                assert isinstance(await caller.answer(request.request_id), Accepted)
+    finally:
+        frozen.send_signal(signal.SIGCONT)
+        frozen.kill()
+        await frozen.wait()
 
 
 async def test_a_known_model_without_a_ready_group_is_unavailable(

@@ -100,6 +100,7 @@ def resent(subject: str, data: bytes) -> bool:
 
 
 GENERATE, WORK = to(subjects.generate("demo")), to(subjects.work("g0"))
+AGAIN = to(subjects.again("demo"))
 RESEND, DELIVERED = to(subjects.resend("g0")), to(subjects.delivered("g0"))
 ONCE: dict[str, Callable[[], dict[str, Loss]]] = {
     "request to the router": lambda: {"gateway": first(GENERATE)},
@@ -122,7 +123,7 @@ BETWEEN: dict[str, Callable[[], dict[str, Loss]]] = {
     },
 }  # fmt: skip
 EVER: dict[str, tuple[str, Loss, bool]] = {
-    "requests to the router": ("gateway", GENERATE, False),
+    "requests to the router": ("gateway", either(GENERATE, AGAIN), False),
     "requests to the leader": ("router", WORK, True),
     "all frames": ("leader", lambda subject, _: subject.startswith("_INBOX"), True),
     "frames behind the first": ("leader", either(frames(Tokens), frames(Done), resent), False),

@@ -71,7 +71,8 @@ class ComposeStack:
         return run(*self.command, *self.files, "-p", self.project, *arguments, timeout_s=timeout_s, env=env)
 
     def container(self, service: str) -> str:
-        return self.compose("ps", "-q", service)
+        """The service's container, or the first of several; empty: it has none."""
+        return next(iter(self.compose("ps", "-q", service).split()), "")
 
     def inside(self, service: str, *command: str) -> str:
         return run("docker", "exec", self.container(service), *command)

@@ -250,6 +250,7 @@ async def running_gateway(
     max_payload: int = 1024 * 1024,
     scripted: bool = True,
     spans: SpanSink | None = None,
+    wait_s: float = 0.2,
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """Runs a gateway on a free port. On exit it drains as a service does and may leave no task.
@@ -258,6 +259,7 @@ async def running_gateway(
         max_payload: Of the bus.
         scripted: The scripted fleet answers; else the test brings its own.
         spans: Takes spans of recorded requests.
+        wait_s: How long new requests and calls wait for what is away.
         settings: Of the gateway.
     """
     chosen = GatewaySettings.model_validate(
@@ -274,7 +276,7 @@ async def running_gateway(
     service.add_check("broker", lambda: bus.connected)
     async with AsyncExitStack() as stack:
         keys = parse_keys(chosen.api_keys.get_secret_value())
-        doors = await start(service, stack, chosen, keys, bus, client_settings=ClientSettings())
+        doors = await start(service, stack, chosen, keys, bus, client_settings=ClientSettings(wait_s=wait_s))
         service.ready()
         yield Gateway(doors.http_port, doors.inner, service, fleet, broker, bus, stack, doors.grpc_port)
         await service.drain()

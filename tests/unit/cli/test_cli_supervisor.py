@@ -114,6 +114,7 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
         "redis-kv",
         "kvstate",
         "router",
+        "router-2",
         "worker-g0",
         "worker-g1",
         "gateway",
@@ -190,7 +191,9 @@ async def test_every_port_of_http_is_held_and_no_callers_key_is_sent_to_one(tmp_
     services = [spec.env for spec in plan.specs if spec.name not in SERVERS]
     assert {env["RYZ_PORTS_HELD"] for env in services} == {"true"}
     ports = {int(env.get("RYZ_HTTP_PORT") or env["RYZ_ADMIN_PORT"]) for env in services}
-    assert {port for _, port in plan.http_places} == ports
+    listeners = {spec.name: spec.listens_at for spec in plan.specs if spec.listens_at is not None}
+    assert set(listeners) == {"gateway"}, "its clients wait while it is started again"
+    assert {port for _, port in (*plan.http_places, *listeners.values())} == ports
     assert plan.grpc_address == ""
     assert keys == [env["RYZ_PROBE_KEY"] for env in services if "RYZ_PROBE_KEY" in env]
     assert len(keys[0]) >= 32

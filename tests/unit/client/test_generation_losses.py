@@ -197,8 +197,8 @@ def test_a_stream_waits_for_a_group_until_its_deadline() -> None:
     assert "after group g0 was lost (disconnected)" in state.error.message
 
 
-def test_what_no_group_has_had_is_refused_at_once() -> None:
-    for refusal, group in ((failed("unavailable", 0), ""), (failed("overloaded", 0), "g0")):
+def test_what_no_group_has_had_is_refused_at_once_if_nothing_is_away() -> None:
+    for refusal, group in ((failed("overloaded", 0), ""), (failed("overloaded", 0), "g0")):
         state = make()
         assert state.on_frame(refusal, group, 0.1) == ()
         assert isinstance(state.error, Unavailable | Overloaded)
@@ -216,10 +216,13 @@ def test_a_group_that_leaves_refuses_for_itself_and_another_one_is_found() -> No
 
 def test_groups_that_all_refuse_for_themselves_are_not_asked_for_ever() -> None:
     state = make()
-    for attempt in range(SETTINGS.max_publishes):
-        state.on_frame(failed("unavailable", attempt, resumable=True), "g0", 0.1)
-        state.tick(state.due, connected=True)
+    now, attempt = 0.1, 0
+    while not state.finished:
+        state.on_frame(failed("unavailable", attempt, resumable=True), "g0", now)
+        attempt, now = attempt + 1, state.due
+        state.tick(now, connected=True)
     assert isinstance(state.error, Unavailable)
+    assert SETTINGS.wait_s - 1.0 <= now <= SETTINGS.wait_s
 
 
 def test_an_error_of_the_request_itself_ends_it_on_any_attempt() -> None:

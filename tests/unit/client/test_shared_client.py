@@ -42,7 +42,12 @@ from tests.kits.waiting import until
 from tests.kits.worker.scripted_leader import ScriptedLeader, answer
 
 FAST = ClientSettings(
-    accept_timeout_s=0.03, max_publishes=3, probe_interval_s=0.06, resend_timeout_s=0.04, tick_s=0.005
+    accept_timeout_s=0.03,
+    max_publishes=3,
+    wait_s=0.5,
+    probe_interval_s=0.06,
+    resend_timeout_s=0.04,
+    tick_s=0.005,
 )
 WHOLE = "w0 w1 w2 w3 "
 
@@ -225,20 +230,41 @@ async def test_a_failure_in_mid_stream_comes_after_the_tokens_before_it(
     assert [deltas[0].text for deltas in got] == ["w0 ", "w1 "]
 
 
-async def test_no_router_is_told_at_once(client: InferenceClient) -> None:
+async def test_no_router_is_told_after_the_wait(client: InferenceClient) -> None:
     started = asyncio.get_running_loop().time()
     with pytest.raises(Unavailable, match="no router is running") as caught:
         await client.complete(make_request(), timeout_s=5)
-    assert caught.value.data["reason"] == "no_router"
-    assert asyncio.get_running_loop().time() - started < 0.03
+    assert (caught.value.data["reason"], caught.value.retry_after_s) == ("no_router", 1.0)
+    assert FAST.wait_s - 0.01 <= asyncio.get_running_loop().time() - started < FAST.wait_s + 0.2
+
+
+async def test_a_request_is_answered_by_what_comes_back(
+    client: InferenceClient, memory_bus: MemoryBus
+) -> None:
+    task = asyncio.create_task(client.complete(make_request(), timeout_s=5))
+    await until(lambda: client.stats.waiting == 1)
+    leader = await ScriptedLeader(MemoryBus(memory_bus.broker)).start()
+    try:
+        assert (await task).choices[0].text == WHOLE
+    finally:
+        await leader.stop()
+    assert (client.stats.waiting, client.stats.waited, client.stats.waits_failed) == (0, 1, 0)
+
+
+async def test_a_caller_that_leaves_waits_no_longer(client: InferenceClient) -> None:
+    task = asyncio.create_task(client.complete(make_request(), timeout_s=5))
+    await until(lambda: client.stats.waiting == 1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (client.stats.waiting, client.num_open) == (0, 0)
 
 
 async def test_no_leader_takes_it(client: InferenceClient, leader: ScriptedLeader) -> None:
     leader.silent = True
-    with pytest.raises(Unavailable, match="published 3 times") as caught:
+    with pytest.raises(Unavailable, match=r"published \d times \(waited 0.5 s\)") as caught:
         await client.complete(make_request(), timeout_s=5)
     assert caught.value.data["reason"] == "no_answer"
-    assert len(leader.requests) == 3
+    assert len(leader.requests) >= 3
     await asyncio.wait_for(leader.cancelled.wait(), 1)
 
 
@@ -469,7 +495,7 @@ async def test_a_leader_that_comes_back_after_us_is_excused(
     assert (await task).choices[0].text == WHOLE
 
 
-async def test_without_a_broker_a_request_fails_at_once(
+async def test_without_a_broker_a_request_fails_after_the_wait(
     client: InferenceClient, leader: ScriptedLeader
 ) -> None:
     broker: MemoryBroker = leader.bus.broker  # type: ignore[attr-defined]

@@ -29,6 +29,8 @@ from shared.messages import (
 )
 from tests.kits.waiting import PATIENCE_S
 
+HELD_BACK_S = 2 * PATIENCE_S  # calls wait until the test lets them go, however slow the machine is
+
 
 class Store:
     """Answers calls. Calls of the tenants in `held_back` wait for `go`."""
@@ -91,7 +93,7 @@ async def server(memory_bus: MemoryBus, store: Store) -> AsyncIterator[CallServe
 async def test_a_tenant_with_many_calls_holds_up_no_other_and_no_turn(
     memory_bus: MemoryBus, store: Store
 ) -> None:
-    leader, admin = SessionsClient(memory_bus), SessionAdmin(memory_bus)
+    leader, admin = SessionsClient(memory_bus), SessionAdmin(memory_bus, timeout_s=HELD_BACK_S)
     calls: list[asyncio.Future[Any]] = []
     for _ in range(MAX_WAITING // 2):
         calls += [asyncio.ensure_future(admin.page("many")), asyncio.ensure_future(admin.record("many", "s"))]
@@ -116,7 +118,7 @@ async def test_a_tenant_with_many_calls_holds_up_no_other_and_no_turn(
 async def test_beyond_its_bound_a_tenant_is_told_to_make_fewer_calls(
     memory_bus: MemoryBus, store: Store
 ) -> None:
-    admin = SessionAdmin(memory_bus)
+    admin = SessionAdmin(memory_bus, timeout_s=HELD_BACK_S)
     calls = [asyncio.create_task(admin.page("many")) for _ in range(PER_TENANT + MAX_WAITING)]
     await asyncio.sleep(0.01)
     with pytest.raises(RateLimited, match=f"has {MAX_WAITING} calls about sessions waiting") as caught:
@@ -139,7 +141,7 @@ async def test_beyond_its_bound_a_tenant_is_told_to_make_fewer_calls(
 async def test_calls_that_were_taken_are_answered_before_the_end(
     memory_bus: MemoryBus, store: Store, server: CallServer
 ) -> None:
-    admin = SessionAdmin(memory_bus)
+    admin = SessionAdmin(memory_bus, timeout_s=HELD_BACK_S)
     calls = [asyncio.create_task(admin.page("many")) for _ in range(10)]
     await asyncio.sleep(0.01)
     stopping = asyncio.create_task(server.stop())
@@ -154,7 +156,8 @@ async def test_a_caller_that_names_no_tenant_waits_in_one_line_with_its_like(
 ) -> None:
     query = encode(SessionList(tenant="many"))
     calls = [
-        asyncio.create_task(memory_bus.request(subjects.SESSION_LIST, query, timeout_s=5)) for _ in range(10)
+        asyncio.create_task(memory_bus.request(subjects.SESSION_LIST, query, timeout_s=HELD_BACK_S))
+        for _ in range(10)
     ]
     await asyncio.sleep(0.01)
     assert store.running["many"] == PER_TENANT

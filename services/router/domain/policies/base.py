@@ -32,6 +32,7 @@ from services.router.domain.decision import Decision, FleetView, GroupView, Refu
 from services.router.domain.rendezvous import preferred
 
 RETRY_STARTING_S = 1.0
+RETRY_FAILED_S = 30.0  # a failed group makes its next start after so long; no request waits for it
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 30.0
 
@@ -78,12 +79,19 @@ def no_ready_group(fleet: FleetView) -> Refusal:
             param="model",
         )
     states = ", ".join(f"{name} is {state}" for name, state in sorted(fleet.away.items()))
+    failed = set(fleet.away.values()) == {"failed"}
     return Refusal(
         "unavailable",
         "no_group",
         f"no group of model {fleet.model!r} is ready ({states})",
-        RETRY_STARTING_S,
+        RETRY_FAILED_S if failed else RETRY_STARTING_S,
     )
+
+
+def not_known_yet(model: str) -> Refusal:
+    """The refusal of a router that has just started, for a model of which it has heard no group."""
+    message = f"no group of model {model!r} has been heard yet; this router has just started"
+    return Refusal("unavailable", "no_group", message, RETRY_STARTING_S)
 
 
 def least_loaded(

@@ -9,6 +9,7 @@ class SessionRecordLimits:
 
     Attributes:
         lookup_timeout_s: For reading a record.
+        history_wait_s: For which a turn that needs its history asks again while the record cannot be read.
         commit_timeout_s: For writing a batch.
         cache_bytes: Of records in the cache.
         max_pending: Records that may wait to be written.
@@ -18,6 +19,7 @@ class SessionRecordLimits:
     """
 
     lookup_timeout_s: float = 0.1
+    history_wait_s: float = 0.0
     commit_timeout_s: float = 2.0
     cache_bytes: int = 64 * 2**20
     max_pending: int = 4096

@@ -66,6 +66,11 @@ class SessionRecords:
         """Records in the cache."""
         return len(self._cache)
 
+    @property
+    def history_wait_s(self) -> float:
+        """See `SessionRecordLimits.history_wait_s`."""
+        return self._limits.history_wait_s
+
     def newest_first(self) -> list[SessionRecord]:
         """Returns the records in the cache by turns of tenants; of each the one used last comes first."""
         return self._cache.newest_first()

@@ -1,5 +1,7 @@
 """The beginning of a session's turn: it waits for the turn before it, and gets the session's history."""
 
+import asyncio
+
 from services.worker.domain.generation.generation import Generation
 from services.worker.domain.generation.turn_context import (
     TurnContext,
@@ -14,7 +16,10 @@ from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
 from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.leader.sessions.turn_lines import TurnLines
 from shared.errors import Unavailable
+from shared.flow.backoff import Backoff
 from shared.messages import GenerateRequest, SessionRecord
+
+RETRY_S = (0.05, 0.5)  # first and longest pause between two questions for a history
 
 
 class TurnStarter:
@@ -65,10 +70,11 @@ class TurnStarter:
         assert session is not None
         assert messages is not None
         record: SessionRecord | None = None
+        needed = appends(messages, session) or session.must_exist or session.if_version >= 0
         try:
-            record = await self._records.lookup(request.tenant, session.session_id, last_group)
+            record = await self._read_history(request.tenant, session.session_id, last_group, needed=needed)
         except Unavailable:
-            if appends(messages, session) or session.must_exist or session.if_version >= 0:
+            if needed:
                 raise
             return TurnContext(session, messages, commits=False)
         resumed_at = request.resume.session_version if request.resume is not None else -1
@@ -80,3 +86,21 @@ class TurnStarter:
             return turn
         lost = await self._deliveries.was_lost(request.tenant, session.session_id, record.last_request)
         return (in_place_of_last(messages, session, record) or turn) if lost else turn
+
+    async def _read_history(
+        self, tenant: str, session_id: str, last_group: str, *, needed: bool
+    ) -> SessionRecord | None:
+        """Looks the session's record up; one that is needed is asked for again while it cannot be read.
+
+        The KV state service, its store or the group with the last turn may be starting again, or slow.
+        """
+        loop, pauses = asyncio.get_running_loop(), Backoff(*RETRY_S)
+        until = loop.time() + (self._records.history_wait_s if needed else 0.0)
+        while True:
+            try:
+                return await self._records.lookup(tenant, session_id, last_group)
+            except Unavailable:
+                pause_s = pauses.next_s()
+                if loop.time() + pause_s > until:
+                    raise
+            await asyncio.sleep(pause_s)

@@ -87,7 +87,7 @@ async def test_who_is_away_is_said_with_a_time_to_come_back(
         assert answer.headers["x-ryz-reason"] == "session_store", path
         assert answer.headers["retry-after"] == "1"
     gateway.broker.stop()
-    answer = await http.get(at("s1"))
+    answer = await http.get(at("s1"), timeout=20)  # the broker is waited for, within the call's time limit
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     gateway.broker.start()
 

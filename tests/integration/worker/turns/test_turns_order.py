@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kits.chaos.fleet import Metrics
 from tests.kits.stacks.turn_stack import TurnsFleet, body, both
+from tests.kits.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("gateways", [1, 2])
@@ -98,7 +100,7 @@ async def test_turns_keep_their_order_when_their_group_is_killed(fleet: TurnsFle
         first = asyncio.create_task(_streamed(fleet, session, group))
         place = int((await group)[1:])
         second = asyncio.create_task(fleet.turn("two", session, place=1))
-        await asyncio.sleep(0.15)
+        await _has_waiting(fleet, place)
         await asyncio.to_thread(fleet.kill, f"group{place}")
         fleet.start_group(place)
         assert (await first).endswith("data: [DONE]\n\n")
@@ -108,18 +110,31 @@ async def test_turns_keep_their_order_when_their_group_is_killed(fleet: TurnsFle
             assert sorted(await fleet.said(session)) == ["one", "two"]
         else:
             assert answer.headers["x-ryz-session"] == "continued; turns=2; version=2; stored"
-            assert answer.json()["usage"]["prompt_tokens"] > 400
+            assert answer.json()["usage"]["prompt_tokens"] > 1500
             assert await fleet.said(session) == ["one", "two"]
         await asyncio.to_thread(fleet.await_group, place)
     assert joined < 3
 
 
+async def _has_waiting(fleet: TurnsFleet, place: int) -> None:
+    """Returns when a turn waits in the group: one that comes after the kill knows of no turn before it."""
+    metrics = Metrics(f"http://127.0.0.1:{fleet.admin_ports[place]}")
+    async with asyncio.timeout(PATIENCE_S):
+        while await asyncio.to_thread(metrics.value, "ryz_worker_num_requests_waiting") < 1:  # noqa: ASYNC110 (another process has no event)
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0.1)  # `Accepted` is under way
+
+
 async def _streamed(fleet: TurnsFleet, session: str, group: asyncio.Future[str]) -> str:
-    """A long streamed turn; says at once which group has it."""
-    asked = body("one", max_tokens=400, stream=True)
+    """A long streamed turn; says which group has it when its answer has begun."""
+    asked = body("one", max_tokens=1500, stream=True)
     headers = {"X-Session-Id": session}
     async with fleet.http() as http, http.stream(
         "POST", "/v1/chat/completions", json=asked, headers=headers
     ) as answer:  # fmt: skip
-        group.set_result(answer.headers["x-ryz-group"])
-        return (await answer.aread()).decode()
+        said = ""
+        async for text in answer.aiter_text():
+            said += text
+            if not group.done() and said.count("data: ") > 2:
+                group.set_result(answer.headers["x-ryz-group"])
+        return said

@@ -89,14 +89,14 @@ def growth(before: Stock, after: Stock) -> list[str]:
     return grown
 
 
-async def statuses(bus: NatsBus) -> dict[str, ServiceStatus]:
+async def statuses(stack: Stack, bus: NatsBus) -> dict[str, ServiceStatus]:
     """The status of each service by its name in the stack."""
     found: dict[str, ServiceStatus] = {}
+    names = {one.pid: one.name for one in stack.state.services}
 
     async def told(message: Message) -> None:
         status = decode(message.data, ServiceStatus)
-        group = status.detail.get("group", "")
-        found[f"worker-{group}" if group else status.service] = status
+        found[names.get(status.pid, status.service)] = status
 
     inbox = bus.new_inbox()
     subscription = await bus.subscribe(inbox, told)
@@ -136,7 +136,7 @@ async def take_when_quiet(stack: Stack, bus: NatsBus) -> Stock:
     while True:
         wrong = [f"{one.name} is not ready" for one in stack.state.services if not one.ready]
         if not wrong:
-            told = await statuses(bus)
+            told = await statuses(stack, bus)
             try:
                 wrong = busy(told, names, stack.state.url)
             except httpx.TransportError as error:

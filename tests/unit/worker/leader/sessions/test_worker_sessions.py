@@ -30,6 +30,7 @@ from shared.messages import (
     SessionRecord,
 )
 from shared.messages.sessions import MAX_MARKS, TurnMark
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import DictStore, Kit, chat, text_of, tokens_of
 
 
@@ -135,6 +136,34 @@ async def test_without_the_store_only_what_depends_on_it_fails(kit: Kit) -> None
     assert kit.metric("session_lookups_total", outcome="unavailable") == 2
     kit.store.away = False
     assert kit.leader.detail()["sessions_pending"] == 0
+
+
+async def test_a_turn_waits_for_a_store_that_comes_back(memory_bus: MemoryBus) -> None:
+    limits = SessionRecordLimits(history_wait_s=PATIENCE_S)
+    async with Kit(memory_bus, sessions=limits) as kit:
+        kit.store.away = True
+        await kit.ask(chat("a", **given("known")))
+        await kit.until(lambda: kit.metric("session_lookups_total", outcome="unavailable") >= 2)
+        assert isinstance(kit.frames["a"][0], Accepted)
+        kit.store.records["default", "known"] = SessionRecord(
+            session_id="known", tenant="default", model="demo", version=1, turns=1
+        )
+        kit.store.away = False
+        done = (await kit.end_of("a"))[-1]
+        assert isinstance(done, Done)
+        assert done.session is not None
+        assert done.session.turns == 2
+
+
+async def test_a_turn_waits_no_longer_than_it_may(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, sessions=SessionRecordLimits(history_wait_s=0.3)) as kit:
+        kit.store.away = True
+        began = time.monotonic()
+        last = (await kit.run(chat("a", **given("unknown"))))[-1]
+        assert isinstance(last, Failed)
+        assert (last.code, last.data["reason"]) == ("unavailable", "session_store")
+        assert time.monotonic() - began >= 0.05
+        kit.store.away = False
 
 
 async def test_a_slow_store_does_not_hold_up_accepted_or_a_cancel(kit: Kit) -> None:
