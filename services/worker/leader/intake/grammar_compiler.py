@@ -144,7 +144,9 @@ class GrammarCompiler:
         model, size = self._model, self._engine.facts.vocab_size or self._model.tokenizer.vocab_size
         if self._vocabulary is None or self._vocab_size != size:
             loop = asyncio.get_running_loop()
-            make = functools.partial(TokenVocabulary, model.tokenizer, model.eos_ids, size)
+            make = functools.partial(
+                TokenVocabulary, model.tokenizer, model.eos_ids, size, model.control_texts
+            )
             self._vocabulary, self._vocab_size = loop.run_in_executor(self._threads, make), size
         return await asyncio.shield(self._vocabulary)
 
