@@ -20,6 +20,7 @@ from services.worker.model import Model
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.structured_grammar import check_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+from services.worker.text.library_panics import guarded
 from shared.errors import InvalidRequest, Overloaded
 from shared.flow.tenant_places import TenantPlaces, TooManyWait
 from shared.messages import GenerateRequest
@@ -121,7 +122,7 @@ class GrammarCompiler:
     ) -> asyncio.Future[ConstraintFactory]:
         loop = asyncio.get_running_loop()
         try:
-            running = loop.run_in_executor(self._threads, work, self._options.limits)
+            running = loop.run_in_executor(self._threads, guarded, work, self._options.limits)
         except BaseException:
             self._places.leave(tenant)
             raise

@@ -141,7 +141,7 @@ def test_no_kind_of_tokenizer_makes_a_control_token_of_text() -> None:
     )
     for made, texts, more in cases:
         tokenizer = LibraryTokenizer(made)
-        control = {made.token_to_id(text) for text in (*texts, "</s>") if made.token_to_id(text) is not None}
+        control = {tokenizer.vocabulary()[text] for text in texts}
         end = max(tokenizer.special_ids)
         known = TokenVocabulary(tokenizer, {end}, tokenizer.vocab_size, more)
         for text in texts:
@@ -229,8 +229,8 @@ def test_constants_and_names_of_tools_are_text_beside_the_control_tokens_of_a_fo
     made = byte_level()
     made.add_special_tokens(marks)
     tokenizer = LibraryTokenizer(made)
-    control = {mark: made.token_to_id(mark) for mark in marks}
-    known = TokenVocabulary(tokenizer, {made.token_to_id("<|im_end|>")}, tokenizer.vocab_size)
+    control = {mark: tokenizer.vocabulary()[mark] for mark in marks}
+    known = TokenVocabulary(tokenizer, {tokenizer.vocabulary()["<|im_end|>"]}, tokenizer.vocab_size)
     for mark in marks:
         schema = {
             "type": "object",
