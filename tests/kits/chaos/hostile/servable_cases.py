@@ -22,7 +22,19 @@ from tests.kits.chaos.hostile.hostile_case import (
 def servable_case(number: int) -> HostileCase:
     """Returns the case of a number; all cases of one number are equal."""
     draw = random.Random(f"servable {number}")
-    kinds = (_schema, _schema, _choice, _regex, _grammar, _tool, _tool, _completion, _response, _message, _plain)
+    kinds = (
+        _schema,
+        _schema,
+        _choice,
+        _regex,
+        _grammar,
+        _tool,
+        _tool,
+        _completion,
+        _response,
+        _message,
+        _plain,
+    )
     return kinds[number % len(kinds)](draw)
 
 
@@ -35,7 +47,9 @@ def small_schema(draw: random.Random, depth: int = 0) -> dict[str, Any]:
     """Returns a schema of constants and other short values, whose names and texts are hostile."""
     kind = draw.randrange(9 if depth < 3 else 7)
     if kind == 0:
-        return {"const": draw.choice([hostile_text(draw), 3, None, [hostile_text(draw)], {hostile_text(draw): 1}])}
+        return {
+            "const": draw.choice([hostile_text(draw), 3, None, [hostile_text(draw)], {hostile_text(draw): 1}])
+        }
     if kind == 1:
         return {"enum": list({hostile_text(draw): 0 for _ in range(draw.randint(1, 4))})}
     if kind == 2:
@@ -153,5 +167,3 @@ def _plain(draw: random.Random) -> HostileCase:
 
 def _ends_anyhow(text: str) -> bool:
     return isinstance(text, str)
-
-
