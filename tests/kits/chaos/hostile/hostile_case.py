@@ -16,10 +16,13 @@ CHAT, COMPLETIONS, RESPONSES, MESSAGES = (
 Judge = Callable[[str], bool]  # whether a text has the form that was asked for
 ASKED = "Answer as you like."
 WORDS = (
-    "", "x", "a b", "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_end|>\n<|im_start|>system", "<repo_name>",
+    "", "x", "a b", "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_end|>\n<|im_start|>system",
+    "<repo_name>",
     "<|im_", "im_end|>", "</s>", "<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]",
-    '"', "\\", '\\"}', "{{ x }}", "{% raw %}", "é", "ß", "日本", "😀", "\ufeff", "\u200b", "\u202e", "\ue000", "\uffff",
-    "\U000e0041", "'; DROP TABLE", "null", "true", "-0", "1e400", "<0x0A>", "Ġ", "▁", "~1", "/", "#", "$ref",
+    '"', "\\", '\\"}', "{{ x }}", "{% raw %}", "é", "ß", "日本", "😀", "\ufeff", "\u200b", "\u202e",
+    "\ue000", "\uffff",
+    "\U000e0041", "'; DROP TABLE", "null", "true", "-0", "1e400", "<0x0A>", "Ġ", "▁", "~1", "/", "#",
+    "$ref",
 )  # fmt: skip
 
 
@@ -32,7 +35,6 @@ class HostileCase(NamedTuple):
         body: Without `model`; bytes are sent as they are.
         judge: Whether the text of an answer, or the arguments of its call, are valid; None: not known.
         servable: It must be answered, by a valid answer that is complete.
-        streams: The answer is read as a stream of events.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""Requests that are wrong, huge, contradictory or nonsense; each is answered, or refused by the name of a field."""
+"""Requests that are wrong, huge, contradictory or nonsense; each is answered or refused by name."""
 
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 from tests.kits.chaos.hostile.hostile_case import (
@@ -18,26 +19,37 @@ from tests.kits.chaos.hostile.servable_cases import hostile_text, small_object
 
 _TOKENS = 24  # of answers that have no end of their own
 _PIECES = (
-    "a", "b", "[a-z]", "[^a]", "(", ")", "(?:", "(?=", "(?<!", "(?i)", "(?-u:", "|", "*", "+", "?", "{3}", "{2,}", "{,5}",
-    "{1000}", "{99999}", "{10,1}", "\\d", "\\w", "\\b", "\\1", "\\p{L}", "\\x04", "\\x{50000}", "\\xff", "\\u0000", "^",
+    "a", "b", "[a-z]", "[^a]", "(", ")", "(?:", "(?=", "(?<!", "(?i)", "(?-u:", "|", "*", "+", "?", "{3}",
+    "{2,}", "{,5}",
+    "{1000}", "{99999}", "{10,1}", "\\d", "\\w", "\\b", "\\1", "\\p{L}", "\\x04", "\\x{50000}", "\\xff",
+    "\\u0000", "^",
     "$", ".", "[", "]", "[^\\s\\S]", "<\\|im_end\\|>", "\\", "/", "\x00", "é", "\n", "(?s:.)*",
 )  # fmt: skip
 _LARK = (
-    "start: a", "start: a b", "start: A+", "start: start a", "start:", "a: \"x\"", "a: b | a", "b: \"<|im_end|>\"", "A: /a+/",
-    "A: /[^\\s\\S]/", "A: B & ~B", "B: /(a|b)*/", "%ignore /\\s+/", "%import common.WORD", "%json {}", "@x", "a: <[2]>",
-    "a: <|im_end|>", "// ::=", "# <[3]>", "start[max_tokens=2]: /.*/", "a[suffix=\"x\"]: /.*/", "a: /x\ny/ <[4]> /z/",
-    "root ::= \"a\" root | [a-z]", "root ::= [^\\x00-\\xff]", "a ::= ~", "a{100000}", "start: \"\\x04\"", "start: \"\"",
-    "start: %regex {\"substring_words\": \"a b\"}", "%llguidance {}", "start: a~3..9", "\x00", "start: \"é\" /\\x{50000}/",
+    "start: a", "start: a b", "start: A+", "start: start a", "start:", "a: \"x\"", "a: b | a",
+    "b: \"<|im_end|>\"", "A: /a+/",
+    "A: /[^\\s\\S]/", "A: B & ~B", "B: /(a|b)*/", "%ignore /\\s+/", "%import common.WORD", "%json {}",
+    "@x", "a: <[2]>",
+    "a: <|im_end|>", "// ::=", "# <[3]>", "start[max_tokens=2]: /.*/", "a[suffix=\"x\"]: /.*/",
+    "a: /x\ny/ <[4]> /z/",
+    "root ::= \"a\" root | [a-z]", "root ::= [^\\x00-\\xff]", "a ::= ~", "a{100000}", "start: \"\\x04\"",
+    "start: \"\"",
+    "start: %regex {\"substring_words\": \"a b\"}", "%llguidance {}", "start: a~3..9", "\x00",
+    "start: \"é\" /\\x{50000}/",
     "start: ((((\"a\"))))", "start: \"a\"{10,2}", "start: \"x\"* /x*/",
 )  # fmt: skip
 _KEYWORDS = (
-    "type", "const", "enum", "properties", "required", "items", "prefixItems", "minItems", "maxItems", "minLength",
-    "maxLength", "pattern", "format", "minimum", "maximum", "multipleOf", "$ref", "$defs", "anyOf", "oneOf", "allOf",
-    "not", "if", "then", "else", "additionalProperties", "patternProperties", "propertyNames", "dependentRequired",
+    "type", "const", "enum", "properties", "required", "items", "prefixItems", "minItems", "maxItems",
+    "minLength",
+    "maxLength", "pattern", "format", "minimum", "maximum", "multipleOf", "$ref", "$defs", "anyOf",
+    "oneOf", "allOf",
+    "not", "if", "then", "else", "additionalProperties", "patternProperties", "propertyNames",
+    "dependentRequired",
     "uniqueItems", "contains", "title", "default", "$id", "$anchor", "$dynamicRef", "unevaluatedProperties",
-    "exclusiveMinimum", "minProperties", "maxProperties", "<|im_end|>", "x-guidance", "nullable", "examples",
+    "exclusiveMinimum", "minProperties", "maxProperties", "<|im_end|>", "x-guidance", "nullable",
+    "examples",
 )  # fmt: skip
-_TYPES = (
+_TYPES: tuple[Any, ...] = (
     "string",
     "integer",
     "number",
@@ -58,7 +70,8 @@ def hostile_case(number: int) -> HostileCase:
     """Returns the case of a number; all cases of one number are equal."""
     draw = random.Random(f"hostile {number}")
     kinds = (
-        _schema, _schema, _schema, _bomb, _regex, _pattern, _grammar, _grammar, _choice, _tools, _tools, _variables,
+        _schema, _schema, _schema, _bomb, _regex, _pattern, _grammar, _grammar, _choice, _tools, _tools,
+        _variables,
         _sampling, _sampling, _text, _raw, _ids, _other_api, _mixed,
     )  # fmt: skip
     return kinds[number % len(kinds)](draw)
@@ -67,7 +80,8 @@ def hostile_case(number: int) -> HostileCase:
 def wild_value(draw: random.Random, depth: int = 0) -> Any:
     """Returns any JSON value."""
     scalars = (
-        None, True, False, 0, -1, 1, 2**31, 2**63, -(2**64), 10**30, 1e308, -0.0, 1.5, hostile_text(draw), draw.choice(WORDS),
+        None, True, False, 0, -1, 1, 2**31, 2**63, -(2**64), 10**30, 1e308, -0.0, 1.5, hostile_text(draw),
+        draw.choice(WORDS),
         "x" * draw.choice([1, 300]),
     )  # fmt: skip
     if depth > 3 or draw.random() < 0.6:
@@ -90,32 +104,38 @@ def wild_schema(draw: random.Random, depth: int = 0) -> Any:
 def _value_of(draw: random.Random, key: str, depth: int) -> Any:
     if draw.random() < 0.08:
         return wild_value(draw)
-    if key in ("anyOf", "oneOf", "allOf", "prefixItems"):
-        return [wild_schema(draw, depth) for _ in range(draw.randint(0, 3))]
-    if key in ("properties", "patternProperties", "$defs"):
-        names = [draw.choice(["a", "b", hostile_text(draw)]) for _ in range(draw.randint(0, 3))]
-        return {name: wild_schema(draw, depth) for name in names}
-    if key in ("items", "not", "if", "then", "else", "additionalProperties", "contains", "propertyNames",
-               "unevaluatedProperties"):  # fmt: skip
-        return wild_schema(draw, depth)
-    fixed: dict[str, Any] = {
-        "type": draw.choice(_TYPES),
-        "$ref": draw.choice(_REFS),
-        "format": draw.choice(_FORMATS),
-        "enum": [wild_value(draw) for _ in range(draw.randint(0, 4))],
-        "required": [draw.choice(["a", "b", hostile_text(draw)]) for _ in range(draw.randint(0, 3))],
-        "pattern": _wild_regex(draw),
-        "multipleOf": draw.choice([0, 1, 3, 0.01, 99991, -1]),
-    }
-    if key in fixed:
-        return fixed[key]
     if key.startswith(("min", "max", "exclusive")):
         return draw.choice([0, 1, 2, 5, 40, -1, 10**9, 1.5, 2**64])
-    return wild_value(draw)
+    makers = _MAKERS.get(key)
+    return wild_value(draw) if makers is None else makers(draw, depth)
+
+
+def _schemas(draw: random.Random, depth: int) -> Any:
+    return [wild_schema(draw, depth) for _ in range(draw.randint(0, 3))]
+
+
+def _named(draw: random.Random, depth: int) -> Any:
+    names = [draw.choice(["a", "b", hostile_text(draw)]) for _ in range(draw.randint(0, 3))]
+    return {name: wild_schema(draw, depth) for name in names}
 
 
 def _wild_regex(draw: random.Random) -> str:
     return "".join(draw.choice(_PIECES) for _ in range(draw.randint(1, 9)))
+
+
+_MAKERS: dict[str, Callable[[random.Random, int], Any]] = {
+    **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), _schemas),
+    **dict.fromkeys(("properties", "patternProperties", "$defs"), _named),
+    **dict.fromkeys(("items", "not", "if", "then", "else", "contains", "propertyNames"), wild_schema),
+    **dict.fromkeys(("additionalProperties", "unevaluatedProperties"), wild_schema),
+    "type": lambda draw, _: draw.choice(_TYPES),
+    "$ref": lambda draw, _: draw.choice(_REFS),
+    "format": lambda draw, _: draw.choice(_FORMATS),
+    "enum": lambda draw, _: [wild_value(draw) for _ in range(draw.randint(0, 4))],
+    "required": lambda draw, _: draw.choices(["a", "b", hostile_text(draw)], k=draw.randint(0, 3)),
+    "pattern": lambda draw, _: _wild_regex(draw),
+    "multipleOf": lambda draw, _: draw.choice([0, 1, 3, 0.01, 99991, -1]),
+}
 
 
 def _form(draw: random.Random, schema: Any) -> dict[str, Any]:
@@ -148,7 +168,7 @@ def _bomb(draw: random.Random) -> HostileCase:
     names = [f"p{index}" for index in range(size)]
     bombs: list[Any] = [
         inner,
-        {"type": "object", "properties": dict.fromkeys(names, {"type": "string"})},
+        {"type": "object", "properties": {key: {"type": "string"} for key in names}},
         {"enum": [f"{name}<|im_end|>" for name in names]},
         {
             "$ref": "#/$defs/p0",
@@ -223,13 +243,19 @@ def _tools(draw: random.Random) -> HostileCase:
         tools.append({"type": draw.choice(["function"] * 9 + ["web_search"]), "function": function})
     named = {"type": "function", "function": {"name": draw.choice(["f", "g", "<|im_end|>"])}}
     choice = draw.choice(["auto", "required", "none", named, "always", None, 7])
-    body = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": draw.choice([True, False, None])}
+    body: dict[str, Any] = {
+        "tools": tools,
+        "tool_choice": choice,
+        "parallel_tool_calls": draw.choice([True, False, None]),
+    }
     return chat("tools", **body, max_tokens=_TOKENS)
 
 
 def _variables(draw: random.Random) -> HostileCase:
-    names = ("messages", "tools", "bos_token", "add_generation_prompt", "custom", "loop", "self", "range", "namespace",
-             "a b", "__class__", "enable_thinking", "thinking_budget", "x" * 70, "strftime_now", "<|im_end|>")  # fmt: skip
+    names = ("messages", "tools", "bos_token", "add_generation_prompt", "custom", "loop", "self", "range",
+    "namespace",
+             "a b", "__class__", "enable_thinking", "thinking_budget", "x" * 70, "strftime_now",
+             "<|im_end|>")  # fmt: skip
     jinja = (
         "{{ 7*7 }}",
         "{% for i in range(10**9) %}x{% endfor %}",
@@ -246,23 +272,28 @@ def _variables(draw: random.Random) -> HostileCase:
 
 
 def _sampling(draw: random.Random) -> HostileCase:
-    fields = ("temperature", "top_p", "top_k", "min_p", "n", "seed", "presence_penalty", "frequency_penalty",
-              "repetition_penalty", "logit_bias", "stop", "stop_token_ids", "max_tokens", "min_tokens", "logprobs",
-              "top_logprobs", "max_completion_tokens", "stream", "stream_options", "user", "timeout", "priority",
-              "truncate_prompt_tokens", "reasoning_effort", "response_format", "ignore_eos", "best_of", "suffix")  # fmt: skip
+    fields = ("temperature", "top_p", "top_k", "min_p", "n", "seed", "presence_penalty",
+    "frequency_penalty",
+              "repetition_penalty", "logit_bias", "stop", "stop_token_ids", "max_tokens", "min_tokens",
+              "logprobs",
+              "top_logprobs", "max_completion_tokens", "stream", "stream_options", "user", "timeout",
+              "priority",
+              "truncate_prompt_tokens", "reasoning_effort", "response_format", "ignore_eos", "best_of",
+              "suffix")  # fmt: skip
     body: dict[str, Any] = {}
     for _ in range(draw.randint(1, 4)):
         field = draw.choice(fields)
         body[field] = wild_value(draw)
     if draw.random() < 0.4:
-        ids = draw.choice([{"0": -100, "2": -100, "4": -100}, {"49152": 1}, {"-1": 1}, {"x": 1}, {"5": 1e400}, {"7": 101},
+        ids = draw.choice([{"0": -100, "2": -100, "4": -100}, {"49152": 1}, {"-1": 1}, {"x": 1},
+        {"5": 1e400}, {"7": 101},
                            {str(n): -100 for n in range(1200)}])  # fmt: skip
         body["logit_bias"] = ids
     if draw.random() < 0.3:
         body["stop"] = draw.choice(
             [[""], ["<|im_end|>"], ["\x00"], ["a"] * 40, "x" * 5000, [1], None, "", ["\U00050000"]]
         )
-    return chat("sampling", **{"max_tokens": 6, **body, "stream": False, "timeout": 20})
+    return chat("sampling", **{"max_tokens": 6, **body, "stream": False, "timeout": 120, "n": 1})
 
 
 def _text(draw: random.Random) -> HostileCase:
@@ -272,7 +303,7 @@ def _text(draw: random.Random) -> HostileCase:
             "\x00" * 50,
             "a\x04\x7f\x80",
             "\u0301" * 500,
-            "𝕏" * 300,
+            "\U0001d54f" * 300,
             " " * 3000,
             "{{" * 200,
         ]
@@ -298,12 +329,17 @@ def _text(draw: random.Random) -> HostileCase:
 
 
 def _raw(draw: random.Random) -> HostileCase:
-    schema = ["[" * 100_000, '{"type":"object","properties":' * 5000, '{"const":"\\ud800"}', '{"enum":["\\udc00\\ud83d"]}',
-              '{"const":1e400}', '{"const":NaN}', '{"const":"\\u0000"}', '{"a":1,"a":2}', '{"const":' + "9" * 5000 + "}",
-              '"\\ud83d\\ude00"', '{"type":"string","pattern":"\\ud800"}', '{"properties":{"\\udfff":{}},"required":["\\udfff"]}']  # fmt: skip
-    place = ['"guided_json":%s', '"structured_outputs":{"json":%s}', '"chat_template_kwargs":{"x":%s}', '"stop":[%s]',
+    schema = ["[" * 100_000, '{"type":"object","properties":' * 5000, '{"const":"\\ud800"}',
+    '{"enum":["\\udc00\\ud83d"]}',
+              '{"const":1e400}', '{"const":NaN}', '{"const":"\\u0000"}', '{"a":1,"a":2}',
+              '{"const":' + "9" * 5000 + "}",
+              '"\\ud83d\\ude00"', '{"type":"string","pattern":"\\ud800"}',
+              '{"properties":{"\\udfff":{}},"required":["\\udfff"]}']  # fmt: skip
+    place = ['"guided_json":%s', '"structured_outputs":{"json":%s}', '"chat_template_kwargs":{"x":%s}',
+    '"stop":[%s]',
              '"tools":[{"type":"function","function":{"name":"f","parameters":%s}}],"tool_choice":"required"',
-             '"guided_choice":["\\ud800",%s]', '"logit_bias":{"5":%s}', '"temperature":%s', '"user":"\\ud800","x":%s']  # fmt: skip
+             '"guided_choice":["\\ud800",%s]', '"logit_bias":{"5":%s}', '"temperature":%s',
+             '"user":"\\ud800","x":%s']  # fmt: skip
     content = draw.choice(['"hi"', '"\\ud800"', '"\\ud83d\\ude00"', '"\\u0000"'])
     text = f'{{"model":"smollm2-135m","max_tokens":4,"messages":[{{"role":"user","content":{content}}}],'
     body = text + draw.choice(place) % draw.choice(schema) + draw.choice(["}", "}", "}", ""])
@@ -345,7 +381,8 @@ def _other_api(draw: random.Random) -> HostileCase:
     messages = [{"role": "user", "content": draw.choice(["x", wild_value(draw)])}]
     tool = {"name": name, "input_schema": schema}
     kind = draw.choice(["auto", "any", "tool", "none", "x"])
-    body = {"messages": messages, "max_tokens": _TOKENS, "tools": [tool], "tool_choice": {"type": kind, "name": "f"},
+    body = {"messages": messages, "max_tokens": _TOKENS, "tools": [tool], "tool_choice": {"type": kind,
+    "name": "f"},
             "stop_sequences": draw.choice([["<|im_end|>"], [""], [], ["\x00"]])}  # fmt: skip
     return HostileCase("messages", MESSAGES, body)
 
@@ -369,4 +406,6 @@ def _mixed(draw: random.Random) -> HostileCase:
     }
     for key in draw.sample(sorted(body), draw.randint(2, 8)):
         del body[key]
-    return chat("mixed", fits_schema(schema) if "stop" not in body else None, **body, max_tokens=60)
+    bound = bool(body.keys() & {"response_format", "structured_outputs", "guided_json"})
+    bound = bound and not body.keys() & {"stop", "tools", "n"}
+    return chat("mixed", fits_schema(schema) if bound else None, **body, max_tokens=60)

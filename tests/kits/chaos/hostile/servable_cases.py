@@ -1,4 +1,4 @@
-"""Requests that look hostile and can be served: texts of control tokens and others in every place, in every API."""
+"""Requests that look hostile and can be served: texts of control tokens in every place, in every API."""
 
 import json
 import random
@@ -45,27 +45,20 @@ def hostile_text(draw: random.Random, words: int = 4) -> str:
 
 def small_schema(draw: random.Random, depth: int = 0) -> dict[str, Any]:
     """Returns a schema of constants and other short values, whose names and texts are hostile."""
-    kind = draw.randrange(9 if depth < 3 else 7)
-    if kind == 0:
-        return {
-            "const": draw.choice([hostile_text(draw), 3, None, [hostile_text(draw)], {hostile_text(draw): 1}])
-        }
-    if kind == 1:
-        return {"enum": list({hostile_text(draw): 0 for _ in range(draw.randint(1, 4))})}
-    if kind == 2:
-        return {"type": draw.choice(["boolean", "null"])}
-    if kind == 3:
-        return {"type": "integer", "minimum": 0, "maximum": draw.choice([0, 9, 1000])}
-    if kind == 4:
-        return {"type": "string", "maxLength": draw.randint(0, 6)}
-    if kind == 5:
-        return {"type": "string", "pattern": f"^{escaped(hostile_text(draw))}[ab]$"}
-    if kind == 6:
-        return {"anyOf": [{"const": hostile_text(draw)}, {"type": "boolean"}]}
-    if kind == 7:
-        items = small_schema(draw, depth + 1)
-        return {"type": "array", "items": items, "minItems": draw.randint(0, 1), "maxItems": 2}
-    return small_object(draw, depth)
+    text, texts = hostile_text(draw), {hostile_text(draw): 0 for _ in range(draw.randint(1, 4))}
+    ways: list[dict[str, Any]] = [
+        {"const": draw.choice([text, 3, None, [text], {text: 1}])},
+        {"enum": list(texts)},
+        {"type": draw.choice(["boolean", "null"])},
+        {"type": "integer", "minimum": 0, "maximum": draw.choice([0, 9, 1000])},
+        {"type": "string", "maxLength": draw.randint(0, 6)},
+        {"type": "string", "pattern": f"^{escaped(text)}[ab]$"},
+        {"anyOf": [{"const": text}, {"type": "boolean"}]},
+    ]
+    if depth < 3 and draw.random() < 0.25:
+        array = {"type": "array", "minItems": draw.randint(0, 1), "maxItems": 2}
+        ways = [{**array, "items": small_schema(draw, depth + 1)}, small_object(draw, depth)]
+    return draw.choice(ways)
 
 
 def small_object(draw: random.Random, depth: int = 0) -> dict[str, Any]:
@@ -91,8 +84,10 @@ def _schema(draw: random.Random) -> HostileCase:
 
 
 def _choice(draw: random.Random) -> HostileCase:
-    choices = [hostile_text(draw) for _ in range(draw.randint(1, 5))]
-    form = draw.choice([{"structured_outputs": {"choice": choices}}, {"guided_choice": choices}])
+    choices = [text for _ in range(draw.randint(1, 5)) if (text := hostile_text(draw))] or ["x"]
+    form: dict[str, Any] = draw.choice(
+        [{"structured_outputs": {"choice": choices}}, {"guided_choice": choices}]
+    )
     return chat("choice", lambda text: text in choices, servable=True, **form)
 
 
@@ -100,18 +95,23 @@ def _regex(draw: random.Random) -> HostileCase:
     parts = [escaped(hostile_text(draw)), "[a-c]{1,3}", f"(?:{escaped(hostile_text(draw))}|x)", "[0-9]?"]
     draw.shuffle(parts)
     pattern = "".join(parts)
-    form = draw.choice([{"structured_outputs": {"regex": pattern}}, {"guided_regex": pattern}])
+    form: dict[str, Any] = draw.choice(
+        [{"structured_outputs": {"regex": pattern}}, {"guided_regex": pattern}]
+    )
     return chat("regex", fits_regex(pattern), servable=True, **form)
 
 
 def _grammar(draw: random.Random) -> HostileCase:
-    texts = [text for _ in range(3) if (text := hostile_text(draw)) and "\\" not in text and '"' not in text]
-    first, *more = [*texts, "x", "y"]
-    gbnf = f'root ::= "{first}" [ab] ("{more[0]}" | "z")'
+    texts: list[str] = [
+        text for _ in range(3) if (text := hostile_text(draw)) and "\\" not in text and '"' not in text
+    ]
+    first, second = (*texts, "x", "y")[:2]
+    gbnf = f'root ::= "{first}" [ab] ("{second}" | "z")'
     if draw.random() < 0.3 and not any(char in "".join(texts) for char in "\n"):
-        pattern = f"{re.escape(first)}[ab](?:{re.escape(more[0])}|z)"
+        pattern = f"{re.escape(first)}[ab](?:{re.escape(second)}|z)"
         return chat("gbnf", fits_regex(pattern), servable=True, structured_outputs={"grammar": gbnf})
-    lark = f"start: {json.dumps(first, ensure_ascii=False)} END\nEND: /[ab]/ | {json.dumps(more[0], ensure_ascii=False)}\n"
+    quoted, other = (json.dumps(text, ensure_ascii=False) for text in (first, second))
+    lark = f"start: {quoted} END\nEND: /[ab]/ | {other}\n"
     return chat("lark", fits_lark(lark), servable=True, guided_grammar=lark)
 
 
