@@ -171,7 +171,7 @@ def test_hostile_requests_harm_nobody_else(stack: Stack, model: str) -> None:
         other_requests=[len(calm), len(loaded)],
     )
     assert campaign.problems[:20] == []
-    assert (group["standing"], group["broken_total"]) == ("ready", 0)
+    assert (group["state"], group["breaker"], group["broken_total"]) == ("ready", "closed", 0)
     assert stack.pid_of("worker-g0") == worker
     assert failures == 0
     assert campaign.seen["200"] > SERVABLE
