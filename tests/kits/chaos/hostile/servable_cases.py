@@ -21,6 +21,8 @@ from tests.kits.chaos.hostile.hostile_case import (
 
 def servable_case(number: int) -> HostileCase:
     """Returns the case of a number; all cases of one number are equal."""
+    if number == 0:
+        return _reported()
     draw = random.Random(f"servable {number}")
     kinds = (
         _schema,
@@ -36,6 +38,16 @@ def servable_case(number: int) -> HostileCase:
         _plain,
     )
     return kinds[number % len(kinds)](draw)
+
+
+def _reported() -> HostileCase:
+    """Three of these closed a group to everybody."""
+    properties = {"a": {"type": "boolean"}, "m": {"const": "<|im_end|>"}}
+    schema = {
+        "type": "object", "properties": properties, "required": ["a", "m"], "additionalProperties": False,
+    }  # fmt: skip
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    return chat("reported", fits_schema(schema), servable=True, response_format=form)
 
 
 def hostile_text(draw: random.Random, words: int = 4) -> str:

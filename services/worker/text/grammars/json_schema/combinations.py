@@ -13,6 +13,7 @@ from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 
 MOST = 512
 MOST_PATTERNS = 12  # that one text has to match: whether any text does costs twice as much with each one
+_MOST_PLACES = 20_000  # where different schemas hold together
 _INSIDE = ("properties", "patternProperties")
 
 
@@ -26,6 +27,7 @@ class Combinations:
     def __init__(self, definitions: dict[str, Any]) -> None:
         self._definitions = definitions
         self._known: dict[str, float] = {}
+        self._places: dict[tuple[int, ...], int] = {}  # patterns by the schemas that hold in one place
 
     def check(self, pointer: str, schema: dict[str, Any]) -> None:
         """Refuses a schema whose parts have too many combinations.
@@ -35,6 +37,8 @@ class Combinations:
         """
         if "allOf" in schema and self._patterns([schema], frozenset()) > MOST_PATTERNS:
             raise SchemaFault(f"has more than {MOST_PATTERNS} patterns for one text", "allOf", pointer)
+        if len(self._places) > _MOST_PLACES:
+            raise SchemaFault("is combined with others in too many places", "allOf", pointer)
         factors = [(key, count) for key, count in self._factors(schema) if count > 1]
         if len(factors) > 1 and math.prod(count for _, count in factors) > MOST:
             raise SchemaFault(
@@ -58,6 +62,10 @@ class Combinations:
             schemas: The schemas.
             inside: Names of the definitions that they are parts of.
         """
+        place = tuple(sorted({id(schema) for schema in schemas}))
+        if place in self._places or len(self._places) > _MOST_PLACES:
+            return self._places.get(place, 0)
+        self._places[place] = 0  # while it is counted: a recursion ends here
         waiting, number = list(schemas), 0
         parts = defaultdict[tuple[str, str], list[Any]](list)
         while waiting:
@@ -80,7 +88,8 @@ class Combinations:
             for key in ("items", "additionalProperties"):
                 if key in schema:
                     parts[key, ""].append(schema[key])
-        return max([number, *(self._patterns(part, inside) for part in parts.values())])
+        self._places[place] = max([number, *(self._patterns(part, inside) for part in parts.values())])
+        return self._places[place]
 
     def _factors(self, schema: dict[str, Any]) -> list[tuple[str, float]]:
         found = [("allOf", self._weight(part)) for part in schema.get("allOf", ())]
