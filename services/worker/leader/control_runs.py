@@ -59,6 +59,7 @@ class ControlRuns:
         while True:
             await table.doubt.wait()
             if self._engine.scheduler is not None:
+                table.counts.begin_control()
                 error = await self._run()
                 outcome = outcome_of(error)
                 metrics.controls.labels(outcome).inc()

@@ -21,7 +21,7 @@ from cli.models.resolve import resolve_model
 from cli.stack.default_model import DEFAULT
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.fleet import Metrics
-from tests.kits.chaos.hostile.hostile_case import HostileCase, texts_of
+from tests.kits.chaos.hostile.hostile_case import HostileCase, chat, texts_of
 from tests.kits.chaos.hostile.hostile_cases import hostile_case
 from tests.kits.chaos.hostile.servable_cases import servable_case
 from tests.kits.chaos.scale import full, scaled
@@ -31,8 +31,10 @@ pytestmark = pytest.mark.timeout(scaled(400, 14_400))
 HOSTILE = scaled(120, 10_000)
 SERVABLE = scaled(66, 1000)
 AT_ONCE = 4
-CALM = scaled(20, 200)  # requests of the other caller before the campaign
-SLOWER = 2.0  # at most, the other caller's p99
+CALM = scaled(20, 200)  # requests of the other caller with nothing beside
+ORDINARY = scaled(40, 1000)  # ordinary requests for comparison
+SLOWER = 2.0  # at most, the other caller's p99 beside hostile requests instead of ordinary ones
+_ORDINARY_TOKENS = 24
 ANSWER_S = 120.0
 KEYS = {"hostile": "sk-hostile", "other": "sk-other"}
 QUESTION = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8, "temperature": 0}
@@ -128,6 +130,23 @@ class OtherCaller:
         return took
 
 
+def ordinary_case(number: int) -> HostileCase:
+    """Returns a request as others send them."""
+    return chat("ordinary", max_tokens=_ORDINARY_TOKENS, temperature=1, seed=number)
+
+
+def beside(other: OtherCaller, campaign: Campaign, cases: list[HostileCase]) -> list[float]:
+    """Sends cases, some at a time, and returns the seconds of the other caller's answers meanwhile."""
+    over = Event()
+    with ThreadPoolExecutor(AT_ONCE + 1) as pool:
+        asking = pool.submit(other.ask, 5, over)
+        try:
+            list(pool.map(campaign.send, cases))
+        finally:
+            over.set()
+        return asking.result()
+
+
 def quantile(seconds: list[float], share: float) -> float:
     return sorted(seconds)[min(len(seconds) - 1, int(len(seconds) * share))]
 
@@ -139,16 +158,10 @@ def test_hostile_requests_harm_nobody_else(stack: Stack, model: str) -> None:
     cases += [hostile_case(number) for number in range(HOSTILE)]
     worker = stack.pid_of("worker-g0")
     over.set()
-    other.ask(3, over)
-    calm = other.ask(CALM, over)
-    over.clear()
-    with ThreadPoolExecutor(AT_ONCE + 1) as pool:
-        beside = pool.submit(other.ask, 5, over)
-        try:
-            list(pool.map(campaign.send, cases))
-        finally:
-            over.set()
-        loaded = beside.result()
+    other.ask(3, over)  # the first ones are slower
+    alone = other.ask(CALM, over)
+    calm = beside(other, campaign, [ordinary_case(number) for number in range(ORDINARY)])
+    loaded = beside(other, campaign, cases)
 
     services = stack.status()["services"]
     (router,) = (one["detail"] for one in services if one["service"] == "router")
@@ -166,14 +179,15 @@ def test_hostile_requests_harm_nobody_else(stack: Stack, model: str) -> None:
         problems=len(campaign.problems),
         answers=dict(sorted(campaign.seen.items())),
         confined=metrics.value("ryz_worker_confined_failures_total"),
-        other_p50_ms=[round(1000 * quantile(one, 0.5)) for one in (calm, loaded)],
-        other_p99_ms=[round(1000 * quantile(one, 0.99)) for one in (calm, loaded)],
-        other_requests=[len(calm), len(loaded)],
+        # alone, beside as many ordinary requests at a time, beside the hostile ones
+        other_p50_ms=[round(1000 * quantile(one, 0.5)) for one in (alone, calm, loaded)],
+        other_p99_ms=[round(1000 * quantile(one, 0.99)) for one in (alone, calm, loaded)],
+        other_requests=[len(alone), len(calm), len(loaded)],
     )
     assert campaign.problems[:20] == []
     assert (group["state"], group["breaker"], group["broken_total"]) == ("ready", "closed", 0)
     assert stack.pid_of("worker-g0") == worker
     assert failures == 0
-    assert campaign.seen["200"] > SERVABLE
+    assert campaign.seen["200"] >= SERVABLE + ORDINARY
     if full:  # beside other tests the times say nothing
         assert quantile(loaded, 0.99) <= SLOWER * quantile(calm, 0.99)

@@ -37,6 +37,7 @@ class RequestCounts:
     broken: int = 0
     confined: int = 0
     _unclear: list[tuple[float, str, bool]] = field(default_factory=list)  # when, tenant, by the engine
+    _judged: list[tuple[float, str, bool]] = field(default_factory=list)  # by the control that runs
     _doubted: deque[tuple[float, str]] = field(default_factory=deque)  # confined ones of the engine
     _fails: bool = False  # the last control failed
 
@@ -68,8 +69,13 @@ class RequestCounts:
         """Whether a control is to be run: failures are not decided, or the last control failed."""
         return bool(self._unclear) or self._fails
 
+    def begin_control(self) -> None:
+        """Begins a control, which decides the failures so far; later ones need another control."""
+        self._judged += self._unclear
+        self._unclear = []
+
     def count_control(self, outcome: Control, now: float) -> int:
-        """Decides the failures so far by a control that began after them.
+        """Decides the failures before the control that began last.
 
         Failures of the engine count against the group also if the control passed, once three tenants have met
         them within the window: a part of the weights may be damaged that the control does not touch.
@@ -81,9 +87,10 @@ class RequestCounts:
         Returns:
             How many failures were confined to their requests.
         """
+        unclear, self._judged = self._judged, []
         if outcome == "undecided":
+            self._unclear = unclear + self._unclear
             return 0
-        unclear, self._unclear = self._unclear, []
         if outcome == "failed":
             self.broken += len(unclear) + 1
             self._fails = True
