@@ -83,8 +83,8 @@ class Combinations:
             for key in _INSIDE:
                 for property_name, part in schema.get(key, {}).items():
                     parts[key, property_name].append(part)
-            for place, part in enumerate(schema.get("prefixItems", ())):
-                parts["prefixItems", str(place)].append(part)
+            for index, part in enumerate(schema.get("prefixItems", ())):
+                parts["prefixItems", str(index)].append(part)
             for key in ("items", "additionalProperties"):
                 if key in schema:
                     parts[key, ""].append(schema[key])
