@@ -21,7 +21,7 @@ from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.structured_grammar import check_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.library_panics import guarded
-from shared.errors import InvalidRequest, Overloaded
+from shared.errors import InvalidRequest, Overloaded, RateLimited
 from shared.flow.tenant_places import TenantPlaces, TooManyWait
 from shared.messages import GenerateRequest
 
@@ -90,7 +90,8 @@ class GrammarCompiler:
 
         Raises:
             InvalidRequest: It is refused, or takes too long.
-            Overloaded: Too many grammars of the tenant wait.
+            RateLimited: Too many grammars of the tenant are compiled or wait.
+            Overloaded: Those of other tenants have all threads.
         """
         kept = self.kept(digest)
         if kept is not None:
@@ -107,10 +108,10 @@ class GrammarCompiler:
                     self._submit(tenant, digest, functools.partial(work, vocabulary))
                 )
         except TooManyWait as full:
-            raise self._busy() from full
+            raise self._busy(tenant) from full
         except TimeoutError as error:
             if not entered:
-                raise self._busy() from error
+                raise self._busy(tenant) from error
             self._overran[digest] = None
             while len(self._overran) > _SLOWEST_KEPT:
                 self._overran.popitem(last=False)
@@ -171,10 +172,13 @@ class GrammarCompiler:
             param=param,
         )
 
-    def _busy(self) -> Overloaded:
-        return Overloaded(
-            "too many grammars of this tenant are being compiled; try again", retry_after_s=_RETRY_AFTER_S
-        )
+    def _busy(self, tenant: str) -> RateLimited | Overloaded:
+        """Returns the error of a request that got no thread: its tenant's own grammars have it, or others'."""
+        if self._places.holds(tenant):
+            return RateLimited(
+                "too many grammars of this tenant are being compiled; try again", retry_after_s=_RETRY_AFTER_S
+            )
+        return Overloaded("too many grammars are being compiled; try again", retry_after_s=_RETRY_AFTER_S)
 
 
 def digest_of(*parts: bytes) -> bytes:
