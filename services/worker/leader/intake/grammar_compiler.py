@@ -173,7 +173,7 @@ class GrammarCompiler:
         )
 
     def _busy(self, tenant: str) -> RateLimited | Overloaded:
-        """Returns the error of a request that got no thread: its tenant's own grammars have it, or others'."""
+        """Returns the error of a request without a thread: its tenant's own grammars have it, or others'."""
         if self._places.holds(tenant):
             return RateLimited(
                 "too many grammars of this tenant are being compiled; try again", retry_after_s=_RETRY_AFTER_S
