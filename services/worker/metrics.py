@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from services.worker.domain.generation.failure_owners import all_owners
+from services.worker.domain.generation.request_counts import Control
 from services.worker.domain.speculation.speculation import DraftCounts
 from services.worker.rank_protocol.failures import FailureKind
 from services.worker.request_metrics import RequestHistograms
@@ -46,6 +48,26 @@ class DraftMetrics:
             counter.inc(count)
 
 
+class FaultMetrics:
+    """Whose fault the failures of requests are, see `failure_owners.py`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+            return Counter(PREFIX + name, text, tuple(labels), registry=registry)
+
+        self.requests = counter("request_faults", "Requests that failed, by whose fault it is.", ["owner"])
+        for owner in all_owners():
+            self.requests.labels(owner)  # alerts measure their growth, from 0 on
+        self.confined = counter(
+            "confined_failures", "Unexpected failures of requests while the group could serve others."
+        )
+        self.controls = counter(
+            "control_runs", "The group's own requests after unexpected failures.", ["outcome"]
+        )
+        for outcome in get_args(Control):
+            self.controls.labels(outcome)
+
+
 class WorkerMetrics:
     """All metrics of a worker group, in one registry."""
 
@@ -73,6 +95,7 @@ class WorkerMetrics:
         self.prefix_cache_queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
         self.prefix_cache_hits = counter("prefix_cache_hits", "Tokens of them that need not be computed.")
         self.failed_sequences = counter("failed_sequences", "Sequences for which the model gave no token.")
+        self.faults = FaultMetrics(registry)
         self.unsent_frames = counter(
             "unsent_frames", "Frames kept for retransmission while the bus was away."
         )

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from services.worker.text.chat_template import ChatTemplate
+from services.worker.text.control_tokens import control_texts
 from services.worker.text.tokenizer import Tokenizer
 from shared.errors import InvalidRequest
 from shared.messages.base import NAME_PATTERN, NAME_RULE
@@ -25,6 +26,11 @@ class Model:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     tool_format: str = ""
+
+    @property
+    def control_texts(self) -> frozenset[str]:
+        """Texts of its control tokens, special or not; no text of a request is one of these tokens."""
+        return control_texts(self.tokenizer, self.template.source if self.template is not None else "")
 
 
 def served_name(name: str, found: str) -> str:

@@ -43,6 +43,10 @@ class TenantPlaces:
         self._held[tenant] = held + 1
         return True
 
+    def holds(self, tenant: str) -> bool:
+        """Returns whether the tenant has a place."""
+        return tenant in self._held
+
     async def enter(self, tenant: str) -> None:
         """Takes a place for the tenant as soon as it may have one.
 

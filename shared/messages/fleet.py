@@ -65,8 +65,10 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
         weight: The share of sessions that the group gets.
         accepted_total: Counts `Work` messages that this instance has taken, copies and refused ones included,
             so that routers know what is still on its way.
-        ended_total: Counts requests that ended as they should, cancelled ones included.
-        broken_total: Counts requests that the group failed by its own fault.
+        ended_total: Counts requests that the engine computed as it should: done ones, and those whose
+            caller left, or was late, after the first token. Refused requests are in neither count.
+        broken_total: Counts requests that the group failed by its own fault, and requests of the leader
+            itself that failed after others had (decision 0063).
     """
 
     group: GroupName

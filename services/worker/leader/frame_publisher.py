@@ -41,6 +41,8 @@ class FramePublisher:
 
     def send(self, generation: Generation, frame: AnyFrame, *, within_s: float = 0.0) -> None:
         """Keeps the frame of an open request for retransmission, and sends it within that time."""
+        if generation.on_end is not None:
+            return
         now = self._clock()
         self._put(generation.reply_to, self.buffer.add_frame(generation.key, frame, now), now, within_s)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from services.worker.leader.control_runs import ControlRuns
 from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.engine_loop import EngineLoop
 from services.worker.leader.engine_state import EngineState
@@ -48,6 +49,7 @@ class LeaderParts:
     drain: Drain
     status: GroupStatus
     subscriptions: Subscriptions
+    controls: ControlRuns
     draft_engine: DraftEngine | None = None
 
 
@@ -93,7 +95,7 @@ class Leader:
             self._spawn(parts.draft_engine.run_forever())
         await parts.subscriptions.subscribe_all()
         await parts.loop.start_engine()  # heartbeats say "ready" from here on, so everything else is
-        self._spawn(parts.loop.run_steps(), self._keep_house())
+        self._spawn(parts.loop.run_steps(), self._keep_house(), parts.controls.run_forever())
         await parts.heartbeats.beat()
 
     async def drain(self, timeout_s: float) -> None:

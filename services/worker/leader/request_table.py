@@ -7,6 +7,9 @@ frame and leaves no block, queue place or task behind.
 import asyncio
 from typing import NamedTuple
 
+import structlog
+
+from services.worker.domain.generation.failure_owners import owner_of
 from services.worker.domain.generation.generation import Generation, request_key
 from services.worker.domain.generation.request_counts import RequestCounts
 from services.worker.domain.generation.tenant_entries import TenantEntries
@@ -21,6 +24,7 @@ from shared.errors import Cancelled, RyzError
 from shared.messages import GenerateRequest, Load
 from shared.messages.base import MAX_ATTEMPT
 
+log = structlog.get_logger(__name__)
 MAX_TOMBSTONES = 10_000  # of all tenants; beyond it the oldest of the one that has most is forgotten
 
 
@@ -51,6 +55,7 @@ class RequestTable:
     Attributes:
         by_key: Requests under their `request_key`.
         counts: How many were taken, and how they ended.
+        doubt: Set while a control is to be run (`RequestCounts.wants_control`).
         publisher: Sends the frames.
         buffer: Keeps the frames that were sent.
         spans: Begins and ends the traces of requests.
@@ -68,6 +73,7 @@ class RequestTable:
         self.buffer = publisher.buffer
         self.by_key: dict[str, Generation] = {}
         self.counts = RequestCounts()
+        self.doubt = asyncio.Event()
         self.spans = RequestSpans(context.spans, context.group, engine.step_log)
         self._metrics = context.metrics
         self._clock = context.clock
@@ -99,7 +105,8 @@ class RequestTable:
         request = generation.request
         self.by_key[generation.key] = generation
         self._places_held += request.sampling.n
-        self.buffer.open_attempt(generation.key, request.attempt, generation.next_seq, request)
+        if generation.on_end is None:
+            self.buffer.open_attempt(generation.key, request.attempt, generation.next_seq, request)
         self._empty.clear()
 
     def track_preparation(self, generation: Generation, task: asyncio.Task[None]) -> None:
@@ -135,15 +142,23 @@ class RequestTable:
 
     def finish_request(self, generation: Generation) -> None:
         """Ends a request that has all its tokens: its turn is committed, then `Done` is sent."""
-        self._finisher.finish_turn(generation, self.complete_request)
+        try:
+            self._finisher.finish_turn(generation, self.complete_request)
+        except Exception:  # a bug in one request's record must not end the others
+            log.exception("the turn was not finished", **generation.log_ids)
+            if not generation.ended:
+                self.complete_request(generation)
 
     def complete_request(self, generation: Generation) -> None:
         """Sends `Done`."""
         generation.timeline.mark("done")
         self.spans.end(generation)
-        self._metrics.requests.labels("done").inc()
-        self._metrics.requests_ended.count_end(generation, self._clock())
-        self.counts.count_end()
+        if generation.on_end is None:
+            self._metrics.requests.labels("done").inc()
+            self._metrics.requests_ended.count_end(generation, self._clock())
+            self.counts.count_done()
+        else:
+            generation.on_end(None)
         self.publisher.send(generation, generation.done())
         self._remove(generation)
 
@@ -160,12 +175,26 @@ class RequestTable:
             return
         generation.timeline.mark("failed", {"code": error.code})
         self.spans.end(generation, error.code)
-        self._metrics.requests.labels(error.code).inc()
-        self._metrics.requests_ended.count_end(generation, self._clock(), error.code)
-        self.counts.count_end(error)
-        self.send_tokens(generation)
+        self._count_failed(generation, error)
+        try:
+            self.send_tokens(generation)
+        except Exception:  # they cannot be sent, which may be why it fails
+            log.exception("no frame from tokens", **generation.log_ids)
         self.publisher.send(generation, generation.failed(error))
         self._remove(generation)
+
+    def _count_failed(self, generation: Generation, error: RyzError) -> None:
+        if generation.on_end is not None:
+            generation.on_end(error)
+            return
+        now = self._clock()
+        self._metrics.requests.labels(error.code).inc()
+        self._metrics.faults.requests.labels(owner_of(error)).inc()
+        self._metrics.requests_ended.count_end(generation, now, error.code)
+        served = bool(generation.first_token_at)
+        self.counts.count_failed(error, tenant=generation.request.tenant, served=served, now=now)
+        if self.counts.wants_control:
+            self.doubt.set()
 
     def send_tokens(self, generation: Generation) -> None:
         """Sends everything that the caller has not got yet."""

@@ -9,14 +9,18 @@ import asyncio
 
 import structlog
 
+from services.worker.domain.generation.failure_owners import ANSWER, GRAMMAR
 from services.worker.domain.generation.generation import Generation
 from services.worker.domain.generation.stream_pace import StreamPace
+from services.worker.domain.generation.token_constraint import is_too_complex
 from services.worker.domain.scheduling.prompt_advances import PromptAdvance
 from services.worker.domain.scheduling.scheduler import Advance, Scheduler
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.request_table import RequestTable
-from shared.errors import Internal
+from services.worker.rank_protocol.plan import Sampled
+from shared.errors import Internal, InvalidRequest, RyzError
+from shared.messages import GenerateRequest
 
 log = structlog.get_logger(__name__)
 WHOLE_FLUSH_S = 0.05
@@ -48,7 +52,7 @@ class TokenOutput:
             if generation is None:  # another choice of it failed a moment ago
                 continue
             if advance.sampled.error:
-                self._fail_without_token(generation, advance.sampled.error)
+                self._fail_without_token(generation, advance.sampled, sequence.grammar_error)
                 continue
             try:
                 choice = generation.choices[sequence.choice]
@@ -57,7 +61,7 @@ class TokenOutput:
                 reason = choice.advance(advance.sampled, advance.finish_reason)
             except Exception:  # a bug in one request's text must not end the others
                 log.exception("no text from tokens", **generation.log_ids)
-                table.fail_request(generation, Internal("the group could not make text of the tokens"))
+                table.fail_request(generation, _no_text())
                 continue
             if reason is not None:
                 generation.open_choices -= 1
@@ -76,7 +80,8 @@ class TokenOutput:
             if generation is None:
                 continue
             if part.error:
-                self._fail_without_token(generation, part.error)
+                failed = Sampled(seq_id=sequence.seq_id, token_id=0, error=part.error)
+                self._fail_without_token(generation, failed, None)
                 continue
             prompt = generation.choices[sequence.choice].prompt
             if prompt is not None:
@@ -84,10 +89,18 @@ class TokenOutput:
             if part.scores:
                 self._table.send_tokens(generation)
 
-    def _fail_without_token(self, generation: Generation, why: str) -> None:
-        log.error("the model gave no token", **generation.log_ids, why=why)
-        self._metrics.failed_sequences.inc()
-        self._table.fail_request(generation, Internal(f"the model gave no next token: {why}"))
+    def _fail_without_token(
+        self, generation: Generation, sampled: Sampled, grammar_error: Exception | None
+    ) -> None:
+        error = error_of(generation.request, sampled, grammar_error)
+        if isinstance(error, Internal):
+            log.error(
+                "the model gave no token", **generation.log_ids, why=sampled.error, exc_info=grammar_error
+            )
+            self._metrics.failed_sequences.inc()
+        else:
+            log.info("the request leaves no token", **generation.log_ids, why=error.message)
+        self._table.fail_request(generation, error)
 
     def _send_due(self, touched: dict[str, Generation], now: float) -> None:
         """Sends the new tokens of these generations, or holds them until the interval is over."""
@@ -109,7 +122,8 @@ class TokenOutput:
             if not generation.open_choices:
                 self._flush(generation, now)
                 generation.timeline.mark("last token", self._totals.shown())
-                self._table.finish_request(generation)
+                if not generation.ended:
+                    self._table.finish_request(generation)
             elif not self._may_wait(generation, now, due or first):
                 self._flush(generation, now)
         for last_at, number in since.items():
@@ -160,4 +174,30 @@ class TokenOutput:
     def _flush(self, generation: Generation, now: float) -> None:
         generation.last_flush_at = now
         self._held.pop(generation.key, None)
-        self._table.send_tokens(generation)
+        try:
+            self._table.send_tokens(generation)
+        except Exception:  # a bug in one request's frames must not end the others
+            log.exception("no frame from tokens", **generation.log_ids)
+            generation.open_choices = max(1, generation.open_choices)  # it is not complete
+            self._table.fail_request(generation, _no_text())
+
+
+def error_of(request: GenerateRequest, sampled: Sampled, grammar_error: Exception | None) -> RyzError:
+    """Returns the error of a sequence without a next token.
+
+    Args:
+        request: Of the sequence.
+        sampled: Why there is none.
+        grammar_error: Why its grammar gave no mask, or took no token, if it did not.
+    """
+    if grammar_error is not None and not is_too_complex(grammar_error):
+        return Internal("the group could not follow the grammar; its log says why", reason=GRAMMAR)
+    if sampled.cause != "demand":
+        return Internal(f"the model gave no next token: {sampled.error}", reason=sampled.cause)
+    param = "structured" if request.structured is not None else "tools" if request.tools else "logit_bias"
+    why = sampled.error if grammar_error is None else str(grammar_error)
+    return InvalidRequest(f"no token may come next: {why}", param=param, reason="no_token")
+
+
+def _no_text() -> Internal:
+    return Internal("the group could not make text of the tokens; its log says why", reason=ANSWER)

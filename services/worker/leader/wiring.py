@@ -22,6 +22,7 @@ from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.calls.session_calls import LeaderSessionCalls
 from services.worker.leader.calls.token_calls import TokenCalls
 from services.worker.leader.context import LeaderContext
+from services.worker.leader.control_runs import ControlRuns
 from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.drafting.draft_rounds import DraftRounds
 from services.worker.leader.engine_loop import EngineLoop
@@ -209,6 +210,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         heartbeats=heartbeats,
         loop=loop,
         drain=drain,
+        controls=ControlRuns(context, engine, table, preparation, model),
         status=GroupStatus(
             context, orchestrator, engine, table, kv_tier, sessions=sessions, draft_engine=drafting
         ),

@@ -233,7 +233,11 @@ class NullEngine:
                     token_id = known.choose(token_id, mask, self._vocab_size)
                     if token_id < 0:
                         known.tokens.append(0)
-                        sampled.append(Sampled(seq_id=piece.seq_id, token_id=0, error="no token may come"))
+                        sampled.append(
+                            Sampled(
+                                seq_id=piece.seq_id, token_id=0, error="no token may come", cause="demand"
+                            )
+                        )
                         continue
                 known.tokens.append(token_id)
                 if known.logprobs < 0:

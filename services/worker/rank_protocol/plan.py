@@ -5,7 +5,7 @@ to rank processes as MessagePack, so these are wire types within a group.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -120,6 +120,8 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         logprob: Its log probability, if the request asked for it.
         top: The most probable tokens, if the request asked for them.
         error: Why there is no token; this sequence cannot go on, the others can.
+        cause: With an error whose fault it is: the request's, since its grammar and other demands leave no
+            token, or unclear: a bug in our grammars, or logits that are no numbers (`failure_owners.py`).
     """
 
     seq_id: int
@@ -127,6 +129,7 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprob: float = 0.0
     top: list[Alternative] = []
     error: str = ""
+    cause: Literal["demand", "grammar", "not_finite"] = "not_finite"
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,6 +7,7 @@ size.
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from copy import copy
 from datetime import datetime
 from typing import Any, NoReturn, Self
@@ -16,7 +17,7 @@ from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 
-from services.worker.text.template_guard import GuardedEnvironment
+from services.worker.text.template_guard import GuardedEnvironment, TemplateOverran
 from services.worker.text.template_marks import MarkLiterals
 from services.worker.text.tool_prompt import (
     NOTHING,
@@ -30,9 +31,11 @@ from shared.errors import InvalidRequest
 from shared.messages import ChatMessage
 
 LIMIT_S = 5.0
-_REFUSALS = (
-    jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
-)  # fmt: skip
+_MOST_CHARS = 500  # of an error of a template, which may hold what it was given
+
+
+class TemplateRefused(Exception):
+    """The template raised an error."""
 
 
 class _Generation(Extension):
@@ -133,9 +136,30 @@ class ChatTemplate:
             generation_prompt: End with the beginning of the assistant's message.
 
         Raises:
-            InvalidRequest: The template refuses the conversation, for example its order of roles.
+            InvalidRequest: The template refuses the conversation, for example its order of roles, or the
+                variables that the request gave.
             TemplateOverran: It took longer than `limit_s`.
         """
+        try:
+            return self._rendered(messages, limit_s, given, generation_prompt=generation_prompt)
+        except TemplateRefused as error:
+            param = "messages"
+            if given.variables:
+                bare = TemplateInput(given.tools)
+                with suppress(TemplateRefused, TemplateOverran):
+                    self._rendered(messages, limit_s, bare, generation_prompt=generation_prompt)
+                    param = "template"
+            what = "these messages" if param == "messages" else "the variables of the request"
+            raise InvalidRequest(f"the model's chat template refuses {what}: {error}", param=param) from error
+
+    def _rendered(
+        self,
+        messages: list[ChatMessage],
+        limit_s: float,
+        given: TemplateInput,
+        *,
+        generation_prompt: bool,
+    ) -> str:
         self._environment.limit_time(limit_s)
         if not self.knows_tools:
             messages = in_words(messages, given.tools)
@@ -149,7 +173,7 @@ class ChatTemplate:
         }
         try:
             return self._template.render(variables)
-        except _REFUSALS as error:
-            raise InvalidRequest(
-                f"the model's chat template refuses these messages: {error}", param="messages"
-            ) from error
+        except (TemplateOverran, MemoryError):
+            raise
+        except Exception as error:  # a template is a program, and what it is given decides what it raises
+            raise TemplateRefused(f"{error}"[:_MOST_CHARS]) from error

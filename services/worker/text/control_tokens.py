@@ -18,6 +18,17 @@ from services.worker.text.tool_prompt import NOTHING, TemplateInput
 from shared.messages import ChatMessage, ToolCall, ToolDefinition
 
 
+def control_texts(tokenizer: Tokenizer, template_source: str) -> frozenset[str]:
+    """Returns the texts of control tokens: special tokens, and added tokens that the template names.
+
+    Args:
+        tokenizer: Of the model.
+        template_source: Its chat template; empty without one.
+    """
+    named = {text for text in tokenizer.added_texts if text in template_source and not text.isspace()}
+    return frozenset(tokenizer.special_texts | named)
+
+
 class ControlTokenGuard:
     """Cuts the text of control tokens after its first character, so that it is never read as one of them.
 
@@ -32,8 +43,7 @@ class ControlTokenGuard:
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
-        named = {text for text in tokenizer.added_texts if text in template.source and not text.isspace()}
-        texts = {text for text in tokenizer.special_texts | named if len(text) > 1}
+        texts = {text for text in control_texts(tokenizer, template.source) if len(text) > 1}
         nonce = secrets.token_hex(8)  # random, so that no message can hold the marks
         self._cut, self._before, self._after = (f"\ue000{mark}{nonce}\ue000" for mark in "cba")
         self._tokenizer, self._plain = tokenizer, tokenizer.without(texts)

@@ -26,7 +26,7 @@ Kind = Literal["json_object", "json_schema", "regex", "choice", "grammar"]
 def vocabulary(name: str = "demo") -> TokenVocabulary:
     """Returns the vocabulary of the demo model, of SmolLM2 (`smollm2`), or of bytes (`null`)."""
     model = null_model("null", 64) if name == "null" else load_model(DEMO if name == "demo" else SMOLLM2)
-    return TokenVocabulary(model.tokenizer, model.eos_ids, model.tokenizer.vocab_size)
+    return TokenVocabulary(model.tokenizer, model.eos_ids, model.tokenizer.vocab_size, model.control_texts)
 
 
 def compiled(kind: Kind, definition: str = "", *choices: str, on: str = "demo") -> ConstraintFactory:

@@ -9,9 +9,9 @@ a choice, and a caller gets it whole, with the token before it (`ChoiceState.tak
 rebuilt from the tokens that a caller has then forces nothing more.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from services.worker.domain.generation.token_constraint import TokenConstraint
+from services.worker.domain.generation.token_constraint import TokenConstraint, is_too_complex
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import Sampled
 from shared.messages import FinishReason
@@ -47,7 +47,11 @@ def advance(sequence: Sequence, sampled: Sampled) -> list[Advance]:
     try:
         run = _accept_newest(sequence, sequence.constraint)
     except Exception as error:  # a bug in one grammar must not end the others
-        refused = Sampled(seq_id=sampled.seq_id, token_id=0, error=f"its grammar failed: {error}")
+        sequence.grammar_error = error
+        cause: Literal["demand", "grammar"] = "demand" if is_too_complex(error) else "grammar"
+        refused = Sampled(
+            seq_id=sampled.seq_id, token_id=0, error=f"its grammar failed: {error}", cause=cause
+        )
         return [Advance(sequence, refused, None, len(sequence.tokens))]
     if run:
         first = len(sequence.tokens) + 1

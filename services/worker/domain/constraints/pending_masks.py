@@ -53,6 +53,7 @@ def _mask_at(sequence: Sequence, end: int) -> bytes:
         return mask_of(sequence.forced[0])
     try:
         mask = sequence.constraint.mask()
-    except Exception:  # a bug in one grammar must not end the others; its sequence ends without a token
+    except Exception as error:  # a bug in one grammar must not end the others
+        sequence.grammar_error = error  # the sequence ends without a token
         return NO_TOKEN
     return ANY_TOKEN if mask is None else mask

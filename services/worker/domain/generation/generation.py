@@ -4,7 +4,7 @@ Makes frames and numbers them. The scheduler decides which tokens are computed w
 the frames, `RetransmitBuffer` keeps them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -63,6 +63,8 @@ class Generation:
         traceparent: Its trace context, for what it leads to; empty without one.
         parent_span: The span of its caller if it is recorded in a trace, else empty.
         key: Its `request_key`.
+        on_end: Called with its error, or None, in place of all frames and counts: it is a control of the
+            leader itself (`RequestCounts`). None for the requests of callers.
     """
 
     request: GenerateRequest
@@ -89,6 +91,7 @@ class Generation:
     traceparent: str = ""
     parent_span: str = ""
     key: str = ""
+    on_end: Callable[[RyzError | None], None] | None = None
 
     def __post_init__(self) -> None:
         self.key = request_key(self.request.tenant, self.request.request_id)

@@ -54,3 +54,8 @@ class ConstraintFailed(Exception):
 
 class TokenRefused(ConstraintFailed):
     """A constraint was given a token that it forbids: a bug, or tokens of an answer under another grammar."""
+
+
+def is_too_complex(error: Exception) -> bool:
+    """Whether a constraint failed as its contract announces: then the request's grammar is at fault."""
+    return isinstance(error, ConstraintFailed) and not isinstance(error, TokenRefused)

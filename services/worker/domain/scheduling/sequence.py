@@ -53,6 +53,7 @@ class Sequence:
         constraint: The grammar of its output, which has accepted its output tokens and `forced`; None if it
             has none.
         forced: Tokens that its grammar forces next and that are sampled one by one (`forced_tokens.py`).
+        grammar_error: Why its grammar gave no mask, or did not take a token; None if it did not fail.
         run_start: Index of the first of the newest tokens that were appended without being sampled, and may
             not be computed yet.
         embedding: The embedding that it is computed for; then it has no output.
@@ -97,6 +98,7 @@ class Sequence:
     prompt_only: bool = False
     timeline: RequestTimeline = UNRECORDED
     forced: list[int] = field(default_factory=list)
+    grammar_error: Exception | None = None
     run_start: int = FIRST
 
     def __post_init__(self) -> None:

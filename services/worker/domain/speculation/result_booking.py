@@ -83,7 +83,7 @@ class ResultBooking:
                     self._queues.end(sequence)
                 return [Advance(sequence, one, reason, len(sequence.tokens))]
         if one.error:
-            self._end_untrusted(sequence)
+            self._end_failed(sequence, one)
             return [Advance(sequence, one, None, end)]
         if end < len(sequence.tokens):
             if one.token_id != sequence.tokens[end]:
@@ -116,7 +116,7 @@ class ResultBooking:
         taken = _append_group(sequence, group)
         count, last = len(taken), taken[-1]
         if last.sampled.error:
-            self._end_untrusted(sequence)
+            self._end_failed(sequence, last.sampled)
             return taken, len(group) - 1
         if sequence.seq_id == seq_id:
             sequence.computed += count
@@ -135,7 +135,10 @@ class ResultBooking:
         if sequence.embedding is None:  # nothing goes on from there
             self._write_behind.add(names)
 
-    def _end_untrusted(self, sequence: Sequence) -> None:
-        """Removes a sequence whose logits were no numbers: its blocks are not used again."""
+    def _end_failed(self, sequence: Sequence, one: Sampled) -> None:
+        """Removes a sequence without a token; if logits were no numbers, its blocks are not used again."""
+        if one.cause != "not_finite":
+            self._queues.end(sequence)
+            return
         self._write_behind.distrust(self._names.of(sequence))
         self._queues.end(sequence, forget=True)

@@ -104,8 +104,9 @@ class Sampler:
 
     def _sampled(self, state: SequenceState, logits: Scores, best: int, token: int, finite: bool) -> Sampled:
         if token == NOTHING:
-            error = NOTHING_ALLOWED if finite else NOT_FINITE
-            return Sampled(seq_id=state.seq_id, token_id=0, error=error)
+            if finite:
+                return Sampled(seq_id=state.seq_id, token_id=0, error=NOTHING_ALLOWED, cause="demand")
+            return Sampled(seq_id=state.seq_id, token_id=0, error=NOT_FINITE)
         if state.sampling.logprobs < 0:
             return Sampled(seq_id=state.seq_id, token_id=token)
         return self._with_logprobs(state, logits, best, token)

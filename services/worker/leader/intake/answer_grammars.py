@@ -131,13 +131,14 @@ class AnswerGrammars:
         opens, close_id = control.get(marks.opens), control.get(marks.closes, -1)
         tokens = ReasoningTokens(
             tuple(vocabulary.tokens_of(marks.opens.encode())) if opens is None else (opens,),
-            marks.closes.encode() if close_id < 0 else b"",
+            marks.closes.encode(),
             close_id,
         )
         return ReasonedGrammar(work(vocabulary, limits), vocabulary, tokens, binding)
 
     def _control(self, texts: tuple[str, ...]) -> dict[str, int]:
-        return {text: token_id for token_id, text in marker_tokens(self._model.tokenizer, texts).items()}
+        tokenizer, control = self._model.tokenizer, self._model.control_texts
+        return {text: token_id for token_id, text in marker_tokens(tokenizer, texts, control).items()}
 
 
 def _compile(

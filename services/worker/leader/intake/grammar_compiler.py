@@ -20,7 +20,8 @@ from services.worker.model import Model
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.structured_grammar import check_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
-from shared.errors import InvalidRequest, Overloaded
+from services.worker.text.library_panics import guarded
+from shared.errors import InvalidRequest, Overloaded, RateLimited
 from shared.flow.tenant_places import TenantPlaces, TooManyWait
 from shared.messages import GenerateRequest
 
@@ -89,7 +90,8 @@ class GrammarCompiler:
 
         Raises:
             InvalidRequest: It is refused, or takes too long.
-            Overloaded: Too many grammars of the tenant wait.
+            RateLimited: Too many grammars of the tenant are compiled or wait.
+            Overloaded: Those of other tenants have all threads.
         """
         kept = self.kept(digest)
         if kept is not None:
@@ -106,10 +108,10 @@ class GrammarCompiler:
                     self._submit(tenant, digest, functools.partial(work, vocabulary))
                 )
         except TooManyWait as full:
-            raise self._busy() from full
+            raise self._busy(tenant) from full
         except TimeoutError as error:
             if not entered:
-                raise self._busy() from error
+                raise self._busy(tenant) from error
             self._overran[digest] = None
             while len(self._overran) > _SLOWEST_KEPT:
                 self._overran.popitem(last=False)
@@ -121,7 +123,7 @@ class GrammarCompiler:
     ) -> asyncio.Future[ConstraintFactory]:
         loop = asyncio.get_running_loop()
         try:
-            running = loop.run_in_executor(self._threads, work, self._options.limits)
+            running = loop.run_in_executor(self._threads, guarded, work, self._options.limits)
         except BaseException:
             self._places.leave(tenant)
             raise
@@ -144,7 +146,9 @@ class GrammarCompiler:
         model, size = self._model, self._engine.facts.vocab_size or self._model.tokenizer.vocab_size
         if self._vocabulary is None or self._vocab_size != size:
             loop = asyncio.get_running_loop()
-            make = functools.partial(TokenVocabulary, model.tokenizer, model.eos_ids, size)
+            make = functools.partial(
+                TokenVocabulary, model.tokenizer, model.eos_ids, size, model.control_texts
+            )
             self._vocabulary, self._vocab_size = loop.run_in_executor(self._threads, make), size
         return await asyncio.shield(self._vocabulary)
 
@@ -168,10 +172,13 @@ class GrammarCompiler:
             param=param,
         )
 
-    def _busy(self) -> Overloaded:
-        return Overloaded(
-            "too many grammars of this tenant are being compiled; try again", retry_after_s=_RETRY_AFTER_S
-        )
+    def _busy(self, tenant: str) -> RateLimited | Overloaded:
+        """Returns the error of a request without a thread: its tenant's own grammars have it, or others'."""
+        if self._places.holds(tenant):
+            return RateLimited(
+                "too many grammars of this tenant are being compiled; try again", retry_after_s=_RETRY_AFTER_S
+            )
+        return Overloaded("too many grammars are being compiled; try again", retry_after_s=_RETRY_AFTER_S)
 
 
 def digest_of(*parts: bytes) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 
 import structlog
 
+from services.worker.domain.generation.failure_owners import PROMPT
 from services.worker.domain.generation.generation import Generation
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.leader.context import LeaderContext
@@ -158,5 +159,5 @@ class Preparation:
     def _fail_request(self, generation: Generation, error: Exception) -> None:
         if not isinstance(error, RyzError):
             log.error("request failed", exc_info=error)
-            error = Internal("the group could not prepare the request; its log says why")
+            error = Internal("the group could not prepare the request; its log says why", reason=PROMPT)
         self._table.fail_request(generation, error)

@@ -21,6 +21,7 @@ from services.worker.leader.intake.tool_checks import check_tool_results, offere
 from services.worker.metrics import WorkerMetrics
 from services.worker.model import Model
 from services.worker.text.control_tokens import ControlTokenGuard
+from services.worker.text.library_panics import guarded
 from services.worker.text.template_guard import TemplateOverran
 from shared.codec import unpack_tokens
 from shared.errors import DeadlineExceeded, InvalidRequest
@@ -136,7 +137,7 @@ class PromptTokenizer:
             return None
         began = self._cpu_clock()
         try:
-            return self._tokens(request, turn, form, INLINE_TEMPLATE_S)
+            return guarded(self._tokens, request, turn, form, INLINE_TEMPLATE_S)
         except TemplateOverran:
             log.warning("the chat template is slow")
             return None
@@ -185,7 +186,7 @@ class PromptTokenizer:
         """Puts work into a thread. The tenant's place is free again when the thread is."""
         loop = asyncio.get_running_loop()
         try:
-            running = loop.run_in_executor(self._threads, work)
+            running = loop.run_in_executor(self._threads, guarded, work)
         except BaseException:
             self._places.leave(tenant)
             raise

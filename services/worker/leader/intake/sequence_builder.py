@@ -109,7 +109,8 @@ class SequenceBuilder:
 
         Raises:
             InvalidRequest: The grammar is wrong, is not enforced, or takes too long to compile.
-            Overloaded: Too many grammars of the tenant wait.
+            RateLimited: Too many grammars of the tenant are compiled or wait.
+            Overloaded: Those of other tenants have all threads.
         """
         tenant, grammar = generation.request.tenant, self._answer_grammars.grammar_of(generation.request)
         if grammar is None:

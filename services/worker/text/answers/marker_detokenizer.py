@@ -3,16 +3,25 @@
 `<tool_call>` is a token of its own in many vocabularies, and detokenizers leave special tokens out.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from services.worker.domain.answers.choice_state import Detokenizer
 from services.worker.text.tokenizer import Tokenizer
 
 
-def marker_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[int, str]:
-    """Returns the special tokens that these texts hold, by id."""
+def marker_tokens(
+    tokenizer: Tokenizer, texts: Iterable[str], control_texts: Set[str] | None = None
+) -> dict[int, str]:
+    """Returns the control tokens that these texts hold, by id.
+
+    Args:
+        tokenizer: Of the model.
+        texts: Fixed texts of a form.
+        control_texts: Texts of the tokens that are looked for; None: the special tokens.
+    """
     fixed = tuple(texts)
-    marks = [text for text in tokenizer.special_texts if any(text in one for one in fixed)]
+    known = tokenizer.special_texts if control_texts is None else control_texts
+    marks = [text for text in known if any(text in one for one in fixed)]
     encoded = ((text, tokenizer.encode(text, add_special_tokens=False)) for text in marks)
     return {ids[0]: text for text, ids in encoded if len(ids) == 1}
 

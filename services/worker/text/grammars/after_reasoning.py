@@ -26,12 +26,12 @@ class ReasoningTokens:
 
     Attributes:
         opens: Tokens of the opening mark.
-        closes: The closing mark as UTF-8 bytes; empty if `close_id` says it.
-        close_id: The token that is the closing mark; -1: none is.
+        closes: The closing mark as UTF-8 bytes; an answer's reader finds it also where other tokens spell it.
+        close_id: The token that is the closing mark as well; -1: none is.
     """
 
     opens: tuple[int, ...]
-    closes: bytes = b""
+    closes: bytes
     close_id: int = -1
 
 
@@ -137,7 +137,7 @@ class AfterReasoning:
         marks, rest = self._marks, b""
         if token_id != marks.close_id:
             text = self._tail + self._grammar.vocabulary.token_bytes(token_id)
-            at = text.find(marks.closes) if marks.closes else -1
+            at = text.find(marks.closes)
             if at < 0:
                 self._tail = text[-(len(marks.closes) - 1) :] if len(marks.closes) > 1 else b""
                 return
@@ -174,10 +174,10 @@ def _reasoning_mask(vocabulary: TokenVocabulary, begun: bytes, closes: bytes) ->
     Args:
         vocabulary: Of the model.
         begun: The beginning of the closing mark that was written.
-        closes: The closing mark; empty if it is a token.
+        closes: The closing mark.
     """
     mask = bytearray(vocabulary.text_mask)
-    for token_id in range(vocabulary.vocab_size) if closes else ():
+    for token_id in range(vocabulary.vocab_size):
         text = begun + vocabulary.token_bytes(token_id)
         at = text.find(closes)
         if at >= 0 and text[at + len(closes) :].strip():

@@ -12,8 +12,9 @@ from services.worker.text.grammars.arguments.call_terms import CallTerms
 from services.worker.text.grammars.arguments.value_style import Write
 from services.worker.text.grammars.compiled_grammar import CompiledGrammar, GrammarRefused
 from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.spelling import Unspelled
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
-from services.worker.text.grammars.tool_grammar import compile_lark, lark_text, lark_token
+from services.worker.text.grammars.tool_grammar import compile_lark, lark_fixed
 from services.worker.text.grammars.triggered_constraint import Trigger, TriggeredConstraint
 from shared.errors import InvalidRequest
 from shared.messages import ToolDefinition
@@ -56,7 +57,7 @@ def compile_calls(
     grammar = _twice(functools.partial(_compiled, calls, vocabulary, limits))
     if calls.required:
         return grammar
-    return functools.partial(TriggeredConstraint, vocabulary, (_trigger(calls, grammar),), repeats=calls.many)
+    return functools.partial(TriggeredConstraint, vocabulary, _triggers(calls, grammar), repeats=calls.many)
 
 
 def compile_calls_or_text(
@@ -66,8 +67,8 @@ def compile_calls_or_text(
     wholly = replace(calls, required=True)
 
     def compiled(*, proven: bool) -> CompiledGrammar:
-        before = _literal(calls.control, calls.text_before)
-        rules = _lark(wholly, limits, proven=proven, other=f"{before} @answer")
+        before = lark_fixed(calls.control, calls.text_before)
+        rules = _lark(wholly, limits, vocabulary.unspelled, proven=proven, other=f"{before} @answer")
         is_json = text.text.startswith("{")  # or else it is Lark
         first, *rest = json.loads(text.text)["grammars"] if is_json else [{"lark_grammar": text.text}]
         grammars = [{"lark_grammar": rules}, {**first, "name": "answer"}, *rest]
@@ -76,15 +77,20 @@ def compile_calls_or_text(
     return _twice(compiled)
 
 
-def _trigger(calls: EnforcedCalls, grammar: CompiledGrammar) -> Trigger:
-    """Returns what begins a call: the text behind the last control token of its opening, or that token."""
+def _triggers(calls: EnforcedCalls, grammar: CompiledGrammar) -> tuple[Trigger, ...]:
+    """Returns what begins a call: the text behind the last control token of its opening, or that token.
+
+    A reader takes the text of that token for the beginning of a call as well.
+    """
     opens, end, token_id = calls.syntax.opens[0], 0, -1
     for token, number in calls.control.items():
         at = opens.rfind(token)
         if at >= 0 and at + len(token) > end:
             end, token_id = at + len(token), number
     behind = opens[end:]
-    return Trigger(grammar, marker=behind.encode()) if behind else Trigger(grammar, token_id=token_id)
+    if behind:
+        return (Trigger(grammar, marker=behind.encode()),)
+    return Trigger(grammar, token_id=token_id), Trigger(grammar, marker=opens.encode())
 
 
 def _twice(compiled: Callable[..., CompiledGrammar]) -> CompiledGrammar:
@@ -102,13 +108,15 @@ def _compiled(
     calls: EnforcedCalls, vocabulary: TokenVocabulary, limits: GrammarLimits, *, proven: bool
 ) -> CompiledGrammar:
     """Compiles the calls, from the first opening text on if they are required, else from behind it."""
-    return compile_lark(_lark(calls, limits, proven=proven), vocabulary)
+    return compile_lark(_lark(calls, limits, vocabulary.unspelled, proven=proven), vocabulary)
 
 
-def _lark(calls: EnforcedCalls, limits: GrammarLimits, *, proven: bool, other: str = "") -> str:
+def _lark(
+    calls: EnforcedCalls, limits: GrammarLimits, unspelled: Unspelled, *, proven: bool, other: str = ""
+) -> str:
     """Returns the grammar in Lark; `other` is a term that may stand in place of all calls."""
-    text = functools.partial(_literal, calls.control)
-    terms = CallTerms(calls.syntax, calls.control, text, proven=proven)
+    text = functools.partial(lark_fixed, calls.control)
+    terms = CallTerms(calls.syntax, calls.control, text, unspelled, proven=proven)
     made = [
         argument_schema(tool, place, limits, functools.partial(terms.call, tool, place))
         for place, tool in enumerate(calls.tools)
@@ -143,14 +151,3 @@ def _block(calls: EnforcedCalls, text: Write) -> str:
         line, between, end = "", "" if syntax.items else opens, closes
     more = f"({text(between)} call)*" if calls.many else ""
     return f"{text(first + line)} call {more} {text(end)}"
-
-
-def _literal(control: dict[str, int], text: str) -> str:
-    """Returns a text as Lark writes it, control tokens by their ids."""
-    if not text:
-        return ""
-    for token, token_id in control.items():
-        before, found, after = text.partition(token)
-        if found:
-            return f"{_literal(control, before)} {lark_token(token_id)} {_literal(control, after)}"
-    return lark_text(text)

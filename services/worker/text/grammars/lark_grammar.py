@@ -4,6 +4,7 @@ llguidance has directives that reach beyond text: schemas of its own reading, op
 caller's grammar may not use them; those that are made here, for tools, may.
 """
 
+import json
 import re
 
 from llguidance import grammar_from
@@ -12,15 +13,24 @@ from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.repetition_bound import check_repetitions
 
 _EBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
-_QUOTED = re.compile(r"\"(?:\\.|[^\"\\\n])*\"i?|//[^\n]*|/(?:\\.|[^/\\\n])+/[a-z]*|#[^\n]*")
+_QUOTED = re.compile(
+    r"\"(?:\\.|[^\"\\\n])*\"i?|//[^\n]*|/(?:\\.|[^/\\])+/[a-z]*|#[^\n]*",  # expressions may have line breaks
+    re.DOTALL,
+)
 _DIRECTIVES = {
     "%json": re.compile(r"%json\b"),
     "%llguidance": re.compile(r"%llguidance\b"),
     "<...>, a token that is no text,": re.compile(r"<[^<>\s]*>"),
     "@...": re.compile(r"@\w"),
 }
+_MOST_ANDS = 12  # whether any text fits costs twice as much with each one
 _ALL_REPETITIONS = 100_000  # of all rules multiplied, since rules may repeat each other
 _ROUGH_COUNTS = re.compile(r"\{\s*(\d{1,9})?\s*,?\s*(\d{1,9})?\s*\}|~\s*(\d{1,9})(?:\s*\.\.\s*(\d{1,9}))?")
+
+
+def lark_text(text: str) -> str:
+    """Returns a text as a term of a Lark grammar; an empty one is a term as well."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # llguidance takes no bare DEL
 
 
 def caller_grammar(definition: str, limits: GrammarLimits) -> str:
@@ -30,9 +40,12 @@ def caller_grammar(definition: str, limits: GrammarLimits) -> str:
         ValueError: It uses what is not served; the text says what.
     """
     bare = _QUOTED.sub(" ", definition)
+    is_gbnf = _EBNF.search(bare) is not None  # its converter refuses all directives
     for name, directive in _DIRECTIVES.items():
-        if "::=" not in definition and directive.search(bare):
+        if not is_gbnf and directive.search(bare):
             raise ValueError(f"{name} is not served in a grammar")
+    if bare.count("&") > _MOST_ANDS:
+        raise ValueError(f"it has more than {_MOST_ANDS} times `&`")
     for quoted in _QUOTED.findall(definition):
         if len(quoted) > limits.regex_chars:
             raise ValueError(f"it has a text or an expression of more than {limits.regex_chars} characters")
@@ -40,7 +53,7 @@ def caller_grammar(definition: str, limits: GrammarLimits) -> str:
     if _product(definition) > _ALL_REPETITIONS:
         raise ValueError(f"the repetitions of its rules multiply to more than {_ALL_REPETITIONS}")
     try:
-        return grammar_from("gbnf" if _EBNF.search(bare) else "lark", definition)
+        return grammar_from("gbnf" if is_gbnf else "lark", definition)
     except Exception as error:  # the converter raises what it meets
         raise ValueError(" ".join(str(error).split())[:240]) from error
 

@@ -7,6 +7,7 @@ from llguidance import LLMatcher
 
 from services.worker.domain.generation.token_constraint import ConstraintFailed, TokenRefused
 from services.worker.text.grammars.matcher_source import MatcherSource
+from services.worker.text.library_panics import guarded
 
 _FULL = "lexer error"  # how llguidance's texts begin when the lexer that all answers share is full
 _RENEW_TOKENS = 64  # that an answer grows by at least before its matcher is replaced once more
@@ -43,7 +44,7 @@ class MatcherConstraint:
         if tokens and tokens[-1] in self._ends:
             del tokens[-1]
             self._is_over = True
-        if tokens and not self._matcher.consume_tokens(tokens) and not self._renew(tokens):
+        if tokens and not guarded(self._matcher.consume_tokens, tokens) and not self._renew(tokens):
             raise TokenRefused(f"the grammar refuses a token: {_first_line(self._matcher.get_error())}")
         self._tokens += tokens
         self._source.count_tokens(len(tokens))
@@ -73,9 +74,9 @@ class MatcherConstraint:
         Raises:
             ConstraintFailed: It has none; its mask would allow the end.
         """
-        answer = question(self._matcher)
+        answer = guarded(question, self._matcher)
         if self._matcher.is_error() and self._renew([]):
-            answer = question(self._matcher)
+            answer = guarded(question, self._matcher)
         if self._matcher.is_error():
             why = _first_line(self._matcher.get_error())
             raise ConstraintFailed(f"the grammar cannot be followed further: {why}")
@@ -94,7 +95,7 @@ class MatcherConstraint:
             return False
         self._matcher, self._lexer = self._source.renew(self._lexer)
         self._renew_from = len(self._tokens) + _RENEW_TOKENS
-        return _replay(self._matcher, [*self._tokens, *tokens])
+        return guarded(_replay, self._matcher, [*self._tokens, *tokens])
 
 
 def _replay(matcher: LLMatcher, tokens: list[int]) -> bool:

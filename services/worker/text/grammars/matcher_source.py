@@ -12,6 +12,7 @@ from llguidance import LLMatcher
 
 from services.worker.text.grammars.grammar_limits import MOST_ITEMS, parser_limits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+from services.worker.text.library_panics import guarded
 
 SLOW_S = 0.02  # a grammar that takes longer is not compiled while the event loop waits
 SPARE_AFTER_TOKENS = 500  # of all answers; the limit holds at least some thousand
@@ -77,10 +78,10 @@ class MatcherSource:
                     self._maker.start()
 
     def _copy(self) -> NumberedMatcher:
-        return NumberedMatcher(self._base.deep_copy(), self._lexer)
+        return NumberedMatcher(guarded(self._base.deep_copy), self._lexer)
 
     def _make_spare(self) -> None:
         self._spare = self._compile()
 
     def _compile(self) -> LLMatcher:
-        return LLMatcher(self._vocabulary.library, self._text, log_level=0, limits=self._limits)
+        return guarded(LLMatcher, self._vocabulary.library, self._text, log_level=0, limits=self._limits)

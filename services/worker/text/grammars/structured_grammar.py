@@ -1,15 +1,14 @@
 """Compiles what a request demands of the form of its answer."""
 
-import json
-
-from llguidance import LLMatcher
+from llguidance import LLMatcher, regex_to_lark
 
 from services.worker.text.grammars.compiled_grammar import CompiledGrammar, GrammarRefused
 from services.worker.text.grammars.grammar_limits import CALLERS_ITEMS, GrammarLimits
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 from services.worker.text.grammars.json_schema.schema_grammar import SchemaGrammar
-from services.worker.text.grammars.lark_grammar import caller_grammar
+from services.worker.text.grammars.lark_grammar import caller_grammar, lark_text
 from services.worker.text.grammars.repetition_bound import check_repetitions
+from services.worker.text.grammars.spelling import check_definition, check_texts
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.errors import InvalidRequest
 from shared.messages import StructuredOutput
@@ -62,11 +61,13 @@ def compile_structured(
             schema = SchemaGrammar(definition if kind == "json_schema" else _ANY_OBJECT, limits)
             return schema.compile(vocabulary)
         if kind == "grammar":
+            check_definition(definition, vocabulary.unspelled)
             return _callers_own(vocabulary, caller_grammar(definition, limits))
         if kind == "choice":
+            check_texts(structured.choices, vocabulary.unspelled)
             return CompiledGrammar(vocabulary, LLMatcher.grammar_from_lark(_alternatives(structured.choices)))
         check_repetitions(definition, limits)
-        return CompiledGrammar(vocabulary, LLMatcher.grammar_from_regex(definition))
+        return CompiledGrammar(vocabulary, _regex(definition, vocabulary.unwritten))
     except SchemaFault as fault:
         raise schema_refused(fault) from fault
     except (GrammarRefused, ValueError) as error:
@@ -98,5 +99,18 @@ def schema_refused(fault: SchemaFault, param: str = "structured") -> InvalidRequ
     )
 
 
+def _regex(definition: str, unwritten: str) -> str:
+    """Returns the grammar of a regular expression, without texts that no tokens spell.
+
+    Args:
+        definition: The expression.
+        unwritten: `TokenVocabulary.unwritten`.
+    """
+    if not unwritten:
+        return LLMatcher.grammar_from_regex(definition)
+    spelled = f"(?s:[^{unwritten}])*"
+    return LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: /{regex_to_lark(definition, '')}/ & /{spelled}/")
+
+
 def _alternatives(choices: list[str]) -> str:
-    return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices))
+    return "start: " + " | ".join(map(lark_text, dict.fromkeys(choices)))

@@ -1,6 +1,8 @@
 """What grammars of tool calls are made of: Lark text of our own, with checked schemas in it."""
 
 import json
+import secrets
+from collections.abc import Iterable, Mapping
 
 from llguidance import LLMatcher
 
@@ -8,8 +10,11 @@ from services.worker.text.grammars.compiled_grammar import CompiledGrammar
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 from services.worker.text.grammars.json_schema.schema_grammar import SchemaGrammar
+from services.worker.text.grammars.lark_grammar import lark_text
 from services.worker.text.grammars.structured_grammar import refused, schema_refused
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+
+_CUT = f"\ue000{secrets.token_hex(8)}\ue000"  # random, so that no text of a caller has it
 
 
 def lark_schema(definition: str, limits: GrammarLimits, param: str) -> str:
@@ -35,9 +40,25 @@ def lark_schema(definition: str, limits: GrammarLimits, param: str) -> str:
         raise schema_refused(fault, param) from fault
 
 
-def lark_text(text: str) -> str:
-    """Returns a text as a term of a Lark grammar; an empty one is a term as well."""
-    return json.dumps(text, ensure_ascii=False)
+def lark_fixed(control: Mapping[str, int], text: str) -> str:
+    """Returns a fixed text of a form as terms of a Lark grammar, control tokens by their ids.
+
+    What `as_plain_text` returned for a part of it is text, also where it has the text of a control token.
+    """
+    if not text:
+        return ""
+    for token, token_id in control.items():
+        before, found, after = text.partition(token)
+        if found:
+            return f"{lark_fixed(control, before)} {lark_token(token_id)} {lark_fixed(control, after)}"
+    return lark_text(text.replace(_CUT, ""))
+
+
+def as_plain_text(control: Iterable[str], text: str) -> str:
+    """Returns a caller's text for `lark_fixed`, such that no control token is made of it."""
+    for token in control:
+        text = text.replace(token, token[:1] + _CUT + token[1:])
+    return text
 
 
 def lark_token(token_id: int) -> str:

@@ -32,6 +32,7 @@ REFUSED: list[tuple[Kind, str, str]] = [
     ("grammar", 'start: "a" <[1]>', "token"),
     ("grammar", 'start: x{1000}\nx: y{1000}\ny: "a"', "multiply"),
     ("grammar", 'start: x~1000\nx: y~1..1000\ny: "a"', "multiply"),
+    ("grammar", "start: A\nA: " + " & ".join(f"/.*p{index}.*/" for index in range(40)), "times `&`"),
     ("choice", "", "at least one"),
 ]
 

@@ -14,6 +14,31 @@ def nested(depth: int) -> dict[str, Any]:
     return {"items": nested(depth - 1)} if depth else {}
 
 
+def patterns(number: int) -> list[dict[str, Any]]:
+    return [{"type": "string", "pattern": f"^.*p{index}.*$"} for index in range(number)]
+
+
+def cycles() -> dict[str, Any]:
+    """Rings of different lengths, which meet in a product of places, and forks that double each time."""
+    made: dict[str, Any] = {}
+    for ring in (31, 37, 41):
+        for at in range(ring):
+            made[f"r{ring}_{at}"] = {
+                "type": "object",
+                "properties": {"a": {"$ref": f"#/$defs/r{ring}_{(at + 1) % ring}"}},
+            }
+    for at in range(40):
+        following = {"$ref": f"#/$defs/f{at + 1}"}
+        made[f"f{at}"] = {"allOf": [{"type": "object", "properties": {"a": following, "b": following}}]}
+    return made | {"f40": {"type": "object"}}
+
+
+def chained(number: int) -> dict[str, Any]:
+    """Definitions that each add a pattern to the one after it."""
+    links = [{"allOf": [one, {"$ref": f"#/$defs/d{at + 1}"}]} for at, one in enumerate(patterns(number))]
+    return {f"d{at}": one for at, one in enumerate(links)} | {f"d{number}": {"type": "string"}}
+
+
 REFUSED: list[tuple[Any, str, str]] = [
     ({"type": "array", "uniqueItems": True}, "uniqueItems", ""),
     ({"type": "array", "contains": {"const": 1}}, "contains", ""),
@@ -49,6 +74,11 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"pattern": "a^b"}, "pattern", ""),
     ({"pattern": "(a{1000}){1000}"}, "pattern", ""),
     ({"patternProperties": {"^a": {"type": "string"}, "b$": {"type": "null"}}}, "patternProperties", ""),
+    ({"allOf": patterns(40)}, "allOf", ""),
+    ({"$ref": "#/$defs/d0", "$defs": chained(40)}, "allOf", "/$defs/d0"),
+    ({"allOf": [{"$ref": f"#/$defs/r{ring}_0"} for ring in (31, 37, 41)], "$defs": cycles()}, "allOf", ""),
+    ({"allOf": [{"properties": {"a": one}} for one in patterns(40)]}, "allOf", ""),
+    ({"allOf": [{"items": {"anyOf": [one, {"const": 1}]}} for one in patterns(40)]}, "allOf", ""),
     ({"$ref": "#/$defs/none"}, "$ref", ""),
     ({"$ref": "https://example.com/schema"}, "$ref", ""),
     ({"$ref": "#none"}, "$ref", ""),

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from services.worker.domain.generation.token_constraint import TokenRefused
-from services.worker.text.grammars.tool_grammar import compile_lark, lark_schema, lark_text, lark_token
+from services.worker.text.grammars.lark_grammar import lark_text
+from services.worker.text.grammars.tool_grammar import compile_lark, lark_schema, lark_token
 from services.worker.text.grammars.triggered_constraint import Trigger, TriggeredConstraint
 from shared.errors import InvalidRequest
 from tests.kits.grammars.walks import LIMITS, allowed, state, vocabulary

@@ -7,6 +7,7 @@ import pytest
 
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.template_guard import TemplateOverran
+from services.worker.text.tool_prompt import TemplateInput
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage
 
@@ -67,3 +68,29 @@ def test_what_is_guarded_renders_the_same(source: str) -> None:
     plain = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(source)
     expected = plain.render(messages=[{"role": m.role, "content": m.content} for m in messages])
     assert ChatTemplate(source, {}).render(messages) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("{{ messages[0].content + (extra or '') }}", 7),
+        ("{% if extra %}{{ extra.name.first }}{% endif %}", {"b": 1}),
+        ("{% for one in extra or [] %}{{ one }}{% endfor %}", 7),
+        ("{% if extra is defined %}{{ raise_exception('no ' ~ extra) }}{% endif %}", None),
+        ("{{ '%d' % extra if extra is defined else '' }}", "x"),
+        ("{% if extra %}{{ 1 // extra.n }}{% endif %}", {"n": 0}),
+    ],
+)
+def test_what_a_variable_makes_of_a_template_names_the_variables(source: str, value: object) -> None:
+    template, said = ChatTemplate(source, {}), [ChatMessage(role="user", content="x")]
+    template.render(said, 1.0)
+    with pytest.raises(InvalidRequest, match="the variables of the request") as refused:
+        template.render(said, 1.0, TemplateInput(variables={"extra": value}))
+    assert refused.value.data["param"] == "template"
+
+
+def test_what_messages_make_of_a_template_names_the_messages() -> None:
+    template = ChatTemplate("{{ raise_exception('alternate') }}", {})
+    with pytest.raises(InvalidRequest, match="these messages: alternate") as refused:
+        template.render(MANY[:1], 1.0, TemplateInput(variables={"extra": 1}))
+    assert refused.value.data["param"] == "messages"

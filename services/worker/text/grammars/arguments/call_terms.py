@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.worker.text.answers.json_text import is_text
 from services.worker.text.answers.tagged_calls import MAX_KEY
@@ -13,6 +13,8 @@ from services.worker.text.grammars.arguments.value_rules import ValueRules
 from services.worker.text.grammars.arguments.value_style import JSON_IN_TAGS, PYTHON, ValueStyle, Write
 from services.worker.text.grammars.json_schema.schema_grammar import SchemaGrammar
 from services.worker.text.grammars.json_schema.schema_rewriter import Schema
+from services.worker.text.grammars.spelling import Unspelled
+from services.worker.text.grammars.tool_grammar import as_plain_text
 from services.worker.text.tool_prompt import parameters_of
 from shared.messages import ToolDefinition
 
@@ -37,11 +39,21 @@ class CallTerms:
         syntax: Of the calls.
         control: Control tokens of the syntax, by text.
         write: Writes fixed texts.
+        unspelled: Finds the first character of a text that no tokens spell.
         proven: Also what llguidance does not enforce of a schema is found, which takes milliseconds.
     """
 
-    def __init__(self, syntax: CallSyntax, control: dict[str, int], write: Write, *, proven: bool) -> None:
+    def __init__(
+        self,
+        syntax: CallSyntax,
+        control: dict[str, int],
+        write: Write,
+        unspelled: Unspelled,
+        *,
+        proven: bool,
+    ) -> None:
         self._syntax, self._control, self._write, self._proven = syntax, control, write, proven
+        self._unspelled = unspelled
         self._terminals = itertools.count()
 
     def call(self, tool: ToolDefinition, number: int, schema: SchemaGrammar) -> CallTerm:
@@ -55,6 +67,7 @@ class CallTerms:
         Raises:
             SchemaFault: The form, or llguidance, does not enforce it.
         """
+        schema.check_spelling(self._unspelled)
         make: dict[str, Callable[[ToolDefinition, int, SchemaGrammar], CallTerm]] = {
             "tagged": self._tagged,
             "python": self._python,
@@ -85,7 +98,9 @@ class CallTerms:
         def pair(name: str, value: Schema, pointer: str) -> str:
             if any(mark in name for mark in syntax.keys) or name != name.strip() or len(name) > MAX_KEY:
                 raise values.unnamed(pointer)
-            key = self._write(f"{syntax.keys[0]}{name}{syntax.keys[1]}{gap}{syntax.values[0]}{end}")
+            key = self._write(
+                f"{syntax.keys[0]}{self._plain(name)}{syntax.keys[1]}{gap}{syntax.values[0]}{end}"
+            )
             written = declared.get(name)
             if is_text(written if isinstance(written, dict) else {}):
                 term = self._tagged_text(values, value, pointer, end)
@@ -110,7 +125,9 @@ class CallTerms:
             raise values.fault("is not enforced beside constants", wrong, pointer)
         texts = [plain["const"]] if "const" in plain else plain["enum"]
         ways = [
-            self._write(text + end + mark) for text in texts if isinstance(text, str) and mark not in text
+            self._write(self._plain(text) + end + mark)
+            for text in texts
+            if isinstance(text, str) and mark not in text
         ]
         if not ways:
             raise values.fault("has no text that can be written", "enum", pointer)
@@ -134,8 +151,12 @@ class CallTerms:
         before = f"{self._syntax.items}{tool.name}{self._syntax.name_ends[0]}"
         return CallTerm(f'{self._write(before)} {pairs} "}}"', [*values.rules, *raw.terminals])
 
+    def _plain(self, text: str) -> str:
+        return as_plain_text(self._control, text)
+
     def _values(self, number: int, schema: SchemaGrammar, style: ValueStyle) -> tuple[ValueRules, RawText]:
         raw = RawText(self._write, self._control, self._terminals)
+        style = replace(style, control=tuple(self._control))
         return ValueRules(schema, style, self._write, raw, f"v{number}"), raw
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from services.worker.text.grammars.tool_grammar import as_plain_text
+
 _BARE_KEY = re.compile(r"\w{1,64}", re.ASCII)
 
 
@@ -19,6 +21,7 @@ class ValueStyle:
         colon: Between a key and its value.
         quote: Around strings, whose text is then written as it is; empty: strings are those of JSON.
         avoids: A text that no string may have, since a reader looks for it; only `</` is known.
+        control: Texts of control tokens; in a value they are text.
     """
 
     words: tuple[str, str, str] = ("true", "false", "null")
@@ -26,6 +29,7 @@ class ValueStyle:
     colon: str = ": "
     quote: str = ""
     avoids: str = ""
+    control: tuple[str, ...] = ()
 
     def key(self, name: str) -> str:
         """Returns a key with its colon. Raises `ValueError` if it cannot be written."""
@@ -49,12 +53,12 @@ class ValueStyle:
         return json.dumps(value)
 
     def _string(self, text: str) -> str:
-        written = f"{self.quote}{text}{self.quote}" if self.quote else json.dumps(text, ensure_ascii=False)
         if self.quote and self.quote in text:
             raise ValueError("has a text that this tool format cannot write")
-        if self.avoids and self.avoids in written:
+        inside = text if self.quote else json.dumps(text, ensure_ascii=False)
+        if self.avoids and self.avoids in inside:
             raise ValueError(f"has a text with {self.avoids!r}, which this tool format cannot write")
-        return written
+        return self.quote + as_plain_text(self.control, inside) + self.quote
 
 
 JSON_IN_TAGS = ValueStyle(avoids="</")

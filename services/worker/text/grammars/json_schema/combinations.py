@@ -1,15 +1,19 @@
-"""The number of combinations that intersecting schemas have: llguidance writes all of them out.
+"""What intersecting schemas multiply to: combinations, which llguidance writes out, and patterns of a text.
 
 `allOf` of three schemas with four alternatives each has 64. Cost grows faster than the number: 4,096 took
 llguidance 1.9.1 several seconds.
 """
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 
 MOST = 512
+MOST_PATTERNS = 12  # that one text has to match: whether any text does costs twice as much with each one
+_MOST_PLACES = 20_000  # where different schemas hold together
 _INSIDE = ("properties", "patternProperties")
 
 
@@ -23,6 +27,7 @@ class Combinations:
     def __init__(self, definitions: dict[str, Any]) -> None:
         self._definitions = definitions
         self._known: dict[str, float] = {}
+        self._places: dict[tuple[int, ...], int] = {}  # patterns by the schemas that hold in one place
 
     def check(self, pointer: str, schema: dict[str, Any]) -> None:
         """Refuses a schema whose parts have too many combinations.
@@ -30,6 +35,10 @@ class Combinations:
         Raises:
             SchemaFault: Naming the first of its keywords that combine.
         """
+        if "allOf" in schema and self._patterns([schema], frozenset()) > MOST_PATTERNS:
+            raise SchemaFault(f"has more than {MOST_PATTERNS} patterns for one text", "allOf", pointer)
+        if len(self._places) > _MOST_PLACES:
+            raise SchemaFault("is combined with others in too many places", "allOf", pointer)
         factors = [(key, count) for key, count in self._factors(schema) if count > 1]
         if len(factors) > 1 and math.prod(count for _, count in factors) > MOST:
             raise SchemaFault(
@@ -45,6 +54,42 @@ class Combinations:
         inside += [schema[key] for key in ("items", "additionalProperties") if key in schema]
         own = math.prod(count for _, count in self._factors(schema))
         return min(MOST + 1, max([own, *map(self._weight, inside)]))
+
+    def _patterns(self, schemas: Sequence[Any], inside: frozenset[str]) -> int:
+        """Returns the most patterns that one text has to match if all of some schemas hold.
+
+        Args:
+            schemas: The schemas.
+            inside: Names of the definitions that they are parts of.
+        """
+        place = tuple(sorted({id(schema) for schema in schemas}))
+        if place in self._places or len(self._places) > _MOST_PLACES:
+            return self._places.get(place, 0)
+        self._places[place] = 0  # while it is counted: a recursion ends here
+        waiting, number = list(schemas), 0
+        parts = defaultdict[tuple[str, str], list[Any]](list)
+        while waiting:
+            schema = waiting.pop()
+            if isinstance(schema, bool):
+                continue
+            number += "pattern" in schema
+            waiting += schema.get("allOf", ())
+            for key in ("anyOf", "oneOf"):
+                number += max((self._patterns([one], inside) for one in schema.get(key, ())), default=0)
+            name = schema["$ref"].rpartition("/")[2] if "$ref" in schema else ""
+            if name and name not in inside:
+                inside |= {name}
+                waiting.append(self._definitions[name])
+            for key in _INSIDE:
+                for property_name, part in schema.get(key, {}).items():
+                    parts[key, property_name].append(part)
+            for index, part in enumerate(schema.get("prefixItems", ())):
+                parts["prefixItems", str(index)].append(part)
+            for key in ("items", "additionalProperties"):
+                if key in schema:
+                    parts[key, ""].append(schema[key])
+        self._places[place] = max([number, *(self._patterns(part, inside) for part in parts.values())])
+        return self._places[place]
 
     def _factors(self, schema: dict[str, Any]) -> list[tuple[str, float]]:
         found = [("allOf", self._weight(part)) for part in schema.get("allOf", ())]

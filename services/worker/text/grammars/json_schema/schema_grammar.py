@@ -19,6 +19,7 @@ from services.worker.text.grammars.json_schema.combinations import Combinations
 from services.worker.text.grammars.json_schema.least_sizes import TOO_LARGE, LeastSizes
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 from services.worker.text.grammars.json_schema.schema_rewriter import Schema, SchemaRewriter
+from services.worker.text.grammars.spelling import Unspelled, check_schemas
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 
 if TYPE_CHECKING:
@@ -105,12 +106,21 @@ class SchemaGrammar:
         if wrong and not wrong.startswith("WARNING"):
             raise self._located(wrong)
 
+    def check_spelling(self, unspelled: Unspelled) -> None:
+        """Checks that tokens spell its constants, names and patterns.
+
+        Raises:
+            SchemaFault: They do not.
+        """
+        check_schemas(self._places, unspelled)
+
     def compile(self, vocabulary: TokenVocabulary) -> CompiledGrammar:
         """Returns the grammar.
 
         Raises:
-            SchemaFault: llguidance refuses it.
+            SchemaFault: llguidance refuses it, or no tokens spell one of its texts.
         """
+        self.check_spelling(vocabulary.unspelled)
         try:
             return CompiledGrammar(vocabulary, _text(self._root, self._definitions))
         except GrammarRefused as error:
