@@ -122,6 +122,11 @@ class WorkerMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        self.grammar_trials = counter(
+            "grammar_trials", "Grammars compiled on trial, by what came of it.", ["outcome"]
+        )
+        for outcome in ("passed", "refused", "slow", "large", "starved", "unclear", "unavailable"):
+            self.grammar_trials.labels(outcome)  # shown from the start
         self.kv_sources = Children(counter("kv_sources", "Prompts by where their KV came from.", ["source"]))
         self.kv_fetches = counter("kv_fetches", "Fetches from the store by what came.", ["outcome"])
         for outcome in ("whole", "part", "nothing", "given_up"):  # shown from the start

@@ -19,12 +19,12 @@ from services.worker.model import Model
 from services.worker.text.answers.marker_detokenizer import marker_tokens
 from services.worker.text.answers.tool_format import ReasoningMarks, ToolFormat
 from services.worker.text.grammars.after_reasoning import ReasonedGrammar, ReasoningTokens
-from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_calls, compile_calls_or_text
+from services.worker.text.grammars.answer_grammar import AnswerForm, compile_answer
+from services.worker.text.grammars.call_grammar import EnforcedCalls
 from services.worker.text.grammars.grammar_limits import GrammarLimits
-from services.worker.text.grammars.structured_grammar import compile_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.errors import InvalidRequest
-from shared.messages import GenerateRequest, StructuredOutput, ToolDefinition
+from shared.messages import GenerateRequest, ToolDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,14 @@ class AnswerGrammar:
         work: Compiles it.
         digest: Names it.
         param: The field of the request that it comes from.
+        trial: The encoded `AnswerForm`, which is compiled on trial before; empty if its cost is bounded.
         optional: The answer may be free if it cannot be had.
     """
 
     work: Work
     digest: bytes
     param: str
+    trial: bytes
     optional: bool = False
 
 
@@ -71,12 +73,14 @@ class AnswerGrammars:
         required = text is not None or (calls is not None and calls.required)
         optional = not required and calls is not None and not any(tool.strict for tool in calls.tools)
         marks = self._forms.reasoning if request.messages is not None else None
-        work = functools.partial(_compile, text, calls)
+        form = AnswerForm(text, calls)
+        work = functools.partial(compile_answer, form)
         if marks is not None:
             work = functools.partial(self._after_reasoning, work, marks, required)
-        described = msgspec.msgpack.encode((text, calls, marks))
+        described, its_marks = msgspec.msgpack.encode(form), msgspec.msgpack.encode(marks)
         param = "tools" if text is None else "structured"
-        return AnswerGrammar(work, digest_of(b"answer", described), param, optional)
+        trial = b"" if form.is_bounded else described
+        return AnswerGrammar(work, digest_of(b"answer", described, its_marks), param, trial, optional)
 
     def _calls(self, request: GenerateRequest) -> EnforcedCalls | None:
         """Returns the calls that a grammar enforces; None if they are free, or there are none."""
@@ -140,16 +144,3 @@ class AnswerGrammars:
         tokenizer, control = self._model.tokenizer, self._model.control_texts
         return {text: token_id for token_id, text in marker_tokens(tokenizer, texts, control).items()}
 
-
-def _compile(
-    text: StructuredOutput | None,
-    calls: EnforcedCalls | None,
-    vocabulary: TokenVocabulary,
-    limits: GrammarLimits,
-) -> ConstraintFactory:
-    """Compiles the grammar of a text, of calls, or of either."""
-    if text is None:
-        assert calls is not None
-        return compile_calls(calls, vocabulary, limits)
-    compiled = compile_structured(text, vocabulary, limits)
-    return compiled if calls is None else compile_calls_or_text(calls, compiled, vocabulary, limits)

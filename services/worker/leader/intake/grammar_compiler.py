@@ -1,5 +1,8 @@
 """Compiles the grammars of requests in threads, within a time limit, and keeps those that were used last.
 
+A grammar is compiled on trial first, in a process that has limits of CPU time and memory and is killed there
+(`grammar_trials/`), and in a thread of the leader only if it passed.
+
 Tenants go by turns, and none has all threads. A thread that overruns its limit goes on to its end, since
 llguidance cannot be interrupted; it keeps its place meanwhile, so that no tenant has more than one of them.
 """
@@ -14,6 +17,7 @@ from typing import Any
 
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.leader.engine_state import EngineState
+from services.worker.leader.grammar_trials.grammar_trials import GrammarTrials
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.metrics import WorkerMetrics
 from services.worker.model import Model
@@ -53,13 +57,15 @@ class GrammarCompiler:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grammar")
         self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT, max_waiting=options.max_waiting)
         self._compiled: OrderedDict[bytes, ConstraintFactory] = OrderedDict()
-        self._overran: OrderedDict[bytes, None] = OrderedDict()
+        self._overran: OrderedDict[bytes, str] = OrderedDict()  # digest -> message of the error
+        self._trials = GrammarTrials(options, metrics)
         self._vocabulary: asyncio.Future[TokenVocabulary] | None = None
         self._vocab_size = 0
         self._running: set[asyncio.Future[Any]] = set()
 
     def stop_threads(self) -> None:
-        """Takes no more work."""
+        """Takes no more work, and ends the trial process."""
+        self._trials.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
         for running in list(self._running):
             running.cancel()  # its thread may end after the loop
@@ -79,7 +85,9 @@ class GrammarCompiler:
                 param="ignore_eos",
             )
 
-    async def compile(self, tenant: str, digest: bytes, work: Work, param: str) -> ConstraintFactory:
+    async def compile(
+        self, tenant: str, digest: bytes, work: Work, param: str, trial: bytes = b""
+    ) -> ConstraintFactory:
         """Returns what `work` compiles in a thread, or has compiled before.
 
         Args:
@@ -87,9 +95,10 @@ class GrammarCompiler:
             digest: Names what is compiled, `digest_of`.
             work: Called in the thread.
             param: The field of the request that errors name.
+            trial: What is compiled on trial before; empty: nothing.
 
         Raises:
-            InvalidRequest: It is refused, or takes too long.
+            InvalidRequest: It is refused, or takes too much time or memory.
             RateLimited: Too many grammars of the tenant are compiled or wait.
             Overloaded: Those of other tenants have all threads.
         """
@@ -97,26 +106,59 @@ class GrammarCompiler:
         if kept is not None:
             return kept
         if digest in self._overran:
-            raise self._too_slow(param)
+            raise InvalidRequest(self._overran[digest], param=param)
         vocabulary = await self._its_vocabulary()
-        entered, timeout_s = False, self._options.timeout_s
+        timeout_s = self._options.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 await self._places.enter(tenant)
-                entered = True
+        except (TooManyWait, TimeoutError) as error:
+            raise self._busy(tenant) from error
+        if trial:
+            await self._try(tenant, digest, trial, vocabulary, param)
+        try:
+            async with asyncio.timeout(timeout_s):
                 compiled = await asyncio.shield(
                     self._submit(tenant, digest, functools.partial(work, vocabulary))
                 )
-        except TooManyWait as full:
-            raise self._busy(tenant) from full
         except TimeoutError as error:
-            if not entered:
-                raise self._busy(tenant) from error
-            self._overran[digest] = None
-            while len(self._overran) > _SLOWEST_KEPT:
-                self._overran.popitem(last=False)
-            raise self._too_slow(param) from error
+            raise self._refuse(digest, self._too_slow(), param) from error
         return compiled
+
+    async def _try(
+        self, tenant: str, digest: bytes, trial: bytes, vocabulary: TokenVocabulary, param: str
+    ) -> None:
+        """Compiles on trial. Returns with the tenant's place; it is left after an error.
+
+        Raises:
+            InvalidRequest: The grammar is refused, or takes too much time or memory.
+            Overloaded: The trial got no CPU time.
+        """
+        trying = asyncio.ensure_future(self._trials.compile_on_trial(trial, vocabulary))
+        self._running.add(trying)
+        trying.add_done_callback(self._running.discard)
+        try:
+            verdict = await asyncio.shield(trying)  # a trial without its request keeps the place to its end
+        except BaseException:
+            trying.add_done_callback(lambda _: self._places.leave(tenant))
+            raise
+        if verdict is None or verdict.outcome in ("passed", "unclear"):
+            return
+        self._places.leave(tenant)
+        if verdict.outcome == "refused":
+            raise InvalidRequest(verdict.message, **verdict.data)
+        if verdict.outcome == "starved":
+            raise Overloaded("the grammar could not be compiled now; try again", retry_after_s=_RETRY_AFTER_S)
+        raise self._refuse(
+            digest, self._too_slow() if verdict.outcome == "slow" else self._too_large(), param
+        )
+
+    def _refuse(self, digest: bytes, message: str, param: str) -> InvalidRequest:
+        """Returns the error of a grammar that costs too much; it is refused at once from now on."""
+        self._overran[digest] = message
+        while len(self._overran) > _SLOWEST_KEPT:
+            self._overran.popitem(last=False)
+        return InvalidRequest(message, param=param)
 
     def _submit(
         self, tenant: str, digest: bytes, work: Callable[[GrammarLimits], ConstraintFactory]
@@ -165,12 +207,15 @@ class GrammarCompiler:
         while len(self._compiled) > self._options.cached:
             self._compiled.popitem(last=False)
 
-    def _too_slow(self, param: str) -> InvalidRequest:
-        return InvalidRequest(
+    def _too_slow(self) -> str:
+        return (
             f"the grammar was not compiled within {self._options.timeout_s:g} s (RYZ_GRAMMAR_TIMEOUT_S): "
-            "make it smaller",
-            param=param,
+            "make it smaller"
         )
+
+    def _too_large(self) -> str:
+        mib = self._options.trial_bytes / 2**20
+        return f"the grammar was not compiled within {mib:g} MiB of memory: make it smaller"
 
     def _busy(self, tenant: str) -> RateLimited | Overloaded:
         """Returns the error of a request without a thread: its tenant's own grammars have it, or others'."""

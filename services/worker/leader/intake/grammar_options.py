@@ -10,13 +10,15 @@ class GrammarOptions:
     """Options of the compiler.
 
     Attributes:
-        timeout_s: For one grammar, in a thread.
+        timeout_s: For one grammar: CPU time on trial, then time in a thread.
         cached: Compiled grammars that are kept.
         max_waiting: Grammars of one tenant that may wait for a thread.
         limits: On one grammar.
+        trial_bytes: Memory that a trial may use; the largest grammars that were found to be served need 20 MiB.
     """
 
     timeout_s: float = 2.0
     cached: int = 64
     max_waiting: int = 64
     limits: GrammarLimits = field(default_factory=GrammarLimits)
+    trial_bytes: int = 256 * 2**20

@@ -117,7 +117,7 @@ class SequenceBuilder:
             return
         try:
             generation.constraint = await self._grammars.compile(
-                tenant, grammar.digest, grammar.work, grammar.param
+                tenant, grammar.digest, grammar.work, grammar.param, grammar.trial
             )
         except InvalidRequest as error:
             if not grammar.optional:

@@ -28,6 +28,8 @@ class GrammarLimits:
         least_chars: Largest `minLength`.
         literal_chars: Characters of one constant, one choice, or what a regular expression writes out.
         multiple: Largest common multiple of all `multipleOf`, decimal point aside.
+        intersections: Patterns that one text has to match, or `&` in a grammar: whether any text does costs
+            twice as much with each one.
     """
 
     definition_bytes: int = 131_072
@@ -43,6 +45,7 @@ class GrammarLimits:
     least_chars: int = 20_000
     literal_chars: int = 8192
     multiple: int = 2000
+    intersections: int = 12
 
 
 MOST_ITEMS = 5000  # in a row of the parser; an object of 1000 optional properties has 4000

@@ -23,7 +23,6 @@ _DIRECTIVES = {
     "<...>, a token that is no text,": re.compile(r"<[^<>\s]*>"),
     "@...": re.compile(r"@\w"),
 }
-_MOST_ANDS = 12  # whether any text fits costs twice as much with each one
 _ALL_REPETITIONS = 100_000  # of all rules multiplied, since rules may repeat each other
 _ROUGH_COUNTS = re.compile(r"\{\s*(\d{1,9})?\s*,?\s*(\d{1,9})?\s*\}|~\s*(\d{1,9})(?:\s*\.\.\s*(\d{1,9}))?")
 
@@ -44,8 +43,8 @@ def caller_grammar(definition: str, limits: GrammarLimits) -> str:
     for name, directive in _DIRECTIVES.items():
         if not is_gbnf and directive.search(bare):
             raise ValueError(f"{name} is not served in a grammar")
-    if bare.count("&") > _MOST_ANDS:
-        raise ValueError(f"it has more than {_MOST_ANDS} times `&`")
+    if bare.count("&") > limits.intersections:
+        raise ValueError(f"it has more than {limits.intersections} times `&`")
     for quoted in _QUOTED.findall(definition):
         if len(quoted) > limits.regex_chars:
             raise ValueError(f"it has a text or an expression of more than {limits.regex_chars} characters")

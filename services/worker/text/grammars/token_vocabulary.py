@@ -29,6 +29,8 @@ class TokenVocabulary:
         end_mask: A mask that has only these.
         text_mask: A mask that has all other tokens that the tokenizer knows.
         library: The same vocabulary, made for llguidance.
+        tokens: Bytes of each token that the tokenizer knows.
+        special_ids: Tokens that are no text.
 
     Args:
         tokenizer: Of the model.
@@ -67,6 +69,8 @@ class TokenVocabulary:
         self.library = LLTokenizer(wrapper, n_vocab=vocab_size, eos_token=ends)  # type: ignore[arg-type]
         wrapper.library = self.library
         self._written = frozenset(wrapper.texts)
+        self.tokens = wrapper.tokens[: min(vocab_size, tokenizer.vocab_size)]
+        self.special_ids = wrapper.special_token_ids
 
     def tokens_of(self, data: bytes) -> list[int]:
         """Returns tokens with these bytes, which need not be whole characters."""

@@ -12,7 +12,6 @@ from typing import Any
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 
 MOST = 512
-MOST_PATTERNS = 12  # that one text has to match: whether any text does costs twice as much with each one
 _MOST_PLACES = 20_000  # where different schemas hold together
 _INSIDE = ("properties", "patternProperties")
 
@@ -22,10 +21,12 @@ class Combinations:
 
     Args:
         definitions: By name, as in `$defs`.
+        most_patterns: That one text has to match.
     """
 
-    def __init__(self, definitions: dict[str, Any]) -> None:
+    def __init__(self, definitions: dict[str, Any], most_patterns: int) -> None:
         self._definitions = definitions
+        self._most_patterns = most_patterns
         self._known: dict[str, float] = {}
         self._places: dict[tuple[int, ...], int] = {}  # patterns by the schemas that hold in one place
 
@@ -35,8 +36,8 @@ class Combinations:
         Raises:
             SchemaFault: Naming the first of its keywords that combine.
         """
-        if "allOf" in schema and self._patterns([schema], frozenset()) > MOST_PATTERNS:
-            raise SchemaFault(f"has more than {MOST_PATTERNS} patterns for one text", "allOf", pointer)
+        if "allOf" in schema and self._patterns([schema], frozenset()) > self._most_patterns:
+            raise SchemaFault(f"has more than {self._most_patterns} patterns for one text", "allOf", pointer)
         if len(self._places) > _MOST_PLACES:
             raise SchemaFault("is combined with others in too many places", "allOf", pointer)
         factors = [(key, count) for key, count in self._factors(schema) if count > 1]

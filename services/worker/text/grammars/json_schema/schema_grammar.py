@@ -60,7 +60,7 @@ class SchemaGrammar:
         rewriter = SchemaRewriter(_parsed(definition), limits)
         self._root, self._definitions = rewriter.rewrite()
         self._places = rewriter.places
-        combinations = Combinations(self._definitions)
+        combinations = Combinations(self._definitions, limits.intersections)
         for pointer, place in self._places:
             combinations.check(pointer, place)
         sizes = LeastSizes(self._definitions)

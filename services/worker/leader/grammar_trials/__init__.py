@@ -1,0 +1,1 @@
+"""Compiles grammars of requests on trial, in a process that can be killed, before the leader compiles them."""

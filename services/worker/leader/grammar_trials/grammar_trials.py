@@ -1,0 +1,116 @@
+"""Decides whether the leader may compile a grammar: it was compiled on trial before, within limits.
+
+The trial process is started by the first grammar, and again if it ends. Where there is none, grammars are
+compiled without a trial, since a fault of the trial must not refuse a request.
+"""
+
+import asyncio
+import sys
+import time
+
+import structlog
+
+from services.worker.leader.grammar_trials.trial_connection import TrialConnection, TrialProcessEnded
+from services.worker.leader.grammar_trials.trial_messages import STRETCH, TrialSetup, Verdict
+from services.worker.leader.intake.grammar_options import GrammarOptions
+from services.worker.metrics import WorkerMetrics
+from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+
+log = structlog.get_logger(__name__)
+_ATTEMPTS = 2
+_START_S = 30.0  # imports and the vocabulary, on a busy machine
+_PAUSE_S = 10.0  # after a failed start
+
+
+class GrammarTrials:
+    """Trials of one leader.
+
+    Args:
+        options: Limits on a trial.
+        metrics: Of the leader.
+    """
+
+    def __init__(self, options: GrammarOptions, metrics: WorkerMetrics) -> None:
+        self._options = options
+        self._metrics = metrics
+        self._connection: TrialConnection | None = None
+        self._vocabulary: TokenVocabulary | None = None  # that the process has
+        self._starting = asyncio.Lock()
+        self._not_before_s = 0.0
+        self._stopped = False
+
+    @property
+    def pid(self) -> int:
+        """Process id of the trial process; 0 if there is none."""
+        return 0 if self._connection is None else self._connection.pid
+
+    async def compile_on_trial(self, form: bytes, vocabulary: TokenVocabulary) -> Verdict | None:
+        """Returns what came of a trial; None if there can be none.
+
+        Args:
+            form: An encoded `AnswerForm`.
+            vocabulary: Of the model.
+        """
+        try:
+            verdict = await self._attempt(form, vocabulary)
+        except Exception:  # whatever it is, it must not refuse the request
+            log.exception("a grammar could not be compiled on trial")
+            verdict = None
+        outcome = "unavailable" if verdict is None else verdict.outcome
+        self._metrics.grammar_trials.labels(outcome).inc()
+        if outcome in ("unavailable", "unclear") and not self._stopped:
+            log.warning("a grammar is compiled without a passed trial", outcome=outcome)
+        return verdict
+
+    def stop(self) -> None:
+        """Ends the process; there are no more trials."""
+        self._stopped = True
+        if self._connection is not None:
+            self._connection.end()
+            self._connection = None
+
+    async def _attempt(self, form: bytes, vocabulary: TokenVocabulary) -> Verdict | None:
+        for _ in range(_ATTEMPTS):
+            connection = await self._connected(vocabulary)
+            if connection is None:
+                return None
+            try:
+                async with asyncio.timeout(STRETCH * self._options.timeout_s + _START_S):
+                    return await connection.compile_on_trial(form)
+            except TrialProcessEnded:
+                log.warning("the trial process of grammars ended", pid=connection.pid)
+            except TimeoutError:  # it stands still
+                connection.end()
+                return Verdict(0, "starved")
+        self._not_before_s = time.monotonic() + _PAUSE_S
+        return None
+
+    async def _connected(self, vocabulary: TokenVocabulary) -> TrialConnection | None:
+        async with self._starting:
+            known = self._connection
+            if known is not None and not known.gone and self._vocabulary is vocabulary:
+                return known
+            if self._stopped or sys.platform != "linux" or time.monotonic() < self._not_before_s:
+                return None
+            if known is not None:
+                known.end()
+            try:
+                made = self._connection = TrialConnection()
+                await made.begin(self._setup(vocabulary))
+            except OSError as error:
+                log.warning("the trial process of grammars could not be started", error=str(error))
+                self._not_before_s = time.monotonic() + _PAUSE_S
+                return None
+            self._vocabulary = vocabulary
+            return made
+
+    def _setup(self, vocabulary: TokenVocabulary) -> TrialSetup:
+        return TrialSetup(
+            tokens=vocabulary.tokens,
+            special_ids=vocabulary.special_ids,
+            ends=sorted(vocabulary.ends),
+            vocab_size=vocabulary.vocab_size,
+            limits=self._options.limits,
+            cpu_s=self._options.timeout_s,
+            memory_bytes=self._options.trial_bytes,
+        )

@@ -1,0 +1,106 @@
+"""The leader's connection to its trial process: starts it, sends trials, and receives verdicts."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+
+import msgspec
+
+from services.worker.leader.grammar_trials.trial_messages import (
+    LENGTH_BYTES,
+    Trial,
+    TrialSetup,
+    Verdict,
+    frame_of,
+)
+
+COMMAND = (sys.executable, "-m", "services.worker.leader.grammar_trials.trial_process")
+
+
+class TrialProcessEnded(Exception):
+    """The trial process ended before it gave a verdict."""
+
+
+class TrialConnection:
+    """A trial process that was started. Made in the thread of the event loop, whose end ends the process.
+
+    Raises:
+        OSError: The process could not be started.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[Verdict]] = {}
+        self._verdicts = msgspec.msgpack.Decoder(Verdict)
+        self._writer: asyncio.StreamWriter | None = None
+        self._sock, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [*COMMAND, str(theirs.fileno()), str(os.getpid())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,
+                    pass_fds=(theirs.fileno(),),
+                    process_group=0,
+                )
+        except BaseException:
+            self._sock.close()
+            raise
+        self.gone = False
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    async def begin(self, setup: TrialSetup) -> None:
+        """Sends vocabulary and limits, before all trials."""
+        reader, self._writer = await asyncio.open_connection(sock=self._sock)
+        self._reading = asyncio.create_task(self._read_verdicts(reader))
+        self._writer.write(frame_of(setup))
+
+    async def compile_on_trial(self, form: bytes) -> Verdict:
+        """Returns what came of a trial.
+
+        Raises:
+            TrialProcessEnded: The process ended before.
+        """
+        if self.gone or self._writer is None:
+            raise TrialProcessEnded
+        self._number += 1
+        number = self._number
+        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._writer.write(frame_of(Trial(number, form)))
+        try:
+            return await waiting
+        finally:
+            self._waiting.pop(number, None)
+
+    def end(self) -> None:
+        """Ends the process and all of its trials."""
+        self.gone = True
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._writer is not None:
+            self._writer.transport.abort()
+        else:
+            self._sock.close()
+        self._process.kill()  # which ends its trials, too
+        self._process.wait()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(TrialProcessEnded())
+
+    async def _read_verdicts(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                head = await reader.readexactly(LENGTH_BYTES)
+                verdict = self._verdicts.decode(await reader.readexactly(int.from_bytes(head, "big")))
+                waiting = self._waiting.get(verdict.number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(verdict)
+        except (asyncio.IncompleteReadError, ConnectionError, msgspec.MsgspecError):
+            self.end()

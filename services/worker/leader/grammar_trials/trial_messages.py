@@ -1,0 +1,72 @@
+"""The messages between a leader and its trial process: msgpack behind a length of four bytes."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from services.worker.text.grammars.grammar_limits import GrammarLimits
+
+LENGTH_BYTES = 4
+STRETCH = 15.0  # so many times its CPU time a trial may last, on a machine that is busy
+
+# slow: it used its CPU time. large: it met the limit on memory, or crashed. starved: it got no CPU time, or
+# was killed from outside. unclear: it failed in another way.
+Outcome = Literal["passed", "refused", "slow", "large", "starved", "unclear"]
+
+
+class TrialSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message to a trial process.
+
+    Attributes:
+        tokens: Bytes of each token that the tokenizer knows.
+        special_ids: Tokens that are no text.
+        ends: The end-of-sequence tokens.
+        vocab_size: Tokens of the model.
+        limits: On each grammar.
+        cpu_s: CPU time that a trial may use.
+        memory_bytes: Memory that it may use besides what the process has.
+    """
+
+    tokens: list[bytes]
+    special_ids: list[int]
+    ends: list[int]
+    vocab_size: int
+    limits: GrammarLimits
+    cpu_s: float
+    memory_bytes: int
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """Asks to compile a grammar.
+
+    Attributes:
+        number: Of the trial.
+        form: What is compiled, encoded.
+    """
+
+    number: int
+    form: bytes
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What came of a trial.
+
+    Attributes:
+        number: Of the trial.
+        outcome: How it ended.
+        message: Of the error, if it was refused.
+        data: Of that error.
+    """
+
+    number: int
+    outcome: Outcome
+    message: str = ""
+    data: dict[str, Any] = {}
+
+
+def frame_of(message: TrialSetup | Trial | Verdict) -> bytes:
+    """Returns a message as it is sent."""
+    body = msgspec.msgpack.encode(message)
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
