@@ -58,8 +58,6 @@ class GrammarTrials:
             verdict = None
         outcome = "unavailable" if verdict is None else verdict.outcome
         self._metrics.grammar_trials.labels(outcome).inc()
-        if outcome in ("unavailable", "unclear") and not self._stopped:
-            log.warning("a grammar is compiled without a passed trial", outcome=outcome)
         return verdict
 
     def stop(self) -> None:
@@ -82,6 +80,7 @@ class GrammarTrials:
             except TimeoutError:  # it stands still
                 connection.end()
                 return Verdict(0, "starved")
+        log.warning("grammars are compiled without a trial for a while", seconds=_PAUSE_S)
         self._not_before_s = time.monotonic() + _PAUSE_S
         return None
 

@@ -4,7 +4,9 @@ from collections.abc import Set
 from typing import TYPE_CHECKING, cast
 
 from services.worker.leader.grammar_trials.trial_messages import TrialSetup
+from services.worker.text.grammars.structured_grammar import compile_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+from shared.messages import StructuredOutput
 
 if TYPE_CHECKING:
     from services.worker.text.tokenizer import Tokenizer
@@ -46,5 +48,6 @@ def vocabulary_of(setup: TrialSetup) -> TokenVocabulary:
     """Returns a vocabulary with the masks of the leader's."""
     table = cast("Tokenizer", TokenTable(setup.tokens, setup.special_ids))
     vocabulary = TokenVocabulary(table, frozenset(setup.ends), setup.vocab_size)
-    vocabulary.unspelled("")  # computes what all trials need
+    vocabulary.unspelled("")  # computes what all trials need; so does a compilation
+    compile_structured(StructuredOutput(kind="json_object"), vocabulary, setup.limits)
     return vocabulary

@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 
 import msgspec
 
@@ -15,8 +14,9 @@ from services.worker.leader.grammar_trials.trial_messages import (
     Verdict,
     frame_of,
 )
+from shared.host.own_python import module_command, module_environment
 
-COMMAND = (sys.executable, "-m", "services.worker.leader.grammar_trials.trial_process")
+COMMAND = module_command("services.worker.leader.grammar_trials.trial_process")
 
 
 class TrialProcessEnded(Exception):
@@ -42,8 +42,9 @@ class TrialConnection:
                     [*COMMAND, str(theirs.fileno()), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
                     stdout=2,
+                    env=module_environment(os.environ),
                     pass_fds=(theirs.fileno(),),
-                    process_group=0,
+                    process_group=0,  # Ctrl-C in a terminal is for the leader
                 )
         except BaseException:
             self._sock.close()

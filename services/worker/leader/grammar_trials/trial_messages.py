@@ -68,5 +68,3 @@ def frame_of(message: TrialSetup | Trial | Verdict) -> bytes:
     """Returns a message as it is sent."""
     body = msgspec.msgpack.encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
-
-

@@ -1,7 +1,8 @@
 """The process that trials are forked from: `python -m services.worker.leader.grammar_trials.trial_process FD PID`.
 
 It has one thread, so that a fork loses none. It imports what trials need and makes the vocabulary once, then
-forks a process for each trial, and reports how that ended. It compiles nothing itself, and ends with its leader.
+forks a process for each trial, and reports how that ended. It compiles no caller's grammar itself, and ends
+with its leader.
 """
 
 import gc
@@ -45,6 +46,7 @@ class _Running:
     pid: int
     deadline_s: float
     report: bytearray = field(default_factory=bytearray)
+    reported: bool = False
 
 
 class TrialProcess:
@@ -62,7 +64,6 @@ class TrialProcess:
         self._running: dict[int, _Running] = {}  # by the descriptor of the report
         self._selector = selectors.DefaultSelector()
         self._trials = msgspec.msgpack.Decoder(Trial)
-        self._verdicts = msgspec.msgpack.Decoder(Verdict)
 
     def serve_trials(self) -> None:
         """Returns when the leader is gone."""
@@ -98,17 +99,22 @@ class TrialProcess:
         data = os.read(descriptor, _CHUNK_BYTES)
         if data:
             running.report += data
+            self._forward_report(running)
             return
         self._selector.unregister(descriptor)
         os.close(descriptor)
         del self._running[descriptor]
         _, status = os.waitpid(running.pid, 0)  # its end closed the pipe
-        self._sock.sendall(frame_of(self._verdict(running, os.waitstatus_to_exitcode(status))))
+        if not running.reported:
+            outcome = _BY_SIGNAL.get(-os.waitstatus_to_exitcode(status), "unclear")
+            self._sock.sendall(frame_of(Verdict(running.number, outcome)))
 
-    def _verdict(self, running: _Running, code: int) -> Verdict:
-        if code == 0:
-            return self._verdicts.decode(running.report)
-        return Verdict(running.number, _BY_SIGNAL.get(-code, "unclear"))
+    def _forward_report(self, running: _Running) -> None:
+        """Sends a whole report on, without waiting for the kernel to take the trial's memory back."""
+        size = LENGTH_BYTES + int.from_bytes(running.report[:LENGTH_BYTES], "big")
+        if LENGTH_BYTES <= len(running.report) == size:
+            running.reported = True
+            self._sock.sendall(running.report)
 
     def _least_wait_s(self) -> float | None:
         deadlines = [running.deadline_s for running in self._running.values()]
@@ -143,7 +149,6 @@ def _receive(sock: socket.socket, size: int) -> bytes | None:
 
 def main() -> int:
     """Runs the trial process; returns the exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the leader
     if not end_with_parent(int(sys.argv[2])):
         return 0
     # where memory is short, the kernel ends these processes before others

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
-from services.worker.leader.grammar_trials.trial_messages import Trial, TrialSetup, Verdict
+from services.worker.leader.grammar_trials.trial_messages import Trial, TrialSetup, Verdict, frame_of
 from services.worker.text.grammars.answer_grammar import AnswerForm, compile_answer
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.errors import InvalidRequest
@@ -40,15 +40,15 @@ def run_trial(
         vocabulary: Of the model.
         setup: Its limits.
         parent_pid: The trial process.
-        report: Descriptor that gets the encoded `Verdict`.
+        report: Descriptor that gets the frame of a `Verdict`.
     """
     status = 1
     try:
-        too_large = msgspec.msgpack.encode(Verdict(trial.number, "large"))  # while there is memory
+        too_large = frame_of(Verdict(trial.number, "large"))  # while there is memory
         if end_with_parent(parent_pid):
             _take_limits(setup)
             try:
-                verdict = msgspec.msgpack.encode(_verdict(trial, vocabulary, setup))
+                verdict = frame_of(_verdict(trial, vocabulary, setup))
             except MemoryError:
                 verdict = too_large
             os.write(report, verdict)

@@ -143,4 +143,3 @@ class AnswerGrammars:
     def _control(self, texts: tuple[str, ...]) -> dict[str, int]:
         tokenizer, control = self._model.tokenizer, self._model.control_texts
         return {text: token_id for token_id, text in marker_tokens(tokenizer, texts, control).items()}
-

@@ -45,6 +45,9 @@ class GrammarCompiler:
         engine: Its vocabulary's size.
         options: Limits of time and number.
         metrics: Of the leader.
+
+    Attributes:
+        trials: Compiles grammars on trial.
     """
 
     def __init__(
@@ -58,14 +61,14 @@ class GrammarCompiler:
         self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT, max_waiting=options.max_waiting)
         self._compiled: OrderedDict[bytes, ConstraintFactory] = OrderedDict()
         self._overran: OrderedDict[bytes, str] = OrderedDict()  # digest -> message of the error
-        self._trials = GrammarTrials(options, metrics)
+        self.trials = GrammarTrials(options, metrics)
         self._vocabulary: asyncio.Future[TokenVocabulary] | None = None
         self._vocab_size = 0
         self._running: set[asyncio.Future[Any]] = set()
 
     def stop_threads(self) -> None:
         """Takes no more work, and ends the trial process."""
-        self._trials.stop()
+        self.trials.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
         for running in list(self._running):
             running.cancel()  # its thread may end after the loop
@@ -134,7 +137,7 @@ class GrammarCompiler:
             InvalidRequest: The grammar is refused, or takes too much time or memory.
             Overloaded: The trial got no CPU time.
         """
-        trying = asyncio.ensure_future(self._trials.compile_on_trial(trial, vocabulary))
+        trying = asyncio.ensure_future(self.trials.compile_on_trial(trial, vocabulary))
         self._running.add(trying)
         trying.add_done_callback(self._running.discard)
         try:

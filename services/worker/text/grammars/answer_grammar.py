@@ -30,9 +30,7 @@ class AnswerForm:
         return self.calls is None and self.text is not None and self.text.kind in _BOUNDED
 
 
-def compile_answer(
-    form: AnswerForm, vocabulary: TokenVocabulary, limits: GrammarLimits
-) -> ConstraintFactory:
+def compile_answer(form: AnswerForm, vocabulary: TokenVocabulary, limits: GrammarLimits) -> ConstraintFactory:
     """Returns the constraint of an answer. May take a second; thread-safe.
 
     Raises:
