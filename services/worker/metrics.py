@@ -68,6 +68,13 @@ class FaultMetrics:
             self.controls.labels(outcome)
 
 
+def _shown(made: Counter, labels: Iterable[str]) -> Counter:
+    """Shows a counter's series from the start."""
+    for label in labels:
+        made.labels(label)
+    return made
+
+
 class WorkerMetrics:
     """All metrics of a worker group, in one registry."""
 
@@ -122,15 +129,15 @@ class WorkerMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        self.grammar_trials = counter(
-            "grammar_trials", "Grammars compiled on trial, by what came of it.", ["outcome"]
+        self.grammar_trials = _shown(
+            counter("grammar_trials", "Grammars compiled on trial, by what came of it.", ["outcome"]),
+            ("passed", "refused", "slow", "large", "starved", "unclear", "unavailable"),
         )
-        for outcome in ("passed", "refused", "slow", "large", "starved", "unclear", "unavailable"):
-            self.grammar_trials.labels(outcome)  # shown from the start
         self.kv_sources = Children(counter("kv_sources", "Prompts by where their KV came from.", ["source"]))
-        self.kv_fetches = counter("kv_fetches", "Fetches from the store by what came.", ["outcome"])
-        for outcome in ("whole", "part", "nothing", "given_up"):  # shown from the start
-            self.kv_fetches.labels(outcome)
+        self.kv_fetches = _shown(
+            counter("kv_fetches", "Fetches from the store by what came.", ["outcome"]),
+            ("whole", "part", "nothing", "given_up"),
+        )
         self.kv_fetched_blocks = counter("kv_fetched_blocks", "KV blocks fetched from the store.")
         self.kv_fetched_bytes = counter("kv_fetched_bytes", "Bytes of them, as they were stored.")
         self.kv_host_blocks = counter("kv_host_blocks", "Those that came from the memory of the host.")

@@ -1,1 +1,1 @@
-"""Compiles grammars of requests on trial, in a process that can be killed, before the leader compiles them."""
+"""Compiles grammars on trial, in a process that can be killed, before the leader compiles them."""

@@ -18,7 +18,8 @@ from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 
 log = structlog.get_logger(__name__)
 _ATTEMPTS = 2
-_START_S = 30.0  # imports and the vocabulary, on a busy machine
+_START_S = 30.0  # imports and the vocabulary: half a second, on a busy machine some seconds
+_GRACE_S = 5.0  # for the process to end a trial itself
 _PAUSE_S = 10.0  # after a failed start
 
 
@@ -38,11 +39,19 @@ class GrammarTrials:
         self._starting = asyncio.Lock()
         self._not_before_s = 0.0
         self._stopped = False
+        self._starts: set[asyncio.Future[TrialConnection | None]] = set()
 
     @property
     def pid(self) -> int:
         """Process id of the trial process; 0 if there is none."""
         return 0 if self._connection is None else self._connection.pid
+
+    async def start(self, vocabulary: TokenVocabulary) -> None:
+        """Starts the process if there is none, so that no trial waits for that within a time limit."""
+        starting = asyncio.ensure_future(self._connected(vocabulary))
+        self._starts.add(starting)
+        starting.add_done_callback(self._starts.discard)
+        await asyncio.shield(starting)  # others may wait for it, too
 
     async def compile_on_trial(self, form: bytes, vocabulary: TokenVocabulary) -> Verdict | None:
         """Returns what came of a trial; None if there can be none.
@@ -63,6 +72,8 @@ class GrammarTrials:
     def stop(self) -> None:
         """Ends the process; there are no more trials."""
         self._stopped = True
+        for starting in self._starts:
+            starting.cancel()
         if self._connection is not None:
             self._connection.end()
             self._connection = None
@@ -73,7 +84,7 @@ class GrammarTrials:
             if connection is None:
                 return None
             try:
-                async with asyncio.timeout(STRETCH * self._options.timeout_s + _START_S):
+                async with asyncio.timeout(STRETCH * self._options.timeout_s + _GRACE_S):
                     return await connection.compile_on_trial(form)
             except TrialProcessEnded:
                 log.warning("the trial process of grammars ended", pid=connection.pid)
@@ -93,11 +104,16 @@ class GrammarTrials:
                 return None
             if known is not None:
                 known.end()
+                self._connection = None
             try:
                 made = self._connection = TrialConnection()
-                await made.begin(self._setup(vocabulary))
-            except OSError as error:
-                log.warning("the trial process of grammars could not be started", error=str(error))
+                async with asyncio.timeout(_START_S):
+                    await made.begin(self._setup(vocabulary))
+            except (OSError, TrialProcessEnded) as error:  # a TimeoutError is an OSError
+                if self._connection is not None:
+                    self._connection.end()
+                    self._connection = None
+                log.warning("the trial process of grammars could not be started", error=repr(error))
                 self._not_before_s = time.monotonic() + _PAUSE_S
                 return None
             self._vocabulary = vocabulary

@@ -9,6 +9,7 @@ import msgspec
 
 from services.worker.leader.grammar_trials.trial_messages import (
     LENGTH_BYTES,
+    READY,
     Trial,
     TrialSetup,
     Verdict,
@@ -31,7 +32,7 @@ class TrialConnection:
     """
 
     def __init__(self) -> None:
-        self._number = 0
+        self._number = READY
         self._waiting: dict[int, asyncio.Future[Verdict]] = {}
         self._verdicts = msgspec.msgpack.Decoder(Verdict)
         self._writer: asyncio.StreamWriter | None = None
@@ -58,10 +59,14 @@ class TrialConnection:
         return self._process.pid
 
     async def begin(self, setup: TrialSetup) -> None:
-        """Sends vocabulary and limits, before all trials."""
+        """Sends vocabulary and limits, and returns when trials are served.
+
+        Raises:
+            TrialProcessEnded: The process ended before.
+        """
         reader, self._writer = await asyncio.open_connection(sock=self._sock)
         self._reading = asyncio.create_task(self._read_verdicts(reader))
-        self._writer.write(frame_of(setup))
+        await self._ask(READY, setup)
 
     async def compile_on_trial(self, form: bytes) -> Verdict:
         """Returns what came of a trial.
@@ -69,12 +74,14 @@ class TrialConnection:
         Raises:
             TrialProcessEnded: The process ended before.
         """
+        self._number += 1
+        return await self._ask(self._number, Trial(self._number, form))
+
+    async def _ask(self, number: int, message: TrialSetup | Trial) -> Verdict:
         if self.gone or self._writer is None:
             raise TrialProcessEnded
-        self._number += 1
-        number = self._number
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._writer.write(frame_of(Trial(number, form)))
+        self._writer.write(frame_of(message))
         try:
             return await waiting
         finally:

@@ -1,4 +1,4 @@
-"""The process that trials are forked from: `python -m services.worker.leader.grammar_trials.trial_process FD PID`.
+"""The process that trials are forked from; its arguments are a socket and the process id of the leader.
 
 It has one thread, so that a fork loses none. It imports what trials need and makes the vocabulary once, then
 forks a process for each trial, and reports how that ended. It compiles no caller's grammar itself, and ends
@@ -20,6 +20,7 @@ import msgspec
 from services.worker.leader.grammar_trials.token_table import vocabulary_of
 from services.worker.leader.grammar_trials.trial_messages import (
     LENGTH_BYTES,
+    READY,
     STRETCH,
     Outcome,
     Trial,
@@ -68,6 +69,7 @@ class TrialProcess:
     def serve_trials(self) -> None:
         """Returns when the leader is gone."""
         self._selector.register(self._sock, selectors.EVENT_READ)
+        self._sock.sendall(frame_of(Verdict(READY, "passed")))
         while True:
             ready = {key.fd for key, _ in self._selector.select(self._least_wait_s())}
             for descriptor in ready & self._running.keys():

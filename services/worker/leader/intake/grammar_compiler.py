@@ -105,18 +105,23 @@ class GrammarCompiler:
             RateLimited: Too many grammars of the tenant are compiled or wait.
             Overloaded: Those of other tenants have all threads.
         """
-        kept = self.kept(digest)
-        if kept is not None:
-            return kept
-        if digest in self._overran:
-            raise InvalidRequest(self._overran[digest], param=param)
+        known = self._known(digest, param)
+        if known is not None:
+            return known
         vocabulary = await self._its_vocabulary()
+        if trial:
+            await self.trials.start(vocabulary)
         timeout_s = self._options.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 await self._places.enter(tenant)
         except (TooManyWait, TimeoutError) as error:
             raise self._busy(tenant) from error
+        if digest in self._overran or digest in self._compiled:  # an equal request was first
+            self._places.leave(tenant)
+        known = self._known(digest, param)
+        if known is not None:
+            return known
         if trial:
             await self._try(tenant, digest, trial, vocabulary, param)
         try:
@@ -203,6 +208,11 @@ class GrammarCompiler:
         if kept is not None:
             self._compiled.move_to_end(digest)
         return kept
+
+    def _known(self, digest: bytes, param: str) -> ConstraintFactory | None:
+        if digest in self._overran:
+            raise InvalidRequest(self._overran[digest], param=param)
+        return self.kept(digest)
 
     def _keep(self, digest: bytes, compiled: ConstraintFactory) -> None:
         self._overran.pop(digest, None)

@@ -14,7 +14,7 @@ class GrammarOptions:
         cached: Compiled grammars that are kept.
         max_waiting: Grammars of one tenant that may wait for a thread.
         limits: On one grammar.
-        trial_bytes: Memory that a trial may use; the largest grammars that were found to be served need 20 MiB.
+        trial_bytes: Memory that a trial may use; the largest grammars known need 20 MiB.
     """
 
     timeout_s: float = 2.0

@@ -7,8 +7,8 @@ import pytest
 
 from services.worker.domain.answers.choice_state import ChoiceState
 from services.worker.leader.control_runs import TENANT
-from services.worker.leader.intake import answer_grammars
 from services.worker.leader.sessions.turn_end import TurnFinisher
+from services.worker.text.grammars import answer_grammar
 from services.worker.text.grammars.matcher_constraint import MatcherConstraint
 from services.worker.text.grammars.structured_grammar import compile_structured
 from services.worker.text.library_panics import LibraryPanicked, guarded
@@ -89,7 +89,7 @@ async def test_a_bug_in_compiling_a_grammar(
     def spoiled(structured: Any, *args: Any) -> Any:
         return harm() if structured.kind == "regex" else compile_structured(structured, *args)
 
-    monkeypatch.setattr(answer_grammars, "compile_structured", spoiled)
+    monkeypatch.setattr(answer_grammar, "compile_structured", spoiled)
     failed = await kit.failure(chat("bad", structured=STRUCTURED))
     assert (failed.code, failed.data["reason"]) == ("internal", "prompt")
     await check_confined(kit, 1)

@@ -1,4 +1,4 @@
-"""Grammars compiled on trial: in a real process, which is killed at its limits, and whose loss harms nothing."""
+"""Grammars compiled on trial: in a real process, killed at its limits, whose loss costs no request."""
 
 import asyncio
 import json
