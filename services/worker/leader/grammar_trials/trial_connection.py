@@ -80,7 +80,8 @@ class TrialConnection:
     async def _ask(self, number: int, message: TrialSetup | Trial) -> Verdict:
         if self.gone or self._writer is None:
             raise TrialProcessEnded
-        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
         self._writer.write(frame_of(message))
         try:
             return await waiting

@@ -32,6 +32,7 @@ from shared.messages import GenerateRequest
 THREADS = 2
 PER_TENANT = 1
 _RETRY_AFTER_S = 1.0
+_WAITS = 3.0  # so many times its time limit a grammar waits: longer than another one takes on trial
 _SLOWEST_KEPT = 64  # digests of grammars that overran, so that they are refused at once
 
 Work = Callable[[TokenVocabulary, GrammarLimits], ConstraintFactory]
@@ -113,15 +114,15 @@ class GrammarCompiler:
             await self.trials.start(vocabulary)
         timeout_s = self._options.timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(_WAITS * timeout_s):
                 await self._places.enter(tenant)
         except (TooManyWait, TimeoutError) as error:
             raise self._busy(tenant) from error
         if digest in self._overran or digest in self._compiled:  # an equal request was first
             self._places.leave(tenant)
-        known = self._known(digest, param)
-        if known is not None:
-            return known
+            known = self._known(digest, param)
+            if known is not None:
+                return known
         if trial:
             await self._try(tenant, digest, trial, vocabulary, param)
         try:

@@ -119,9 +119,30 @@ async def test_a_bomb_gets_no_more_memory_than_its_limit(memory_bus: MemoryBus) 
         assert kit.metric("grammar_trials_total", outcome="large") == 1
 
 
+async def test_hostile_tenants_together_do_not_keep_another_one_out(memory_bus: MemoryBus) -> None:
+    options = GrammarOptions(timeout_s=0.3, limits=LIMITS)
+    async with Kit(memory_bus, grammars=options) as kit:
+        await first_trial(kit)
+        for each in range(6):
+            for tenant in ("hostile", "worse"):
+                await kit.ask(chat(f"{tenant}{each}", prompt="x", tenant=tenant, **bomb(40 + each)))
+        await a_trial(kit)
+        async with asyncio.timeout(PATIENCE_S):
+            for digits in (2, 3, 4):
+                text, attempt = "", 0
+                while len(text) != digits:  # on a busy machine it may be asked to try again
+                    attempt += 1
+                    name = f"r{digits}-{attempt}"
+                    text = text_of(await kit.run(chat(name, prompt="x", tenant="other", **number(digits))))
+        assert kit.metric("grammar_trials_total", outcome="passed") >= 4
+        for each in range(6):
+            for tenant in ("hostile", "worse"):
+                await kit.end_of(f"{tenant}{each}")
+
+
 async def test_a_refusal_on_trial_is_the_compilers_own(memory_bus: MemoryBus) -> None:
     schema = {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": True}}}
-    asked = {"structured": {"kind": "json_schema", "definition": json.dumps(schema)}}
+    asked: dict[str, Any] = {"structured": {"kind": "json_schema", "definition": json.dumps(schema)}}
     async with Kit(memory_bus) as kit:
         failed = await kit.failure(chat("a", prompt="x", **asked))
         assert failed.data == {"param": "structured", "keyword": "uniqueItems", "pointer": "/properties/tags"}
@@ -173,7 +194,7 @@ async def test_lists_of_constants_need_no_trial_and_a_leader_that_stops_leaves_n
 ) -> None:
     options = GrammarOptions(timeout_s=20.0, limits=LIMITS)
     async with Kit(memory_bus, grammars=options) as kit:
-        choice = {"structured": {"kind": "choice", "choices": ["yes"]}}
+        choice: dict[str, Any] = {"structured": {"kind": "choice", "choices": ["yes"]}}
         assert text_of(await kit.run(chat("choice", prompt="x", **choice))) == "yes"
         assert trial_pid(kit) == 0
         await kit.ask(chat("bomb", prompt="x", **bomb()))
