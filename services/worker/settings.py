@@ -80,7 +80,7 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     tokenize_timeout_s: UpToTenMinutes = 10.0
     """Time limit for the chat template and the tokenizer on one long prompt."""
     grammar_timeout_s: UpToMinute = 2.0
-    """Time limit for compiling the grammar of one request's answer: CPU time on trial, then time in the leader."""
+    """Time limit for compiling the grammar of one request's answer: CPU time on trial, time in the leader."""
     grammar_cache: UpToTenThousand = 64
     """Compiled grammars that are kept for further requests; one can need some MiB."""
     grammar_bytes: From1KiB = 131_072

@@ -76,9 +76,15 @@ def _take_limits(setup: TrialSetup) -> None:
         os.dup2(quiet, descriptor)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + setup.memory_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    seconds = math.ceil(setup.cpu_s) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # should the timer not end it
+    _lower(resource.RLIMIT_AS, most)
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_CPU, math.ceil(setup.cpu_s) + 1)  # should the timer not end it
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, setup.cpu_s)
+
+
+def _lower(what: int, most: int) -> None:
+    """Lowers a limit, which may be lower already."""
+    _, hard = resource.getrlimit(what)
+    least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (least, hard))
