@@ -175,8 +175,8 @@ def test_hostile_requests_harm_nobody_else(
     loaded = beside(other, campaign, cases)
 
     services = stack.status()["services"]
-    (router,) = (one["detail"] for one in services if one["service"] == "router")
-    (group,) = router["groups"]
+    routers = [one["detail"] for one in services if one["service"] == "router"]
+    groups = [group for router in routers for group in router["groups"]]
     (detail,) = (one["detail"] for one in services if one["service"] == "worker")
     metrics = Metrics(detail["admin_url"])
     failures = sum(
@@ -196,7 +196,9 @@ def test_hostile_requests_harm_nobody_else(
         other_requests=[len(alone), len(calm), len(loaded)],
     )
     assert campaign.problems[:20] == []
-    assert (group["state"], group["breaker"], group["broken_total"]) == ("ready", "closed", 0)
+    assert groups
+    for group in groups:  # as each router sees it
+        assert (group["state"], group["breaker"], group["broken_total"]) == ("ready", "closed", 0)
     assert stack.pid_of("worker-g0") == worker
     assert failures == 0
     assert campaign.seen["200"] >= SERVABLE + ORDINARY

@@ -50,8 +50,8 @@ class GrammarTrials:
         """Starts the process if there is none, so that no trial waits for that within a time limit."""
         starting = asyncio.ensure_future(self._connected(vocabulary))
         self._starts.add(starting)
-        starting.add_done_callback(self._starts.discard)
-        await asyncio.shield(starting)  # others may wait for it, too
+        starting.add_done_callback(self._forget_start)
+        await asyncio.wait({starting})  # it goes on if this is cancelled: others may wait for it, too
 
     async def compile_on_trial(self, form: bytes, vocabulary: TokenVocabulary) -> Verdict | None:
         """Returns what came of a trial; None if there can be none.
@@ -77,6 +77,11 @@ class GrammarTrials:
         if self._connection is not None:
             self._connection.end()
             self._connection = None
+
+    def _forget_start(self, starting: "asyncio.Future[TrialConnection | None]") -> None:
+        self._starts.discard(starting)
+        if not starting.cancelled():
+            starting.exception()  # the trial meets it again
 
     async def _attempt(self, form: bytes, vocabulary: TokenVocabulary) -> Verdict | None:
         for _ in range(_ATTEMPTS):
