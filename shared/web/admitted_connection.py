@@ -20,6 +20,8 @@ from shared.web.joined_head import JoinedHead
 from shared.web.plain_writes import Headers, write_answer, write_head, write_part
 from shared.web.waiting_lines import Lines, Waiting
 
+CONNECTION = "ryz.connection"  # where a request finds its connection in its scope
+
 
 class AdmittedConnection(HttpToolsProtocol):
     """A connection with a place of a gate.

@@ -262,11 +262,12 @@ async def test_an_idle_connection_is_closed_and_others_have_places() -> None:
     async with running_gateway(realtime_idle_s=1.0, realtime_sockets_max=1) as gateway:
         async with connected(gateway) as socket:
             await receive(socket)
+            await send(socket, "request", id="a", body=chat("slow", stream=True))
+            await until(socket, "event")
             with pytest.raises(InvalidStatus) as refused:
                 async with connected(gateway):
                     pass
             assert refused.value.response.status_code == 503
-            await send(socket, "request", id="a", body=chat("slow", stream=True))
             await asyncio.sleep(1.3)  # it is not idle while a request runs
             await send(socket, "cancel", id="a")
             await until(socket, "cancelled")
