@@ -122,6 +122,12 @@ class AdmittedConnection(HttpToolsProtocol):
         """Writes the next part of the answer; see `plain_writes.py`."""
         return self._answered is not None and write_part(self._answered, send, part, more=more)
 
+    def drop_default(self, name: bytes) -> None:
+        """Leaves one of the server's own headers out of the answer, which brings it with another value."""
+        cycle = self._answered
+        if cycle is not None:
+            cycle.default_headers = [pair for pair in cycle.default_headers if pair[0] != name]
+
     def shutdown(self) -> None:
         """Called when the server ends."""
         if self._waits is self._gate.lingering:

@@ -13,7 +13,6 @@ MAX_VIEWERS = 64
 _LIMIT_S = 3600.0  # the page connects again after it
 _HEAD = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
 

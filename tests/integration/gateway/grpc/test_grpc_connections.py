@@ -69,6 +69,28 @@ async def test_calls_need_a_key_before_their_messages_are_read(gateway: Gateway)
     assert gateway.fleet.headers[-1]["traceparent"].split("-")[1] == TRACE.split("-")[1]
 
 
+@pytest.mark.parametrize("keys", ["", f"{KEY}:ada"], ids=["open", "with keys"])
+async def test_metadata_that_says_one_thing_may_come_once(keys: str) -> None:
+    """Of two, a proxy before the gateway might have checked the other one."""
+    bearer, wrong = ("authorization", f"Bearer {KEY}"), ("authorization", "Bearer of-somebody-else")
+    session = ("x-session-id", "my-cat")
+    async with (
+        running_gateway(grpc_port=free_port(), api_keys=keys) as gateway,
+        bare_client(gateway) as client,
+    ):
+        for twice in ((bearer, bearer), (wrong, bearer), (bearer, wrong), (bearer, session, session)):
+            call = client.infer(text_request(), metadata=twice)
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert f"{twice[-1][0]} came twice" in await call.details()
+            assert await client.stream(metadata=twice).code() is grpc.StatusCode.INVALID_ARGUMENT
+            ready = pb.ModelReadyRequest(name="demo")
+            call = client.unary("ModelReady", ready, pb.ModelReadyResponse, metadata=twice)
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        state = ("tracestate", "a=1"), ("tracestate", "b=2")  # a list, which may be cut
+        assert (await client.infer(text_request(), metadata=(bearer, *state))).model_name == "demo"
+    assert not any(request.session and request.session.given for request in gateway.fleet.requests)
+
+
 async def test_connections_are_counted() -> None:
     async def asked(client: BareClient) -> grpc.StatusCode:
         code: grpc.StatusCode = await client.infer(text_request(), timeout=2).code()
