@@ -10,7 +10,7 @@ import grpc
 
 from services.gateway.grpc.serving.call_failures import failure_of
 from services.gateway.grpc.serving.call_metadata import headers_of
-from services.gateway.grpc.serving.grpc_calls import Context
+from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
 from services.gateway.http.auth import Keyring
 from services.gateway.http.errors import HttpRefusal
