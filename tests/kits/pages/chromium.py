@@ -82,6 +82,7 @@ async def open_page(
     settings: str = "{}",
     theme: str = "light",
     width: int = 1200,
+    script: str = "",
 ) -> AsyncIterator[OpenPage]:
     """Opens a page in a profile of its own.
 
@@ -92,6 +93,7 @@ async def open_page(
         settings: What the chat's settings were before, in JSON.
         theme: The theme that was chosen before.
         width: Of the window.
+        script: Runs before those of each page.
     """
     context = await browser.new_context(viewport={"width": width, "height": 800})
     page = await context.new_page()
@@ -104,7 +106,7 @@ async def open_page(
     kept = {"ryz.settings": settings, "ryz.theme": theme} | ({"ryz.key": f'"{key}"'} if key else {})
     sets = "".join(f"localStorage.setItem({name!r}, {value!r});" for name, value in kept.items())
     await page.add_init_script(
-        f"if (!sessionStorage.getItem('t')) {{ sessionStorage.setItem('t', 1); {sets} }}"
+        f"if (!sessionStorage.getItem('t')) {{ sessionStorage.setItem('t', 1); {sets} }} {script}"
     )
     try:
         await page.goto(url)
