@@ -15,6 +15,18 @@ from tests.kits.waiting import PATIENCE_S
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 _ARGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]  # as root in a container, too
 
+# Counts the frames of the page between the first event with text and the text on the screen. It is promised
+# for the next one; how long that takes on a busy machine is the browser's.
+COUNT_FRAMES = """
+const tick = () => { performance.mark("frame"); requestAnimationFrame(tick); };
+requestAnimationFrame(tick);
+"""
+FRAMES_TO_TEXT = """(() => {
+    const at = (name) => performance.getEntriesByName(name)[0].startTime;
+    const frames = performance.getEntriesByName("frame").map((one) => one.startTime);
+    return frames.filter((time) => time > at("ryz:first-event") && time <= at("ryz:first-text")).length;
+})()"""
+
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:

@@ -9,7 +9,14 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Route
 
-from tests.kits.pages.chromium import BROWSER, OpenPage, chromium, open_page
+from tests.kits.pages.chromium import (
+    BROWSER,
+    COUNT_FRAMES,
+    FRAMES_TO_TEXT,
+    OpenPage,
+    chromium,
+    open_page,
+)
 from tests.kits.stacks.stream_stack import KEYS, Fleet
 
 pytestmark = [
@@ -31,42 +38,6 @@ NASTY = """<script>window.ran=1</script><img src=x onerror="window.ran=2"><svg o
 <script>window.ran=9</script>
 ```
 <details open ontoggle="window.ran=10">**bold**"""
-
-# Counts the frames of the page between the first event with text and the text on the screen. It is promised
-# for the next one; how long that takes on a busy machine is the browser's.
-COUNT_FRAMES = """
-const tick = () => { performance.mark("frame"); requestAnimationFrame(tick); };
-requestAnimationFrame(tick);
-"""
-FRAMES_TO_TEXT = """(() => {
-    const at = (name) => performance.getEntriesByName(name)[0].startTime;
-    const frames = performance.getEntriesByName("frame").map((one) => one.startTime);
-    return frames.filter((time) => time > at("ryz:first-event") && time <= at("ryz:first-text")).length;
-})()"""
-SLOW_DRAWS = """
-let late = 0;
-const now = performance.now.bind(performance);
-performance.now = () => now() + (late += 50);
-"""
-# an answer whose first chunk has the role only, and whose text comes later
-LATE_TEXT = r"""
-const real = window.fetch;
-window.fetch = async (path, ...more) => {
-    if (!String(path).endsWith("/v1/chat/completions")) return real(path, ...more);
-    const write = (out, delta) => out.enqueue(new TextEncoder().encode(
-        `id: 1\ndata: ${JSON.stringify({ choices: [{ index: 0, delta }] })}\n\n`));
-    const pause = () => new Promise((done) => setTimeout(done, 400));
-    return new Response(new ReadableStream({ async start(out) {
-        write(out, { role: "assistant", content: "" });
-        await pause();
-        write(out, { content: "Hello" });
-        await pause();
-        write(out, { content: " there" });
-        out.enqueue(new TextEncoder().encode("data: [DONE]\n\n"));
-        out.close();
-    } }), { headers: { "content-type": "text/event-stream" } });
-};
-"""
 
 
 @pytest.fixture(scope="module")
@@ -122,18 +93,6 @@ async def test_an_answer_is_shown_as_it_comes_and_goes_on_after_a_reload(
         assert await words(opened) == expected
         assert await page.locator(".turn").count() == 2
         assert opened.wrong == []
-
-
-async def test_the_first_text_waits_for_no_pause_after_an_empty_turn(browser: Browser, fleet: Fleet) -> None:
-    """Where drawing takes 50 ms each time, there are pauses between draws, but none before the first text."""
-    async with chat(browser, fleet) as opened:
-        page = opened.page
-        await page.wait_for_selector("#model option", state="attached")
-        await page.evaluate(SLOW_DRAWS + LATE_TEXT)
-        await opened.say("Hello")
-        await opened.until("performance.getEntriesByName('ryz:first-text').length > 0")
-        assert await page.evaluate(FRAMES_TO_TEXT) <= 2
-        assert await opened.answer() == "Hello there"
 
 
 async def test_a_leader_is_killed_while_pages_are_open(browser: Browser, fleet: Fleet) -> None:
