@@ -7,6 +7,7 @@ libraries join headers of one name.
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -20,8 +21,8 @@ from tests.kits.realtime.frames import HANDSHAKE
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 LISTS = {"vary", "set-cookie", "access-control-expose-headers"}  # several lines of these mean one list
 HTML = "Accept: text/html\r\n"
-CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
-GOOD = {
+CHAT: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
+GOOD: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": {"model": "demo", "prompt": "Hello"},
     "/v1/messages": CHAT | {"max_tokens": 5},
