@@ -85,7 +85,7 @@ REQUEST = m.GenerateRequest(
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
     note=b"a note", call_key="k", call_digest="d", confirms=True, crashes=1,
     tools=TOOLS, structured=STRUCTURED, template=TEMPLATE, truncate_prompt_tokens=100, embedding=EMBEDDING,
-    prompt_only=True, echo=True,
+    prompt_only=True, echo=True, party="address 192.0.2.1",
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
 LOAD = m.Load(

@@ -132,7 +132,7 @@ class PromptTokenizer:
         if now >= self._second_ends:
             self._second_ends = now + 1.0
             self._spent.clear()
-        spent = self._spent.get(request.tenant, 0.0)
+        spent = self._spent.get(request.party_or_tenant, 0.0)
         if spent >= INLINE_S:
             return None
         began = self._cpu_clock()
@@ -144,7 +144,7 @@ class PromptTokenizer:
         finally:
             took = self._cpu_clock() - began
             if took >= DEAR_S:
-                self._spent[request.tenant] = spent + took
+                self._spent[request.party_or_tenant] = spent + took
 
     async def tokenize_in_thread(
         self, request: GenerateRequest, turn: TurnContext | None, form: PromptForm = GENERATION
@@ -152,7 +152,7 @@ class PromptTokenizer:
         """Returns the tokens of any prompt. Raises `DeadlineExceeded` when it takes too long."""
         work = functools.partial(self._tokens, request, turn, form, self._timeout_s)
         try:
-            return await self.run_in_thread(request.tenant, work, _PROMPT)
+            return await self.run_in_thread(request.party_or_tenant, work, _PROMPT)
         except TemplateOverran as error:
             raise self._too_slow(_PROMPT) from error
 
