@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Literal
 
 from services.worker.orchestrator.fork_server_client import ForkServerClient
-from services.worker.orchestrator.rank_process_handle import (
-    STILL_RUNNING,
-    RankProcessHandle,
-    SpawnedRank,
-    stat,
+from services.worker.orchestrator.process_readings import (
+    CpuCounts,
+    ProcessReading,
+    read_cpu,
+    read_process,
+    thread_ids,
 )
+from services.worker.orchestrator.rank_process_handle import STILL_RUNNING, RankProcessHandle, SpawnedRank
 from shared.host.own_python import module_command, module_environment
 
 RankStart = Literal["auto", "fork", "spawn"]
@@ -77,12 +79,14 @@ class RankProcess:
             return 0
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
-    def run_state(self) -> str:
-        """Return the kernel's letter for its state (R, S, D, T); empty if it is gone or on another host."""
-        if not self.pid:
-            return ""
-        fields = stat(self.pid)
-        return fields[0] if fields else ""
+    def read_counts(self) -> ProcessReading | None:
+        """Return the kernel's counts of the process; None if it is gone or on another host."""
+        return read_process(self.pid)
+
+    def read_cpu(self, threads: int) -> CpuCounts:
+        """Return the CPU times of its main thread, or of all if it computes with more than one."""
+        pid = self.pid
+        return read_cpu(pid, [pid] if threads == 1 else thread_ids(pid)) if pid else {}
 
     def describe_end(self, wait_s: float = 0.0) -> str:
         """Tell how the process ended: `killed by SIGKILL`, `exit code 1`; `still running` after `wait_s`."""
@@ -200,6 +204,11 @@ class ProcessGroupManager:
         await _wait(ranks, _KILL_WAIT_S)
         if any(rank.process.poll() is None for rank in ranks):
             self.stop_fork_server()  # a fork server that hangs kills no rank; its own end does
+
+    def read_loading(self, ranks: Sequence[RankProcess]) -> dict[int, ProcessReading | None]:
+        """Return the counts of the processes that these ranks wait for, by process id: their own, or the fork server."""
+        server = self._fork_server.pid if self._fork_server is not None else 0
+        return {pid: read_process(pid) for rank in ranks if not rank.host and (pid := rank.pid or server)}
 
     def stop_fork_server(self) -> None:
         """End the fork server and the ranks that it forked. `spawn_ranks` may be called again."""
