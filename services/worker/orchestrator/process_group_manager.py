@@ -26,6 +26,7 @@ from services.worker.orchestrator.process_readings import (
     thread_ids,
 )
 from services.worker.orchestrator.rank_process_handle import STILL_RUNNING, RankProcessHandle, SpawnedRank
+from services.worker.orchestrator.usable_limit import UsableLimit
 from shared.host.own_python import module_command, module_environment
 
 RankStart = Literal["auto", "fork", "spawn"]
@@ -197,24 +198,39 @@ class ProcessGroupManager:
         ranks, self.ranks = self.ranks, []
         for rank in ranks:
             rank.close()
-        await _wait(ranks, grace_s)
+        await self._wait_ended(ranks, grace_s)
         for rank in ranks:
             if rank.process.poll() is None:
                 rank.process.kill()
-        await _wait(ranks, _KILL_WAIT_S)
+        await self._wait_ended(ranks, _KILL_WAIT_S)
         if any(rank.process.poll() is None for rank in ranks):
             self.stop_fork_server()  # a fork server that hangs kills no rank; its own end does
 
-    def read_loading(self, ranks: Sequence[RankProcess]) -> dict[int, ProcessReading | None]:
-        """Return the counts of the processes that these ranks wait for, by process id: their own, or the fork server."""
-        server = self._fork_server.pid if self._fork_server is not None else 0
-        return {pid: read_process(pid) for rank in ranks if not rank.host and (pid := rank.pid or server)}
+    def read_waited(self, ranks: Sequence[RankProcess]) -> dict[int, ProcessReading | None]:
+        """Return the counts of the processes of these ranks and of the fork server, by process id."""
+        pids = {rank.pid for rank in ranks if not rank.host}
+        if self._fork_server is not None:
+            pids.add(self._fork_server.pid)
+        return {pid: read_process(pid) for pid in pids if pid}
 
     def stop_fork_server(self) -> None:
         """End the fork server and the ranks that it forked. `spawn_ranks` may be called again."""
         if self._fork_server is not None:
             self._fork_server.end_server()
             self._fork_server = None
+
+    async def _wait_ended(self, ranks: Sequence[RankProcess], limit_s: float) -> None:
+        """Wait for the ends of ranks, for that much time that they and the fork server can use."""
+        now = time.monotonic()
+        limit, check_at = UsableLimit(limit_s, now), now
+        # polling a few processes is portable and leaves no thread or signal handler behind
+        while left := [rank for rank in ranks if rank.process.poll() is None]:
+            now = time.monotonic()
+            if now >= check_at:
+                if limit.is_late(now, self.read_waited(left)):
+                    return
+                check_at = now + limit.interval_s
+            await asyncio.sleep(_POLL_S)
 
     def _start(
         self, rank: int, theirs: socket.socket, threads: int, inherit: Sequence[int]
@@ -259,10 +275,3 @@ def _passed(after: contextlib.ExitStack, on_failure: contextlib.ExitStack) -> tu
     """Return the leader's end of another socket pair, and the descriptor of the rank's end."""
     ours, theirs = _socket_pair(after, on_failure)
     return ours, theirs.fileno()
-
-
-async def _wait(ranks: Sequence[RankProcess], limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s
-    # polling a few processes is portable and leaves no thread or signal handler behind
-    while any(rank.process.poll() is None for rank in ranks) and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(_POLL_S)

@@ -20,7 +20,7 @@ from services.worker.orchestrator.rank_status import row
 from services.worker.orchestrator.remote_ranks import RemoteRankListener
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.orchestrator.running_steps import RunningSteps, fail_future
-from services.worker.orchestrator.start_watch import StartWatch
+from services.worker.orchestrator.usable_limit import UsableLimit
 from services.worker.orchestrator.step_limit import StepLimit
 from services.worker.orchestrator.tracing.rank_tracing import RankTracing
 from services.worker.rank_protocol.failures import Failure
@@ -203,7 +203,7 @@ class RankEngine:
         """Wait until all ranks are ready; a failure, a timeout or a cancellation ends the engine."""
         loop = asyncio.get_running_loop()
         self._starting = loop.create_future()
-        watch = StartWatch(limit_s, loop.time())
+        watch = UsableLimit(limit_s, loop.time())
         timer = loop.call_later(watch.interval_s, self._check_start, watch, self._starts)
         try:
             await self._starting
@@ -215,13 +215,13 @@ class RankEngine:
             timer.cancel()
             self._starting = None
 
-    def _check_start(self, watch: StartWatch, start: int) -> None:
+    def _check_start(self, watch: UsableLimit, start: int) -> None:
         """Check the ranks that still load, repeatedly until all are ready."""
         if self._starting is None or start != self._starts:
             return
         loop = asyncio.get_running_loop()
         loading = [rank for rank in self._processes.ranks if rank.rank not in self._ready]
-        if watch.is_late(loop.time(), self._processes.read_loading(loading)):
+        if watch.is_late(loop.time(), self._processes.read_waited(loading)):
             limit_s = self._run.engine_start_timeout_s
             self._fail(Failure("start_failed", f"the ranks did not load the model within {limit_s:g} s"))
         else:

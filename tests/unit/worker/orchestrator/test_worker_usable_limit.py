@@ -1,7 +1,7 @@
 """The time limit of a start: what counts of the time in which processes load."""
 
 from services.worker.orchestrator.process_readings import ProcessReading, ThreadReading
-from services.worker.orchestrator.start_watch import StartWatch
+from services.worker.orchestrator.usable_limit import UsableLimit
 
 
 def reading(at_s: float, state: str, *, run_s: float = 0.0, wait_s: float = 0.0, pages: int = 0) -> ProcessReading:
@@ -11,7 +11,7 @@ def reading(at_s: float, state: str, *, run_s: float = 0.0, wait_s: float = 0.0,
 
 def late_after_s(share: float = 1.0, state: str = "R", *, pages_per_s: float = 0.0) -> float:
     """When a start with a limit of 10 s is late whose only process has that share of a core."""
-    watch, now = StartWatch(10.0, 0.0), 0.0
+    watch, now = UsableLimit(10.0, 0.0), 0.0
     while now < 1000:
         now += watch.interval_s
         counts = reading(now, state, run_s=share * now, wait_s=(1 - share) * now, pages=round(pages_per_s * now))
@@ -39,16 +39,16 @@ def test_a_stopped_process_gets_no_more_than_the_limit() -> None:
 
 
 def test_the_slowest_of_several_decides() -> None:
-    watch = StartWatch(10.0, 0.0)
+    watch = UsableLimit(10.0, 0.0)
     for step in range(1, 60):
         now = step * watch.interval_s
         both = {5: reading(now, "S"), 6: reading(now, "R", wait_s=now)}
         assert not watch.is_late(now, both)
-    alone = StartWatch(10.0, 0.0)
+    alone = UsableLimit(10.0, 0.0)
     assert any(alone.is_late(step * 0.5, {5: reading(step * 0.5, "S")}) for step in range(60))
 
 
 def test_ranks_of_other_hosts_have_wall_time() -> None:
-    watch = StartWatch(10.0, 0.0)
+    watch = UsableLimit(10.0, 0.0)
     assert [watch.is_late(step * 0.5, {}) for step in (1, 10)] == [False, False]
     assert any(watch.is_late(step * 0.5, {}) for step in range(11, 40))

@@ -1,4 +1,4 @@
-"""The time limit of a start of the ranks, counted in time that the processes which still load could use."""
+"""A time limit on processes, counted in time that they could use."""
 
 from collections.abc import Mapping
 
@@ -9,12 +9,12 @@ from services.worker.rank_protocol.run_config import STRETCH
 _INTERVAL_S = 0.5
 
 
-class StartWatch:
-    """Counts the time of one start. Time for which a process waited for a core or was served by a disk is left out.
+class UsableLimit:
+    """Counts the time of one wait. Time for which a process waited for a core or was served by a disk is left out.
 
     Args:
-        limit_s: Counted time after which the start is late; in all, at most `STRETCH` times as much passes.
-        now: When the start began.
+        limit_s: Counted time after which they are late; in all, at most `STRETCH` times as much passes.
+        now: When the wait began.
 
     Attributes:
         interval_s: Time between two checks.
@@ -28,11 +28,11 @@ class StartWatch:
         self._readings: Mapping[int, ProcessReading | None] = {}
 
     def is_late(self, now: float, readings: Mapping[int, ProcessReading | None]) -> bool:
-        """Return True if the limit has passed.
+        """Return True if the limit has passed; to be called every `interval_s`.
 
         Args:
-            now: In seconds, on the clock of the start.
-            readings: The counts of each process for which the start waits, by process id; None: it is gone.
+            now: In seconds, on the same clock as when the wait began.
+            readings: The counts of each process that is waited for, by process id; None: it is gone.
         """
         passed_s = min(now - self._checked_at, 2 * self.interval_s)
         before, self._readings, self._checked_at = self._readings, readings, now
