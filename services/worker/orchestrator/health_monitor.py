@@ -1,7 +1,7 @@
 """Finds failures of a group's ranks.
 
-Signals: closed sockets, exit codes, reports of ranks, step progress in shared memory, the kernel's counts of the
-ranks' threads, resident memory. It takes no action: the caller gets a `Failure`.
+Signals: closed sockets, exit codes, reports of ranks, step progress in shared memory, the kernel's counts of
+the ranks' threads, resident memory. It takes no action: the caller gets a `Failure`.
 
 The clocks of a step count only time that the rank that is behind could use (`usable_time.py`).
 """
@@ -109,13 +109,13 @@ class HealthMonitor:
             plan: The oldest step that is not done.
             sent: Number of steps sent so far.
         """
-        # a longer gap means that the leader or the whole machine stood still, and says nothing about the ranks
+        # in a longer gap the leader or the whole machine stood still, which says nothing about the ranks
         passed_s = min(now - self._checked_at, self.interval_s)
         self._checked_at = now
         has_progress, behind = self._look(sent)
         counted_s = self._count(behind, passed_s, calm=has_progress and self._step_s < self._calm_s)
         least_s = max(counted_s, passed_s / STRETCH)
-        # with a page, the bound on time without progress is enough: a step that makes progress is not ended by it
+        # with a page, the bound on time without progress is enough; it ends no step that makes progress
         self._step_s += least_s if self._progress is None else counted_s
         self._still_s = 0.0 if has_progress else self._still_s + least_s
         self._silent_s = 0.0 if has_progress else self._silent_s + max(passed_s, counted_s)
@@ -159,7 +159,7 @@ class HealthMonitor:
         return any(end.startswith(KILLED) and not is_own_fault(end) for end in ends)
 
     def _look(self, sent: int) -> tuple[bool, list[RankProcess]]:
-        """Return whether the page shows progress since the last check, and the ranks that the others wait for."""
+        """Return whether there was progress since the last check, and the ranks that the others wait for."""
         if self._progress is None:
             return self._step_s < self._calm_s, self._local
         seen = [read_progress(self._progress, rank.rank) for rank in self._ranks]
@@ -185,7 +185,11 @@ class HealthMonitor:
         rank = min(behind, key=lambda one: _SUSPECTS.get(self._state(one), len(_SUSPECTS)))
         doing = _RUN_STATES.get(self._state(rank), "in an unknown state")
         waited_s = self._silent_s - self._still_s
-        waits = f", of which it waited {waited_s:.1f} s for a core or a disk" if waited_s > _WORTH_TELLING_S else ""
+        waits = (
+            f", of which it waited {waited_s:.1f} s for a core or a disk"
+            if waited_s > _WORTH_TELLING_S
+            else ""
+        )
         return Failure(
             "rank_hung",
             f"rank {rank.rank} (pid {rank.pid}) made no progress in step {plan.step_id} for "

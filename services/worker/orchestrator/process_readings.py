@@ -1,4 +1,4 @@
-"""What the kernel counts about a process: its threads' states, their CPU time, their waits for a core, its reads.
+"""What the kernel counts of a process: states, CPU times and waits of its threads, and its reads.
 
 `usable_time.py` judges by these counts how much of a time the process could use.
 """
@@ -9,7 +9,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-CpuCounts = Mapping[int, tuple[int, int]]  # by thread id: time on a core, and in completed waits for one, in ns
+CpuCounts = Mapping[
+    int, tuple[int, int]
+]  # by thread id: time on a core, and in completed waits for one, in ns
 STOPPED = frozenset({"T", "t"})
 _PAGE = 4096
 _READ_BYTES = 4096
@@ -20,7 +22,7 @@ class ThreadReading(NamedTuple):
     """Counts of one thread.
 
     Attributes:
-        state: The kernel's letter for its state: R runs or waits for a core, S sleeps, D is blocked, T is stopped.
+        state: The kernel's letter: R runs or waits for a core, S sleeps, D is blocked, T is stopped.
         run_ns: Time on a core.
         wait_ns: Time of completed waits for a core; a wait that still lasts is not in it.
     """

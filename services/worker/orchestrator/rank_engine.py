@@ -20,9 +20,9 @@ from services.worker.orchestrator.rank_status import row
 from services.worker.orchestrator.remote_ranks import RemoteRankListener
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.orchestrator.running_steps import RunningSteps, fail_future
-from services.worker.orchestrator.usable_limit import UsableLimit
 from services.worker.orchestrator.step_limit import StepLimit
 from services.worker.orchestrator.tracing.rank_tracing import RankTracing
+from services.worker.orchestrator.usable_limit import UsableLimit
 from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, StepPlan, StepResult, engine_error

@@ -10,7 +10,7 @@ _INTERVAL_S = 0.5
 
 
 class UsableLimit:
-    """Counts the time of one wait. Time for which a process waited for a core or was served by a disk is left out.
+    """Counts the time of one wait, without the time for which processes waited for a core or a disk.
 
     Args:
         limit_s: Counted time after which they are late; in all, at most `STRETCH` times as much passes.

@@ -1,8 +1,8 @@
-"""How much of a time a process could use: time for which it waited for a core or a disk does not count against it.
+"""How much of a time a process could use: waits for a core or a disk do not count against it.
 
-Pure. Limits on ranks are counted in usable time, so that a busy machine is not mistaken for a hung rank. A process
-that wanted a core and did not get one, or that was served by a disk, may have been about to make progress. One that
-is stopped, sleeps, is blocked, or uses its core without progress has no such excuse.
+Pure. Limits on ranks are counted in usable time, so that a busy machine is not mistaken for a hung rank. A
+process that wanted a core and got none, or that a disk served, may have been about to make progress. One
+that is stopped, sleeps, is blocked, or uses its core without progress has no such excuse.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def shared_usable_s(readings: Sequence[Readings], passed_s: float) -> float:
 
 
 def waited_s(before: ProcessReading, after: ProcessReading) -> float:
-    """Return the time for which a process waited for a core: that of the thread that waited longest, in seconds.
+    """Return for how many seconds a process waited for a core: the thread that waited longest counts.
 
     The threads of a rank compute a step together, so the one that waits holds the others up.
     """

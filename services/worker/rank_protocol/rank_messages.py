@@ -79,12 +79,12 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def collective_timeout_s(self) -> float:
-        """Time limit of one collective operation; longer than the leader's limits where it watches progress."""
+        """Time limit of one collective operation; longer than the leader's where it watches progress."""
         return self.run.collective_timeout_s * (STRETCH if self.progress_fd >= 0 else 1.0)
 
     @property
     def meeting_timeout_s(self) -> float:
-        """Time limit of operations while the model loads; longer than the leader's where it sees all ranks."""
+        """Time limit of operations while the model loads; longer than the leader's on one host."""
         return self.run.engine_start_timeout_s * (1.0 if self.run.remote_ranks else STRETCH)
 
 

@@ -31,7 +31,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def running(model: Path, nice: int = 10, **changes: Any) -> AsyncIterator[tuple[RankEngine, EngineInfo]]:
+async def running(
+    model: Path, nice: int = 10, **changes: Any
+) -> AsyncIterator[tuple[RankEngine, EngineInfo]]:
     options = {"threads": 1, "kv_cache_tokens": 8192, "stall_timeout_s": STALL_S} | changes
     processes = ProcessGroupManager(HANGING, nice=nice)
     engine = RankEngine(rank_options(model=model, tensor_parallel=2, **options), processes)

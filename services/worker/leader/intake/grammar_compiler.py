@@ -1,4 +1,4 @@
-"""Compiles the grammars of requests in threads, within a limit of CPU time, and keeps those that were used last.
+"""Compiles the grammars of requests in threads, within a limit of CPU time, and keeps the last used ones.
 
 Tenants go by turns, and none has all threads. A thread that overruns its limit goes on to its end, since
 llguidance cannot be interrupted; it keeps its place meanwhile, so that no tenant has more than one of them.
@@ -161,8 +161,8 @@ class GrammarCompiler:
 
     def _too_slow(self, param: str) -> InvalidRequest:
         return InvalidRequest(
-            f"the grammar was not compiled within {self._options.timeout_s:g} s of CPU time (RYZ_GRAMMAR_TIMEOUT_S): "
-            "make it smaller",
+            f"the grammar was not compiled within {self._options.timeout_s:g} s of CPU time "
+            "(RYZ_GRAMMAR_TIMEOUT_S): make it smaller",
             param=param,
         )
 

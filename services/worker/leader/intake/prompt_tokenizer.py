@@ -17,8 +17,8 @@ import structlog
 
 from services.worker.domain.generation.context_overflow import too_long
 from services.worker.domain.generation.turn_context import TurnContext
-from services.worker.leader.intake.tool_checks import check_tool_results, offered_tools, template_input
 from services.worker.leader.intake.thread_work import ThreadWork
+from services.worker.leader.intake.tool_checks import check_tool_results, offered_tools, template_input
 from services.worker.metrics import WorkerMetrics
 from services.worker.model import Model
 from services.worker.text.control_tokens import ControlTokenGuard

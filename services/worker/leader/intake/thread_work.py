@@ -1,4 +1,7 @@
-"""Work in a thread with a limit of CPU time, so that a busy machine or a leader that stood still ends no work."""
+"""Work in a thread with a limit of CPU time.
+
+A busy machine, or a leader that stood still, ends no work that way.
+"""
 
 import asyncio
 import sys

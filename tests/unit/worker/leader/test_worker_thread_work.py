@@ -11,6 +11,11 @@ from services.worker.leader.intake.thread_work import ThreadWork
 from services.worker.rank_protocol.run_config import STRETCH
 
 
+def five_after(seconds: float) -> int:
+    time.sleep(seconds)
+    return 5
+
+
 async def test_work_that_uses_its_cpu_time_up_is_given_up() -> None:
     released = threading.Event()
 
@@ -30,13 +35,13 @@ async def test_work_that_uses_its_cpu_time_up_is_given_up() -> None:
 
 async def test_time_without_a_core_does_not_count() -> None:
     with ThreadPoolExecutor(1) as threads:
-        work = ThreadWork(lambda: time.sleep(0.6) or 5)
+        work = ThreadWork(lambda: five_after(0.6))
         assert await work.await_end(asyncio.get_running_loop().run_in_executor(threads, work), 0.1) == 5
 
 
 async def test_a_loop_that_stood_still_gives_nothing_up() -> None:
     with ThreadPoolExecutor(1) as threads:
-        work = ThreadWork(lambda: time.sleep(0.02) or 5)
+        work = ThreadWork(lambda: five_after(0.02))
         ending = asyncio.create_task(
             work.await_end(asyncio.get_running_loop().run_in_executor(threads, work), 0.01)
         )

@@ -38,7 +38,7 @@ class FakeRank:
     share: float = 1.0  # of a core, while it is runnable
     reads: int = 0  # pages that it reads from a disk in an interval
     pid: int = field(init=False)
-    counts: "FakeCounts" = field(default_factory=lambda: FakeCounts())
+    counts: "FakeCounts" = field(default_factory=FakeCounts)
 
     def __post_init__(self) -> None:
         self.pid = 1000 + self.rank
@@ -81,7 +81,7 @@ class World:
         self.page[line + DONE] += done
 
     def count_cpu(self, rank: FakeRank, seconds: float) -> None:
-        """Counts what its thread did: `share` of the time it had a core, the rest it waited, if it is runnable."""
+        """Counts what its thread did: if runnable, it had a core for `share` of the time and waited else."""
         rank.counts.at_s = self.now
         if rank.state == "R":
             rank.counts.run_s += rank.share * seconds

@@ -4,7 +4,9 @@ from services.worker.orchestrator.process_readings import ProcessReading, Thread
 from services.worker.orchestrator.usable_limit import UsableLimit
 
 
-def reading(at_s: float, state: str, *, run_s: float = 0.0, wait_s: float = 0.0, pages: int = 0) -> ProcessReading:
+def reading(
+    at_s: float, state: str, *, run_s: float = 0.0, wait_s: float = 0.0, pages: int = 0
+) -> ProcessReading:
     thread = ThreadReading(state, round(run_s * 1e9), round(wait_s * 1e9))
     return ProcessReading(at_s, state, {5: thread}, pages)
 
@@ -14,7 +16,9 @@ def late_after_s(share: float = 1.0, state: str = "R", *, pages_per_s: float = 0
     watch, now = UsableLimit(10.0, 0.0), 0.0
     while now < 1000:
         now += watch.interval_s
-        counts = reading(now, state, run_s=share * now, wait_s=(1 - share) * now, pages=round(pages_per_s * now))
+        counts = reading(
+            now, state, run_s=share * now, wait_s=(1 - share) * now, pages=round(pages_per_s * now)
+        )
         if watch.is_late(now, {5: counts}):
             break
     return now
