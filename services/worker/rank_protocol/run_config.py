@@ -21,8 +21,8 @@ Device = Literal["cpu", "cuda"]
 Dtype = Literal["auto", "fp32", "bf16"]
 Collectives = Literal["auto", "shm", "gloo", "nccl"]
 
-# Limits on ranks are counted in time that they could use; in all, at most so many times as much passes. A rank
-# that gets no core, and so neither hangs nor makes progress, is given up then: after 30 s for a limit of 2 s.
+# Limits on ranks are counted in time that they could use; in all, at most so many times as much passes. One
+# that gets no core, and so neither hangs nor makes progress, is given up then: 30 s for a limit of 2 s.
 STRETCH = 15.0
 _COLLECTIVE_SHARE = 0.8  # of a step's time limit: a rank that waits for another one says so before the leader
 
