@@ -78,9 +78,10 @@ class EngineRunConfig:
     `window=4096,sinks=64,stride=16`: the last ones, the first ones, and of the pages of 16 tokens in between
     each 16th. See docs/long-contexts.md."""
     engine_start_timeout_s: UpToDay = 600.0
-    """Time limit for loading the model."""
+    """Time limit for loading the model, without waits for a core or a disk."""
     step_timeout_s: UpToHour = 30.0
-    """Time limit of a step before the ranks count as hung; large chunks of prompts get more, as measured."""
+    """Time limit of a step before the ranks count as hung, without waits for a core or a disk; large chunks of
+    prompts get more, as measured."""
 
     @property
     def local_ranks(self) -> int:
