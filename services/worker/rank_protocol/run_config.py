@@ -80,8 +80,8 @@ class EngineRunConfig:
     engine_start_timeout_s: UpToDay = 600.0
     """Time limit for loading the model, without waits for a core or a disk."""
     step_timeout_s: UpToHour = 30.0
-    """Time limit of a step before the ranks count as hung, without waits for a core or a disk; large chunks of
-    prompts get more, as measured."""
+    """Time limit of a step before the ranks count as hung, without waits for a core or a disk; large chunks
+    of prompts get more, as measured."""
 
     @property
     def local_ranks(self) -> int:
