@@ -84,9 +84,7 @@ class RunningStreams:
             del self.by_id[stream.request_id]
             stream.state.observed.end(self._loop.time(), error, stream.usage)
             raise
-        except BaseException:  # the caller is cancelled, and the request may be on its way
-            for command in stream.state.cancel("the caller left while the request was published"):
-                self.spawn(self._execute(stream, command))
+        except BaseException:
             del self.by_id[stream.request_id]
             raise
         self._wheel.schedule(stream, stream.state.due)

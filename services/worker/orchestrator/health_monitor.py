@@ -121,7 +121,12 @@ class HealthMonitor:
         self._silent_s = 0.0 if has_progress else self._silent_s + max(passed_s, counted_s)
         limit_s = self._limit.limit_s(plan)
         if self._step_s > limit_s:
-            return Failure("step_late", f"step {plan.step_id} was not done within {limit_s:g} s")
+            late = f"step {plan.step_id} was not done within {limit_s:g} s"
+            if self._progress is None or not behind:
+                return Failure("step_late", late)
+            suspect = self._suspect(behind)
+            named = f"rank {suspect.rank} (pid {suspect.pid}) is behind; it is {self._doing(suspect)}"
+            return Failure("step_late", f"{late}: {named}", suspect.rank)
         return self._stalled(behind, plan) or self._runaway(now)
 
     def failure_of_end(self, rank: RankProcess, reason: str, pid: int) -> Failure:
@@ -182,8 +187,7 @@ class HealthMonitor:
     def _stalled(self, behind: list[RankProcess], plan: StepPlan) -> Failure | None:
         if self._progress is None or self._still_s <= self._stall_s + self._limit.token_time_s(plan):
             return None
-        rank = min(behind, key=lambda one: _SUSPECTS.get(self._state(one), len(_SUSPECTS)))
-        doing = _RUN_STATES.get(self._state(rank), "in an unknown state")
+        rank = self._suspect(behind)
         waited_s = self._silent_s - self._still_s
         waits = (
             f", of which it waited {waited_s:.1f} s for a core or a disk"
@@ -193,9 +197,16 @@ class HealthMonitor:
         return Failure(
             "rank_hung",
             f"rank {rank.rank} (pid {rank.pid}) made no progress in step {plan.step_id} for "
-            f"{self._silent_s:.1f} s{waits}; it is {doing}",
+            f"{self._silent_s:.1f} s{waits}; it is {self._doing(rank)}",
             rank.rank,
         )
+
+    def _suspect(self, behind: list[RankProcess]) -> RankProcess:
+        """Return the rank that most likely holds up the others."""
+        return min(behind, key=lambda one: _SUSPECTS.get(self._state(one), len(_SUSPECTS)))
+
+    def _doing(self, rank: RankProcess) -> str:
+        return _RUN_STATES.get(self._state(rank), "in an unknown state")
 
     def _state(self, rank: RankProcess) -> str:
         counts = self._counts.get(rank.rank)

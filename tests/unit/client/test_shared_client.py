@@ -391,26 +391,6 @@ async def test_cancelling_the_task_cancels_the_generation(
     await asyncio.wait_for(leader.cancelled.wait(), 1)
 
 
-async def test_cancelling_the_task_while_the_request_is_published_cancels_the_generation(
-    memory_bus: MemoryBus, client: InferenceClient, leader: ScriptedLeader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leader.script = lambda request: answer(request)[:2]
-    publish = memory_bus.publish
-
-    async def slow(subject: str, data: bytes, **options: Any) -> None:
-        await publish(subject, data, **options)
-        if subject.startswith(subjects.generate("demo")):
-            await asyncio.sleep(60)  # the broker has the message, and this connection is full
-
-    monkeypatch.setattr(memory_bus, "publish", slow)
-    task = asyncio.create_task(client.complete(make_request(), timeout_s=2))
-    await until(lambda: len(leader.kept) == 1)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await asyncio.wait_for(leader.cancelled.wait(), 1)
-
-
 async def test_a_cancel_that_is_itself_cancelled_leaves_nothing_behind(
     memory_bus: MemoryBus, client: InferenceClient, leader: ScriptedLeader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

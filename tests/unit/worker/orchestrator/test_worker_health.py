@@ -362,3 +362,14 @@ def test_a_rank_without_a_page_counts_for_itself() -> None:
     progress.beat()
     progress.finish_step()
     assert list(progress._words[:3]) == [3, 1, 1]
+
+
+def test_a_late_step_names_the_rank_that_is_behind() -> None:
+    world = World(stall_s=100.0, step_s=3.0)
+    world.ranks[1].state = "T"
+    failure = world.wait(5)
+    assert failure is not None
+    assert (failure.kind, failure.rank) == ("step_late", 1)
+    assert failure.reason == (
+        "step 7 was not done within 3 s: rank 1 (pid 1001) is behind; it is stopped by a signal"
+    )
