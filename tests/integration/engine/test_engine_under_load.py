@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager
+from services.worker.orchestrator.process_readings import read_process
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
-from tests.kits.engine.busy_cores import busy_core
+from tests.kits.engine.busy_cores import BUSY_CORE, busy_core
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 
@@ -34,10 +35,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def running(
-    model: Path, nice: int = 10, **changes: Any
+    model: Path, nice: int = 10, command: tuple[str, ...] = HANGING, **changes: Any
 ) -> AsyncIterator[tuple[RankEngine, EngineInfo]]:
     options = {"threads": 1, "kv_cache_tokens": 8192, "stall_timeout_s": STALL_S} | changes
-    processes = ProcessGroupManager(HANGING, nice=nice)
+    processes = ProcessGroupManager(command, nice=nice)
     engine = RankEngine(rank_options(model=model, tensor_parallel=2, **options), processes)
     try:
         yield engine, await engine.start()
@@ -77,6 +78,19 @@ async def test_ranks_that_get_a_hundredth_of_a_core_are_slow_and_not_hung(model:
                         await asyncio.wait({generation}, timeout=0.05)
                         silent_s = max(silent_s, engine._steps.health._silent_s)
                     assert await generation == expected
+
+
+async def test_a_start_is_not_late_for_the_time_in_which_others_have_the_core(model: Path) -> None:
+    async with running(model) as (_, info):
+        counts = [read_process(rank.pid) for rank in info.ranks]
+    cpu_s = max(thread.run_ns / 1e9 for one in counts if one for thread in one.threads.values())
+    limit_s = 2 * cpu_s
+    with busy_core(8, []):
+        began = time.monotonic()
+        command = ("taskset", "-c", str(BUSY_CORE), *HANGING)
+        async with running(model, command=command, engine_start_timeout_s=limit_s) as (_, info):
+            assert len(info.ranks) == 2
+            assert time.monotonic() - began > limit_s, "else the load was too small to show anything"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 
+BUSY_CORE = max(os.sched_getaffinity(0))
 MOST_S = 120  # a loop ends by itself then
 LOOP = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
 
@@ -13,7 +14,7 @@ LOOP = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile tim
 @contextlib.contextmanager
 def busy_core(loops: int, pids: Iterable[int]) -> Iterator[None]:
     """Binds those processes to one core, which as many busy loops of normal priority use as well."""
-    core = max(os.sched_getaffinity(0))
+    core = BUSY_CORE
     started: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(loops):
