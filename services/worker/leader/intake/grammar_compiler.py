@@ -102,8 +102,8 @@ class GrammarCompiler:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._places.enter(tenant)
-        except (TooManyWait, TimeoutError) as error:
-            raise self._busy() from error
+        except (TooManyWait, TimeoutError) as waited:
+            raise self._busy() from waited
         compiling = ThreadWork(functools.partial(work, vocabulary, self._options.limits))
         try:
             compiled = await compiling.await_end(self._submit(tenant, digest, compiling), timeout_s)
