@@ -79,9 +79,10 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     speculation_tokens: Annotated[int, Interval(ge=1, le=32)] = 8
     """Guesses of one sequence that a step checks at most."""
     tokenize_timeout_s: UpToTenMinutes = 10.0
-    """Time limit for the chat template and the tokenizer on one long prompt."""
+    """CPU time for the chat template and the tokenizer on one long prompt; also the longest wait for a
+    thread."""
     grammar_timeout_s: UpToMinute = 2.0
-    """Time limit for compiling the grammar of one request's answer."""
+    """CPU time for compiling the grammar of one request's answer; also the longest wait for a thread."""
     grammar_cache: UpToTenThousand = 64
     """Compiled grammars that are kept for further requests; one can need some MiB."""
     grammar_bytes: From1KiB = 131_072

@@ -1,4 +1,4 @@
-"""Compiles the grammars of requests in threads, within a time limit, and keeps those that were used last.
+"""Compiles the grammars of requests in threads, within a limit of CPU time, and keeps the last used ones.
 
 Tenants go by turns, and none has all threads. A thread that overruns its limit goes on to its end, since
 llguidance cannot be interrupted; it keeps its place meanwhile, so that no tenant has more than one of them.
@@ -15,6 +15,7 @@ from typing import Any
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.intake.grammar_options import GrammarOptions
+from services.worker.leader.intake.thread_work import ThreadWork
 from services.worker.metrics import WorkerMetrics
 from services.worker.model import Model
 from services.worker.text.grammars.grammar_limits import GrammarLimits
@@ -99,19 +100,16 @@ class GrammarCompiler:
         if digest in self._overran:
             raise self._too_slow(param)
         vocabulary = await self._its_vocabulary()
-        entered, timeout_s = False, self._options.timeout_s
+        timeout_s = self._options.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 await self._places.enter(tenant)
-                entered = True
-                compiled = await asyncio.shield(
-                    self._submit(tenant, digest, functools.partial(work, vocabulary))
-                )
-        except TooManyWait as full:
-            raise self._busy(tenant) from full
+        except (TooManyWait, TimeoutError) as waited:
+            raise self._busy(tenant) from waited
+        compiling = ThreadWork(functools.partial(guarded, work, vocabulary, self._options.limits))
+        try:
+            compiled = await compiling.await_end(self._submit(tenant, digest, compiling), timeout_s)
         except TimeoutError as error:
-            if not entered:
-                raise self._busy(tenant) from error
             self._overran[digest] = None
             while len(self._overran) > _SLOWEST_KEPT:
                 self._overran.popitem(last=False)
@@ -119,11 +117,11 @@ class GrammarCompiler:
         return compiled
 
     def _submit(
-        self, tenant: str, digest: bytes, work: Callable[[GrammarLimits], ConstraintFactory]
+        self, tenant: str, digest: bytes, work: Callable[[], ConstraintFactory]
     ) -> asyncio.Future[ConstraintFactory]:
         loop = asyncio.get_running_loop()
         try:
-            running = loop.run_in_executor(self._threads, guarded, work, self._options.limits)
+            running = loop.run_in_executor(self._threads, work)
         except BaseException:
             self._places.leave(tenant)
             raise
@@ -167,8 +165,8 @@ class GrammarCompiler:
 
     def _too_slow(self, param: str) -> InvalidRequest:
         return InvalidRequest(
-            f"the grammar was not compiled within {self._options.timeout_s:g} s (RYZ_GRAMMAR_TIMEOUT_S): "
-            "make it smaller",
+            f"the grammar was not compiled within {self._options.timeout_s:g} s of CPU time "
+            "(RYZ_GRAMMAR_TIMEOUT_S): make it smaller",
             param=param,
         )
 

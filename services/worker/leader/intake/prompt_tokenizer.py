@@ -17,6 +17,7 @@ import structlog
 
 from services.worker.domain.generation.context_overflow import too_long
 from services.worker.domain.generation.turn_context import TurnContext
+from services.worker.leader.intake.thread_work import ThreadWork
 from services.worker.leader.intake.tool_checks import check_tool_results, offered_tools, template_input
 from services.worker.metrics import WorkerMetrics
 from services.worker.model import Model
@@ -165,12 +166,13 @@ class PromptTokenizer:
             failure: Beginning of the error's sentence: what was not done in time.
 
         Raises:
-            DeadlineExceeded: It takes too long, the wait included.
+            DeadlineExceeded: It takes too much CPU time, or the wait for its turn is too long.
         """
+        timed = ThreadWork(work)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._places.enter(tenant)
-                return await asyncio.shield(self._submit_work(tenant, work))
+            return await timed.await_end(self._submit_work(tenant, timed), self._timeout_s)
         except TimeoutError as error:
             raise self._too_slow(failure) from error
 
