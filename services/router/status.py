@@ -33,6 +33,7 @@ def _group(context: RouterContext, group: Group, now: float) -> dict[str, Any]:
         "weight": heartbeat.weight,
         "heartbeat_age_s": round(now - group.heard_at, 3),
         "heartbeat_gap_s": round(group.gap_s, 3),
+        "vitals": to_builtins(heartbeat.vitals),
         "kv": to_builtins(heartbeat.kv),
         "load": to_builtins(heartbeat.load),
         "requests": {"running": view.running, "waiting": view.waiting, "capacity": view.capacity},

@@ -59,6 +59,7 @@ from shared.messages.fleet import (
     ServiceStatus,
     State,
     StatusQuery,
+    Vitals,
 )
 from shared.messages.frames import (
     Accepted,
@@ -265,5 +266,6 @@ __all__ = [
     "WarmSession",
     "Warmed",
     "Wire",
+    "Vitals",
     "Work",
 ]  # fmt: skip
