@@ -27,7 +27,7 @@ class HeartbeatCarrier(Protocol):
     """
 
     async def start(self, first: Heartbeat) -> None:
-        """Sends this description, and begins. Raises `Unavailable` when there is no broker."""
+        """Sends this description, and begins. May raise `Unavailable` when there is no broker."""
         ...
 
     def describe(self, heartbeat: Heartbeat) -> None:
