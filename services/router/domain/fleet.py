@@ -298,6 +298,8 @@ class Fleet:
         """
         if heartbeat.seq and not (group.lost and heartbeat.seq < group.heartbeat.seq):
             return "ignored"
+        if heartbeat.seq and group.ignores_heartbeats(now):
+            return "ignored"
         self._groups[group.name] = self._new(heartbeat, now)
         return "restarted"
 

@@ -84,8 +84,10 @@ class ProcessCarrier:
         if page is None:
             return
         self._newest = heartbeat
-        if not self._carries(page, now):
-            self._send_own(heartbeat)
+        if self._carries(page, now):
+            self._write(page, heartbeat, now)
+            return
+        self._send_own(heartbeat)
         self._write(page, heartbeat, now)
         self._watch_process(page, now)
 
