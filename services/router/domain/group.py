@@ -90,8 +90,8 @@ class Group:
         if accepted:
             self.breaker.count_accepted()
         gap_s = now - self.heard_at
-        own_gap_s = gap_s - self._missed_s - self._common_silence_s
-        self.gap_s = max(own_gap_s, self.gap_s * (1.0 - min(1.0, gap_s / _GAP_TIME_S)))
+        faded_s = self.gap_s * (1.0 - min(1.0, gap_s / _GAP_TIME_S))
+        self.gap_s = max(self._irregular_s(heartbeat, gap_s), faded_s)
         self.heartbeat, self.heard_at, self.lost = heartbeat, now, ""
         self._missed_s = self._common_silence_s = 0.0
         self._note_pressure(heartbeat, now)
@@ -101,6 +101,18 @@ class Group:
             max(0, heartbeat.broken_total - before.broken_total),
             now,
         )
+
+    def _irregular_s(self, heartbeat: Heartbeat, gap_s: float) -> float:
+        """Seconds of the gap before a heartbeat that say how irregular heartbeats are.
+
+        What ended as a loss may have been a cut network or a freeze, which makes no heartbeat irregular. Then
+        only that counts by which the sender itself was late.
+        """
+        own_s = gap_s - self._missed_s - self._common_silence_s
+        if not self.lost:
+            return own_s
+        late_ms = heartbeat.vitals.late_ms if heartbeat.vitals is not None else heartbeat.interval_ms
+        return min(own_s, (late_ms + heartbeat.interval_ms) / 1000)
 
     def count_sent(self, prompt_tokens: int, now: float) -> None:
         """This router sent it a request."""
