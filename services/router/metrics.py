@@ -52,7 +52,7 @@ class RouterMetrics:
         )
         self._losses = Counter(
             "ryz_router_groups_lost_total",
-            "Times that a group was given up, by group and reason; `ended`, `frozen`, `hung`: its heartbeats said so.",
+            "Times that a group was given up, by reason and group; `ended`, `frozen`, `hung`: it told so.",
             ["reason", "group"],
             registry=registry,
         )

@@ -25,6 +25,7 @@ def _group(context: RouterContext, group: Group, now: float) -> dict[str, Any]:
         "group": group.name,
         "state": str(group.standing(now)),
         "lost": group.lost,
+        "lost_cause": group.lost_cause,
         "breaker": str(group.breaker.state(now)),
         "instance_id": heartbeat.instance_id,
         "rival": context.fleet.rivals.of(group.name, now),

@@ -263,9 +263,9 @@ __all__ = [
     "TopLogprob",
     "TurnMark",
     "Usage",
+    "Vitals",
     "WarmSession",
     "Warmed",
     "Wire",
-    "Vitals",
     "Work",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Load is not death: beside busy loops on every core no group is lost, and real faults are found all the same.
+"""Load is not death: beside busy loops no group is lost, and real faults are found all the same.
 
 The loops run at the niceness of the services and in their session, so each takes as much of a core as a
 service that wants one.
@@ -58,7 +58,9 @@ def busy_loops(count: int) -> Iterator[None]:
 class World:
     """A broker, a router and two groups."""
 
-    def __init__(self, proxy: TcpProxy, client: InferenceClient, start: Callable[[str], ServiceProcess]) -> None:
+    def __init__(
+        self, proxy: TcpProxy, client: InferenceClient, start: Callable[[str], ServiceProcess]
+    ) -> None:
         self.proxy, self.client = proxy, client
         self.workers = {group: start(group) for group in GROUPS}
         self.beats: dict[str, tuple[Heartbeat, float]] = {}

@@ -1,4 +1,4 @@
-"""Tests of the contract of `HeartbeatCarrier`, for carriers on an event loop and in a process of their own."""
+"""Tests of the contract of `HeartbeatCarrier`: on an event loop, and in a process of its own."""
 
 import asyncio
 import time
@@ -67,9 +67,7 @@ async def main_bus(server: NatsServer) -> AsyncIterator[NatsBus]:
 
 
 @pytest.fixture(params=["loop", "process"])
-async def make(
-    request: pytest.FixtureRequest, server: NatsServer, main_bus: NatsBus
-) -> AsyncIterator[Make]:
+async def make(request: pytest.FixtureRequest, server: NatsServer, main_bus: NatsBus) -> AsyncIterator[Make]:
     """Makes a carrier; each is stopped at the end."""
     made: list[HeartbeatCarrier] = []
 

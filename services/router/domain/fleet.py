@@ -310,7 +310,7 @@ class Fleet:
             reason = "stopped"
         leaving = reason == "stopped" or group.heartbeat.state in _LEAVING
         tripped = not leaving and group.breaker.count_lost(now)
-        group.mark_lost(reason)
+        group.mark_lost(reason, cause)
         name, instance_id = group.name, group.heartbeat.instance_id
         self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped, cause))
 

@@ -52,6 +52,7 @@ class Group:
         self.weight = heartbeat.weight  # its share of the sessions
         self.heard_at = now
         self.lost: DownReason | Literal[""] = ""  # why it is given up, until its next heartbeat
+        self.lost_cause = ""  # and what a heartbeat said of its leader then, see `GroupDown.cause`
         self._ignored_until = now  # heartbeats before that were under way when it was lost
         self._missed_s = 0.0  # of the silence since `heard_at`, what this router did not listen
         self._common_silence_s = 0.0  # and that in which no other group was heard either
@@ -92,7 +93,8 @@ class Group:
         gap_s = now - self.heard_at
         faded_s = self.gap_s * (1.0 - min(1.0, gap_s / _GAP_TIME_S))
         self.gap_s = max(self._irregular_s(heartbeat, gap_s), faded_s)
-        self.heartbeat, self.heard_at, self.lost = heartbeat, now, ""
+        self.heartbeat, self.heard_at = heartbeat, now
+        self.lost = self.lost_cause = ""
         self._missed_s = self._common_silence_s = 0.0
         self._note_pressure(heartbeat, now)
         self.weight = heartbeat.weight
@@ -122,9 +124,9 @@ class Group:
         self._sent_lately += 1
         self.breaker.count_sent(now)
 
-    def mark_lost(self, reason: DownReason) -> None:
+    def mark_lost(self, reason: DownReason, cause: str = "") -> None:
         """Give it up until its next heartbeat."""
-        self.lost = reason
+        self.lost, self.lost_cause = reason, cause
 
     def ignore_heartbeats_until(self, until: float) -> None:
         """Its connection broke: heartbeats before `until` were under way then."""

@@ -275,7 +275,9 @@ async def test_the_end_of_the_connection_for_heartbeats_is_no_loss(world: World)
         assert not world.news
 
 
-@pytest.mark.parametrize(("leader", "reason"), [("ended", "disconnected"), ("frozen", "silent"), ("hung", "silent")])
+@pytest.mark.parametrize(
+    ("leader", "reason"), [("ended", "disconnected"), ("frozen", "silent"), ("hung", "silent")]
+)
 async def test_a_heartbeat_that_says_that_the_leader_does_not_run_is_believed_at_once(
     world: World, leader: str, reason: str
 ) -> None:

@@ -8,18 +8,20 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from services.worker.leader.heartbeats.heartbeat_page import HeartbeatProcessOptions
-from services.worker.leader.heartbeats.process_carrier import ProcessCarrier
+from services.worker.leader.heartbeats.heartbeat_page import HeartbeatPage, HeartbeatProcessOptions
+from services.worker.leader.heartbeats.process_carrier import MODULE, ProcessCarrier
 from shared import codec, subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.errors import Unavailable
+from shared.host.own_python import module_command
 from shared.messages import Heartbeat, Load, ModelCard
-from tests.kits.servers import NatsServer
+from tests.kits.servers import NatsServer, free_port
 from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import until
 from tests.kits.worker.carried_leader import INTERVAL_S, STALE_S
@@ -44,7 +46,7 @@ class Heard:
     def longest_gap_s(self, since: float) -> float:
         """The longest time without a heartbeat after that moment, up to now."""
         times = [since, *(at for at, _ in self.beats if at > since), time.monotonic()]
-        return max(after - before for before, after in zip(times, times[1:], strict=False))
+        return max(after - before for before, after in pairwise(times))
 
     @property
     def numbers_grow(self) -> bool:
@@ -211,6 +213,25 @@ async def test_a_process_that_is_cut_off_alone_is_made_up_for(nats_url: str, hea
         describing.cancel()
         await carrier.stop()
     await bus.close()
+
+
+async def test_a_process_that_finds_no_broker_ends_with_its_leader() -> None:
+    """It was left over for ever: nats-py goes on to connect after a cancellation."""
+    options = HeartbeatProcessOptions(
+        nats_url=f"nats://127.0.0.1:{free_port()}", connection="c", instance_id="i", interval_s=INTERVAL_S,
+        stale_s=1.0, connect_wait_s=60.0,
+    )  # fmt: skip
+    page = HeartbeatPage.create(options)
+    reading, control = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        *module_command(MODULE), str(page.fd), str(reading), str(os.getpid()), pass_fds=(page.fd, reading)
+    )
+    os.close(reading)
+    await asyncio.sleep(2.0)
+    assert process.returncode is None
+    os.close(control)
+    await asyncio.wait_for(process.wait(), 10)
+    page.close()
 
 
 async def test_no_broker_is_an_error_of_the_start(tmp_path: Path) -> None:

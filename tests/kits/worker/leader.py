@@ -177,9 +177,7 @@ class Kit:
         ports = LeaderPorts(
             bus=bus,
             outside=self.outside,
-            carrier=LoopCarrier(
-                bus, leader_options.heartbeat_interval_s, leader_options.heartbeat_stale_s
-            ),
+            carrier=LoopCarrier(bus, leader_options.heartbeat_interval_s, leader_options.heartbeat_stale_s),
             engine=self.engine,
             model=model or null_model("demo", 2048),
             store=self.store,

@@ -29,6 +29,7 @@ from shared.tls import client_context
 log = structlog.get_logger(__name__)
 WAKE, END = b"w", b"e"
 LAST_S = 1.0  # for the last heartbeat to reach the broker
+END_S = 2  # after which the kernel ends this process, whatever it waits for
 DOUBT_INTERVALS = 2  # so old is the description of a leader that is looked at
 
 
@@ -85,6 +86,7 @@ class HeartbeatProcess:
             if not told:
                 self._watch.note_end()
             if not told or END in told:
+                signal.alarm(END_S)  # a connection that is being made does not always heed its end
                 asyncio.get_running_loop().remove_reader(self._control)
                 self._ended.set()
                 self._sender.end()

@@ -1,4 +1,4 @@
-"""Sends the newest description of a group at each interval, with its number and with evidence on the leader."""
+"""Sends the newest description of a group at each interval, with its number and evidence on the leader."""
 
 import asyncio
 import time
@@ -125,5 +125,6 @@ def _log_change(vitals: Vitals) -> None:
     if vitals.leader == RUNNING:
         log.warning("the leader runs again, heartbeats go on")
         return
-    log.error("the leader does not run, heartbeats stop", state=vitals.leader,
-              described_ms=vitals.described_ms, starved_ms=vitals.starved_ms, cpu_ms=vitals.cpu_ms)  # fmt: skip
+    log.warning("the leader does not run, heartbeats stop", state=vitals.leader,
+                described_ms=vitals.described_ms, starved_ms=vitals.starved_ms,
+                cpu_ms=vitals.cpu_ms)  # fmt: skip

@@ -63,7 +63,9 @@ class LoopCarrier:
     async def start(self, first: Heartbeat) -> None:
         """See `HeartbeatCarrier.start`."""
         self._newest = (first, time.monotonic())
-        self._sender = HeartbeatSender(self._interval_s, self._newest_description, DescriptionAge(self._stale_s))
+        self._sender = HeartbeatSender(
+            self._interval_s, self._newest_description, DescriptionAge(self._stale_s)
+        )
         self._task = asyncio.create_task(self._sender.run(self._bus), name="heartbeats")
         await asyncio.sleep(0)  # the first one goes out before anything else happens
 

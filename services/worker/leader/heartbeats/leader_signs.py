@@ -7,8 +7,8 @@ The event loop of a leader shows that it turns by new descriptions. Without them
   machine's fault, and takes as long as it takes, at most `STARVED_MOST_S`.
 - *Hung.* Neither: the loop waits for something that does not come, or computes without an end.
 
-So what counts against an event loop is the time since its last description, less the time in which a thread of
-the process was starved. Any thread: the loop may wait for a lock that a starved one holds.
+So what counts against an event loop is the time since its last description, less the time in which a thread
+of the process was starved. Any thread: the loop may wait for a lock that a starved one holds.
 """
 
 from collections.abc import Mapping

@@ -108,7 +108,8 @@ class ProcessCarrier:
             return
         began, process = self._clock(), self._process
         self._tell(END)
-        while process is not None and process.poll() is None and self._clock() < began + STOP_WAIT_S:
+        give_up_at = began + STOP_WAIT_S
+        while process is not None and process.poll() is None and self._clock() < give_up_at:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         if self._newest is not None and page.sent().sent_at < began:
             self._seq = max(self._seq, page.sent().next_seq)

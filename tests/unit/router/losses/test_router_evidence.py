@@ -25,7 +25,8 @@ def beat(
 ) -> Heartbeat:
     return Heartbeat(
         group=name, instance_id=instance, seq=seq, interval_ms=25, state=state,
-        model=ModelCard(name="m", context_length=1024), load=Load(max_running=8, max_waiting=8), vitals=vitals,
+        model=ModelCard(name="m", context_length=1024), load=Load(max_running=8, max_waiting=8),
+        vitals=vitals,
     )  # fmt: skip
 
 

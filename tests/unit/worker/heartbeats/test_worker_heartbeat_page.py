@@ -22,7 +22,13 @@ OPTIONS = HeartbeatProcessOptions(
 def beat(running: int, name: str = "demo") -> Heartbeat:
     card = ModelCard(name=name, context_length=8)
     return Heartbeat(
-        group="g0", instance_id="i", seq=0, interval_ms=25, state="ready", model=card, load=Load(running=running)
+        group="g0",
+        instance_id="i",
+        seq=0,
+        interval_ms=25,
+        state="ready",
+        model=card,
+        load=Load(running=running),
     )
 
 

@@ -19,7 +19,6 @@ from shared.errors import (
     Internal,
     InvalidRequest,
     Overloaded,
-    Unavailable,
 )
 from shared.messages import Heartbeat, Load, ModelCard, State
 

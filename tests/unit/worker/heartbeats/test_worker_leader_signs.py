@@ -36,7 +36,9 @@ class Leader:
         self.signs = LeaderSigns(STALE_S)
         self.threads: dict[int, list[float]] = {1: [0.0, 0.0, 0.0]}  # seconds on a core and without, slices
 
-    def live(self, seconds: float, state: str = "S", tid: int = 1, *, cpu: float = 0.0, wait: float = 0.0) -> str:
+    def live(
+        self, seconds: float, state: str = "S", tid: int = 1, *, cpu: float = 0.0, wait: float = 0.0
+    ) -> str:
         """Passes that time with a look every 25 ms; returns the last verdict.
 
         Args:
