@@ -45,6 +45,7 @@ class LossReports:
             else:
                 log.warning("group lost", group=loss.group, group_instance=loss.instance_id,
                             reason=loss.reason, cause=loss.cause,
+                            silent_s=round(loss.silent_s, 3), limit_s=round(loss.limit_s, 3),
                             found_by="us" if loss.own else "another router")  # fmt: skip
                 self._metrics.event("group_lost")
                 self._metrics.lost(loss.cause or loss.reason, loss.group)

@@ -22,8 +22,9 @@ Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same"
 _LEAVING = ("draining", "stopped")
 _SILENCE = 3  # intervals
 # Groups share the broker, this router and often a machine. If no group has been heard for so many intervals,
-# the fault lies there, and silence timers stop; for each group for that share of its limit at most.
-_COMMON_SILENCE_INTERVALS, _MOST_COMMON_SILENCE = 2.0, 1.0
+# the fault lies there, and silence timers stop; for each group for as long as its limit at most, and as long
+# as both together are within the bound of all limits.
+_COMMON_SILENCE_INTERVALS = 2.0
 RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
 
 
@@ -199,9 +200,11 @@ class Fleet:
                 self.rivals.forget(name)
                 continue
             timeout_s = self._timeout_s(group)
-            silent_s = group.own_silence_s(heard_up_to, common_s, _MOST_COMMON_SILENCE * timeout_s)
+            usual_s = self._usual_s(group)
+            most_common_s = min(timeout_s, max(usual_s, usual_s * self._limits.patience - timeout_s))
+            silent_s = group.own_silence_s(heard_up_to, common_s, most_common_s)
             if not group.lost and silent_s > timeout_s:
-                self._lose(group, "silent", now)
+                self._lose(group, "silent", now, silent_s=silent_s, limit_s=timeout_s)
                 lost.append(name)
         return lost
 
@@ -304,7 +307,15 @@ class Fleet:
         return "restarted"
 
     def _lose(
-        self, group: Group, reason: DownReason, now: float, *, own: bool = True, cause: str = ""
+        self,
+        group: Group,
+        reason: DownReason,
+        now: float,
+        *,
+        own: bool = True,
+        cause: str = "",
+        silent_s: float = 0.0,
+        limit_s: float = 0.0,
     ) -> None:
         if group.heartbeat.state == "stopped":
             reason = "stopped"
@@ -312,7 +323,7 @@ class Fleet:
         tripped = not leaving and group.breaker.count_lost(now)
         group.mark_lost(reason, cause)
         name, instance_id = group.name, group.heartbeat.instance_id
-        self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped, cause))
+        self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped, cause, silent_s, limit_s))
 
     def _common_silence_s(self, now: float, usual_s: float) -> float:
         """How long no group at all has been heard, in seconds, beyond the usual time between heartbeats."""
@@ -323,7 +334,11 @@ class Fleet:
 
     def _timeout_s(self, group: Group) -> float:
         limits = self._limits
-        return group.timeout_s(limits.missed_heartbeats, limits.slack_s, limits.patience, self._delay_s)
+        return group.timeout_s(self._usual_s(group), limits.patience, self._delay_s)
+
+    def _usual_s(self, group: Group) -> float:
+        """The limit of a calm group."""
+        return self._limits.missed_heartbeats * group.heartbeat.interval_ms / 1000 + self._limits.slack_s
 
     def _new(self, heartbeat: Heartbeat, now: float) -> Group:
         return Group(heartbeat, now, Breaker(self._limits.breaker), self._limits.load)

@@ -20,9 +20,12 @@ _RATE_HALF_LIFE_S = 0.1  # of the measured rate
 _LONGEST_S = 300.0  # a request takes no longer: what gateways allow one that does not say
 _GAPS = 3.0  # longest gaps, from which on silence is more than another gap
 _GAP_TIME_S = 60.0  # in which a long gap between heartbeats is forgotten to 1/e
-# On a machine on which a process waits for a core for this share of the time, heartbeats may be late by more
-# than any before: with 24 busy loops on two cores the gaps grew from 40 to 230 ms within a second.
-_BUSY_PRESSURE, _BUSY_TIME_S, _BUSY_TIMEOUT_S = 0.6, 10.0, 0.75
+# On a machine on which a process waits for a core for such a share of the time, heartbeats may be later than
+# any before: with 24 busy loops on two cores the gaps grew from 40 to 230 ms within a second, and a heartbeat
+# passes through three processes. The second share is that of a machine that computes, the first of one that
+# has more to do than cores.
+_BUSY = ((0.95, 2.0), (0.6, 0.75))  # and the seconds of silence that are waited for
+_BUSY_TIME_S = 10.0  # since the pressure was that high
 _WITHOUT_REQUESTS = frozenset({"starting", "recovering", "failed"})
 _ON_ITS_WAY_S = 0.09  # so old a request was counted by the group's heartbeats, or got lost
 
@@ -57,7 +60,7 @@ class Group:
         self._missed_s = 0.0  # of the silence since `heard_at`, what this router did not listen
         self._common_silence_s = 0.0  # and that in which no other group was heard either
         self.gap_s = 0.0  # the longest between two heartbeats lately; fades
-        self._busy_until = -inf
+        self._busy_until, self._busy_s = -inf, 0.0
         self._note_pressure(heartbeat, now)
         self.breaker = breaker
         self.sent_total = 0
@@ -163,28 +166,31 @@ class Group:
             return "tripped"
         return self.heartbeat.state
 
-    def timeout_s(self, missed: int, slack_s: float, patience: float, delay_s: float) -> float:
+    def timeout_s(self, usual_s: float, patience: float, delay_s: float) -> float:
         """Seconds of silence after which it is lost; at most `patience` times those of a calm group.
 
         A group whose heartbeats were far apart lately has `_GAPS` times its longest gap, and one on a busy
-        machine has `_BUSY_TIMEOUT_S` at least. A group that takes no requests loses none, so it has the most.
+        machine at least what `_BUSY` says. A group that takes no requests loses none, so it has the most.
 
         Args:
-            missed: Intervals.
-            slack_s: Seconds beside them.
+            usual_s: That of a calm group.
             patience: See above.
             delay_s: By how much the broker delayed this router's own messages lately.
         """
-        usual_s = missed * self.heartbeat.interval_ms / 1000 + slack_s
         most_s = usual_s * patience
         if self.heartbeat.state in _WITHOUT_REQUESTS:
             return most_s
-        busy_s = _BUSY_TIMEOUT_S if self.heard_at < self._busy_until else 0.0
+        busy_s = self._busy_s if self.heard_at < self._busy_until else 0.0
         return min(most_s, max(usual_s, _GAPS * self.gap_s, busy_s) + delay_s)
 
     def _note_pressure(self, heartbeat: Heartbeat, now: float) -> None:
-        if heartbeat.vitals is not None and heartbeat.vitals.pressure >= _BUSY_PRESSURE:
-            self._busy_until = now + _BUSY_TIME_S
+        if heartbeat.vitals is None:
+            return
+        for pressure, busy_s in _BUSY:
+            if heartbeat.vitals.pressure >= pressure:
+                if busy_s >= self._busy_s or now >= self._busy_until:
+                    self._busy_s, self._busy_until = busy_s, now + _BUSY_TIME_S
+                return
 
     def view(self, now: float, lead_tokens: float = 0.0) -> GroupView:
         """Its load as of now; see the module's text for the estimate.

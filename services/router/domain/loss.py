@@ -33,6 +33,8 @@ class Loss(NamedTuple):
         leaving: The group had announced that it ends.
         tripped: The loss opened the group's breaker.
         cause: What a heartbeat said of the leader, as in `GroupDown`.
+        silent_s: Of a silence that this router found, its length without what counts against no group.
+        limit_s: And how long it might have been.
     """
 
     group: str
@@ -42,6 +44,8 @@ class Loss(NamedTuple):
     leaving: bool = False
     tripped: bool = False
     cause: str = ""
+    silent_s: float = 0.0
+    limit_s: float = 0.0
 
 
 class _Client(msgspec.Struct):

@@ -160,6 +160,8 @@ OF_PROCESSES = {
         after_s="since the start of the process",
         at_most_s="the limit of a drain",
         load_s="how long a rank loaded",
+        silent_s="how long a group was silent by its own fault",
+        limit_s="how long it might have been",
         restart_in_s="when ranks start again",
     ),
     **_fields(

@@ -12,7 +12,6 @@ from shared.messages import GroupDown, Heartbeat, Load, ModelCard, State, Vitals
 BEAT_S = 0.025
 CALM_S = 3 * BEAT_S + 0.175  # default settings
 MOST_S = 12 * CALM_S
-BUSY_S = 0.75
 LOOK_S = 0.005
 
 
@@ -121,16 +120,28 @@ def test_on_a_calm_machine_silence_is_found_as_fast_as_without_evidence(vitals: 
     assert CALM_S < lost_after(fleet, 99 * BEAT_S) < CALM_S + 2 * BEAT_S
 
 
-def test_on_a_machine_without_a_free_core_silence_has_longer_until_it_is_calm_again() -> None:
+@pytest.mark.parametrize(("pressure", "limit_s"), [(0.7, 0.75), (0.94, 0.75), (0.96, 2.0), (1.0, 2.0)])
+def test_on_a_busy_machine_silence_has_longer_until_it_is_calm_again(pressure: float, limit_s: float) -> None:
     fleet = new_fleet()
-    fleet.observe(beat(2, vitals=Vitals(pressure=0.9)), BEAT_S)
-    assert BUSY_S < lost_after(fleet, BEAT_S) < BUSY_S + 2 * BEAT_S
-    fleet = new_fleet(vitals=Vitals(pressure=0.9))
-    seq = 1
+    fleet.observe(beat(2, vitals=Vitals(pressure=pressure)), BEAT_S)
+    fleet.observe(beat(3, vitals=Vitals(pressure=0.7)), 2 * BEAT_S)  # less does not shorten it at once
+    assert limit_s < lost_after(fleet, 2 * BEAT_S) < limit_s + 2 * BEAT_S
+    fleet, seq = new_fleet(vitals=Vitals(pressure=pressure)), 1
     while seq * BEAT_S < 10.0:
         seq += 1
         fleet.observe(beat(seq, vitals=Vitals(pressure=0.1)), seq * BEAT_S)
     assert lost_after(fleet, seq * BEAT_S) < CALM_S + 2 * BEAT_S
+
+
+def test_a_witness_that_stammers_holds_no_loss_up_beyond_the_bound() -> None:
+    """A heartbeat of g1 comes every 0.2 s, and g0's never again: most of its silence is that of both."""
+    fleet = new_fleet(vitals=Vitals(pressure=1.0))
+    now = 0.0
+    while fleet.expire(now) != ["g0"]:
+        now += 0.2
+        fleet.observe(beat(1000 + round(now * 1000), "g1", instance="i9"), now)
+        assert now < MOST_S + CALM_S + 0.4
+    assert now > 2.0
 
 
 def test_a_group_whose_heartbeats_were_late_has_three_times_the_longest_gap_for_a_minute() -> None:
