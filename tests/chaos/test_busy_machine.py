@@ -136,12 +136,13 @@ async def test_load_loses_no_group(world: World) -> None:
     before = len(world.lost)
     with busy_loops(LOOPS):
         readings = await world.read_streams(BUSY_S)
-    lost = [(down.group, down.reason) for _, down in world.lost[before:]]
-    record("busy", loops=LOOPS, seconds=BUSY_S, streams=len(readings), lost=lost)
-    print(f"{LOOPS} loops, {BUSY_S} s, {len(readings)} streams, lost: {lost}", flush=True)
+    lost = [(down.group, down.reason, down.cause) for _, down in world.lost[before:]]
+    moved = [one.reason for reading in readings for one in reading.interruptions]
+    errors = [reading.error for reading in readings if reading.answer is None]
+    record("busy", loops=LOOPS, seconds=BUSY_S, streams=len(readings), lost=lost, moved=moved, errors=errors)
+    print(f"{len(readings)} streams, lost: {lost}, moved: {moved}, errors: {errors}", flush=True)
     assert not lost
-    assert [reading.error for reading in readings if reading.answer is None] == []
-    assert not any(reading.interruptions for reading in readings)
+    assert not errors
 
 
 async def back(world: World, group: str) -> None:

@@ -8,7 +8,8 @@ The event loop of a leader shows that it turns by new descriptions. Without them
 - *Hung.* Neither: the loop waits for something that does not come, or computes without an end.
 
 So what counts against an event loop is the time since its last description, less the time in which a thread
-of the process was starved. Any thread: the loop may wait for a lock that a starved one holds.
+of the process was starved. Any thread: the loop may wait for a lock that a starved one holds. The observer
+may have had no core either: time before its first sample counts for a quarter of the limit at most.
 """
 
 from collections.abc import Mapping
@@ -124,7 +125,9 @@ class LeaderSigns:
         if described_s < self.wants_threads_from_s:
             return Vitals(described_ms=described_ms)
         starved_s, cpu_s = self._follow(sample.threads, now)
-        hung = described_s - min(starved_s, STARVED_MOST_S) > self._stale_s
+        observed_s = now - self._doubt.since if self._doubt is not None else 0.0
+        counted_s = min(described_s, self.wants_threads_from_s + observed_s)
+        hung = counted_s - min(starved_s, STARVED_MOST_S) > self._stale_s
         return Vitals(
             leader="hung" if hung else "running",
             described_ms=described_ms,

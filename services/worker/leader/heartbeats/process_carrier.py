@@ -22,18 +22,21 @@ from services.worker.leader.heartbeats.heartbeat_page import (
 )
 from services.worker.leader.heartbeats.heartbeat_process import END, WAKE
 from services.worker.leader.heartbeats.heartbeats import STOP_WAIT_S
+from services.worker.leader.heartbeats.machine_pressure import MachinePressure
 from shared import codec, subjects
 from shared.bus.api import Bus
 from shared.errors import Unavailable
 from shared.flow.backoff import Backoff
 from shared.host.own_python import module_command, module_environment
-from shared.messages import Heartbeat
+from shared.messages import Heartbeat, Vitals
 
 log = structlog.get_logger(__name__)
 MODULE = "services.worker.leader.heartbeats.heartbeat_process"
 STEP_IN_INTERVALS = 4  # without a heartbeat of the process, after which the leader sends one
 STOPPED_S = 0.3  # without a turn of the process, after which it is looked at
-DEAD_S = 30.0  # and after which it is started again, whatever it does
+DEAD_S = (
+    120.0  # and after which it is started again; its start alone may take half a minute on a busy machine
+)
 POLL_S = 0.01
 
 
@@ -63,6 +66,7 @@ class ProcessCarrier:
         self._control = -1
         self._started_at = 0.0
         self._start_at = 0.0  # the next start, while there is no process
+        self._pressure = MachinePressure()
         self._pauses = Backoff(first_s=0.1, longest_s=DEAD_S)
 
     @property
@@ -131,7 +135,8 @@ class ProcessCarrier:
             self._bus.publish_now(subjects.heartbeat(heartbeat.group), self._numbered(heartbeat))
 
     def _numbered(self, heartbeat: Heartbeat) -> bytes:
-        data = codec.encode(replace(heartbeat, seq=self._seq))
+        vitals = Vitals(leader="", pressure=self._pressure.read(self._clock()))
+        data = codec.encode(replace(heartbeat, seq=self._seq, vitals=vitals))
         self._seq += 1
         return data
 

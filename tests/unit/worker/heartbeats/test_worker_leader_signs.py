@@ -96,6 +96,15 @@ def test_a_loop_that_waits_for_a_lock_of_a_starved_thread_does_not_hang() -> Non
     assert leader.live(5.0, "R", tid=2, cpu=0.1, wait=0.9) == "running"
 
 
+def test_what_an_observer_without_a_core_has_not_seen_proves_nothing() -> None:
+    """Its first sample comes 5 s after the last description, when both may have waited for a core."""
+    leader = Leader()
+    leader.now = 5.0
+    assert leader.look("S") == "running"
+    assert leader.live(0.75 * STALE_S - LOOK_S) == "running"
+    assert leader.live(2 * LOOK_S) == "hung"
+
+
 def test_a_loop_that_waits_for_the_disk_does_not_hang() -> None:
     assert Leader().live(5.0, "D") == "running"
 
