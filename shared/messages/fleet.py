@@ -62,7 +62,8 @@ class Vitals(Wire, frozen=True, kw_only=True):
     Attributes:
         leader: `running`; `frozen`: stopped by a signal or a debugger; `hung`: its event loop stands still,
             and not for want of a core; `ended`: there is no such process any more. Empty: the leader sends
-            this heartbeat itself. Other values mean `running`. A heartbeat that does not say `running` is the last one until the leader goes on.
+            this heartbeat itself. Other values mean `running`. One that says `frozen`, `hung` or `ended` is
+            the last one until the leader goes on.
         described_ms: Age of the state and the load in this heartbeat, since the leader's event loop set them.
         starved_ms: Of that time, how long a thread of the leader waited for a core.
         cpu_ms: Of that time, how long the leader's threads had cores, all threads together.
