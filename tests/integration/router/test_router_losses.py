@@ -220,6 +220,30 @@ async def test_a_leader_that_is_frozen_is_lost_and_comes_back(world: World) -> N
         assert await world.group_of() == "g0"
 
 
+async def test_a_leader_that_keeps_its_interpreters_lock_is_not_lost(world: World) -> None:
+    """For 0.7 s no other thread of the leader runs, as beside a compiled loop, and 0.3 s was a loss."""
+    async with router(world.server):
+        await world.leader("g1")  # others are heard meanwhile
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.kits.worker.carried_leader", world.server.url(), "g0",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        world.processes.append(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        await process.stdout.readline()
+        await until(lambda: "g0" in world.beats)
+        await asyncio.sleep(2.0)  # until the process that sends heartbeats does so
+        for _ in range(3):
+            process.stdin.write(b"hold 0.7\n")
+            await asyncio.wait_for(process.stdout.readline(), 20)
+            await asyncio.sleep(0.2)
+        assert world.news == []
+        process.kill()
+        _, down = await world.heard_of("g0")
+        assert down.reason == "disconnected"
+
+
 async def test_a_killed_leaders_sessions_are_served_elsewhere_at_once(world: World) -> None:
     async with router(world.server), router(world.server, instance_id="router-2"):
         first, instance_id = await world.leader("g0")
