@@ -132,7 +132,9 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
         yield world
 
 
+@pytest.mark.parametrize("world", [True], indirect=True)
 async def test_load_loses_no_group(world: World) -> None:
+    """The proxy before g0 is in the process that reads the streams, and has no core of its own either."""
     before = len(world.lost)
     with busy_loops(LOOPS):
         readings = await world.read_streams(BUSY_S)
