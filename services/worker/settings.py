@@ -100,7 +100,8 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     heartbeat_interval_ms: Annotated[int, Interval(ge=5, le=60_000)] = 25
     """Time between heartbeats; routers wait for three."""
     heartbeat_stale_s: Annotated[float, Interval(ge=0.1, le=60)] = 1.0
-    """How long the leader's event loop may hang before its heartbeats stop and routers drop the group."""
+    """How long the leader's event loop may stand still, beyond the time in which it had no core, before
+    routers are told that it hangs."""
     max_request_s: UpToDay = 600.0
     """Time limit of a request that has no deadline."""
     stream_interval_ms: Annotated[float, Interval(ge=0, le=1000)] = 8.0

@@ -113,6 +113,10 @@ NAMES = bytes(range(32))
 HELD = m.HeldBlocks(tenant="acme", names=NAMES, parts=4, session_id="s1", priority=-1)
 KV_RATES = m.KVRates(recompute_tokens_per_s=3600.0, fetch_tokens_per_s=40_000.0, fetch_s=0.002, store=True)
 
+VITALS = m.Vitals(
+    leader="hung", described_ms=1500, starved_ms=200, cpu_ms=1300, late_ms=12, pressure=0.5
+)  # fmt: skip
+
 RESPONSE = m.ResponseRecord(
     response_id="resp_1", tenant="acme", model="demo", parent="resp_0", created_ms=1_700_000_000_000,
     ended=False, input_items='[{"type":"message"}]', body='{"id":"resp_1"}', request=b"\x80",
@@ -163,9 +167,12 @@ EXAMPLES: list[m.Wire] = [
     m.Heartbeat(
         group="g0", instance_id="i1", seq=9, interval_ms=100, state="ready", model=CARD, load=LOAD,
         tensor_parallel=2, weight=0.5, accepted_total=77, kv=KV_RATES, ended_total=70,
-        broken_total=2,
+        broken_total=2, vitals=VITALS,
     ),
-    m.GroupDown(group="g0", instance_id="leader-1", reason="disconnected", router_id="router-1"),
+    VITALS,
+    m.GroupDown(
+        group="g0", instance_id="leader-1", reason="disconnected", router_id="router-1", cause="ended"
+    ),
     m.ClaimGroup(
         group="g0", instance_id="leader-1", claim_id="c0ffee", host="host-1", since_ms=1_700_000_000_000
     ),

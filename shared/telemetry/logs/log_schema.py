@@ -117,7 +117,7 @@ OF_REQUESTS = {
 OF_PROCESSES = {
     **_fields(
         TEXT,
-        role="`rank`, `nursery` (the process that ranks are forked from) or `join`; leaders have none",
+        role="`rank`, `nursery` (ranks are forked from it), `join` or `heartbeats`; leaders have none",
         host="an address or a host's name",
         group_instance="the instance of the group that is meant",
         ignored_instance="the instance that gets no requests",
@@ -142,6 +142,9 @@ OF_PROCESSES = {
         rank="the rank",
         port="the port",
         exit_code="of the process",
+        described_ms="how long the event loop has made no description of the group",
+        starved_ms="how long of it a thread of the leader waited for a core",
+        cpu_ms="how long of it the leader's threads had cores",
         steps="steps that a rank has run",
         memory_bytes="resident memory",
         loaded_bytes="bytes of weights",
@@ -156,8 +159,9 @@ OF_PROCESSES = {
         NUMBER,
         after_s="since the start of the process",
         at_most_s="the limit of a drain",
-        for_s="since when",
         load_s="how long a rank loaded",
+        silent_s="how long a group was silent by its own fault",
+        limit_s="how long it might have been",
         restart_in_s="when ranks start again",
     ),
     **_fields(
@@ -173,7 +177,7 @@ OF_TROUBLE = {
         error="what another part said",
         problem="what prevented the answer",
         why="the cause, in a sentence",
-        cause="the cause of a change",
+        cause="the cause of a change; of a loss what heartbeats said: `ended`, `frozen`, `hung`",
         remedy="what to do",
         found_by="who noticed a loss",
         subject="a subject of the broker",
