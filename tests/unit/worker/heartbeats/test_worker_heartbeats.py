@@ -6,20 +6,11 @@ import time
 import pytest
 import pytest_asyncio
 
-from services.worker.domain.generation.request_counts import RequestCounts
 from services.worker.leader.heartbeats.heartbeat_sender import HeartbeatSender
 from services.worker.leader.heartbeats.heartbeats import Heartbeats, LoopCarrier
 from services.worker.leader.heartbeats.leader_signs import DescriptionAge
 from shared import codec
 from shared.bus.memory import MemoryBus
-from shared.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    GroupLost,
-    Internal,
-    InvalidRequest,
-    Overloaded,
-)
 from shared.messages import Heartbeat, Load, ModelCard, State
 
 STALE_S = 1.5
@@ -108,12 +99,3 @@ async def test_long_descriptions_are_made_more_rarely(recorder: Recorder) -> Non
     await heartbeats.stop()
     assert group.described <= 6
     assert len(recorder.beats) > group.described
-
-
-def test_faults_of_the_group_are_told_from_others() -> None:
-    endings = RequestCounts()
-    good = (None, Cancelled("gone"), DeadlineExceeded("late"), InvalidRequest("wrong"), Overloaded("shed"))
-    lost = (GroupLost("the engine failed", reason="engine_failed"), GroupLost("it drains", reason="draining"))
-    for error in (Internal("a bug"), *good, *lost):
-        endings.count_end(error)
-    assert (endings.broken, endings.ended) == (1, len(good))
