@@ -17,6 +17,7 @@ class SilentGroup:
     Attributes:
         state: The router's state of it; `no answer` if the router takes it for healthy.
         lost: Why the router declared it lost; empty if it did not.
+        cause: What a heartbeat said of its leader then: `ended`, `frozen`, `hung`, or nothing.
         heard_s_ago: Seconds since its last heartbeat.
     """
 
@@ -25,6 +26,7 @@ class SilentGroup:
     state: str
     model: str
     lost: str
+    cause: str
     heard_s_ago: float
 
     @property
@@ -32,7 +34,8 @@ class SilentGroup:
         """Why it was declared lost, and since when it is silent; of a stopped group when it ended."""
         if self.state == STOPPED:
             return f"ended by itself {self.heard_s_ago:.0f} s ago"
-        why = f"{self.lost}, " if self.lost else ""
+        why = self.cause or self.lost
+        why = why and f"{why}, "
         return f"{why}last heard {self.heard_s_ago:.0f} s ago"
 
     def as_dict(self) -> dict[str, Any]:
@@ -58,6 +61,7 @@ def silent_groups(services: Iterable[ServiceStatus]) -> list[SilentGroup]:
                 state="no answer" if state in _SERVING else state,
                 model=str(seen.get("model", "")),
                 lost=str(seen.get("lost", "")),
+                cause=str(seen.get("lost_cause", "")),
                 heard_s_ago=age_s,
             )
     return [silent[name] for name in sorted(silent)]

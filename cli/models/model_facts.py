@@ -161,13 +161,13 @@ def _choice(
     from cli.stack.sizing import (  # noqa: PLC0415 (quick `--help`)
         DoesNotFit,
         choose_sizing,
-        describe_sizing,
     )
+    from cli.stack.sizing_text import describe_sizing, refusal  # noqa: PLC0415
 
     try:
         sizing = choose_sizing(size, context, machine, wishes)
-    except DoesNotFit as error:
-        return "", str(error)
+    except DoesNotFit:
+        return "", refusal(size, context, machine, wishes)
     flags = (
         f"--groups {sizing.groups} --tensor-parallel {sizing.tensor_parallel} --threads {sizing.threads} "
         f"--precision {sizing.precision} --kv-cache-tokens {sizing.kv_cache_tokens}"

@@ -14,8 +14,8 @@ from cli.stack.sizing import (
     Sizing,
     SizingWishes,
     choose_sizing,
-    describe_sizing,
 )
+from cli.stack.sizing_text import describe_losses, describe_sizing, refusal
 from services.worker.engine.checkpoint.codes.code_sizes import mean_bytes
 from services.worker.engine.checkpoint.model_size import FP16_BYTES, FP32_BYTES, ModelSize, model_size
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
@@ -35,7 +35,8 @@ def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
         options: With the model's path.
 
     Returns:
-        The options, and a line that says what was chosen and why; empty without a model.
+        The options, with a line that says what was chosen and why, and one that says what was given up;
+        empty without a model.
 
     Raises:
         CommandError: The model does not fit this machine, with the figures.
@@ -52,11 +53,13 @@ def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
     size = measure_model(options.model, kernels=machine.kernels)
     if options.precision != "auto":
         require_served(options.precision, size.stored, str(options.model))
+    wishes, context = sizing_wishes(options), config.context_length
     try:
-        sizing = choose_sizing(size, config.context_length, machine, sizing_wishes(options))
-    except DoesNotFit as error:
-        fail(str(error), 2)
-    return _with(options, sizing), describe_sizing(sizing, size, machine)
+        sizing = choose_sizing(size, context, machine, wishes)
+    except DoesNotFit:
+        fail(refusal(size, context, machine, wishes), 2)
+    told = [describe_sizing(sizing, size, machine), describe_losses(sizing, size, context, machine, wishes)]
+    return _with(options, sizing), "\n".join(filter(None, told))
 
 
 def _settle_on_gpus(options: UpOptions) -> tuple[UpOptions, str]:
@@ -66,7 +69,10 @@ def _settle_on_gpus(options: UpOptions) -> tuple[UpOptions, str]:
     tokens = options.kv_cache_tokens or 0
     settled = replace(options, groups=groups, tensor_parallel=ranks, threads=threads, kv_cache_tokens=tokens)
     room = f"KV for {tokens:,} tokens" if tokens else "KV in a share of what is free there"
-    return settled, f"On GPUs: groups {groups}, ranks of each {ranks}, a GPU for each rank; {room}."
+    told = f"On GPUs: groups {groups}, ranks of each {ranks}, a GPU for each rank; {room}."
+    if groups == 1 and not options.groups:
+        told += "\nOne group only: running streams end if it fails. With GPUs for another one: `--groups 2`."
+    return settled, told
 
 
 def sizing_wishes(options: UpOptions) -> SizingWishes:
@@ -116,6 +122,9 @@ def _setting(name: str, default: int) -> int:
 
 
 def _with(options: UpOptions, sizing: Sizing) -> UpOptions:
+    stores = sizing.store_bytes
+    if options.kv_cache_tokens == 0:  # given: the workers take a share of the free memory, known only then
+        stores = min(stores, available_bytes() // 4)
     return replace(
         options,
         groups=sizing.groups,
@@ -124,4 +133,5 @@ def _with(options: UpOptions, sizing: Sizing) -> UpOptions:
         precision=sizing.precision,
         # 0 was given: the worker takes a share of the free memory
         kv_cache_tokens=0 if options.kv_cache_tokens == 0 else sizing.kv_cache_tokens,
+        redis_memory_share=stores / total_bytes() if stores else options.redis_memory_share,
     )

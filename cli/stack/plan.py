@@ -20,6 +20,7 @@ from cli.stack.servers.broker import find_nats, nats_answers, nats_command, nats
 from cli.stack.servers.redis_server import find_redis
 from cli.stack.servers.stores import Stores, plan_stores
 from services.gateway.http.auth import parse_keys
+from services.gateway.http.parties import ADDRESS_SHARE
 from services.worker.host import total_bytes, usable_cores
 from shared.bus import nats_conf
 from shared.bus.accounts import ACCOUNTS
@@ -204,13 +205,15 @@ def _memory_share(groups: int, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _tenant_share(environ: Mapping[str, str]) -> dict[str, str]:
-    """Limit each tenant to half of the running places if keys name several, unless a setting says more."""
+    """Limit what one tenant, or one address without keys, may have of the running places."""
     if environ.get(TENANT_SHARE):
         return {}
     try:
         tenants = set(parse_keys(environ.get("RYZ_API_KEYS", "")).values())
     except ValueError:
         return {}  # the gateway refuses it and names the variable
+    if not tenants:
+        return {TENANT_SHARE: str(ADDRESS_SHARE)}
     return {TENANT_SHARE: "0.5"} if len(tenants) > 1 else {}
 
 

@@ -1,13 +1,14 @@
-"""Chooses groups, ranks, threads, precision and KV room for a model on this machine, where no option does.
+"""Chooses groups, ranks, threads, precision, KV room and the stores' bound for a model on this machine.
 
-Pure. Weights are held once by each group. What does not fit is refused with the figures.
+Pure. Weights are held once by each group. Everything may grow to its bound at the same time: the full KV of
+all groups and both stores fit beside each other, so that no rank is killed for want of memory. What does not
+fit is refused; `sizing_text.py` says why, and what to do.
 """
 
 from dataclasses import dataclass
-from math import ceil
 
 from services.worker.engine.checkpoint.model_size import ModelSize
-from services.worker.engine.precision import HALF_KV, automatic_precision
+from services.worker.engine.precision import automatic_precision
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import EngineRunConfig, Precision, PrecisionWish
 
@@ -15,14 +16,20 @@ GROUPS = 2  # with two, streams survive the loss of one
 KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
 LEAST_KV_TOKENS = 2_048
 TOKEN_BUDGET, MAX_RUNNING = EngineRunConfig.token_budget, EngineRunConfig.max_running
-_WORDS = {"bf16": "bf16 weights", "int8": "8-bit weights", "codes": "weights as codes"}
 # of a group beside weights and KV: leader, fork server, a rank; measured with SmolLM2-135M
 GROUP_BYTES = 650 * 2**20
-MEMORY_SHARE = 0.95  # of the free memory; the rest is for the gateway and everything else
+MEMORY_SHARE = 0.95  # of the free memory; the rest is for other programs
+SERVICES_BYTES = 384 * 2**20  # gateway, router, kvstate, broker and supervisor, if that is more than the rest
+# The stores begin with a few MiB. Where memory is short, they are bounded by what KV leaves, but not lower.
+LEAST_STORE_BYTES = 128 * 2**20
+STORE_PART = 0.25  # of what weights and processes leave; KV caches get the rest first
+STORE_OVERHEAD = (
+    1.15  # memory of a Redis for each byte of its `maxmemory`: fragments, and copies for its file
+)
 
 
 class DoesNotFit(Exception):
-    """The model does not fit this machine as asked; the text has the figures and what to change."""
+    """The model does not fit this machine as asked; `sizing_text.refusal` has the words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ class MachineFacts:
         cores: That may be used.
         free_bytes: Free memory.
         kernels: It has compiled kernels, or can have them.
-        store_bytes: Memory that the stack's own stores may take.
+        store_bytes: The most that the stack's own stores may hold; 0 if it starts none.
     """
 
     cores: int
@@ -42,9 +49,19 @@ class MachineFacts:
     store_bytes: int = 0
 
     @property
+    def reserve_bytes(self) -> int:
+        """Free memory that neither groups nor stores get."""
+        return max(SERVICES_BYTES, self.free_bytes - int(self.free_bytes * MEMORY_SHARE))
+
+    @property
     def room_bytes(self) -> int:
-        """Memory that the groups may take."""
-        return max(0, int(self.free_bytes * MEMORY_SHARE) - self.store_bytes)
+        """Memory that groups and stores may take."""
+        return max(0, self.free_bytes - self.reserve_bytes)
+
+    @property
+    def least_store_bytes(self) -> int:
+        """Memory that the stores need in any case."""
+        return int(min(self.store_bytes, LEAST_STORE_BYTES) * STORE_OVERHEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +79,11 @@ class SizingWishes:
     token_budget: int = TOKEN_BUDGET
     max_running: int = MAX_RUNNING
 
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Arguments for `ModelSize.pools`."""
+        return self.token_budget, self.max_running
+
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
@@ -75,6 +97,7 @@ class Sizing:
         kv_cache_tokens: KV cache of each group.
         needed_bytes: Memory of all groups when their KV caches are full.
         sliding_tokens: The part of the KV cache's tokens that layers with a sliding window keep; 0: all.
+        store_bytes: The most that the stores may hold together.
     """
 
     groups: int
@@ -84,13 +107,15 @@ class Sizing:
     kv_cache_tokens: int
     needed_bytes: int
     sliding_tokens: int = 0
+    store_bytes: int = 0
 
 
 def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes) -> Sizing:
     """Choose what is open.
 
-    Two groups of one rank, the cores shared among them; the precision of the files, if kernels have it; as
-    much KV as fits, at most `KV_TOKENS`. One group if two do not fit.
+    Two groups of one rank, the cores shared among them; the precision of the files, if kernels have it. One
+    group only if two do not fit with the least KV. Of the memory that is left after weights and processes
+    the stores get a quarter, KV caches as much as they want of the rest, and the stores what these leave.
 
     Args:
         size: Of the model.
@@ -101,78 +126,66 @@ def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, wishes: 
     Raises:
         DoesNotFit: Not even the smallest choice fits.
     """
-    precision = _precision(size, machine) if wishes.precision == "auto" else wishes.precision
-    tensor_parallel = wishes.tensor_parallel or 1
-    least = min(LEAST_KV_TOKENS, context)
-    room = machine.room_bytes
-    each = GROUP_BYTES + size.weight_bytes(precision)
-    steps = wishes.token_budget, wishes.max_running
     for groups in [wishes.groups] if wishes.groups else range(GROUPS, 0, -1):
+        sizing = sizing_of(size, context, machine, wishes, groups)
+        if sizing is not None:
+            return sizing
+    raise DoesNotFit
+
+
+def sizing_of(
+    size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes, groups: int
+) -> Sizing | None:
+    """Choose for so many groups; None if they do not fit."""
+    precision = chosen_precision(size, machine, wishes)
+    rest = machine.room_bytes - groups * group_bytes(size, precision)
+    least = least_tokens(context, wishes)
+    wanted = int(min(machine.store_bytes * STORE_OVERHEAD, max(0, rest) * STORE_PART))
+    for stores in (max(machine.least_store_bytes, wanted), machine.least_store_bytes):
         tokens = wishes.kv_cache_tokens or min(
-            KV_TOKENS, size.fitting_tokens(room // groups - each, precision, *steps)
+            KV_TOKENS, size.fitting_tokens((rest - stores) // groups, precision, *wishes.steps)
         )
-        pools = size.pools(tokens, *steps)
-        needed = groups * (each + size.cache_bytes(pools, precision))
-        if tokens >= min(least, wishes.kv_cache_tokens or least) and needed <= room:
-            threads = wishes.threads or max(1, machine.cores // (groups * tensor_parallel))
-            sliding = pools.num_sliding * BLOCK_SIZE
-            return Sizing(groups, tensor_parallel, threads, precision, tokens, needed, sliding)
-    raise DoesNotFit(_figures(size, precision, wishes, least, machine))
+        pools = size.pools(tokens, *wishes.steps)
+        caches = groups * size.cache_bytes(pools, precision)
+        if tokens >= least and caches + stores <= rest:
+            ranks = wishes.tensor_parallel or 1
+            return Sizing(
+                groups=groups,
+                tensor_parallel=ranks,
+                threads=wishes.threads or max(1, machine.cores // (groups * ranks)),
+                precision=precision,
+                kv_cache_tokens=tokens,
+                needed_bytes=groups * group_bytes(size, precision) + caches,
+                sliding_tokens=pools.num_sliding * BLOCK_SIZE,
+                store_bytes=min(machine.store_bytes, int((rest - caches) / STORE_OVERHEAD)),
+            )
+    return None
 
 
-def describe_sizing(sizing: Sizing, size: ModelSize, machine: MachineFacts) -> str:
-    """Say in one line what was chosen, and why."""
-    kv = "fp16" if sizing.precision in HALF_KV else "fp32"
-    weights = f"{_stored(size)} weights" if sizing.precision == "fp32" else _WORDS[sizing.precision]
-    precision = f"{weights}, {kv} KV (precision {sizing.precision})"
-    why = "" if machine.kernels else " (no compiled kernels here)"
-    groups = (
-        "two groups, so that streams survive one"
-        if sizing.groups == GROUPS
-        else _count(sizing.groups, "group")
-    )
-    sliding = f" ({sizing.sliding_tokens:,} in layers with a sliding window)" if sizing.sliding_tokens else ""
-    shape = f"{_count(sizing.tensor_parallel, 'rank')} of {_count(sizing.threads, 'thread')}"
-    return (
-        f"{size.parameters / 1e6:.0f} M parameters on {_count(machine.cores, 'core')}, "
-        f"{_size(machine.free_bytes)} free: {groups}, each {shape}; {precision}{why}; "
-        f"KV for {sizing.kv_cache_tokens:,} tokens a group{sliding}; "
-        f"at most {_size(sizing.needed_bytes)} of memory."
-    )
+def missing_bytes(
+    size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes, groups: int
+) -> int:
+    """Free memory that so many groups lack, with the least KV."""
+    precision = chosen_precision(size, machine, wishes)
+    tokens = wishes.kv_cache_tokens or least_tokens(context, wishes)
+    cache = size.cache_bytes(size.pools(tokens, *wishes.steps), precision)
+    needed = groups * (group_bytes(size, precision) + cache) + machine.least_store_bytes
+    return max(0, needed + machine.reserve_bytes - machine.free_bytes)
 
 
-def _figures(
-    size: ModelSize, precision: Precision, wishes: SizingWishes, least: int, machine: MachineFacts
-) -> str:
-    groups = wishes.groups or 1
-    tokens = wishes.kv_cache_tokens or least
-    pools = size.pools(tokens, wishes.token_budget, wishes.max_running)
-    weights, kv = size.weight_bytes(precision), size.cache_bytes(pools, precision)
-    needed = groups * (GROUP_BYTES + weights + kv)
-    remedies = ["`--precision int8`"] * (precision in {"fp32", "bf16"}) + ["fewer `--groups`"] * (groups > 1)
-    remedies += ["a smaller RYZ_KV_CACHE_TOKENS"] * (wishes.kv_cache_tokens > least)
-    remedies += ["a smaller `--redis-memory-share`"] * (machine.store_bytes > 0) + ["a smaller model"]
-    stores = f" and the stores' {_size(machine.store_bytes)}" * (machine.store_bytes > 0)
-    return (
-        f"The model does not fit: {_count(groups, 'group')} with weights of {_size(weights)}, KV of "
-        f"{_size(kv)} for {tokens:,} tokens and {_size(GROUP_BYTES)} for processes need {_size(needed)}, and "
-        f"{_size(machine.room_bytes)} are there: {_size(machine.free_bytes)} of free memory without a reserve"
-        f"{stores}. Take {' or '.join(remedies)}."
-    )
+def least_tokens(context: int, wishes: SizingWishes) -> int:
+    """The fewest tokens of KV with which a group is useful."""
+    least = min(LEAST_KV_TOKENS, context)
+    return min(least, wishes.kv_cache_tokens or least)
 
 
-def _precision(size: ModelSize, machine: MachineFacts) -> Precision:
-    """What `auto` stands for."""
-    return automatic_precision(size.stored, kernels=machine.kernels)
+def group_bytes(size: ModelSize, precision: Precision) -> int:
+    """Memory of a group without its KV."""
+    return GROUP_BYTES + size.weight_bytes(precision)
 
 
-def _stored(size: ModelSize) -> str:
-    return "fp32" if size.stored_bytes == 4 else "16-bit"
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{ceil(count / 2**20)} MiB"
+def chosen_precision(size: ModelSize, machine: MachineFacts, wishes: SizingWishes) -> Precision:
+    """The precision that was asked for, or what `auto` stands for."""
+    if wishes.precision == "auto":
+        return automatic_precision(size.stored, kernels=machine.kernels)
+    return wishes.precision

@@ -17,7 +17,7 @@ from services.gateway.checked_settings import checked_keys, made_root_key
 from services.gateway.grpc.assembly import open_grpc
 from services.gateway.http.auth import Keyring
 from services.gateway.http.gateway_gate import QuotaCollector, gateway_gate
-from services.gateway.http.quota import Quota
+from services.gateway.http.parties import Parties
 from services.gateway.http.rate_limits import RateLimiter, tokens_per_minute
 from services.gateway.http.request_tracing import RequestTracing
 from services.gateway.http.serving_route import GatewayContext
@@ -98,12 +98,13 @@ async def start(
     await client.start()
     stack.push_async_callback(client.close)
     keyring, metrics = Keyring(keys), GatewayMetrics(service.registry)
-    share = settings.tenant_share if keyring.num_tenants > 1 else 1.0
-    places = Quota(settings.max_concurrent, share=share)
-    held = Quota(settings.max_held_bytes, share=share, what="bytes of bodies", reason="gateway_memory")
+    parties = Parties(keyring, settings)
+    places = parties.quota(settings.max_concurrent, what="requests under way", reason="gateway_concurrency")
+    held = parties.quota(settings.max_held_bytes, what="bytes of bodies", reason="gateway_memory")
     units = {"places": (places, "Requests under way"), "held_bytes": (held, "Bytes of bodies under way")}
     service.registry.register(QuotaCollector(units))
-    detached = DetachedStreams(places, metrics, Quota(settings.stream_max_parked, share=share))
+    spaces = parties.quota(settings.stream_max_parked, what="detached streams", reason="parked_streams")
+    detached = DetachedStreams(places, metrics, spaces)
     stack.push_async_callback(detached.close)
     context = GatewayContext(
         settings=settings,
@@ -113,7 +114,8 @@ async def start(
         tokens=tokens,
         places=places,
         held=held,
-        bodies=BodyReader(settings, held, settings.tenant_share if keyring.is_open else share),
+        bodies=BodyReader(settings, held, settings.tenant_share if keyring.is_open else parties.share),
+        parties=parties,
         metrics=metrics,
         levels=measured.levels,
         # also before it is ready, for connections that waited for this process, and while the broker is away
@@ -138,7 +140,7 @@ async def start(
         wait_s=client_settings.wait_s,
     )
     sessions = SessionRoutes(context, admin, models, files, secret)
-    responses = response_parts(context, bus, share)
+    responses = response_parts(context, bus)
     stack.push_async_callback(responses.background.hand_over)
     claiming = asyncio.create_task(responses.background.watch())
     stack.callback(claiming.cancel)
@@ -152,13 +154,13 @@ async def start(
         sessions=sessions,
         responses=responses,
         batches=batches,
-        pages=page_parts(context, bus, stats, share, stack),
+        pages=page_parts(context, bus, stats, stack),
         list_models=models,
         info=info,
     )
 
     limits = ReaderLimits(
-        settings.write_timeout_s, settings.max_unread_bytes, round(settings.max_unread_bytes * share)
+        settings.write_timeout_s, settings.max_unread_bytes, round(settings.max_unread_bytes * parties.share)
     )
     watching = asyncio.create_task(watch_readers(context.running, limits, metrics.slow_readers.inc))
     stack.callback(watching.cancel)

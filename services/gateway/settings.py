@@ -90,7 +90,7 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSetti
     """Generations that may run at the same time."""
     tenant_share: Share = 0.5
     """Share of places, bodies, bytes and parked streams that one tenant may have where keys name several;
-    without keys, the share of `RYZ_MAX_BODIES` of one address."""
+    without keys, the share of `RYZ_MAX_BODIES` of one address, which may have 7/8 of everything else."""
     max_prompts: Annotated[int, Interval(ge=1, le=999)] = 64
     """Prompts in one completion call."""
     max_embedding_inputs: Annotated[int, Interval(ge=1, le=4096)] = 2048

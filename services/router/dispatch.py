@@ -135,7 +135,7 @@ class Dispatcher:
         if (
             isinstance(decision, Refusal)
             and decision.code == "overloaded"
-            and self._state.contests.allows(tenant, facts.places, now)
+            and self._state.contests.allows(incoming.party, facts.places, now)
         ):
             decision = at_a_full_group(facts, view, "contested_full", pinned)
         return view, decision
@@ -192,7 +192,7 @@ class Dispatcher:
         state.duplicates.put((tenant, incoming.request_id, incoming.attempt), chosen.group, now)
         state.sessions.note_sent(facts, incoming.asker, chosen.group, now)
         state.balance.add(chosen.group, now)
-        state.contests.served(tenant)
+        state.contests.served(incoming.party)
         self._fleet.count_sent(chosen.group, tokens[0], now, tokens[1])
         return None if sent else self._send_slowly(incoming, work, reply, headers, now)
 

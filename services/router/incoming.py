@@ -71,6 +71,7 @@ class RequestHead(Wire, frozen=True, kw_only=True):
     attempt: Attempt = 0
     reply_to: str = ""
     resume: HeadResume | None = None
+    party: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
 
 class Incoming(msgspec.Struct, frozen=True, gc=False):
@@ -86,6 +87,7 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     deadline: float | None
     headers: dict[str, str]
     outside: bool = False
+    party: str = ""  # for whom it counts at full groups
 
     @property
     def key(self) -> str:
@@ -143,6 +145,7 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
         deadline=now + left_ms / 1000 if left_ms is not None else None,
         headers=carry(headers),
         outside=caller is not None,
+        party=request.party or request.tenant,
     )
 
 

@@ -44,9 +44,11 @@ class LossReports:
                 self._metrics.event("group_left")
             else:
                 log.warning("group lost", group=loss.group, group_instance=loss.instance_id,
-                            reason=loss.reason, found_by="us" if loss.own else "another router")  # fmt: skip
+                            reason=loss.reason, cause=loss.cause,
+                            silent_s=round(loss.silent_s, 3), limit_s=round(loss.limit_s, 3),
+                            found_by="us" if loss.own else "another router")  # fmt: skip
                 self._metrics.event("group_lost")
-                self._metrics.lost(loss.reason, loss.group)
+                self._metrics.lost(loss.cause or loss.reason, loss.group)
             if loss.tripped:
                 log.warning("breaker tripped", group=loss.group, reason="losses")
                 self._metrics.event("group_tripped_by_losses")
@@ -57,6 +59,7 @@ class LossReports:
                         instance_id=loss.instance_id,
                         reason=loss.reason,
                         router_id=self._router_id,
+                        cause=loss.cause,
                     )
                 )
 

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from services.router.domain.balance import imbalance
 from services.router.domain.fleet import Fleet
 from services.router.domain.group import Standing
+from services.router.domain.loss import REASONS
 from services.router.router_state import RouterState
 from shared.messages.fleet import DownReason
 from shared.telemetry.histograms import HistogramFamily
@@ -51,7 +52,7 @@ class RouterMetrics:
         )
         self._losses = Counter(
             "ryz_router_groups_lost_total",
-            "Times that a group was given up, by reason and group.",
+            "Times that a group was given up, by reason and group; `ended`, `frozen`, `hung`: it told so.",
             ["reason", "group"],
             registry=registry,
         )
@@ -91,7 +92,7 @@ class RouterMetrics:
 
     def knows(self, group: str) -> None:
         """A group was heard: its losses are counted from 0 on."""
-        for reason in get_args(DownReason):
+        for reason in (*get_args(DownReason), *REASONS):
             if reason != "stopped":  # a clean end is no loss
                 self._losses.labels(reason, group)
 

@@ -30,6 +30,7 @@ from shared.telemetry.request_ids import TRACE_PARENT, bind_request
 
 LOOKUPS_AT_ONCE = 256
 log = structlog.get_logger(__name__)
+_LOSING: frozenset[Change] = frozenset({"restarted", "lost"})
 _heartbeat_subject = lru_cache(maxsize=4096)(subjects.heartbeat)  # many times a second, of few groups
 
 
@@ -171,7 +172,7 @@ class RouterSubscriptions:
             return None
         self._report_change(heartbeat, change)
         # what is awaited lets later heartbeats wait, and an echo that came behind them overtakes them
-        return self._losses.publish_losses() if change == "restarted" else None
+        return self._losses.publish_losses() if change in _LOSING else None
 
     def _report_change(self, heartbeat: Heartbeat, change: Change) -> None:
         self._metrics.event(f"heartbeat_{change}")
@@ -185,7 +186,7 @@ class RouterSubscriptions:
                         group_instance=self._fleet.instance_of(heartbeat.group),
                         ignored_instance=heartbeat.instance_id,
                         remedy="end one of them, or give it another RYZ_GROUP")  # fmt: skip
-        elif change != "ignored":
+        elif change not in {"ignored", "lost"}:
             log.info("group", change=change, group=heartbeat.group, state=heartbeat.state,
                      model=heartbeat.model.name, group_instance=heartbeat.instance_id)  # fmt: skip
 

@@ -13,7 +13,7 @@ from shared.bus import Message
 from shared.errors import RyzError
 
 _NO_ECHO_S = 2.0  # without an echo, after which operators are told
-_TIME = struct.Struct("d")
+_TIMES = struct.Struct("dd")  # of sending, and by which ticks were late until then
 log = structlog.get_logger(__name__)
 
 
@@ -62,18 +62,18 @@ class FleetWatch:
                         remedy="let it publish and subscribe to its own inbox")  # fmt: skip
             self._metrics.event("deaf")
         try:
-            await self._bus.publish(self._echo, _TIME.pack(now))
+            await self._bus.publish(self._echo, _TIMES.pack(now, self._monitor.late_total_s))
         except RyzError as error:
             log.debug("no echo", problem=error.message)
 
     def on_echo(self, message: Message) -> Awaitable[None] | None:
         """An echo is back: everything has been read that the broker had for this router when it was sent."""
-        if len(message.data) != _TIME.size:
+        if len(message.data) != _TIMES.size:
             return None
-        (sent_at,) = _TIME.unpack(message.data)
+        sent_at, late_total_s = _TIMES.unpack(message.data)
         now = self._clock()
         self._told_no_echo = False
-        proven_at = self._monitor.on_echo(min(sent_at, now), now)
-        if proven_at is not None and self._fleet.expire(now, proven_at):
+        proven_at = self._monitor.on_echo(min(sent_at, now), late_total_s, now)
+        if proven_at is not None and self._fleet.expire(now, proven_at, self._monitor.delay_s(now)):
             return self._losses.publish_losses()
         return None

@@ -12,8 +12,9 @@ from services.worker.draft_model import make_draft_engine
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.leader.fleet.drain import HAND_OVER_S
-from services.worker.leader.fleet.heartbeat import ThreadCarrier
 from services.worker.leader.fleet.name_claim import NameClaim
+from services.worker.leader.heartbeats.heartbeat_page import HeartbeatProcessOptions
+from services.worker.leader.heartbeats.process_carrier import ProcessCarrier
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.intake.intake import IntakeLimits
 from services.worker.leader.kv_tier.kv_options import KVOptions
@@ -41,8 +42,8 @@ from shared.lifecycle import Service, run_service
 from shared.settings import load
 
 log = structlog.get_logger(__name__)
-# The thread that sends heartbeats needs the interpreter's lock several times for each. Beside a busy event
-# loop one of a hundred was 100 ms late with Python's default (5 ms), and 80 ms with this value.
+# The event loop asks threads that tokenize or compile grammars for the interpreter's lock after this time, in
+# place of Python's default of 5 ms.
 SWITCH_INTERVAL_S = 0.001
 
 
@@ -171,6 +172,26 @@ def leader_options(settings: WorkerSettings) -> LeaderOptions:
     )
 
 
+def heartbeat_options(settings: WorkerSettings, service: str) -> HeartbeatProcessOptions:
+    """Take what the process that sends heartbeats needs from the settings."""
+    return HeartbeatProcessOptions(
+        nats_url=settings.nats_url,
+        nats_inbox=settings.nats_inbox,
+        nats_ca=settings.nats_ca,
+        nats_cert=settings.nats_cert,
+        nats_key=settings.nats_key,
+        nats_local=settings.nats_local,
+        connect_wait_s=settings.nats_connect_wait_s,
+        connection=f"{service}/{settings.instance_id}/heartbeats",
+        instance_id=settings.instance_id,
+        interval_s=settings.heartbeat_interval_ms / 1000,
+        stale_s=settings.heartbeat_stale_s,
+        log_level=settings.log_level,
+        log_format=settings.log_format,
+        log_burst=settings.log_burst,
+    )
+
+
 async def setup(service: Service, stack: AsyncExitStack) -> None:
     """Connect everything; the stack closes it in reverse order."""
     settings = cast(WorkerSettings, service.settings)
@@ -191,7 +212,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     ports = LeaderPorts(
         bus=bus,
         outside=outside,
-        carrier=ThreadCarrier(lambda stack: service.connect_bus(stack, "heartbeats")),
+        carrier=ProcessCarrier(bus, heartbeat_options(settings, service.name)),
         engine=engine,
         model=model,
         store=SessionsClient(bus),

@@ -61,8 +61,9 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     max_waiting: Annotated[int, Interval(ge=16, le=100_000)] = 512
     """Sequences that may queue; beyond it requests are refused."""
     max_running_per_tenant: Share = 1.0
-    """The part of `RYZ_MAX_RUNNING` that one tenant may have while no other waits. Freed places go to waiting
-    tenants by turns in any case. Empty: 1. `ryz up` sets 0.5 where `RYZ_API_KEYS` names several tenants."""
+    """The part of `RYZ_MAX_RUNNING` that one tenant, or one address where there are no API keys, may have
+    while no other waits. Freed places go to those that wait by turns in any case. Empty: 1. `ryz up` sets 0.5
+    where `RYZ_API_KEYS` names several tenants, and 0.875 without keys."""
     itl_target_ms: ZeroToMinuteMs = 100.0
     """The longest time between two tokens of a sequence that prompts of others may cause: a step has as many
     tokens of prompts as fit by measured costs, and at least a quarter of the time of its decodes; 0: any."""
@@ -78,9 +79,10 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     speculation_tokens: Annotated[int, Interval(ge=1, le=32)] = 8
     """Guesses of one sequence that a step checks at most."""
     tokenize_timeout_s: UpToTenMinutes = 10.0
-    """Time limit for the chat template and the tokenizer on one long prompt."""
+    """CPU time for the chat template and the tokenizer on one long prompt; also the longest wait for a
+    thread."""
     grammar_timeout_s: UpToMinute = 2.0
-    """Time limit for compiling the grammar of one request's answer: CPU time on trial, time in the leader."""
+    """CPU time for compiling the grammar of one request's answer; it waits three times as long at most."""
     grammar_cache: UpToTenThousand = 64
     """Compiled grammars that are kept for further requests; one can need some MiB."""
     grammar_bytes: From1KiB = 131_072
@@ -98,7 +100,8 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     heartbeat_interval_ms: Annotated[int, Interval(ge=5, le=60_000)] = 25
     """Time between heartbeats; routers wait for three."""
     heartbeat_stale_s: Annotated[float, Interval(ge=0.1, le=60)] = 1.0
-    """How long the leader's event loop may hang before its heartbeats stop and routers drop the group."""
+    """How long the leader's event loop may stand still, beyond the time in which it had no core, before
+    routers are told that it hangs."""
     max_request_s: UpToDay = 600.0
     """Time limit of a request that has no deadline."""
     stream_interval_ms: Annotated[float, Interval(ge=0, le=1000)] = 8.0

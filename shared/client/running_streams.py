@@ -80,8 +80,8 @@ class RunningStreams:
         self.by_id[stream.request_id] = stream
         try:
             await self._executor.publish_request(stream, stream.data)
-        except Unavailable as error:
-            if not stream.state.wait_for_broker(error, self._loop.time()):
+        except Unavailable as away:
+            if not stream.state.wait_for_broker(away, self._loop.time()):
                 self.forget_stream(stream)
                 raise
         except RyzError as error:

@@ -59,6 +59,7 @@ from shared.messages.fleet import (
     ServiceStatus,
     State,
     StatusQuery,
+    Vitals,
 )
 from shared.messages.frames import (
     Accepted,
@@ -262,6 +263,7 @@ __all__ = [
     "TopLogprob",
     "TurnMark",
     "Usage",
+    "Vitals",
     "WarmSession",
     "Warmed",
     "Wire",

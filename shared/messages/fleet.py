@@ -56,12 +56,35 @@ class ModelCard(Wire, frozen=True, kw_only=True):
     chat: Annotated[bool, msgspec.Meta(description="It has a chat template.")] = True
 
 
+class Vitals(Wire, frozen=True, kw_only=True):
+    """What the process that sends the heartbeats of a leader observes of the leader and of the machine.
+
+    Attributes:
+        leader: `running`; `frozen`: stopped by a signal or a debugger; `hung`: its event loop stands still,
+            and not for want of a core; `ended`: there is no such process any more. Empty: the leader sends
+            this heartbeat itself. Other values mean `running`. One that says `frozen`, `hung` or `ended` is
+            the last one until the leader goes on.
+        described_ms: Age of the state and the load in this heartbeat, since the leader's event loop set them.
+        starved_ms: Of that time, how long a thread of the leader waited for a core.
+        cpu_ms: Of that time, how long the leader's threads had cores, all threads together.
+        late_ms: How much later than planned this heartbeat was sent.
+        pressure: Share of the time of late in which a process of the machine waited for a core, from 0 to 1.
+    """
+
+    leader: str = "running"
+    described_ms: Milliseconds = 0
+    starved_ms: Milliseconds = 0
+    cpu_ms: Milliseconds = 0
+    late_ms: Milliseconds = 0
+    pressure: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
 class Heartbeat(Wire, frozen=True, kw_only=True):
-    """Sent by a leader every `interval_ms` on a separate connection, also while nothing changes.
+    """Sent for a leader every `interval_ms` on a separate connection, also while nothing changes.
 
     Attributes:
         instance_id: Changes with each start of the leader.
-        seq: Counts the heartbeats of an instance.
+        seq: Grows with each heartbeat of an instance.
         weight: The share of sessions that the group gets.
         accepted_total: Counts `Work` messages that this instance has taken, copies and refused ones included,
             so that routers know what is still on its way.
@@ -69,6 +92,7 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
             caller left, or was late, after the first token. Refused requests are in neither count.
         broken_total: Counts requests that the group failed by its own fault, and requests of the leader
             itself that failed after others had (decision 0063).
+        vitals: Evidence on the leader; none from leaders that send their heartbeats themselves.
     """
 
     group: GroupName
@@ -84,6 +108,7 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
     kv: KVRates = KVRates()
     ended_total: Annotated[int, msgspec.Meta(ge=0)] = 0
     broken_total: Annotated[int, msgspec.Meta(ge=0)] = 0
+    vitals: Vitals | None = None
 
 
 class GroupDown(Wire, frozen=True, kw_only=True):
@@ -92,6 +117,8 @@ class GroupDown(Wire, frozen=True, kw_only=True):
     Attributes:
         reason: The broker lost its connection, some heartbeats were missing, its work subject had no
             subscriber, or its last heartbeat said that it stops.
+        cause: What a heartbeat said of the leader, as in `Vitals.leader`: `ended` (with the reason
+            `disconnected`), `frozen` or `hung` (with `silent`). Empty: the loss was found without that.
     """
 
     max_bytes: ClassVar[int] = SMALL
@@ -99,6 +126,7 @@ class GroupDown(Wire, frozen=True, kw_only=True):
     instance_id: str
     reason: DownReason
     router_id: str = ""
+    cause: str = ""
 
 
 class ClaimGroup(Wire, frozen=True, kw_only=True):

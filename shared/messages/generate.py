@@ -157,6 +157,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
         echo: Sends the text of the prompt's tokens first (`Delta.prompt_text`).
         confirms: The caller sends `Delivered` at the end. If it does not, an equal turn that follows replaces
             this one.
+        party: For whom the request counts where callers take turns: a gateway without API keys names the
+            address of the caller. Empty: its tenant.
     """
 
     request_id: RequestId
@@ -185,6 +187,12 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     embedding: EmbeddingOptions | None = None
     prompt_only: bool = False
     echo: bool = False
+    party: Annotated[str, msgspec.Meta(max_length=128)] = ""
+
+    @property
+    def party_or_tenant(self) -> str:
+        """For whom the request counts where callers take turns."""
+        return self.party or self.tenant
 
     @property
     def has_prompt(self) -> bool:

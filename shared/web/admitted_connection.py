@@ -20,6 +20,8 @@ from shared.web.joined_head import JoinedHead
 from shared.web.plain_writes import Headers, write_answer, write_head, write_part
 from shared.web.waiting_lines import Lines, Waiting
 
+CONNECTION = "ryz.connection"  # where a request finds its connection in its scope
+
 
 class AdmittedConnection(HttpToolsProtocol):
     """A connection with a place of a gate.
@@ -119,6 +121,12 @@ class AdmittedConnection(HttpToolsProtocol):
     def write_part(self, send: Send, part: bytes, *, more: bool) -> bool:
         """Writes the next part of the answer; see `plain_writes.py`."""
         return self._answered is not None and write_part(self._answered, send, part, more=more)
+
+    def drop_default(self, name: bytes) -> None:
+        """Leaves one of the server's own headers out of the answer, which brings it with another value."""
+        cycle = self._answered
+        if cycle is not None:
+            cycle.default_headers = [pair for pair in cycle.default_headers if pair[0] != name]
 
     def shutdown(self) -> None:
         """Called when the server ends."""

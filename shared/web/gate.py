@@ -11,7 +11,7 @@ from typing import Protocol
 
 from shared.web import waiting_lines
 from shared.web.faults import ADDRESS_FULL, ALL_FULL, SINGLE_HEADERS, Fault
-from shared.web.http_limits import HttpLimits, networks
+from shared.web.http_limits import HttpLimits, is_within, networks
 from shared.web.partial_headers import Holder, PartialHeaders
 from shared.web.waiting_lines import Lines, Waiting, WaitingConnection, first_to_go, new_lines
 
@@ -65,6 +65,7 @@ class Gate:
         self.headers = Waiting("headers", waiting_lines.HEADERS, limits.http_headers_s)
         self.idle = Waiting("idle", waiting_lines.IDLE, None)  # uvicorn closes them after its keep-alive time
         self.unread = Waiting("unread", waiting_lines.UNREAD, limits.http_unread_s)
+        self.socket = Waiting("socket", waiting_lines.SOCKET, None)  # their applications close them
         self.paused = Waiting("paused", waiting_lines.PAUSED, PAUSED_LOOK_S)
         self._waiting = (
             self.lingering,
@@ -73,6 +74,7 @@ class Gate:
             self.headers,
             self.idle,
             self.unread,
+            self.socket,
             self.paused,
         )
         self._lines = tuple(each.line for each in self._waiting)
@@ -158,11 +160,8 @@ class Gate:
         return fault
 
     def _is_trusted(self, address: str) -> bool:
-        if not self._trusted or not address:
-            return not address  # the peer of a Unix socket has none
-        given = ip_address(address)
-        given = getattr(given, "ipv4_mapped", None) or given
-        return any(given in network for network in self._trusted)
+        # the peer of a Unix socket has none
+        return not address or (bool(self._trusted) and is_within(address, self._trusted))
 
 
 def client_of(address: str) -> str:

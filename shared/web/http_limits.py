@@ -3,7 +3,8 @@
 They are settings of the gateway. Admin endpoints have the same limits with smaller numbers.
 """
 
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Annotated
 
 from annotated_types import Interval
@@ -54,3 +55,13 @@ class HttpLimits(BaseModel, use_attribute_docstrings=True):
 def networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
     """Addresses and networks, separated by commas; raises `ValueError` for what is neither."""
     return tuple(ip_network(part.strip(), strict=False) for part in text.split(",") if part.strip())
+
+
+def is_within(address: str, trusted: Sequence[IPv4Network | IPv6Network]) -> bool:
+    """Returns whether an address is in one of the networks, as IPv4 if it is one mapped to IPv6."""
+    try:
+        given = ip_address(address)
+    except ValueError:  # no address, such as that of a Unix socket
+        return False
+    given = getattr(given, "ipv4_mapped", None) or given
+    return any(given in network for network in trusted)

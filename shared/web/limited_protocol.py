@@ -14,12 +14,12 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from shared.web import faults
+from shared.web.admitted_connection import CONNECTION
 from shared.web.faults import Fault
 from shared.web.gate import Gate
 from shared.web.waiting_lines import Waiting
 from shared.web.web_socket import UpgradableConnection
 
-CONNECTION = "ryz.connection"
 INNER_TENANT = "ryz.tenant"  # in scopes that the process makes itself: whose call it is
 _GONE = frozenset({7, 8})  # TCP_CLOSE, TCP_CLOSE_WAIT of Linux: after a reset, after the other side's end
 _PIECE = 16 * 1024  # bytes that are parsed between two checks of the limits

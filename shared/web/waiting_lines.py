@@ -1,6 +1,7 @@
 """Lines of waiting connections, by what they wait for, and the choice of one that gives way. Pure.
 
 A connection whose request is under way stands in no line, or in that of the paused ones, and never gives way.
+A WebSocket without a request is one of the waiting connections.
 """
 
 from collections.abc import Sequence
@@ -8,9 +9,9 @@ from typing import Protocol
 
 SETTLED_S = 1.0  # a connection that has waited so long without a request is no newcomer any more
 # The lines in the order in which they give way. Connections in the first four have sent no whole request, or
-# theirs was refused; those in the next two have been answered. Paused connections, which are not read from,
-# have a request under way and stay.
-LINGERING, FIRST_BYTE, HANDSHAKE, HEADERS, IDLE, UNREAD, PAUSED = range(7)
+# theirs was refused; those in the next two have been answered. Then come WebSockets without a request. Paused
+# connections, which are not read from, have a request under way and stay.
+LINGERING, FIRST_BYTE, HANDSHAKE, HEADERS, IDLE, UNREAD, SOCKET, PAUSED = range(8)
 
 
 class WaitingConnection(Protocol):

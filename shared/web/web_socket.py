@@ -3,29 +3,51 @@
 uvicorn's protocol does the work: it reads one message at a time, bounds its size and pings the other side.
 """
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
+from websockets.http11 import Request
 
-from shared.web.admitted_connection import AdmittedConnection
+from shared.web.admitted_connection import CONNECTION, AdmittedConnection
+
+TRY_AGAIN_LATER = 1013  # code of a close frame
+_GIVE_WAY_S = 1.0  # for the close frame of a connection that gives way
 
 
 class HeldWebSocket(WebSocketsSansIOProtocol):
     """A WebSocket connection.
 
     Args:
-        on_lost: Called when the connection is gone.
+        connection: Its place in the gate, which the application finds in its scope under `CONNECTION`.
         options: Options of uvicorn's protocol.
     """
 
-    def __init__(self, *, on_lost: Callable[[], None], **options: Any) -> None:
+    def __init__(self, *, connection: "UpgradableConnection", **options: Any) -> None:
         super().__init__(**options)
-        self._on_lost = on_lost
+        self._connection = connection
         self._pong = b""  # to the last ping of a client that does not read
         self._message = bytearray()  # the frames so far of one that comes in several
+
+    def handle_connect(self, event: Request) -> None:
+        """Called by uvicorn's protocol with the client's request; the application begins later."""
+        super().handle_connect(event)
+        if not self.close_sent:
+            self.scope[CONNECTION] = self._connection  # type: ignore[literal-required]
+
+    def give_way(self) -> None:
+        """Ends at once, since another connection gets its place; tells the client if it reads."""
+        if self.transport.is_closing():
+            return
+        if not self.handshake_complete or self.transport.get_write_buffer_size():
+            self.transport.abort()
+            return
+        if not self.close_sent:
+            self.conn.send_close(TRY_AGAIN_LATER, "idle, and its place was needed")
+            self.close_sent = True
+            self.transport.write(b"".join(self.conn.data_to_send()))
+        self.transport.close()
+        self.loop.call_later(_GIVE_WAY_S, self.transport.abort)
 
     def handle_ping(self) -> None:
         """Called by uvicorn's protocol; a client that does not read gets an answer to its last ping only.
@@ -76,7 +98,7 @@ class HeldWebSocket(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the transport."""
         super().connection_lost(exc)
-        self._on_lost()
+        self._connection.web_socket_lost()
 
 
 class UpgradableConnection(AdmittedConnection):
@@ -90,6 +112,8 @@ class UpgradableConnection(AdmittedConnection):
     def __init__(self, *, web_sockets: frozenset[bytes] = frozenset(), **options: Any) -> None:
         super().__init__(**options)
         self._web_sockets = web_sockets
+        self._web_socket: HeldWebSocket | None = None
+        self._requests = 0  # under way on the WebSocket
 
     def becomes_web_socket(self) -> bool:
         """Returns whether the request that has just come makes this connection a WebSocket."""
@@ -102,16 +126,51 @@ class UpgradableConnection(AdmittedConnection):
         )
 
     def begin_web_socket(self) -> None:
-        """Hands the transport to another protocol; the connection keeps its place until it is lost."""
+        """Hands the transport to another protocol; the connection keeps its place until it is lost.
+
+        Until its application says that a request has begun, it is one that gives way.
+        """
         self._over = True
         self._hold_headers(0)
-        self._wait_for(None)
-        protocol = functools.partial(HeldWebSocket, on_lost=self._web_socket_lost)
-        self.ws_protocol_class = protocol  # type: ignore[assignment]
+        self._wait_for(self._gate.socket)
+        self.ws_protocol_class = self._make_web_socket  # type: ignore[assignment]
         self.handle_websocket_upgrade()
 
-    def _web_socket_lost(self) -> None:
+    def begin_request(self) -> None:
+        """Called by the application of a WebSocket: it does not give way before `end_request`."""
+        self._requests += 1
+        self._wait_for(None)
+
+    def end_request(self) -> None:
+        """Called when a request has ended; without another one the WebSocket gives way from now on."""
+        self._requests -= 1
+        if not self._requests and not self.gone:
+            self._wait_for(self._gate.socket)
+
+    def give_way(self, reason: str) -> None:
+        """Ends at once, to make room for another WebSocket; counted under `reason`."""
+        self._gate.stats.closed_connections[reason] += 1
+        self.drop()
+
+    def drop(self) -> None:
+        """See `WaitingConnection`."""
+        if self._web_socket is None:
+            super().drop()
+            return
+        self._leave_gate()
+        self._web_socket.give_way()
+
+    def web_socket_lost(self) -> None:
+        """Called when the WebSocket is gone."""
+        self._leave_gate()
+
+    def _make_web_socket(self, **options: Any) -> HeldWebSocket:
+        self._web_socket = HeldWebSocket(connection=self, **options)
+        return self._web_socket
+
+    def _leave_gate(self) -> None:
         self._gate.release(self)
+        self._wait_for(None)
         self._mark_gone()
 
 

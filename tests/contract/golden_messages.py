@@ -85,7 +85,7 @@ REQUEST = m.GenerateRequest(
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
     note=b"a note", call_key="k", call_digest="d", confirms=True, crashes=1,
     tools=TOOLS, structured=STRUCTURED, template=TEMPLATE, truncate_prompt_tokens=100, embedding=EMBEDDING,
-    prompt_only=True, echo=True,
+    prompt_only=True, echo=True, party="address 192.0.2.1",
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
 LOAD = m.Load(
@@ -112,6 +112,10 @@ TURN = m.SessionTurn(tenant="acme", session_id="s1", group="g0", num_tokens=500)
 NAMES = bytes(range(32))
 HELD = m.HeldBlocks(tenant="acme", names=NAMES, parts=4, session_id="s1", priority=-1)
 KV_RATES = m.KVRates(recompute_tokens_per_s=3600.0, fetch_tokens_per_s=40_000.0, fetch_s=0.002, store=True)
+
+VITALS = m.Vitals(
+    leader="hung", described_ms=1500, starved_ms=200, cpu_ms=1300, late_ms=12, pressure=0.5
+)  # fmt: skip
 
 RESPONSE = m.ResponseRecord(
     response_id="resp_1", tenant="acme", model="demo", parent="resp_0", created_ms=1_700_000_000_000,
@@ -163,9 +167,12 @@ EXAMPLES: list[m.Wire] = [
     m.Heartbeat(
         group="g0", instance_id="i1", seq=9, interval_ms=100, state="ready", model=CARD, load=LOAD,
         tensor_parallel=2, weight=0.5, accepted_total=77, kv=KV_RATES, ended_total=70,
-        broken_total=2,
+        broken_total=2, vitals=VITALS,
     ),
-    m.GroupDown(group="g0", instance_id="leader-1", reason="disconnected", router_id="router-1"),
+    VITALS,
+    m.GroupDown(
+        group="g0", instance_id="leader-1", reason="disconnected", router_id="router-1", cause="ended"
+    ),
     m.ClaimGroup(
         group="g0", instance_id="leader-1", claim_id="c0ffee", host="host-1", since_ms=1_700_000_000_000
     ),

@@ -55,7 +55,8 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, start: Start) -> None:
     stack = start(tmp_path, "--groups", "1")
     urls = [stack.state.url, stack.state.nats_url, stack.state.redis_url, stack.state.kv_redis_url]
     assert all(listening(url) for url in urls)
-    assert len(stack.family) == 11  # broker, two stores, five services, a fork server and two ranks
+    # broker, two stores, five services, the process of the heartbeats, a fork server and two ranks
+    assert len(stack.family) == 12
     kv_pool = Path(psutil.Process(stack.pid_of("worker-g0")).environ()["RYZ_KV_HOST_DIR"])
     assert len(list(kv_pool.glob("g0.*.kv"))) == 2, "each rank has a ring in the memory of the host"
     stack.interrupt()

@@ -31,6 +31,12 @@ LEADER = "the group's leader"
 
 SUBJECTS = [
     SubjectRow(_each(subjects.GENERATE_ALL, "model"), "GenerateRequest", "callers", ROUTERS),
+    SubjectRow(
+        _each(subjects.AGAIN_ALL, "model"),
+        "GenerateRequest, from the third time on",
+        "callers",
+        "all routers",
+    ),
     SubjectRow(_each(subjects.work("_"), "group"), "Work", "routers", LEADER),
     SubjectRow(REPLY_TO, "FrameBatch", "the leader; a router that refuses", "the caller"),
     SubjectRow(_each(subjects.resend("_"), "group"), "Resend, answered by ResendReply", "callers", LEADER),
@@ -39,9 +45,9 @@ SUBJECTS = [
     SubjectRow(f"`{subjects.CANCEL_ALL}`", "Cancel, while no group is known", "callers", "all leaders"),
     SubjectRow(f"`{subjects.ATTACH}`", "Attach, answered by Attached", "callers", "all leaders"),
     SubjectRow(
-        f"`{subjects.TENANTS}<tenant>.<user>.generate.<model>`; there, too, `complete.<model>`, "
-        "`resend.<group>`, `cancel.<group>`, `cancel`, `tokenize.<model>`, `detokenize.<model>`, `models`, "
-        "`files.*`, `batches.*`",
+        f"`{subjects.TENANTS}<tenant>.<user>.generate.<model>`; there, too, `again.<model>`, "
+        "`complete.<model>`, `resend.<group>`, `cancel.<group>`, `cancel`, `tokenize.<model>`, "
+        "`detokenize.<model>`, `models`, `files.*`, `batches.*`",
         "as above",
         "services outside",
         "as above",
@@ -227,7 +233,10 @@ as they come.
    `Done` or `Failed`, exactly once. A router that refuses a request sends `Failed` with number 0.
 4. Nothing came within 200 ms: publish the same bytes again, waiting twice as long each time, five times in
    all; then no leader will take it. A leader that has the request sends what it has instead of starting it
-   twice.
+   twice. Publish the third time and later on `ryz.v1.again.<model>`, which all routers read: the one router
+   that got the others may stand still. If no router listens, or a router refuses the request with
+   `unavailable`, before any group has begun it: wait and publish it again with the same `attempt`, for as
+   long as your caller can wait.
 5. A number is missing: put what came after it aside, and send `Resend` as a NATS request to the group named
    in `Accepted` (or in the batch). An answer with a field `error` is an `ErrorReply`; `ResendReply` has the
    frames from that number on; a long answer comes in parts: ask again from where it ended. Leaders keep

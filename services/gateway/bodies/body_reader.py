@@ -40,8 +40,8 @@ class BodyReader:
 
     Args:
         settings: The limits.
-        held: Counts bytes for each tenant. The caller of `read_body` gives them back when its request ends.
-        share: The part of the bodies under way that one tenant, or one address, may have.
+        held: Counts bytes for each party. The caller of `read_body` gives them back when its request ends.
+        share: The part of the bodies under way that one party may have.
     """
 
     def __init__(self, settings: GatewaySettings, held: Quota, share: float) -> None:
@@ -62,27 +62,25 @@ class BodyReader:
         self,
         receive: Receive,
         headers: Mapping[bytes, bytes],
-        tenant: str,
         party: str,
         *,
         arrived: bool = False,
         limit: BodyLimit | None = None,
     ) -> bytes:
-        """Reads a whole body; its length is taken from the tenant's bytes, or nothing on an error.
+        """Reads a whole body; its length is taken from the party's bytes, or nothing on an error.
 
         Args:
             receive: See ASGI.
             headers: Headers of the request.
-            tenant: Whose request it is.
-            party: What the body counts for while it arrives: the tenant, or the address without keys.
+            party: For whom the body counts.
             arrived: The whole body is there already, as is common for a small one: nothing is waited for.
             limit: The limit of its size, if it is not the usual one.
 
         Raises:
             RequestTooLarge: The announced length, or what has come so far, is over the limit.
             InvalidRequest: It took too long, or came too slowly.
-            RateLimited: The tenant has too many bodies or bytes.
-            Overloaded: All tenants together have too many.
+            RateLimited: The party has too many bodies or bytes.
+            Overloaded: All parties together have too many.
             ClientDisconnected: The caller left.
         """
         limit = limit or self._limit
@@ -90,7 +88,7 @@ class BodyReader:
         if announced is not None and announced > limit.num_bytes:
             raise limit.refusal(announced)
         if arrived:
-            return self._take(await receive(), tenant, limit)
+            return self._take(await receive(), party, limit)
         self._under_way.take_units(party)
         parts: list[bytes] = []
         size = 0
@@ -100,14 +98,14 @@ class BodyReader:
             async with asyncio.timeout(min(self._timeout_s, PATIENCE_S)) as deadline:
                 while True:
                     message = await receive()
-                    part = self._take(message, tenant, limit, size)
+                    part = self._take(message, party, limit, size)
                     size += len(part)
                     parts.append(part)
                     if not message.get("more_body", False):
                         return parts[0] if len(parts) == 1 else b"".join(parts)
                     deadline.reschedule(began_s + self._patience_s(size))
         except TimeoutError:
-            self._held.free_units(tenant, size)
+            self._held.free_units(party, size)
             took_s = loop.time() - began_s
             raise InvalidRequest(
                 f"the body did not arrive in time: {size} bytes in {took_s:.1f} s; it may take "
@@ -115,19 +113,19 @@ class BodyReader:
                 reason="body_timeout",
             ) from None
         except BaseException:
-            self._held.free_units(tenant, size)
+            self._held.free_units(party, size)
             raise
         finally:
             self._under_way.free_units(party)
 
-    def _take(self, message: Message, tenant: str, limit: BodyLimit, before: int = 0) -> bytes:
+    def _take(self, message: Message, party: str, limit: BodyLimit, before: int = 0) -> bytes:
         """Takes the next part of a body of which `before` bytes have come."""
         if message["type"] != "http.request":
             raise ClientDisconnected
         part: bytes = message.get("body", b"")
         if before + len(part) > limit.num_bytes:
             raise limit.refusal(before + len(part))
-        self._held.take_units(tenant, len(part))
+        self._held.take_units(party, len(part))
         return part
 
     def _patience_s(self, size: int) -> float:

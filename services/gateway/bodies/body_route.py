@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from services.gateway.bodies.body_parser import check_content_type, parse_body
 from services.gateway.bodies.large_bodies import is_large
 from services.gateway.bodies.unknown_fields import UnknownFields
-from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute, body_party
-from shared.web.limited_protocol import CONNECTION
+from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
+from shared.web.admitted_connection import CONNECTION
 
 BYTES_PER_TOKEN = 4  # of a body, for the estimate of a prompt
 B = TypeVar("B", bound=BaseModel)
@@ -27,18 +27,18 @@ class BodyRoute(ServingRoute):
         """Admits the request and reads its body; from then on the request holds one place.
 
         Raises:
-            RyzError: The request is refused: by `admit`, by the tenant's places or tokens, or as too large.
+            RyzError: The request is refused: by `admit`, by its party's places, by its tenant's tokens, or as
+                too large.
             HttpRefusal: Its key is not known, or the body is no JSON by its headers.
         """
         context = self.context
         self.admit(exchange)
-        context.places.check_units(exchange.tenant)
+        context.places.check_units(exchange.party)
         check_content_type(exchange.headers)
         raw = await context.bodies.read_body(
             exchange.receive,
             exchange.headers,
-            exchange.tenant,
-            body_party(context, exchange.tenant, exchange.scope),
+            exchange.party,
             arrived=exchange.scope[CONNECTION].body_arrived,
         )
         exchange.held += len(raw)
@@ -56,7 +56,7 @@ class BodyRoute(ServingRoute):
 
     def turn(self, exchange: HttpExchange, raw: bytes) -> AbstractAsyncContextManager[None]:
         """The turn to read a body without awaiting anything; a small one needs to wait for none."""
-        return self.context.large.turn(exchange.tenant) if is_large(raw) else nullcontext()
+        return self.context.large.turn(exchange.party) if is_large(raw) else nullcontext()
 
     async def take_model(self, exchange: HttpExchange, kind: type[B]) -> B:
         """Like `take_body`, and parses the body.

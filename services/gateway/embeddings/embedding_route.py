@@ -16,6 +16,7 @@ from services.gateway.embeddings.embedding_call import (
 )
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
 from services.gateway.generation.generation_route import trace_headers
+from services.gateway.generation.new_calls import counted_for
 from services.gateway.http.background_calls import in_background
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.tokens.json_route import JsonRoute
@@ -43,7 +44,7 @@ class EmbeddingRoute(JsonRoute[EmbeddingRequest]):
         check_inputs(body, self.context.settings.max_embedding_inputs)
         self.take_places(exchange, min(SIDE_BY_SIDE, len(body.input)) - 1)
         made = embedding_requests(body, exchange.request_id, exchange.tenant)
-        requests = in_background(made, exchange.scope)
+        requests = counted_for(in_background(made, exchange.scope), exchange.tenant, exchange.party)
         found = await self._embed_all(exchange, requests, timeout_s)
         exchange.outcome.group = found[0].group
         exchange.outcome.usages = [one.usage for one in found]

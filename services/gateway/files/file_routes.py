@@ -81,7 +81,6 @@ class FileRoutes(ServingRoute):
                 (b"content-type", b"application/octet-stream"),
                 (b"content-length", b"%d" % file.num_bytes),
                 (b"content-disposition", f"attachment; filename*=UTF-8''{name}".encode()),
-                (b"x-content-type-options", b"nosniff"),
             ]
         )
         exchange.write_failure = lambda _: b""  # an error has no place in a file: its length shows the cut

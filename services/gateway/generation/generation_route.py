@@ -16,6 +16,7 @@ from services.gateway.generation.door import Door, GenerationCall
 from services.gateway.generation.envelope import envelope_of
 from services.gateway.generation.field_names import renamed
 from services.gateway.generation.idempotency import once_of
+from services.gateway.generation.new_calls import counted_for
 from services.gateway.generation.repeated_calls import RepeatedCalls
 from services.gateway.http.background_calls import BACKGROUND, in_background
 from services.gateway.http.request_headers import RawHeaders, stream_grace_s, time_limit_s
@@ -60,6 +61,9 @@ class GenerationRoute(BodyRoute):
             call = await self.door.translate(raw, exchange, once)
         if BACKGROUND in exchange.scope:
             call = replace(call, requests=in_background(call.requests, exchange.scope))
+        if exchange.party != exchange.tenant:
+            counted = counted_for(call.requests, exchange.tenant, exchange.party)
+            call = replace(call, requests=counted)
         del raw
         await self.serve_call(exchange, call)
 

@@ -1,6 +1,7 @@
 """The parts of a generation that no body gives: its session, its seed, the key under which it counts once."""
 
 import random
+from collections.abc import Sequence
 
 import msgspec
 
@@ -23,6 +24,13 @@ def count_once(request: GenerateRequest, once: IdempotentCall | None) -> Generat
     if once is None:
         return request
     return msgspec.structs.replace(request, call_key=once.name, call_digest=once.digest)
+
+
+def counted_for(requests: Sequence[GenerateRequest], tenant: str, party: str) -> list[GenerateRequest]:
+    """The requests with the party that they count for, where that is not their tenant."""
+    if not party or party == tenant:
+        return list(requests)
+    return [msgspec.structs.replace(request, party=party) for request in requests]
 
 
 def in_session(

@@ -28,8 +28,10 @@ async def open_grpc(
     from services.gateway.grpc.serving.door_parts import DoorParts  # noqa: PLC0415 (20 MB that few need)
     from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics  # noqa: PLC0415
     from services.gateway.grpc.serving.grpc_server import grpc_server  # noqa: PLC0415
+    from services.gateway.grpc.serving.open_calls import OpenCalls  # noqa: PLC0415
 
-    parts = DoorParts(inner, settings, GrpcMetrics(service.registry), version("ryzanstein"))
+    calls = OpenCalls(context.keyring, context.parties, 2 * settings.max_concurrent)
+    parts = DoorParts(inner, settings, GrpcMetrics(service.registry), version("ryzanstein"), calls)
 
     async def drain() -> None:
         parts.draining.set()

@@ -1,7 +1,8 @@
-"""Quotas of what tenants share: places, bodies under way, bytes. Pure.
+"""Quotas of what callers share: places, bodies under way, bytes. Pure.
 
-Units are counted for all tenants together and for each of them. A tenant may have its share and no more, so
-that others always find some; a single tenant may have everything.
+Units are counted for all parties together and for each of them. A party is a tenant or, without keys, an
+address (`parties.py`). It may have its share and no more, so that others always find some; a single tenant,
+and the party without a name, may have everything.
 """
 
 import math
@@ -16,10 +17,11 @@ class Quota:
 
     Args:
         limit: How many units there are.
-        share: The part of them that one tenant may have.
+        share: The part of them that one party may have.
         what: The units in words, to be read after a number.
         reason: The reason of a refusal when all units are taken; `tenant_` comes before it when the share of
-            the tenant is.
+            the party is.
+        setting: The setting that decides the share, for a refusal.
     """
 
     def __init__(
@@ -29,27 +31,30 @@ class Quota:
         share: float = 1.0,
         what: str = "requests under way",
         reason: str = "gateway_concurrency",
+        setting: str = "RYZ_TENANT_SHARE",
     ) -> None:
         self.limit = limit
-        self.tenant_limit = min(limit, max(1, math.ceil(limit * share)))
+        self.party_limit = min(limit, max(1, math.ceil(limit * share)))
         self.taken = 0
         self._what = what
         self._reason = reason
-        self._by_tenant: dict[str, int] = {}
+        self._setting = setting
+        self._held: dict[str, int] = {}
 
-    def held_by(self, tenant: str) -> int:
-        """The number of units that a tenant has."""
-        return self._by_tenant.get(tenant, 0)
+    def held_by(self, party: str) -> int:
+        """The number of units that a party has."""
+        return self._held.get(party, 0)
 
-    def check_units(self, tenant: str, count: int = 1) -> None:
+    def check_units(self, party: str, count: int = 1) -> None:
         """Raises what `take_units` would raise, and takes none."""
-        held = self._by_tenant.get(tenant, 0)
-        if held + count <= self.tenant_limit and self.taken + count <= self.limit:
+        held = self._held.get(party, 0)
+        over = held + count > self.party_limit and party != ""
+        if not over and self.taken + count <= self.limit:
             return
-        if held + count > self.tenant_limit < self.limit:
+        if over and self.party_limit < self.limit:
             raise RateLimited(
-                f"{tenant!r} has {held} {self._what} at this gateway and may have {self.tenant_limit} of its "
-                f"{self.limit} (RYZ_TENANT_SHARE); retry in a moment",
+                f"{party!r} has {held} {self._what} at this gateway and may have {self.party_limit} of its "
+                f"{self.limit} ({self._setting}); retry in a moment",
                 reason=f"tenant_{self._reason}",
                 retry_after_s=RETRY_AFTER_S,
             )
@@ -59,29 +64,29 @@ class Quota:
             retry_after_s=RETRY_AFTER_S,
         )
 
-    def take_units(self, tenant: str, count: int = 1) -> None:
-        """Takes `count` units for a tenant, to be given back with `free_units`.
+    def take_units(self, party: str, count: int = 1) -> None:
+        """Takes `count` units for a party, to be given back with `free_units`.
 
         Raises:
-            RateLimited: The tenant has its share; none is taken.
+            RateLimited: The party has its share; none is taken.
             Overloaded: Too few are left; none is taken.
         """
-        held = self._by_tenant.get(tenant, 0) + count
-        if held > self.tenant_limit or self.taken + count > self.limit:
-            self.check_units(tenant, count)
+        held = self._held.get(party, 0) + count
+        if held > self.party_limit or self.taken + count > self.limit:
+            self.check_units(party, count)
         self.taken += count
-        self._by_tenant[tenant] = held
+        self._held[party] = held
 
-    def take_over_units(self, tenant: str, count: int = 1) -> None:
+    def take_over_units(self, party: str, count: int = 1) -> None:
         """Takes units that another holder frees in a moment; until then more than `limit` may be taken."""
         self.taken += count
-        self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + count
+        self._held[party] = self._held.get(party, 0) + count
 
-    def free_units(self, tenant: str, count: int = 1) -> None:
+    def free_units(self, party: str, count: int = 1) -> None:
         """Gives units back."""
         self.taken -= count
-        held = self._by_tenant.get(tenant, 0) - count
+        held = self._held.get(party, 0) - count
         if held:
-            self._by_tenant[tenant] = held
+            self._held[party] = held
         else:
-            self._by_tenant.pop(tenant, None)
+            self._held.pop(party, None)

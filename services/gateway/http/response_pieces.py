@@ -29,7 +29,7 @@ class PieceSender:
 
     Args:
         send: The server's.
-        scope: The request's; its state has the tenant once that is known. Answers without one count together.
+        scope: The request's; its state has the party once that is known. Answers without one count together.
         answers: All answers that wait for their readers; has this one while it does.
     """
 
@@ -47,7 +47,7 @@ class PieceSender:
 
     def unread(self, now_s: float) -> Unread:
         """See `OpenAnswer`."""
-        return Unread(self._state.get("tenant", ""), self.unsent, now_s - self.waits_since)
+        return Unread(self._state.get("party", ""), self.unsent, now_s - self.waits_since)
 
     def abort(self, reason: Exception) -> None:
         """See `OpenAnswer`."""

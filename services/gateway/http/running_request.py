@@ -26,7 +26,7 @@ class RunningRequest:
         all_running: Has this object as long as it may be aborted from outside.
         limit_s: Seconds after which the watcher of readers ends the block. The deadlines of the generations
             come earlier.
-        tenant: Whose request it is.
+        party: For whom it counts.
         reply: Its response.
 
     Attributes:
@@ -39,10 +39,10 @@ class RunningRequest:
         "_ends_at",
         "_limit_s",
         "_task",
+        "party",
         "reason",
         "reply",
         "streams",
-        "tenant",
     )
 
     def __init__(
@@ -50,10 +50,10 @@ class RunningRequest:
         connection: LimitedProtocol,
         all_running: set[OpenAnswer],
         limit_s: float,
-        tenant: str,
+        party: str,
         reply: Reply,
     ) -> None:
-        self.tenant = tenant
+        self.party = party
         self.reply = reply
         self.streams: list[GenerationStream] = []
         self._connection = connection
@@ -67,7 +67,7 @@ class RunningRequest:
         waited_s = now_s - reply.waits_since if reply.waits_since else 0.0
         behind = max((stream.behind for stream in self.streams), default=0.0)
         frames = sum(stream.unread for stream in self.streams)
-        return Unread(self.tenant, frames + reply.unsent, waited_s, behind, late=now_s >= self._ends_at)
+        return Unread(self.party, frames + reply.unsent, waited_s, behind, late=now_s >= self._ends_at)
 
     def abort(self, reason: Exception) -> None:
         """Raises `reason` in the task that is inside the block; the first reason counts."""

@@ -20,6 +20,7 @@ from services.gateway.http.background_calls import BACKGROUND
 from services.gateway.http.disconnects import ClientDisconnected, StreamLeft
 from services.gateway.http.error_shapes import error_body, is_anthropic
 from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, error_event
+from services.gateway.http.parties import Parties
 from services.gateway.http.quota import Quota
 from services.gateway.http.rate_limits import RateLimiter, tokens_per_minute
 from services.gateway.http.refusal_counts import count_refusal
@@ -37,7 +38,8 @@ from shared.telemetry.request_ids import bind_request
 from shared.telemetry.service_levels import ServiceLevels
 from shared.telemetry.spans.request_trace import CURRENT_TRACE, RequestTrace
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline, Timelines
-from shared.web.limited_protocol import CONNECTION, INNER_TENANT
+from shared.web.admitted_connection import CONNECTION
+from shared.web.limited_protocol import INNER_TENANT
 
 DEADLINE_MARGIN_S = 2.0  # past the deadline of the generations, which is to come first
 
@@ -52,6 +54,7 @@ class GatewayContext:
         places: Places of requests under way.
         held: Bytes of bodies.
         accepting: Whether requests are welcome.
+        parties: Find for whom a request counts.
         large: Turns of large bodies.
         running: Answers that may be ended early.
         tokens: Limits the tokens of tenants.
@@ -69,6 +72,7 @@ class GatewayContext:
     bodies: BodyReader
     metrics: GatewayMetrics
     accepting: Callable[[], bool]
+    parties: Parties
     large: LargeBodies = field(default_factory=LargeBodies)
     running: set[OpenAnswer] = field(default_factory=set)
     tokens: RateLimiter = field(default_factory=lambda: tokens_per_minute(0))
@@ -98,6 +102,7 @@ class HttpExchange:
         estimate: Tokens that it is charged for until it ends.
         body_read: Its body has been read to the end.
         begun: The gateway has taken it: it asks the fleet.
+        party: For whom it counts; see `parties.py`.
         created_s: When it came, in seconds since 1970.
         write_failure: Makes the event of a failure in the middle of a stream.
         timeline: When the request passed the parts of this gateway.
@@ -117,6 +122,7 @@ class HttpExchange:
     body_read: bool = False
     begun: bool = False
     tenant: str = ""
+    party: str = ""
     model: str = ""
     outcome: CallOutcome = field(default_factory=CallOutcome)
     created_s: int = field(default_factory=lambda: int(time.time()))
@@ -129,12 +135,6 @@ class HttpExchange:
         """Takes the ids of an earlier request, whose answer is sent here."""
         self.request_id, self.shown_id = request_id, shown_id
         self.reply.set_request_id(shown_id)
-
-
-def body_party(context: GatewayContext, tenant: str, scope: Scope) -> str:
-    """The party that a body counts for while it arrives: its tenant, or its address if there are no keys."""
-    client = scope.get("client")
-    return client[0] if client and context.keyring.is_open else tenant
 
 
 class ServingRoute(ABC):
@@ -208,8 +208,8 @@ class ServingRoute(ABC):
                 async with asyncio.timeout(2 * LINGER_S):
                     await self._fail(exchange, error)
         finally:
-            self.context.places.free_units(exchange.tenant, exchange.places)
-            self.context.held.free_units(exchange.tenant, exchange.held)
+            self.context.places.free_units(exchange.party, exchange.places)
+            self.context.held.free_units(exchange.party, exchange.held)
             # what its generations used is charged when their last frames come
             self.context.tokens.charge(exchange.tenant, -exchange.estimate)
 
@@ -227,6 +227,7 @@ class ServingRoute(ABC):
         context.check_accepting()
         named = exchange.scope.get(INNER_TENANT, "")
         exchange.tenant = named or context.keyring.tenant_of(exchange.headers, self.path)
+        exchange.party = context.parties.party_of(exchange.tenant, exchange.scope.get("client"))
         if BACKGROUND in exchange.scope:
             return
         try:
@@ -236,14 +237,14 @@ class ServingRoute(ABC):
 
     def take_places(self, exchange: HttpExchange, count: int) -> None:
         """Takes places that the request holds until its end; raises like `Quota.take_units`."""
-        self.context.places.take_units(exchange.tenant, count)
+        self.context.places.take_units(exchange.party, count)
         exchange.places += count
 
     def running_request(self, exchange: HttpExchange, timeout_s: float) -> RunningRequest:
         """The part of a request in which it may be ended early; its generations have `timeout_s`."""
         exchange.begun = True
         scope, running, limit_s = exchange.scope, self.context.running, timeout_s + DEADLINE_MARGIN_S
-        return RunningRequest(scope[CONNECTION], running, limit_s, exchange.tenant, exchange.reply)
+        return RunningRequest(scope[CONNECTION], running, limit_s, exchange.party, exchange.reply)
 
     async def _fail(self, exchange: HttpExchange, error: Exception) -> None:
         """Sends the error: as a status if none was sent yet, else as an event of the stream."""

@@ -20,14 +20,14 @@ class Unread:
     """The output of an answer under way that its reader has not taken.
 
     Attributes:
-        tenant: Whose answer it is.
+        party: For whom it counts; see `parties.py`.
         num_bytes: Bytes that wait.
         waited_s: Seconds since the reader took the last piece; 0 if no piece is being sent.
         behind: The bytes or frames that wait, as a part of those that one answer may have, from 0 to 1.
         late: The time that the caller gave its request is over.
     """
 
-    tenant: str
+    party: str
     num_bytes: int
     waited_s: float = 0.0
     behind: float = 0.0
@@ -56,12 +56,12 @@ class ReaderLimits:
     Attributes:
         wait_s: Seconds for a piece to be taken.
         total: Bytes of all answers.
-        of_tenant: Bytes of the answers of one tenant.
+        of_party: Bytes of the answers of one party.
     """
 
     wait_s: float
     total: int
-    of_tenant: int
+    of_party: int
 
 
 def answers_to_cut(answers: Sequence[Unread], limits: ReaderLimits) -> dict[int, RyzError]:
@@ -78,21 +78,22 @@ def answers_to_cut(answers: Sequence[Unread], limits: ReaderLimits) -> dict[int,
     held: Counter[str] = Counter()
     for place, answer in enumerate(answers):
         if place not in cut:
-            held[answer.tenant] += answer.num_bytes
-    if held.total() <= min(limits.total, limits.of_tenant):
+            held[answer.party] += answer.num_bytes
+    if held.total() <= min(limits.total, limits.of_party):
         return cut
     for place in sorted(range(len(answers)), key=lambda place: -answers[place].num_bytes):
         answer = answers[place]
-        over = held.total() > limits.total or held[answer.tenant] > limits.of_tenant
+        of_party = limits.of_party if answer.party else limits.total
+        over = held.total() > limits.total or held[answer.party] > of_party
         if over and place not in cut and answer.num_bytes:
             cut[place] = Overloaded(
-                "unread answers take more memory than RYZ_MAX_UNREAD_BYTES allows, and this one of tenant "
-                f"{answer.tenant!r} is among the largest, with {answer.num_bytes} bytes; read faster, or ask "
+                "unread answers take more memory than RYZ_MAX_UNREAD_BYTES allows, and this one of "
+                f"{answer.party!r} is among the largest, with {answer.num_bytes} bytes; read faster, or ask "
                 "for less",
                 reason="gateway_memory",
                 retry_after_s=1.0,
             )
-            held[answer.tenant] -= answer.num_bytes
+            held[answer.party] -= answer.num_bytes
     return cut
 
 

@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Scope
 from services.gateway.http.background_calls import BACKGROUND, BackgroundCall
 from services.gateway.http.response_pieces import PIECE
 from services.gateway.inner.server_sent_events import EventReader, ServerSentEvent
-from shared.web.limited_protocol import CONNECTION, INNER_TENANT
+from shared.web.admitted_connection import CONNECTION
+from shared.web.limited_protocol import INNER_TENANT
 
 END_S = 10.0  # for which a route that was left may take to end
 _JSON = (b"content-type", b"application/json")

@@ -29,16 +29,13 @@ class PageParts:
         return app if self.events is None else PageApp(app, self.events)
 
 
-def page_parts(
-    context: GatewayContext, bus: Bus, stats: GenerationStats, share: float, stack: AsyncExitStack
-) -> PageParts:
+def page_parts(context: GatewayContext, bus: Bus, stats: GenerationStats, stack: AsyncExitStack) -> PageParts:
     """Builds the pages, and hears the cluster for them until the stack closes.
 
     Args:
         context: What all requests share.
         bus: The connection.
         stats: Of the gateway's client.
-        share: The part of a limit that one tenant may have.
         stack: Ends what is started.
     """
     if not context.settings.pages:
@@ -53,4 +50,4 @@ def page_parts(
     stats.observe_pause = observe_pause  # the client calls it; the metric has the pauses as before
     watching = asyncio.create_task(feed.watch())
     stack.callback(watching.cancel)
-    return PageParts(ClusterEvents(context, feed, share))
+    return PageParts(ClusterEvents(context, feed))

@@ -4,7 +4,6 @@ With API keys a key is needed, and a viewer sees the sessions of its own tenant 
 their own, so that open pages take none from requests.
 """
 
-from services.gateway.http.quota import Quota
 from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
 from services.gateway.pages.cluster_feed import ClusterFeed
 from services.gateway.pages.page_app import EVENTS
@@ -14,7 +13,6 @@ MAX_VIEWERS = 64
 _LIMIT_S = 3600.0  # the page connects again after it
 _HEAD = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
 
@@ -25,18 +23,17 @@ class ClusterEvents(ServingRoute):
     Args:
         context: What all requests share.
         feed: The source of all viewers.
-        share: The part of the viewers' places that one tenant may have.
     """
 
-    def __init__(self, context: GatewayContext, feed: ClusterFeed, share: float) -> None:
+    def __init__(self, context: GatewayContext, feed: ClusterFeed) -> None:
         super().__init__(EVENTS, context)
         self._feed = feed
-        self._viewers = Quota(MAX_VIEWERS, share=share, what="open live views", reason="viewers")
+        self._viewers = context.parties.quota(MAX_VIEWERS, what="open live views", reason="viewers")
 
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
         self.admit(exchange)
-        self._viewers.take_units(exchange.tenant)
+        self._viewers.take_units(exchange.party)
         try:
             async with (
                 self.running_request(exchange, _LIMIT_S),
@@ -48,4 +45,4 @@ class ClusterEvents(ServingRoute):
         except DeadlineExceeded:
             await exchange.reply.finish()  # the page connects again
         finally:
-            self._viewers.free_units(exchange.tenant)
+            self._viewers.free_units(exchange.party)

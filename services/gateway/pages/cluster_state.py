@@ -25,6 +25,7 @@ _REASONS = {
     "no_responders": "it answers no requests",
     "stopped": "it was stopped",
 }
+_CAUSES = {"ended": "its leader died", "frozen": "its leader is frozen", "hung": "its leader hangs"}
 
 
 @dataclass(slots=True)
@@ -108,7 +109,7 @@ class ClusterState:
         load = entry.beat.load if entry else None
         self._tell(
             "lost",
-            f"{down.group} is lost: {_REASONS[down.reason]}",
+            f"{down.group} is lost: {_CAUSES.get(down.cause) or _REASONS[down.reason]}",
             wall_ms,
             group=down.group,
             requests=load.running + load.waiting if load else None,

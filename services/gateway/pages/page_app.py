@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.gateway.http.errors import Headers
 from services.gateway.pages.static_files import StaticFile, read_static_files
+from shared.web.admitted_connection import CONNECTION
 
 EVENTS = "/cluster/events"
 _FILES = "/pages/"
@@ -69,6 +70,8 @@ async def _send_file(file: StaticFile, scope: Scope, send: Send, headers: Header
     known = file.matches(dict(scope["headers"]).get(b"if-none-match", b""))
     length: Headers = [] if known else [(_LENGTH, b"%d" % len(file.body))]
     start = {"status": 304 if known else 200, "headers": [*file.headers, *headers, *length]}
+    if scope[CONNECTION].plain is not None:
+        scope[CONNECTION].plain.drop_default(b"cache-control")  # the file has its own
     body = b"" if known or scope["method"] == "HEAD" else file.body
     await send({"type": "http.response.start", **start})
     await send({"type": "http.response.body", "body": body, "more_body": False})

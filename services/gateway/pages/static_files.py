@@ -37,7 +37,6 @@ _TYPES = {
 }
 _SAFETY: Headers = [
     (b"content-security-policy", CSP.encode()),
-    (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),

@@ -5,6 +5,7 @@ import binascii
 from collections.abc import Sequence
 
 from services.gateway.http.auth import given_key
+from services.gateway.http.errors import HttpRefusal
 from services.gateway.http.request_headers import RawHeaders
 
 SUBPROTOCOL = "ryz.realtime.v1"
@@ -13,17 +14,23 @@ _KEY_OF_OPENAI = "openai-insecure-api-key."
 
 
 def key_of(headers: RawHeaders, subprotocols: Sequence[str]) -> bytes:
-    """The key as the value of an `Authorization` header; empty if the client gave none."""
+    """The key as the value of an `Authorization` header; empty if the client gave none.
+
+    Raises:
+        HttpRefusal: Several subprotocols have a key.
+    """
     key = headers.get(b"x-api-key", b"").strip() or b""
     if key:
         return b"Bearer " + key
     if found := given_key(headers, ""):
         return found
-    for name in subprotocols:
+    named = [name for name in subprotocols if name.startswith((_KEY, _KEY_OF_OPENAI))]
+    if len(named) > 1:
+        raise HttpRefusal(400, "ambiguous_request", "several subprotocols have a key; offer one of them")
+    for name in named:
         if name.startswith(_KEY):
             return b"Bearer " + _decoded(name.removeprefix(_KEY))
-        if name.startswith(_KEY_OF_OPENAI):
-            return b"Bearer " + name.removeprefix(_KEY_OF_OPENAI).encode("latin-1", "replace")
+        return b"Bearer " + name.removeprefix(_KEY_OF_OPENAI).encode("latin-1", "replace")
     return b""
 
 

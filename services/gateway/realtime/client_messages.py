@@ -129,8 +129,12 @@ def _check(message: Ask) -> None:
         )
     if len(message.headers) > MAX_HEADERS:
         raise InvalidRequest(f"`headers` may have {MAX_HEADERS} entries", param="headers")
+    seen = set[str]()
     for name, value in message.headers.items():
         lower = name.lower()
+        if lower in seen:
+            raise InvalidRequest(f"`headers` has {lower[:64]!r} twice; send it once", param="headers")
+        seen.add(lower)
         if not _NAME.fullmatch(lower) or lower in _REFUSED:
             raise InvalidRequest(f"`headers` may not have {name[:64]!r}", param="headers")
         if not _VALUE.fullmatch(value):

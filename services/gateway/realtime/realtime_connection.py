@@ -15,6 +15,7 @@ import structlog
 from starlette.types import Receive, Send
 
 from services.gateway.http.errors import HttpRefusal, answer_for
+from services.gateway.http.held_places import HeldPlace
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.realtime import server_messages
@@ -67,6 +68,7 @@ class RealtimeConnection:
         send: Sends messages of ASGI.
         limits: Its bounds.
         metrics: Counts clients that do not read.
+        place: Its place, for which it says when requests are under way.
         log_in: Finds the caller that a key stands for; raises `HttpRefusal`.
         caller: Known already; None: the first message brings the key.
     """
@@ -78,6 +80,7 @@ class RealtimeConnection:
         limits: ConnectionLimits,
         metrics: GatewayMetrics,
         *,
+        place: HeldPlace,
         log_in: Callable[[bytes], Caller],
         caller: Caller | None,
     ) -> None:
@@ -85,6 +88,7 @@ class RealtimeConnection:
         self._asgi_send = send
         self._limits = limits
         self._metrics = metrics
+        self._place = place
         self._log_in = log_in
         self._caller = caller
         self._session_id = ""
@@ -183,6 +187,7 @@ class RealtimeConnection:
                 reason="realtime_requests",
             )
         run = RequestRun(self._inner, caller, message, self._session_id)
+        self._place.begin_request()
         task = asyncio.create_task(self._run(message.id, run))
         self._runs[message.id] = run, task
         await asyncio.sleep(
@@ -207,6 +212,7 @@ class RealtimeConnection:
         finally:
             self._runs.pop(request_id, None)
             self._cancelled.discard(request_id)
+            self._place.end_request()
             self._heard_s = self._time()
 
     def _cancel(self, request_id: str) -> None:

@@ -5,7 +5,7 @@ import time
 from starlette.types import Receive, Scope, Send
 
 from services.gateway.http.errors import HttpRefusal
-from services.gateway.http.quota import Quota
+from services.gateway.http.held_places import SOCKET_GAVE_WAY, HeldPlace, HeldPlaces
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.http.socket_refusals import refuse_socket
 from services.gateway.inner.inner_calls import InnerCalls
@@ -14,6 +14,7 @@ from services.gateway.realtime.realtime_connection import ConnectionLimits, Real
 from services.gateway.realtime.request_run import Caller
 from shared.errors import RyzError
 from shared.telemetry.trace_context import TRACE_HEADERS
+from shared.web.admitted_connection import CONNECTION
 
 PATH = "/v1/realtime"
 _TRACES = frozenset(name.encode() for name in TRACE_HEADERS)
@@ -28,38 +29,35 @@ class RealtimeSockets:
     """
 
     def __init__(self, context: GatewayContext, inner: InnerCalls) -> None:
-        settings = context.settings
-        share = settings.tenant_share if context.keyring.num_tenants > 1 else 1.0
         self._context = context
         self._inner = inner
-        self._places = Quota(
-            settings.realtime_sockets_max, share=share, what="WebSockets", reason="realtime_sockets"
+        quota = context.parties.quota(
+            context.settings.realtime_sockets_max, what="WebSockets", reason="realtime_sockets"
         )
+        self._places = HeldPlaces(quota, SOCKET_GAVE_WAY)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         context, started_s, headers = self._context, time.monotonic(), dict(scope["headers"])
         offered: list[str] = scope.get("subprotocols", [])
-        # a client that brings no key yet counts for its address
-        key, party = key_of(headers, offered), f"address {(scope.get('client') or ('',))[0]}"
-        caller, placed = None, False
+        client = scope.get("client")
+        caller: Caller | None = None
+        place: HeldPlace | None = None
 
         def log_in(authorization: bytes) -> Caller:
-            nonlocal party
             tenant = context.keyring.tenant(authorization)
-            if placed:
-                self._move_place(party, tenant)
-            party = tenant
+            if place is not None:
+                place.move(context.parties.party_of(tenant, client))
             carried = [(name, value) for name, value in scope["headers"] if name in _TRACES]
             grace_s = min(context.settings.realtime_grace_s, context.settings.stream_max_grace_s)
-            return Caller(tenant, carried, scope.get("client"), grace_s)
+            return Caller(tenant, carried, client, grace_s)
 
         try:
             context.check_accepting()
+            key = key_of(headers, offered)
             if key or context.keyring.is_open:
                 caller = log_in(key)
-            self._places.take_units(party)
-            placed = True
+            place = self._places.take(scope[CONNECTION], self._party_of(caller, client))
         except (RyzError, HttpRefusal) as error:
             await refuse_socket(send, error, context.metrics, PATH)
             return
@@ -68,19 +66,15 @@ class RealtimeSockets:
             await send({"type": "websocket.accept", "subprotocol": chosen_subprotocol(offered)})
             limits = ConnectionLimits(context.settings, context.settings.write_timeout_s)
             connection = RealtimeConnection(
-                self._inner, send, limits, context.metrics, log_in=log_in, caller=caller
+                self._inner, send, limits, context.metrics, place=place, log_in=log_in, caller=caller
             )
             with context.metrics.realtime_sockets.track_inprogress():
                 await connection.serve(receive, headers.get(b"x-session-id", b"").decode("latin-1"))
         finally:
-            self._places.free_units(party)
+            place.free()
             context.metrics.count_answer(PATH, 101, time.monotonic() - started_s)
 
-    def _move_place(self, party: str, tenant: str) -> None:
-        """Counts a connection for its tenant, once that is known; raises like `Quota.take_units`."""
-        self._places.free_units(party)
-        try:
-            self._places.take_units(tenant)
-        except RyzError:
-            self._places.take_over_units(party)
-            raise
+    def _party_of(self, caller: Caller | None, client: tuple[str, int] | None) -> str:
+        """For whom a connection counts; one that brings no key yet counts for its address."""
+        parties = self._context.parties
+        return parties.address_party(client) if caller is None else parties.party_of(caller.tenant, client)

@@ -63,13 +63,13 @@ class BackgroundRuns:
         Raises:
             RyzError: It cannot be stored, or too many run; nothing was started.
         """
-        self._spaces.take_units(call.request.tenant)
+        self._spaces.take_units(call.request.party_or_tenant)
         try:
             running = call.fields | {"status": "in_progress"}
             record = call.record(running, ended=False, request=encode(call.request))
             await self._store.put(record, is_new=True)
         except BaseException:
-            self._spaces.free_units(call.request.tenant)
+            self._spaces.free_units(call.request.party_or_tenant)
             raise
         stream = self._context.client.submit(call.request, timeout_s=timeout_s, headers=headers)
         return self._start(KeptRun(call, self._room), stream)
@@ -84,11 +84,11 @@ class BackgroundRuns:
         if known is not None:
             return known
         call = call_of(record)
-        self._spaces.take_units(record.tenant)
+        self._spaces.take_units(call.request.party_or_tenant)
         try:
             stream, exact = await self._stream_of(call, record)
         except BaseException:
-            self._spaces.free_units(record.tenant)
+            self._spaces.free_units(call.request.party_or_tenant)
             raise
         return self._start(KeptRun(call, self._room, exact=exact), stream)
 
@@ -186,7 +186,7 @@ class BackgroundRuns:
             log.error("a response failed", response_id=run.call.response_id, exc_info=error)
             run.leave()
         place = run.call.request.tenant, run.call.response_id
-        self._spaces.free_units(run.call.request.tenant)
+        self._spaces.free_units(run.call.request.party_or_tenant)
         if not run.over or run.left:
             self._forget(place, run)
             return

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from fastapi import FastAPI, Query
 from starlette.types import ASGIApp
 
+from services.gateway.http.held_places import SOCKET_GAVE_WAY, HeldPlaces
 from services.gateway.http.openapi_document import ERRORS, DirectRoute, add_serving
-from services.gateway.http.quota import Quota
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.response_routes import PATH, ResponseRoute
@@ -35,11 +35,11 @@ class ResponseParts:
 
     store: ResponsesClient
     background: BackgroundRuns
-    sockets: Quota
+    sockets: HeldPlaces
 
 
-def response_parts(context: GatewayContext, bus: Bus, share: float) -> ResponseParts:
-    """Makes the parts; one tenant may have `share` of the places."""
+def response_parts(context: GatewayContext, bus: Bus) -> ResponseParts:
+    """Makes the parts."""
     settings = context.settings
     store = ResponsesClient(
         bus,
@@ -48,14 +48,15 @@ def response_parts(context: GatewayContext, bus: Bus, share: float) -> ResponseP
         lease_ms=round(settings.response_lease_s * 1000),
         wait_s=context.client.wait_s,
     )
-    spaces = Quota(
+    spaces = context.parties.quota(
         settings.response_background_max,
-        share=share,
         what="responses in the background",
         reason="background_responses",
     )
-    sockets = Quota(settings.response_sockets_max, share=share, what="WebSockets", reason="response_sockets")
-    return ResponseParts(store, BackgroundRuns(context, store, spaces), sockets)
+    sockets = context.parties.quota(
+        settings.response_sockets_max, what="WebSockets", reason="response_sockets"
+    )
+    return ResponseParts(store, BackgroundRuns(context, store, spaces), HeldPlaces(sockets, SOCKET_GAVE_WAY))
 
 
 def add_responses(

@@ -13,6 +13,7 @@ import msgspec
 from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.generation.answer_cost import check_cost, entries_of_token
 from services.gateway.generation.generation_route import trace_headers
+from services.gateway.generation.new_calls import counted_for
 from services.gateway.http.background_calls import in_background
 from services.gateway.http.errors import Headers
 from services.gateway.http.request_headers import time_limit_s
@@ -94,6 +95,7 @@ class ResponseRoute(BodyRoute):
         history = await self.history_of(body, exchange.tenant)
         call = self.make_call(body, history, exchange.request_id, exchange.tenant)
         (request,) = in_background([call.request], exchange.scope)
+        (request,) = counted_for([request], exchange.tenant, exchange.party)
         call = replace(call, request=request)
         exchange.model = call.request.model
         timeout_s = time_limit_s(

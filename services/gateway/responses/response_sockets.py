@@ -15,8 +15,9 @@ from starlette.types import Message, Receive, Scope, Send
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.bodies.body_route import BYTES_PER_TOKEN
 from services.gateway.generation.generation_route import trace_headers
+from services.gateway.generation.new_calls import counted_for
 from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for
-from services.gateway.http.quota import Quota
+from services.gateway.http.held_places import HeldPlace, HeldPlaces
 from services.gateway.http.request_headers import time_limit_s
 from services.gateway.http.socket_refusals import refuse_socket
 from services.gateway.responses.response_events import ResponseEvent, ResponseEvents
@@ -27,6 +28,7 @@ from services.gateway.responses.response_translation import with_our_names
 from shared.errors import InvalidRequest, RyzError
 from shared.identity import new_request_id
 from shared.messages import ResponseRecord
+from shared.web.admitted_connection import CONNECTION
 
 MAX_WAITING = 4  # messages of a connection that wait for the response before them
 GOING_AWAY, POLICY, TRY_LATER = 1001, 1008, 1013
@@ -47,7 +49,7 @@ class ResponseSockets:
         places: Places of open connections.
     """
 
-    def __init__(self, route: ResponseRoute, places: Quota) -> None:
+    def __init__(self, route: ResponseRoute, places: HeldPlaces) -> None:
         self._route = route
         self._places = places
 
@@ -58,16 +60,17 @@ class ResponseSockets:
         try:
             context.check_accepting()
             tenant = context.keyring.tenant_of(headers, PATH)
-            self._places.take_units(tenant)
+            party = context.parties.party_of(tenant, scope.get("client"))
+            place = self._places.take(scope[CONNECTION], party)
         except (RyzError, HttpRefusal) as error:
             await refuse_socket(send, error, context.metrics, PATH)
             return
         try:
             await receive()  # that the client connects
             await send({"type": "websocket.accept"})
-            await ResponseSocket(self._route, tenant, dict(headers), send).serve(receive)
+            await ResponseSocket(self._route, tenant, place, dict(headers), send).serve(receive)
         finally:
-            self._places.free_units(tenant)
+            place.free()
             context.metrics.count_answer(PATH, 101, time.monotonic() - started_s)
 
 
@@ -77,13 +80,17 @@ class ResponseSocket:
     Args:
         route: Makes responses.
         tenant: Whose it is.
+        place: Its place, for which it says when a request is under way.
         headers: Headers of the request that opened it.
         send: Sends messages of ASGI.
     """
 
-    def __init__(self, route: ResponseRoute, tenant: str, headers: dict[bytes, bytes], send: Send) -> None:
+    def __init__(
+        self, route: ResponseRoute, tenant: str, place: HeldPlace, headers: dict[bytes, bytes], send: Send
+    ) -> None:
         self._route = route
         self._tenant = tenant
+        self._place = place
         self._headers = headers
         self._send = send
         self._inbox: asyncio.Queue[bytes] = asyncio.Queue(MAX_WAITING)
@@ -124,6 +131,7 @@ class ResponseSocket:
                     raw = await self._inbox.get()
             except TimeoutError:
                 return GOING_AWAY
+            self._place.begin_request()
             try:
                 await self._answer(raw)
             except TimeoutError:  # it does not read
@@ -135,6 +143,8 @@ class ResponseSocket:
             except Exception as error:
                 log.error("request failed", route=PATH, exc_info=error)
                 await self._send_error(answer_for(error))
+            finally:
+                self._place.end_request()
 
     async def _answer(self, raw: bytes) -> None:
         context = self._route.context
@@ -143,17 +153,17 @@ class ResponseSocket:
         context.rates.take_units(self._tenant, now_s)
         estimate = context.tokens.take_estimate(self._tenant, now_s, len(raw) // BYTES_PER_TOKEN)
         try:
-            context.places.take_units(self._tenant)
+            context.places.take_units(self._place.party)
             try:
-                context.held.take_units(self._tenant, len(raw))
+                context.held.take_units(self._place.party, len(raw))
                 try:
                     await self._respond(raw)
                 except RyzError as error:
                     raise with_our_names(error) from error.__cause__
                 finally:
-                    context.held.free_units(self._tenant, len(raw))
+                    context.held.free_units(self._place.party, len(raw))
             finally:
-                context.places.free_units(self._tenant)
+                context.places.free_units(self._place.party)
         finally:
             context.tokens.charge(
                 self._tenant, -estimate
@@ -176,7 +186,8 @@ class ResponseSocket:
         )
         headers = trace_headers(self._headers)
         events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
-        async with context.client.submit(call.request, timeout_s=timeout_s, headers=headers) as stream:
+        (request,) = counted_for([call.request], self._tenant, self._place.party)
+        async with context.client.submit(request, timeout_s=timeout_s, headers=headers) as stream:
             await stream.wait_accepted()
             with context.metrics.open_stream:
                 await self._send_events(events.opening())

@@ -19,7 +19,7 @@ from services.gateway.bodies.body_reader import BodyLimit, discard_body
 from services.gateway.bodies.large_bodies import is_large
 from services.gateway.completions.chat_messages import messages_of
 from services.gateway.http.openapi_document import body_documented_as
-from services.gateway.http.serving_route import GatewayContext, body_party
+from services.gateway.http.serving_route import GatewayContext
 from services.gateway.sessions import session_file
 from services.gateway.sessions.file_thread import FileThread
 from services.gateway.sessions.session_schema import (
@@ -207,16 +207,17 @@ class SessionRoutes:
         """Checks the caller, reads the body, and holds a place until the answer is sent."""
         context, state = self._context, request.state
         state.tenant = tenant = self._asker(request)
-        context.places.check_units(tenant)
-        state.raw = await self._read_body(request, tenant) if request.method == "POST" else b""
+        state.party = party = context.parties.party_of(tenant, request.scope.get("client"))
+        context.places.check_units(party)
+        state.raw = await self._read_body(request, party) if request.method == "POST" else b""
         try:
-            context.places.take_units(tenant)
+            context.places.take_units(party)
             try:
                 yield
             finally:
-                context.places.free_units(tenant)
+                context.places.free_units(party)
         finally:
-            context.held.free_units(tenant, len(state.raw))
+            context.held.free_units(party, len(state.raw))
 
     def _tenant(self, request: Request) -> str:
         tenant: str = request.state.tenant
@@ -233,21 +234,18 @@ class SessionRoutes:
         raw, max_values = self._read(request) or b"{}", self._context.settings.max_body_values
         if not is_large(raw):
             return parse_body(raw, kind, max_values)
-        async with self._context.large.turn(self._tenant(request)):
+        async with self._context.large.turn(request.state.party):
             return parse_body(raw, kind, max_values)
 
     def _read(self, request: Request) -> bytes:
         raw: bytes = request.state.raw
         return raw
 
-    async def _read_body(self, request: Request, tenant: str) -> bytes:
+    async def _read_body(self, request: Request, party: str) -> bytes:
         headers = dict(request.headers.raw)
         check_content_type(headers)
-        party = body_party(self._context, tenant, request.scope)
         try:
-            raw = await self._context.bodies.read_body(
-                request.receive, headers, tenant, party, limit=self._limit
-            )
+            raw = await self._context.bodies.read_body(request.receive, headers, party, limit=self._limit)
         except RequestTooLarge:
             if b"expect" not in headers:  # that client sends the body only when asked
                 with suppress(TimeoutError):

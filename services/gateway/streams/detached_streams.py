@@ -41,17 +41,17 @@ class DetachedStreams:
         """Takes a stream over from its request.
 
         Returns:
-            False if too many streams are parked, of all tenants or of this one.
+            False if too many streams are parked, of all parties or of this one.
         """
         if self._stopping:
             self.leave_stream(stream)
             return True
-        tenant = stream.request.tenant
+        party = stream.request.party_or_tenant
         try:
-            self._spaces.take_units(tenant)
+            self._spaces.take_units(party)
         except RyzError:
             return False
-        self._places.take_over_units(tenant)
+        self._places.take_over_units(party)
         task = asyncio.create_task(self._read_on(stream, grace_s))
         self._parked[task] = stream
         task.add_done_callback(self._unpark)
@@ -67,7 +67,7 @@ class DetachedStreams:
         if not self._stopping:
             self._stopping = True
             for stream in self._parked.values():
-                self._places.free_units(stream.request.tenant)
+                self._places.free_units(stream.request.party_or_tenant)
 
     async def close(self) -> None:
         """Leaves all streams running."""
@@ -79,11 +79,11 @@ class DetachedStreams:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _unpark(self, task: asyncio.Task[None]) -> None:
-        tenant = self._parked.pop(task).request.tenant
-        self._spaces.free_units(tenant)
+        party = self._parked.pop(task).request.party_or_tenant
+        self._spaces.free_units(party)
         self._metrics.parked_streams.dec()
         if not self._stopping:
-            self._places.free_units(tenant)
+            self._places.free_units(party)
 
     async def _read_on(self, stream: GenerationStream, grace_s: float) -> None:
         try:

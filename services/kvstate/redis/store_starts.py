@@ -78,7 +78,7 @@ class StoreStarts:
             return False
         self._run_id, self.refused_commands = run_id, int(stats.get("unexpected_error_replies", 0))
         if self.refused_commands:
-            log.error("the session store refused commands of its log", commands=self.refused_commands,
+            log.error("the session store refused commands of its log", refused=self.refused_commands,
                       remedy=REMEDY)  # fmt: skip
         return is_first and self.refused_commands > 0
 
@@ -115,4 +115,5 @@ class StoreStarts:
         sessions, responses, tombstones = totals
         self.contents = StoreContents(sessions, int(pins), responses, tombstones)
         self._counted_id = run_id
-        log.info("session store read", **msgspec.structs.asdict(self.contents), refused=self.refused_commands)
+        log.info("session store read", sessions=sessions, pins=int(pins), responses=responses,
+                 tombstones=tombstones, refused=self.refused_commands)  # fmt: skip

@@ -14,16 +14,17 @@ from services.router.domain.breaker import Breaker, BreakerLimits
 from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.group import Group, LoadLimits
 from services.router.domain.live_view import LiveView, split_by_standing
-from services.router.domain.loss import Loss
+from services.router.domain.loss import REASONS, Loss
 from services.router.domain.rivals import Rivals
 from shared.messages import DownReason, GroupDown, Heartbeat, ModelCard
 
-Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same", "ignored", "rival"]
+Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same", "ignored", "rival", "lost"]
 _LEAVING = ("draining", "stopped")
 _SILENCE = 3  # intervals
 # Groups share the broker, this router and often a machine. If no group has been heard for so many intervals,
-# the fault lies there, and silence timers stop; for each group for that share of its limit at most.
-_COMMON_SILENCE_INTERVALS, _MOST_COMMON_SILENCE = 2.0, 1.0
+# the fault lies there, and silence timers stop; for each group for as long as its limit at most, and as long
+# as both together are within the bound of all limits.
+_COMMON_SILENCE_INTERVALS = 2.0
 RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
 
 
@@ -35,18 +36,20 @@ class FleetLimits:
         missed_heartbeats: A group is lost after so many of its intervals plus `slack_s`; after twice that at
             most if no other group is heard either.
         slack_s: For delays of the broker and of the router.
-        patience: A factor on that time for a group whose heartbeats were irregular lately.
+        patience: A bound on that time, as a factor, for groups whose heartbeats were irregular lately or came
+            from a busy machine, and for those that load their model.
         forget_s: After its last heartbeat the group's model is forgotten.
         max_groups: Groups that are kept.
         half_life_s: Work so long ago counts half.
         hold_s: Heartbeats so soon after the broker's word that a leader is gone were under way, and are
-        ignored. load: What to assume of a group's load.
+            ignored.
+        load: What to assume of a group's load.
         breaker: When a group's breaker trips.
     """
 
     missed_heartbeats: int = 3
     slack_s: float = 0.175
-    patience: float = 1.2
+    patience: float = 12.0
     forget_s: float = 300.0
     max_groups: int = 1024
     half_life_s: float = 60.0
@@ -73,6 +76,7 @@ class Fleet:
         self.rivals = Rivals()
         self._unsettled_until = -inf
         self._heard_at = -inf  # the last heartbeat of any group
+        self._delay_s = 0.0  # of the broker, lately
         self._losses: deque[Loss] = deque(maxlen=2 * limits.max_groups)
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:
@@ -106,6 +110,9 @@ class Fleet:
         was_lost, state = group.lost, group.heartbeat.state
         if group.ignores_heartbeats(now):
             return "ignored"
+        cause = heartbeat.vitals.leader if heartbeat.vitals is not None else ""
+        if cause in REASONS:
+            return self._take_end(group, heartbeat, cause, now)
         # after a silence the present rate says nothing about the time before
         elapsed = min(now - group.heard_at, _SILENCE * heartbeat.interval_ms / 1000)
         self.computed.add(group.name, now, heartbeat.load.tokens_per_s * elapsed)
@@ -114,6 +121,16 @@ class Fleet:
         if was_lost:
             return "returned"
         return "changed" if heartbeat.state != state else "same"
+
+    def _take_end(self, group: Group, heartbeat: Heartbeat, cause: str, now: float) -> Change:
+        """A heartbeat says that the leader does not run."""
+        group.heartbeat = heartbeat
+        if cause == "ended":
+            group.ignore_heartbeats_until(now + self._limits.hold_s)
+        if group.lost:
+            return "ignored"
+        self._lose(group, REASONS[cause], now, cause=cause)
+        return "lost"
 
     def count_sent(self, name: str, prompt_tokens: int, now: float, answer_tokens: int = 0) -> None:
         """This router sent the group a request of about so many tokens to compute and to generate."""
@@ -160,15 +177,20 @@ class Fleet:
             group.ignore_heartbeats_until(now + self._limits.hold_s)
         if group.lost or (news.reason == "no_responders" and group.heartbeat.state in _LEAVING):
             return
-        if news.reason == "silent" and now - group.heard_at < self._timeout_s(group) / 2:
+        seen = news.cause in REASONS  # beside the leader, which proves more than a router's own ears
+        if news.reason == "silent" and not seen and now - group.heard_at < self._timeout_s(group) / 2:
             return
-        self._lose(group, news.reason, now, own=False)
+        self._lose(group, news.reason, now, own=False, cause=news.cause)
 
-    def expire(self, now: float, proven_at: float | None = None) -> list[str]:
+    def expire(self, now: float, proven_at: float | None = None, delay_s: float = 0.0) -> list[str]:
         """Mark silent groups as lost, and forget those that are silent for long; returns the lost ones.
 
-        Silence counts up to `proven_at`, see `SelfEchoMonitor`; None: up to now.
+        Args:
+            now: The present time.
+            proven_at: Up to when silence counts, see `SelfEchoMonitor`; None: up to now.
+            delay_s: By how much the broker delayed this router's own messages lately.
         """
+        self._delay_s = delay_s
         lost, heard_up_to = [], now if proven_at is None else proven_at
         intervals = [group.heartbeat.interval_ms for group in self._groups.values()]
         common_s = self._common_silence_s(heard_up_to, min(intervals) / 1000) if intervals else 0.0
@@ -178,9 +200,11 @@ class Fleet:
                 self.rivals.forget(name)
                 continue
             timeout_s = self._timeout_s(group)
-            silent_s = group.own_silence_s(heard_up_to, common_s, _MOST_COMMON_SILENCE * timeout_s)
+            usual_s = self._usual_s(group)
+            most_common_s = min(timeout_s, max(usual_s, usual_s * self._limits.patience - timeout_s))
+            silent_s = group.own_silence_s(heard_up_to, common_s, most_common_s)
             if not group.lost and silent_s > timeout_s:
-                self._lose(group, "silent", now)
+                self._lose(group, "silent", now, silent_s=silent_s, limit_s=timeout_s)
                 lost.append(name)
         return lost
 
@@ -277,17 +301,29 @@ class Fleet:
         """
         if heartbeat.seq and not (group.lost and heartbeat.seq < group.heartbeat.seq):
             return "ignored"
+        if heartbeat.seq and group.ignores_heartbeats(now):
+            return "ignored"
         self._groups[group.name] = self._new(heartbeat, now)
         return "restarted"
 
-    def _lose(self, group: Group, reason: DownReason, now: float, *, own: bool = True) -> None:
+    def _lose(
+        self,
+        group: Group,
+        reason: DownReason,
+        now: float,
+        *,
+        own: bool = True,
+        cause: str = "",
+        silent_s: float = 0.0,
+        limit_s: float = 0.0,
+    ) -> None:
         if group.heartbeat.state == "stopped":
             reason = "stopped"
         leaving = reason == "stopped" or group.heartbeat.state in _LEAVING
         tripped = not leaving and group.breaker.count_lost(now)
-        group.mark_lost(reason)
+        group.mark_lost(reason, cause)
         name, instance_id = group.name, group.heartbeat.instance_id
-        self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped))
+        self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped, cause, silent_s, limit_s))
 
     def _common_silence_s(self, now: float, usual_s: float) -> float:
         """How long no group at all has been heard, in seconds, beyond the usual time between heartbeats."""
@@ -298,7 +334,11 @@ class Fleet:
 
     def _timeout_s(self, group: Group) -> float:
         limits = self._limits
-        return group.timeout_s(limits.missed_heartbeats, limits.slack_s, limits.patience)
+        return group.timeout_s(self._usual_s(group), limits.patience, self._delay_s)
+
+    def _usual_s(self, group: Group) -> float:
+        """The limit of a calm group."""
+        return self._limits.missed_heartbeats * group.heartbeat.interval_ms / 1000 + self._limits.slack_s
 
     def _new(self, heartbeat: Heartbeat, now: float) -> Group:
         return Group(heartbeat, now, Breaker(self._limits.breaker), self._limits.load)

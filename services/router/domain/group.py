@@ -6,7 +6,7 @@ between two heartbeats.
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import Literal
 
 from services.router.domain.breaker import Breaker
@@ -19,7 +19,14 @@ _SCARCE = 0.125  # share of the blocks, below which the next prompt may not find
 _RATE_HALF_LIFE_S = 0.1  # of the measured rate
 _LONGEST_S = 300.0  # a request takes no longer: what gateways allow one that does not say
 _GAPS = 3.0  # longest gaps, from which on silence is more than another gap
-_GAP_TIME_S = 20.0  # in which a long gap between heartbeats is forgotten to 1/e
+_GAP_TIME_S = 60.0  # in which a long gap between heartbeats is forgotten to 1/e
+# On a machine on which a process waits for a core for such a share of the time, heartbeats may be later than
+# any before: with 24 busy loops on two cores the gaps grew from 40 to 230 ms within a second, and a heartbeat
+# passes through three processes. The second share is that of a machine that computes, the first of one that
+# has more to do than cores.
+_BUSY = ((0.95, 2.0), (0.6, 0.75))  # and the seconds of silence that are waited for
+_BUSY_TIME_S = 10.0  # since the pressure was that high
+_WITHOUT_REQUESTS = frozenset({"starting", "recovering", "failed"})
 _ON_ITS_WAY_S = 0.09  # so old a request was counted by the group's heartbeats, or got lost
 
 
@@ -48,10 +55,13 @@ class Group:
         self.weight = heartbeat.weight  # its share of the sessions
         self.heard_at = now
         self.lost: DownReason | Literal[""] = ""  # why it is given up, until its next heartbeat
+        self.lost_cause = ""  # and what a heartbeat said of its leader then, see `GroupDown.cause`
         self._ignored_until = now  # heartbeats before that were under way when it was lost
         self._missed_s = 0.0  # of the silence since `heard_at`, what this router did not listen
         self._common_silence_s = 0.0  # and that in which no other group was heard either
         self.gap_s = 0.0  # the longest between two heartbeats lately; fades
+        self._busy_until, self._busy_s = -inf, 0.0
+        self._note_pressure(heartbeat, now)
         self.breaker = breaker
         self.sent_total = 0
         self.requests_per_s = 0.0  # requests that end, measured while there are any
@@ -84,16 +94,30 @@ class Group:
         if accepted:
             self.breaker.count_accepted()
         gap_s = now - self.heard_at
-        own_gap_s = gap_s - self._missed_s - self._common_silence_s
-        self.gap_s = max(own_gap_s, self.gap_s * (1.0 - min(1.0, gap_s / _GAP_TIME_S)))
-        self.heartbeat, self.heard_at, self.lost = heartbeat, now, ""
+        faded_s = self.gap_s * (1.0 - min(1.0, gap_s / _GAP_TIME_S))
+        self.gap_s = max(self._irregular_s(heartbeat, gap_s), faded_s)
+        self.heartbeat, self.heard_at = heartbeat, now
+        self.lost = self.lost_cause = ""
         self._missed_s = self._common_silence_s = 0.0
+        self._note_pressure(heartbeat, now)
         self.weight = heartbeat.weight
         return self.breaker.count_ended(
             max(0, heartbeat.ended_total - before.ended_total),
             max(0, heartbeat.broken_total - before.broken_total),
             now,
         )
+
+    def _irregular_s(self, heartbeat: Heartbeat, gap_s: float) -> float:
+        """Seconds of the gap before a heartbeat that say how irregular heartbeats are.
+
+        What ended as a loss may have been a cut network or a freeze, which makes no heartbeat irregular. Then
+        only that counts by which the sender itself was late.
+        """
+        own_s = gap_s - self._missed_s - self._common_silence_s
+        if not self.lost:
+            return own_s
+        late_ms = heartbeat.vitals.late_ms if heartbeat.vitals is not None else heartbeat.interval_ms
+        return min(own_s, (late_ms + heartbeat.interval_ms) / 1000)
 
     def count_sent(self, prompt_tokens: int, now: float) -> None:
         """This router sent it a request."""
@@ -103,9 +127,9 @@ class Group:
         self._sent_lately += 1
         self.breaker.count_sent(now)
 
-    def mark_lost(self, reason: DownReason) -> None:
+    def mark_lost(self, reason: DownReason, cause: str = "") -> None:
         """Give it up until its next heartbeat."""
-        self.lost = reason
+        self.lost, self.lost_cause = reason, cause
 
     def ignore_heartbeats_until(self, until: float) -> None:
         """Its connection broke: heartbeats before `until` were under way then."""
@@ -142,14 +166,31 @@ class Group:
             return "tripped"
         return self.heartbeat.state
 
-    def timeout_s(self, missed: int, slack_s: float, patience: float) -> float:
-        """Seconds of silence after which it is lost.
+    def timeout_s(self, usual_s: float, patience: float, delay_s: float) -> float:
+        """Seconds of silence after which it is lost; at most `patience` times those of a calm group.
 
-        A group whose heartbeats were far apart lately, as on a busy machine, has `_GAPS` times its longest
-        gap; at most `patience` times the limit of others.
+        A group whose heartbeats were far apart lately has `_GAPS` times its longest gap, and one on a busy
+        machine at least what `_BUSY` says. A group that takes no requests loses none, so it has the most.
+
+        Args:
+            usual_s: That of a calm group.
+            patience: See above.
+            delay_s: By how much the broker delayed this router's own messages lately.
         """
-        usual_s = missed * self.heartbeat.interval_ms / 1000 + slack_s
-        return min(usual_s * patience, max(usual_s, _GAPS * self.gap_s))
+        most_s = usual_s * patience
+        if self.heartbeat.state in _WITHOUT_REQUESTS:
+            return most_s
+        busy_s = self._busy_s if self.heard_at < self._busy_until else 0.0
+        return min(most_s, max(usual_s, _GAPS * self.gap_s, busy_s) + delay_s)
+
+    def _note_pressure(self, heartbeat: Heartbeat, now: float) -> None:
+        if heartbeat.vitals is None:
+            return
+        for pressure, busy_s in _BUSY:
+            if heartbeat.vitals.pressure >= pressure:
+                if busy_s >= self._busy_s or now >= self._busy_until:
+                    self._busy_s, self._busy_until = busy_s, now + _BUSY_TIME_S
+                return
 
     def view(self, now: float, lead_tokens: float = 0.0) -> GroupView:
         """Its load as of now; see the module's text for the estimate.

@@ -16,8 +16,8 @@ def confine(request: GenerateRequest, caller: Caller, max_priority: int) -> Gene
     """The request without what the caller may not set.
 
     Its tenant is the caller's and its priority at most `max_priority`. `kv` (for measurements), `note` (for
-    callers that attach, which none outside may) and `crashes` (a suspect is computed alone, which costs
-    the others steps) are dropped.
+    callers that attach, which none outside may), `crashes` (a suspect is computed alone, which costs
+    the others steps) and `party` (a user that names many would get the turns of many) are dropped.
 
     Raises:
         InvalidRequest: it names another tenant.
@@ -35,6 +35,7 @@ def confine(request: GenerateRequest, caller: Caller, max_priority: int) -> Gene
         kv="auto",
         note=b"",
         crashes=0,
+        party="",
     )
 
 

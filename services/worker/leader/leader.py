@@ -13,7 +13,7 @@ from services.worker.leader.engine_loop import EngineLoop
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.fleet.drain import Drain
 from services.worker.leader.fleet.group_status import GroupStatus
-from services.worker.leader.fleet.heartbeat import Heartbeats
+from services.worker.leader.heartbeats.heartbeats import Heartbeats
 from services.worker.leader.intake.grammar_compiler import GrammarCompiler
 from services.worker.leader.intake.preparation import Preparation
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer

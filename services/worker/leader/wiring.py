@@ -32,9 +32,9 @@ from services.worker.leader.fleet.drain import Drain
 from services.worker.leader.fleet.fence import Fence
 from services.worker.leader.fleet.group_description import GroupDescription
 from services.worker.leader.fleet.group_status import GroupStatus
-from services.worker.leader.fleet.heartbeat import HeartbeatCarrier, Heartbeats
 from services.worker.leader.fleet.work_gate import WorkGate
 from services.worker.leader.frame_publisher import FramePublisher
+from services.worker.leader.heartbeats.heartbeats import HeartbeatCarrier, Heartbeats
 from services.worker.leader.intake.grammar_compiler import GrammarCompiler
 from services.worker.leader.intake.intake import Intake
 from services.worker.leader.intake.preparation import Preparation

@@ -1,17 +1,22 @@
 """Finds failures of a group's ranks.
 
-Signals: closed sockets, exit codes, reports of ranks, step progress in shared memory, resident memory. It
-takes no action: the caller gets a `Failure`.
+Signals: closed sockets, exit codes, reports of ranks, step progress in shared memory, the kernel's counts of
+the ranks' threads, resident memory. It takes no action: the caller gets a `Failure`.
+
+The clocks of a step count only time that the rank that is behind could use (`usable_time.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 from services.worker.orchestrator.process_group_manager import RankProcess
+from services.worker.orchestrator.process_readings import CpuCounts, ProcessReading
 from services.worker.orchestrator.step_limit import StepLimit
+from services.worker.orchestrator.usable_time import shared_usable_s, unstarved_s
 from services.worker.rank_protocol.failures import Failure, FailureKind
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.progress_page import RankProgress, read_progress
 from services.worker.rank_protocol.rank_messages import RankFailed
+from services.worker.rank_protocol.run_config import STRETCH
 from shared.host.oom_kills import oom_kills
 
 INTERVAL_S = 0.1
@@ -19,11 +24,12 @@ _MEMORY_INTERVAL_S = 1.0
 # Longest wait from the end of a socket to its process's exit code. Linux tells the code at once, except 0;
 # other kernels tell it when the process has ended, shortly after it closed its socket.
 _EXIT_WAIT_S = 0.05
-# Most time that one check may count, in intervals: a longer gap means that the leader or the whole machine
-# stood still, and says nothing about the ranks.
-_MOST_INTERVALS = 2.0
+_CALM_S = 1.0  # of a step that makes progress, before the kernel's counts are read for it
+_WORTH_TELLING_S = 0.5  # of waits for a core or a disk
 KILLED = "killed by "
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"}
+# order in which ranks with as few beats are suspected; one that waits for another one sleeps
+_SUSPECTS = {"T": 0, "t": 0, "D": 1, "R": 2}
 _RUN_STATES = {
     "T": "stopped by a signal",
     "t": "stopped by a debugger",
@@ -37,15 +43,16 @@ _RUN_STATES = {
 class HealthMonitor:
     """Watches the ranks of one start of the engine.
 
-    Call `begin_step` when a step begins after none ran, `step_done` after each step, and `find_failure` every
-    `interval_s` in between.
+    Call `begin_watch` when steps begin after none ran, `begin_step` and `step_done` for each step, and
+    `find_failure` every `interval_s` while steps run.
 
     Args:
         ranks: All ranks; those of other hosts are not watched in a step.
         limit: Time limit of a step.
-        stall_s: Time without any progress after which a step counts as hung; 0: not watched.
+        stall_s: Counted time without any progress after which a step counts as hung; 0: not watched.
         progress: Page of the ranks' counts; None: there is none.
         memory_limits: Most resident bytes of each rank, by its number.
+        threads: Threads with which each rank computes.
         count_oom: Returns how often the kernel has killed a process for want of memory.
     """
 
@@ -57,9 +64,12 @@ class HealthMonitor:
         stall_s: float = 0.0,
         progress: Sequence[int] | None = None,
         memory_limits: Mapping[int, int] | None = None,
+        threads: int = 1,
         count_oom: Callable[[], int] = oom_kills,
     ) -> None:
         self._ranks = list(ranks)
+        self._local = [rank for rank in ranks if not rank.host]
+        self._threads = threads
         self._limit = limit
         self._stall_s = stall_s
         self._progress = progress if stall_s else None
@@ -67,18 +77,29 @@ class HealthMonitor:
         self._count_oom = count_oom
         self._oom_before = count_oom()
         self.interval_s = min(INTERVAL_S, limit.base_s / 10, stall_s / 5 or INTERVAL_S)
+        self._calm_s = min(_CALM_S, limit.base_s / 10)
         self._checked_at = self._memory_due = 0.0
-        self._step_s = self._still_s = 0.0  # time of the running step, and time without progress
+        # counted time of the running step, counted time without progress, and all time without progress
+        self._step_s = self._still_s = self._silent_s = 0.0
         self._seen: list[RankProgress] = []
+        self._counts: dict[int, ProcessReading | None] = {}  # by rank, at the last check
+        self._cpu_at_begin: list[CpuCounts] | None = None
 
-    def begin_step(self, now: float) -> None:
-        """Note that a step begins after none ran."""
-        self._checked_at, self._step_s, self._still_s = now, 0.0, 0.0
+    def begin_watch(self, now: float) -> None:
+        """Note that steps run, after none ran."""
+        self._checked_at, self._step_s, self._still_s, self._silent_s = now, 0.0, 0.0, 0.0
+        self._counts = {}
+
+    def begin_step(self, plan: StepPlan) -> None:
+        """Note that no step before this one is left."""
+        self._step_s = 0.0
+        self._cpu_at_begin = self._read_cpu() if self._limit.measures(plan) else None
 
     def step_done(self, plan: StepPlan, compute_s: float) -> None:
-        """Note that a step is done; the next one, if there is one, has begun."""
-        self._limit.record_step(plan, compute_s)
-        self._step_s = 0.0
+        """Note that a step is done."""
+        if self._cpu_at_begin is not None:
+            compute_s = unstarved_s(compute_s, self._cpu_at_begin, self._read_cpu())
+            self._limit.record_step(plan, compute_s)
 
     def find_failure(self, now: float, plan: StepPlan, sent: int) -> Failure | None:
         """Return what is wrong while steps run, or None.
@@ -88,13 +109,25 @@ class HealthMonitor:
             plan: The oldest step that is not done.
             sent: Number of steps sent so far.
         """
-        passed = min(now - self._checked_at, _MOST_INTERVALS * self.interval_s)
+        # in a longer gap the leader or the whole machine stood still, which says nothing about the ranks
+        passed_s = min(now - self._checked_at, self.interval_s)
         self._checked_at = now
-        self._step_s += passed
+        has_progress, behind = self._look(sent)
+        counted_s = self._count(behind, passed_s, calm=has_progress and self._step_s < self._calm_s)
+        least_s = max(counted_s, passed_s / STRETCH)
+        # with a page, the bound on time without progress is enough; it ends no step that makes progress
+        self._step_s += least_s if self._progress is None else counted_s
+        self._still_s = 0.0 if has_progress else self._still_s + least_s
+        self._silent_s = 0.0 if has_progress else self._silent_s + max(passed_s, counted_s)
         limit_s = self._limit.limit_s(plan)
         if self._step_s > limit_s:
-            return Failure("step_late", f"step {plan.step_id} was not done within {limit_s:g} s")
-        return self._stalled(passed, plan, sent) or self._runaway(now)
+            late = f"step {plan.step_id} was not done within {limit_s:g} s"
+            if self._progress is None or not behind:
+                return Failure("step_late", late)
+            suspect = self._suspect(behind)
+            named = f"rank {suspect.rank} (pid {suspect.pid}) is behind; it is {self._doing(suspect)}"
+            return Failure("step_late", f"{late}: {named}", suspect.rank)
+        return self._stalled(behind, plan) or self._runaway(now)
 
     def failure_of_end(self, rank: RankProcess, reason: str, pid: int) -> Failure:
         """Return the failure of a rank whose socket has ended.
@@ -130,30 +163,57 @@ class HealthMonitor:
         ends = (rank.describe_end() for rank in self._ranks)
         return any(end.startswith(KILLED) and not is_own_fault(end) for end in ends)
 
-    def _stalled(self, passed: float, plan: StepPlan, sent: int) -> Failure | None:
+    def _look(self, sent: int) -> tuple[bool, list[RankProcess]]:
+        """Return whether there was progress since the last check, and the ranks that the others wait for."""
         if self._progress is None:
-            return None
+            return self._step_s < self._calm_s, self._local
         seen = [read_progress(self._progress, rank.rank) for rank in self._ranks]
-        if seen != self._seen:
-            self._seen, self._still_s = seen, 0.0
-            return None
-        self._still_s += passed
-        if self._still_s <= self._stall_s + self._limit.token_time_s(plan):
-            return None
+        has_progress, self._seen = seen != self._seen, seen
         busy = [(one.beats, rank) for one, rank in zip(seen, self._ranks, strict=True) if one.done < sent]
         if not busy:
-            return None  # all are done; their results are on the way
+            return True, []  # all are done; their results are on the way
         fewest = min(beats for beats, _ in busy)
-        behind = [rank for beats, rank in busy if beats == fewest]
         # ranks that wait for another one show the same count if that one stopped just before their all-reduce
-        rank = next((one for one in behind if one.run_state() in {"T", "t", "D"}), behind[0])
-        doing = _RUN_STATES.get(rank.run_state(), "in an unknown state")
+        return has_progress, [rank for beats, rank in busy if beats == fewest]
+
+    def _count(self, behind: list[RankProcess], passed_s: float, *, calm: bool) -> float:
+        """Return how much of the time since the last check counts against the ranks that are behind."""
+        if calm:
+            self._counts = {}
+            return passed_s
+        before, self._counts = self._counts, {rank.rank: rank.read_counts() for rank in behind}
+        return shared_usable_s([(before.get(rank), now) for rank, now in self._counts.items()], passed_s)
+
+    def _stalled(self, behind: list[RankProcess], plan: StepPlan) -> Failure | None:
+        if self._progress is None or self._still_s <= self._stall_s + self._limit.token_time_s(plan):
+            return None
+        rank = self._suspect(behind)
+        waited_s = self._silent_s - self._still_s
+        waits = (
+            f", of which it waited {waited_s:.1f} s for a core or a disk"
+            if waited_s > _WORTH_TELLING_S
+            else ""
+        )
         return Failure(
             "rank_hung",
             f"rank {rank.rank} (pid {rank.pid}) made no progress in step {plan.step_id} for "
-            f"{self._still_s:.1f} s; it is {doing}",
+            f"{self._silent_s:.1f} s{waits}; it is {self._doing(rank)}",
             rank.rank,
         )
+
+    def _suspect(self, behind: list[RankProcess]) -> RankProcess:
+        """Return the rank that most likely holds up the others."""
+        return min(behind, key=lambda one: _SUSPECTS.get(self._state(one), len(_SUSPECTS)))
+
+    def _doing(self, rank: RankProcess) -> str:
+        return _RUN_STATES.get(self._state(rank), "in an unknown state")
+
+    def _state(self, rank: RankProcess) -> str:
+        counts = self._counts.get(rank.rank)
+        return counts.state if counts else ""
+
+    def _read_cpu(self) -> list[CpuCounts]:
+        return [rank.read_cpu(self._threads) for rank in self._local]
 
     def _runaway(self, now: float) -> Failure | None:
         if now < self._memory_due:

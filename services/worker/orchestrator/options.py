@@ -31,8 +31,8 @@ class RankProcessOptions:
     rank_listen: str = ""
     """`host:port` where ranks of other hosts join."""
     stall_timeout_s: ZeroToHour = 2.0
-    """Time without progress in a step after which ranks count as hung; 0: only `RYZ_STEP_TIMEOUT_S` counts,
-    as with ranks of other hosts. GPUs get at least 10 s."""
+    """Time without progress in a step after which ranks count as hung, without waits for a core or a disk; 0:
+    only `RYZ_STEP_TIMEOUT_S` counts, as with ranks of other hosts. GPUs get at least 10 s."""
     rank_memory_growth_mb: Annotated[int, Interval(ge=0, le=2**24)] = 4096
     """MiB that a rank may take beyond its weights and its cache; 0: no limit."""
 

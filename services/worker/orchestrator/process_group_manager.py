@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Literal
 
 from services.worker.orchestrator.fork_server_client import ForkServerClient
-from services.worker.orchestrator.rank_process_handle import (
-    STILL_RUNNING,
-    RankProcessHandle,
-    SpawnedRank,
-    stat,
+from services.worker.orchestrator.process_readings import (
+    CpuCounts,
+    ProcessReading,
+    read_cpu,
+    read_process,
+    thread_ids,
 )
+from services.worker.orchestrator.rank_process_handle import STILL_RUNNING, RankProcessHandle, SpawnedRank
+from services.worker.orchestrator.usable_limit import UsableLimit
 from shared.host.own_python import module_command, module_environment
 
 RankStart = Literal["auto", "fork", "spawn"]
@@ -77,12 +80,14 @@ class RankProcess:
             return 0
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
-    def run_state(self) -> str:
-        """Return the kernel's letter for its state (R, S, D, T); empty if it is gone or on another host."""
-        if not self.pid:
-            return ""
-        fields = stat(self.pid)
-        return fields[0] if fields else ""
+    def read_counts(self) -> ProcessReading | None:
+        """Return the kernel's counts of the process; None if it is gone or on another host."""
+        return read_process(self.pid)
+
+    def read_cpu(self, threads: int) -> CpuCounts:
+        """Return the CPU times of its main thread, or of all if it computes with more than one."""
+        pid = self.pid
+        return read_cpu(pid, [pid] if threads == 1 else thread_ids(pid)) if pid else {}
 
     def describe_end(self, wait_s: float = 0.0) -> str:
         """Tell how the process ended: `killed by SIGKILL`, `exit code 1`; `still running` after `wait_s`."""
@@ -193,19 +198,39 @@ class ProcessGroupManager:
         ranks, self.ranks = self.ranks, []
         for rank in ranks:
             rank.close()
-        await _wait(ranks, grace_s)
+        await self._wait_ended(ranks, grace_s)
         for rank in ranks:
             if rank.process.poll() is None:
                 rank.process.kill()
-        await _wait(ranks, _KILL_WAIT_S)
+        await self._wait_ended(ranks, _KILL_WAIT_S)
         if any(rank.process.poll() is None for rank in ranks):
             self.stop_fork_server()  # a fork server that hangs kills no rank; its own end does
+
+    def read_waited(self, ranks: Sequence[RankProcess]) -> dict[int, ProcessReading | None]:
+        """Return the counts of the processes of these ranks and of the fork server, by process id."""
+        pids = {rank.pid for rank in ranks if not rank.host}
+        if self._fork_server is not None:
+            pids.add(self._fork_server.pid)
+        return {pid: read_process(pid) for pid in pids if pid}
 
     def stop_fork_server(self) -> None:
         """End the fork server and the ranks that it forked. `spawn_ranks` may be called again."""
         if self._fork_server is not None:
             self._fork_server.end_server()
             self._fork_server = None
+
+    async def _wait_ended(self, ranks: Sequence[RankProcess], limit_s: float) -> None:
+        """Wait for the ends of ranks, for that much time that they and the fork server can use."""
+        now = time.monotonic()
+        limit, check_at = UsableLimit(limit_s, now), now
+        # polling a few processes is portable and leaves no thread or signal handler behind
+        while left := [rank for rank in ranks if rank.process.poll() is None]:
+            now = time.monotonic()
+            if now >= check_at:
+                if limit.is_late(now, self.read_waited(left)):
+                    return
+                check_at = now + limit.interval_s
+            await asyncio.sleep(_POLL_S)
 
     def _start(
         self, rank: int, theirs: socket.socket, threads: int, inherit: Sequence[int]
@@ -250,10 +275,3 @@ def _passed(after: contextlib.ExitStack, on_failure: contextlib.ExitStack) -> tu
     """Return the leader's end of another socket pair, and the descriptor of the rank's end."""
     ours, theirs = _socket_pair(after, on_failure)
     return ours, theirs.fileno()
-
-
-async def _wait(ranks: Sequence[RankProcess], limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s
-    # polling a few processes is portable and leaves no thread or signal handler behind
-    while any(rank.process.poll() is None for rank in ranks) and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(_POLL_S)

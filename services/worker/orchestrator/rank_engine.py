@@ -22,6 +22,7 @@ from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.orchestrator.running_steps import RunningSteps, fail_future
 from services.worker.orchestrator.step_limit import StepLimit
 from services.worker.orchestrator.tracing.rank_tracing import RankTracing
+from services.worker.orchestrator.usable_limit import UsableLimit
 from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, StepPlan, StepResult, engine_error
@@ -202,8 +203,8 @@ class RankEngine:
         """Wait until all ranks are ready; a failure, a timeout or a cancellation ends the engine."""
         loop = asyncio.get_running_loop()
         self._starting = loop.create_future()
-        late = Failure("start_failed", f"the ranks did not load the model within {limit_s:g} s")
-        timer = loop.call_later(limit_s, self._fail, late)
+        watch = UsableLimit(limit_s, loop.time())
+        timer = loop.call_later(watch.interval_s, self._check_start, watch, self._starts)
         try:
             await self._starting
         except asyncio.CancelledError:
@@ -214,6 +215,18 @@ class RankEngine:
             timer.cancel()
             self._starting = None
 
+    def _check_start(self, watch: UsableLimit, start: int) -> None:
+        """Check the ranks that still load, repeatedly until all are ready."""
+        if self._starting is None or start != self._starts:
+            return
+        loop = asyncio.get_running_loop()
+        loading = [rank for rank in self._processes.ranks if rank.rank not in self._ready]
+        if watch.is_late(loop.time(), self._processes.read_waited(loading)):
+            limit_s = self._run.engine_start_timeout_s
+            self._fail(Failure("start_failed", f"the ranks did not load the model within {limit_s:g} s"))
+        else:
+            loop.call_later(watch.interval_s, self._check_start, watch, start)
+
     def _watch(self) -> HealthMonitor:
         ranks, ready = self._processes.ranks, self._ready
         largest = max(one.info.loaded_bytes for one in ready.values())
@@ -223,6 +236,7 @@ class RankEngine:
             stall_s=self._options.stall_s,
             progress=self._resources.progress,
             memory_limits={rank.rank: self._resources.memory_limit(rank, ready[rank.rank]) for rank in ranks},
+            threads=self._resources.threads,
         )
 
     def _watch_nothing(self) -> HealthMonitor:

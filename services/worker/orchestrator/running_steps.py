@@ -49,8 +49,10 @@ class RunningSteps:
         self._steps.append((plan, future))
         if self._timer is None:
             loop = future.get_loop()
-            self.health.begin_step(loop.time())
+            self.health.begin_watch(loop.time())
             self._timer = loop.call_later(self.health.interval_s, self._check)
+        if len(self._steps) == 1:
+            self.health.begin_step(plan)
         self.num_sent += 1
         return future
 
@@ -58,6 +60,8 @@ class RunningSteps:
         """Give the oldest step its result."""
         plan, future = self._steps.popleft()
         self.health.step_done(plan, result.compute_s)
+        if self._steps:
+            self.health.begin_step(self._steps[0][0])
         if not future.done():
             future.set_result(result)
 

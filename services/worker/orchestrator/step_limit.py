@@ -35,10 +35,14 @@ class StepLimit:
         """Return the part of the limit that its tokens add, in seconds."""
         return _MARGIN * self._token_s * _num_tokens(plan)
 
+    def measures(self, plan: StepPlan) -> bool:
+        """Return whether the duration of this step counts for the pace."""
+        return _num_tokens(plan) >= _LEAST_TOKENS
+
     def record_step(self, plan: StepPlan, compute_s: float) -> None:
-        """Take the duration of a step into the pace."""
-        tokens = _num_tokens(plan)
-        if tokens >= _LEAST_TOKENS:
+        """Take the duration of a step into the pace, without the time for which ranks waited for a core."""
+        if self.measures(plan):
+            tokens = _num_tokens(plan)
             old = self._token_s * _FORGETTING if self._measured else 0.0
             self._token_s = max(old, compute_s / tokens)
             self._measured = True

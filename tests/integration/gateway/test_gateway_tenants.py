@@ -106,6 +106,40 @@ async def test_a_tenant_has_its_share_of_the_places_and_others_the_rest() -> Non
         assert (await http.post(CHAT, json=body(), headers=ACME)).status_code == 200
 
 
+async def test_without_keys_an_address_has_its_share_and_counts_in_the_groups() -> None:
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(
+            running_gateway(max_concurrent=8, http_trusted_proxies="127.0.0.9")
+        )
+
+        async def caller(address: str) -> httpx.AsyncClient:
+            transport = httpx.AsyncHTTPTransport(local_address=address)
+            client = httpx.AsyncClient(base_url=gateway.url, timeout=20, transport=transport)
+            return await stack.enter_async_context(client)
+
+        one, other, proxy = [await caller(f"127.0.0.{end}") for end in (2, 3, 9)]
+        stuck = [asyncio.create_task(one.post(CHAT, json=body("stuck", timeout=1.5))) for _ in range(7)]
+        await gateway.fleet.wait_requests(7)
+        refused = await one.post(CHAT, json=body())
+        assert (refused.status_code, refused.headers["x-ryz-reason"]) == (429, "tenant_gateway_concurrency")
+        assert "'address 127.0.0.2' has 7 requests under way" in refused.json()["error"]["message"]
+        assert (await one.get("/v1/sessions")).status_code == 429
+        assert (await other.post(CHAT, json=body())).status_code == 200
+        assert (await other.get("/v1/sessions")).status_code == 200
+        assert {answer.status_code for answer in await asyncio.gather(*stuck)} == {504}
+        await other.post("/v1/messages", json=body(max_tokens=9))
+        await other.post("/v1/responses", json={"model": "demo", "input": "Hello", "store": False})
+        await other.post("/v1/embeddings", json={"model": "demo", "input": "Hello"})
+        parties = [(request.tenant, request.party) for request in gateway.fleet.requests]
+        assert parties[:7] == [("default", "address 127.0.0.2")] * 7
+        assert set(parties[7:]) == {("default", "address 127.0.0.3")}
+        assert len(parties[7:]) == 4
+        # callers behind a proxy may have everything, since they cannot be told apart
+        stuck = [asyncio.create_task(proxy.post(CHAT, json=body("stuck", timeout=0.5))) for _ in range(8)]
+        assert {answer.status_code for answer in await asyncio.gather(*stuck)} == {504}
+        assert {request.party for request in gateway.fleet.requests[11:]} == {""}
+
+
 async def test_one_tenant_alone_may_have_all_places() -> None:
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running_gateway(api_keys="secret-a:acme", max_concurrent=4))

@@ -78,14 +78,12 @@ async def fleet(bus: MemoryBus, engines: list[Engine]) -> AsyncIterator[tuple[li
         ]
         for kit in kits:
             kit.expected_errors = {"the engine failed", "request is poison"}
-        had: dict[str, int] = {}
+        first: dict[str, int] = {}  # the group of each request's first attempt
 
         async def route(message: Message) -> None:
             request = codec.decode(message.data, GenerateRequest)
-            number = had.get(request.request_id, len(had))
-            if request.attempt:
-                number += 1
-            had[request.request_id] = number
+            # an attempt that is published twice, since its group was slow to answer, goes to the same group
+            number = first.setdefault(request.request_id, len(first)) + request.attempt
             group = f"g{number % len(kits)}"
             work = Work(
                 request=message.data, route=Route(group=group, reason="test"), reply_to=request.reply_to

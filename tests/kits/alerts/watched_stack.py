@@ -94,7 +94,11 @@ class WatchedStack:
     def rank(self, group: str = "g0") -> int:
         """The process of the second rank of a group of the stack."""
         family = psutil.Process(self.stack.pid_of(f"worker-{group}")).children(recursive=True)
-        ranks = [one for one in family if not one.children()]
+        ranks = [
+            one
+            for one in family
+            if not one.children() and not any("heartbeat" in word for word in one.cmdline())
+        ]
         return max(one.pid for one in ranks)
 
     def kill(self, name: str) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Self
 
 import httpx
@@ -25,16 +26,17 @@ class ServiceProcess:
     Args:
         kind: Name of the service, such as `router`.
         nats_url: URL of the broker.
+        prefix: Put before the command, as to run it in another namespace.
         settings: `RYZ_` variables.
     """
 
-    def __init__(self, kind: str, nats_url: str, **settings: str) -> None:
+    def __init__(self, kind: str, nats_url: str, prefix: Sequence[str] = (), **settings: str) -> None:
         self.port = free_port()
         own = {"RYZ_NATS_URL": nats_url, "RYZ_ADMIN_PORT": str(self.port), "RYZ_LOG_LEVEL": "warning"}
         env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}
         self.kind = kind
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"services.{kind}"], env=env | own | settings, cwd=ROOT
+            [*prefix, sys.executable, "-m", f"services.{kind}"], env=env | own | settings, cwd=ROOT
         )
 
     def await_ready(self) -> None:

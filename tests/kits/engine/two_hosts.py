@@ -42,5 +42,33 @@ def two_hosts() -> Iterator[tuple[list[str], list[str]]]:
             _ip("netns", "delete", name, check=False)
 
 
+@contextmanager
+def host_beside() -> Iterator[tuple[str, list[str], str]]:
+    """Joins another host to this process's own.
+
+    Yields:
+        The address of this host on the cable, the command prefix that runs a command on the other one, and
+        the name of the other one's namespace, for `set_cable`.
+    """
+    name, here, there = f"ryz-{os.getpid()}-c", "10.213.78.1", "10.213.78.2"
+    device = f"ryz{os.getpid()}"
+    try:
+        _ip("netns", "add", name)
+        _ip("link", "add", device, "type", "veth", "peer", "cable0", "netns", name)
+        _ip("address", "add", f"{here}/24", "dev", device)
+        _ip("link", "set", device, "up")
+        _ip("-n", name, "address", "add", f"{there}/24", "dev", "cable0")
+        for inside in ("lo", "cable0"):
+            _ip("-n", name, "link", "set", inside, "up")
+        yield here, ["ip", "netns", "exec", name], name
+    finally:
+        _ip("netns", "delete", name, check=False)
+
+
+def set_cable(namespace: str, state: str) -> None:
+    """Plugs the cable of `host_beside` in (`up`) or pulls it (`down`)."""
+    _ip("-n", namespace, "link", "set", "cable0", state)
+
+
 def _ip(*arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(["ip", *arguments], check=check, capture_output=True, text=True)

@@ -15,6 +15,18 @@ from tests.kits.waiting import PATIENCE_S
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 _ARGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]  # as root in a container, too
 
+# Counts the frames of the page between the first event with text and the text on the screen. It is promised
+# for the next one; how long that takes on a busy machine is the browser's.
+COUNT_FRAMES = """
+const tick = () => { performance.mark("frame"); requestAnimationFrame(tick); };
+requestAnimationFrame(tick);
+"""
+FRAMES_TO_TEXT = """(() => {
+    const at = (name) => performance.getEntriesByName(name)[0].startTime;
+    const frames = performance.getEntriesByName("frame").map((one) => one.startTime);
+    return frames.filter((time) => time > at("ryz:first-event") && time <= at("ryz:first-text")).length;
+})()"""
+
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
@@ -82,6 +94,7 @@ async def open_page(
     settings: str = "{}",
     theme: str = "light",
     width: int = 1200,
+    script: str = "",
 ) -> AsyncIterator[OpenPage]:
     """Opens a page in a profile of its own.
 
@@ -92,6 +105,7 @@ async def open_page(
         settings: What the chat's settings were before, in JSON.
         theme: The theme that was chosen before.
         width: Of the window.
+        script: Runs before those of each page.
     """
     context = await browser.new_context(viewport={"width": width, "height": 800})
     page = await context.new_page()
@@ -104,7 +118,7 @@ async def open_page(
     kept = {"ryz.settings": settings, "ryz.theme": theme} | ({"ryz.key": f'"{key}"'} if key else {})
     sets = "".join(f"localStorage.setItem({name!r}, {value!r});" for name, value in kept.items())
     await page.add_init_script(
-        f"if (!sessionStorage.getItem('t')) {{ sessionStorage.setItem('t', 1); {sets} }}"
+        f"if (!sessionStorage.getItem('t')) {{ sessionStorage.setItem('t', 1); {sets} }} {script}"
     )
     try:
         await page.goto(url)

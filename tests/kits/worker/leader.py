@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.drafting.draft_engine import DraftEngine
-from services.worker.leader.fleet.heartbeat import LoopCarrier
+from services.worker.leader.heartbeats.heartbeats import LoopCarrier
 from services.worker.leader.kv_tier.block_ownership import BlockIndex
 from services.worker.leader.options import LeaderOptions
 from services.worker.leader.wiring import LeaderPorts, build_leader
@@ -173,10 +173,11 @@ class Kit:
         options.setdefault("back_off", RestartPauses(first_s=0.02))
         # a busy machine can pause this process for seconds, which a leader would log as an error
         options.setdefault("heartbeat_stale_s", PATIENCE_S)
+        leader_options = LeaderOptions(group=group, instance_id=instance_id, **options)
         ports = LeaderPorts(
             bus=bus,
             outside=self.outside,
-            carrier=LoopCarrier(bus),
+            carrier=LoopCarrier(bus, leader_options.heartbeat_interval_s, leader_options.heartbeat_stale_s),
             engine=self.engine,
             model=model or null_model("demo", 2048),
             store=self.store,
@@ -185,7 +186,7 @@ class Kit:
             spans=spans,
             draft_engine=draft_engine,
         )
-        self.leader = build_leader(LeaderOptions(group=group, instance_id=instance_id, **options), ports)
+        self.leader = build_leader(leader_options, ports)
         self.frames: defaultdict[str, list[AnyFrame]] = defaultdict(list)
         self.batches: list[int] = []
         self.expected_errors: set[str] = set()

@@ -212,7 +212,8 @@ async def test_grpc_has_its_port_where_it_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "shares"),
     [
-        ({}, {None}),
+        ({}, {"0.875"}),
+        ({"RYZ_MAX_RUNNING_PER_TENANT": "1"}, {None}),
         ({"RYZ_API_KEYS": "secret-a:acme"}, {None}),
         ({"RYZ_API_KEYS": "secret-a:acme,secret-b:acme"}, {None}),
         ({"RYZ_API_KEYS": "secret-a:acme,secret-b:birch"}, {"0.5"}),
@@ -220,7 +221,7 @@ async def test_grpc_has_its_port_where_it_is_asked_for(tmp_path: Path) -> None:
         ({"RYZ_API_KEYS": "secret-a:acme,secret-b:birch", "RYZ_MAX_RUNNING_PER_TENANT": "1"}, {None}),
     ],
 )
-async def test_no_tenant_has_all_running_places_where_keys_name_several(
+async def test_no_tenant_or_address_has_all_running_places_where_there_are_several(
     tmp_path: Path, environ: dict[str, str], shares: set[str | None]
 ) -> None:
     probes = Probes()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from services.router.incoming import read, read_timeout_ms, sender
 from shared import subjects
 from shared.bus import Message
-from shared.codec import encode
+from shared.codec import decode, encode
 from shared.errors import InvalidRequest
 from shared.identity import new_session_id, routing_key
 from shared.messages import ChatMessage, GenerateRequest, SessionRef
@@ -33,6 +33,18 @@ def test_a_request_is_read() -> None:
     assert (incoming.reply_to, incoming.session_id) == (f"{INBOX}.f", "s-1")
     assert (incoming.deadline, incoming.headers) == (11.5, {"traceparent": "00-a"})
     assert (incoming.facts.model, incoming.facts.routing_key) == ("m", "s-1")
+
+
+def test_a_gateway_names_for_whom_a_request_counts_and_a_caller_outside_does_not() -> None:
+    here = SessionRef(session_id="s-1")
+    for asked in (request(party="address 192.0.2.1"), request(party="address 192.0.2.1", session=here)):
+        assert read(message(encode(asked)), 0.0).party == "address 192.0.2.1"
+    assert read(message(encode(request(tenant="acme"))), 0.0).party == "acme"
+    user = subjects.Caller("acme", "billing")
+    outside = encode(request(party="address 192.0.2.1", reply_to="_INBOX.billing.f"))
+    incoming = read(Message(subjects.generate("m", user), outside, "_INBOX.billing.r-1", {}), 0.0)
+    assert incoming.party == "acme"
+    assert decode(incoming.data, GenerateRequest).party == ""
 
 
 def test_a_made_session_is_not_looked_up_and_shares_its_roots_key() -> None:

@@ -14,12 +14,15 @@ from services.worker.engine.config.read_config import read_config
 from tests.kits.families.models import ENTRIES, save_model
 from training.quantize.calibration import Calibration, RoundedSource
 from training.quantize.grids import Grid, plain_scales, round_to
+from training.quantize.layer_fit import LayerFit
 from training.quantize.layer_rounding import LayerRounding
 from training.quantize.layer_units import layer_units, stored_names
 from training.quantize.learned_codes import LearnedCodes
 from training.quantize.packing import packed, unpacked
 
 GRID = Grid(bits=4, group=8)
+# so coarse that learning gains several percent: of 4 bits it gains less than other arithmetic (bf16) changes
+COARSE = Grid(bits=3, group=16)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,12 +45,12 @@ def test_a_learned_layer_is_closer_to_the_original(family: str, tmp_path: Path) 
         rounded = RoundedSource(checkpoint, source.collectives, source.tensors)
         calibration = Calibration(source, config, torch.randint(0, config.vocab_size, (128, 48)))
         units = layer_units(config, 0)
-        rounding = LayerRounding(rounded, config, 0, units, {unit.name: GRID for unit in units})
+        rounding = LayerRounding(rounded, config, 0, units, {unit.name: COARSE for unit in units})
         calibration.aim(source, 0)
         tensors: dict[str, Tensor] = {}
         for name in (name for unit in units for name in stored_names(unit, source.tensors)):
             weight = checkpoint.read_tensor(name, checkpoint.table.tensors[name].shape)
-            nearest = round_to(weight, *plain_scales(weight, GRID), GRID)
+            nearest = round_to(weight, *plain_scales(weight, COARSE), COARSE)
             tensors |= packed(name.removesuffix(".weight"), nearest)
         rounding.replace_weights(tensors)
         start = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -65,7 +68,7 @@ def test_a_learned_layer_is_closer_to_the_original(family: str, tmp_path: Path) 
     for unit in units:
         for name in stored_names(unit, source.tensors):
             module = name.removesuffix(".weight")
-            old, new = (unpacked(module, one, GRID) for one in (start, tensors))
+            old, new = (unpacked(module, one, COARSE) for one in (start, tensors))
             assert torch.equal(old.zeros, new.zeros)
             assert float((old.codes.float() - new.codes.float()).abs().max()) <= 2
 
@@ -96,7 +99,13 @@ def test_learned_codes_begin_with_what_they_are_given_and_end_in_what_is_stored(
     assert learned.rounded().scales.dtype == GRID.scale_type
 
 
-def test_a_layer_that_learning_makes_no_better_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_layer_that_learning_makes_no_better_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # with real errors, learning from five steps may gain or lose the last digits
+    errors = iter([0.5, 0.500001])
+    monkeypatch.setattr(LayerFit, "_error", lambda *_: next(errors))
+    torch.manual_seed(0)
     directory = save_model(ENTRIES["gemma3"], tmp_path / "model")
     config = read_config(directory)
     with open_checkpoint(directory) as checkpoint:
@@ -108,10 +117,7 @@ def test_a_layer_that_learning_makes_no_better_stays_as_it_was(tmp_path: Path) -
         calibration.aim(source, 0)
         tensors, _ = rounding.round(calibration.measure(rounded, 0))
         rounding.replace_weights(tensors)
-        calibration.targets[~calibration.checked] = torch.randn_like(
-            calibration.targets[~calibration.checked]
-        )  # what is learned is of no use for the windows that are checked
         start = {name: tensor.clone() for name, tensor in tensors.items()}
         found = rounding.learn(calibration, tensors, 5)
-    assert found["end"] == found["start"]
+    assert found == {"start": 0.5, "end": 0.5}
     assert all(torch.equal(tensors[name], start[name]) for name in start)

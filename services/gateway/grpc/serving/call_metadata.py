@@ -6,6 +6,7 @@ from urllib.parse import unquote
 
 from services.gateway.grpc.translation.inference_request import InferenceCall
 from services.gateway.http.request_headers import SESSION_HEADERS
+from shared.errors import InvalidRequest
 
 Headers = dict[bytes, bytes]
 Metadata = Iterable[tuple[str, str | bytes]]
@@ -28,18 +29,25 @@ _LONGEST_ID = 64
 
 
 def headers_of(metadata: Metadata, *, single: bool) -> Headers:
-    """The headers of the HTTP route that metadata stands for; of two with one name the last counts.
+    """The headers of the HTTP route that metadata stands for.
 
     Args:
         metadata: Of the call.
         single: The call has one request. Ids of requests mean nothing for a call that has many.
+
+    Raises:
+        InvalidRequest: A name comes twice. Of two, a proxy might have read the other one.
     """
     wanted = _OF_CALLS | _OF_SINGLE_REQUESTS if single else _OF_CALLS
-    return {
-        name.encode(): value if isinstance(value, bytes) else value.encode()
-        for name, value in metadata
-        if name in wanted
-    }
+    found: Headers = {}
+    for name, value in metadata:
+        if name not in wanted:
+            continue
+        key = name.encode()
+        if key in found and name != "tracestate":  # which W3C allows to be cut into several
+            raise InvalidRequest(f"the metadata {name} came twice; send it once", param=name)
+        found[key] = value if isinstance(value, bytes) else value.encode()
+    return found
 
 
 def add_request_headers(headers: Headers, call: InferenceCall, remaining_s: float | None) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from services.gateway.grpc.protocol.inference_pb2 import ModelStatistics
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
+from services.gateway.grpc.serving.open_calls import OpenCalls
 from services.gateway.grpc.translation.inference_request import VERSION
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.settings import GatewaySettings
@@ -47,6 +48,7 @@ class DoorParts:
     Attributes:
         inner: Calls the routes.
         version: Of the software.
+        calls: Places of open calls.
         draining: Set when the gateway takes no more requests.
     """
 
@@ -54,5 +56,6 @@ class DoorParts:
     settings: GatewaySettings
     metrics: GrpcMetrics
     version: str
+    calls: OpenCalls
     counts: ModelCounts = field(default_factory=ModelCounts)
     draining: asyncio.Event = field(default_factory=asyncio.Event)

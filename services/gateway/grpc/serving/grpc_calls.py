@@ -2,19 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 import structlog
 from google.protobuf.message import DecodeError, Message
 
 from services.gateway.grpc.serving.call_failures import GrpcFailure, failure_of
+from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
+from services.gateway.grpc.serving.open_calls import OpenCalls
+from services.gateway.http.held_places import HeldPlace
 from shared.errors import InvalidRequest
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # takes arguments in its types only
+Handle = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
 Unary = Callable[[Any, Context], Awaitable[Any]]
-Stream = Callable[[AsyncIterator[Any], Context], Awaitable[None]]
+Stream = Callable[[AsyncIterator[Any], Context, HeldPlace], Awaitable[None]]
 
 log = structlog.get_logger(__name__)
 
@@ -31,13 +34,17 @@ class CallFrame:
 
     Args:
         metrics: Counts them.
+        calls: Has their places.
     """
 
-    def __init__(self, metrics: GrpcMetrics) -> None:
+    def __init__(self, metrics: GrpcMetrics, calls: OpenCalls) -> None:
         self._metrics = metrics
+        self._calls = calls
 
-    def unary(self, method: str, handle: Unary, kind: type[Message]) -> Unary:
+    def unary(self, method: str, handle: Unary, kind: type[Message]) -> Handle:
         """The handler of a method with one request and one response.
+
+        It is one of streams, which reads its message itself: a call whose message does not come can be ended.
 
         Args:
             method: Its name.
@@ -45,23 +52,35 @@ class CallFrame:
             kind: Of the request.
         """
 
-        async def parsed(data: bytes, context: Context) -> Any:
-            return await handle(_parsed(kind, data), context)
+        async def answered(pieces: AsyncIterator[bytes], context: Context) -> Any:
+            with self._calls.open(context) as place:
+                data = await anext(aiter(pieces), None)
+                if data is None:
+                    raise InvalidRequest("the call has no message")
+                place.begin_request()
+                return await handle(_parsed(kind, data), context)
 
-        async def call(data: bytes, context: Context) -> Any:
-            return await self._run(method, parsed(data, context), context)
+        async def call(pieces: AsyncIterator[bytes], context: Context) -> None:
+            await context.write(await self._run(method, answered(pieces, context), context))
 
         return call
 
-    def stream(self, method: str, handle: Stream, kind: type[Message]) -> Stream:
-        """The handler of a method with streams both ways; it writes by itself. Arguments as above."""
+    def stream(self, method: str, handle: Stream, kind: type[Message]) -> Handle:
+        """The handler of a method with streams both ways; it writes by itself, and says when it is idle.
+
+        Arguments as above.
+        """
 
         async def parsed(pieces: AsyncIterator[bytes]) -> AsyncIterator[Any]:
             async for data in pieces:
                 yield _parsed(kind, data)
 
+        async def placed(pieces: AsyncIterator[bytes], context: Context) -> None:
+            with self._calls.open(context) as place:
+                await handle(parsed(pieces), context, place)
+
         async def call(pieces: AsyncIterator[bytes], context: Context) -> None:
-            await self._run(method, handle(parsed(pieces), context), context)
+            await self._run(method, placed(pieces, context), context)
 
         return call
 

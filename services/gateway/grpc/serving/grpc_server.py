@@ -18,6 +18,7 @@ from shared.host.tcp_table import listens_here
 
 STOP_S = 5.0  # for calls that still run when the server closes
 _PING_EVERY_S = 10  # clients may ping so often, also without a call
+_SPARE_CALLS = 256  # that have not got their place yet, or are giving it up
 _SPARE_BYTES = 64 * 1024  # of a message, beside what becomes the body
 
 
@@ -36,7 +37,8 @@ async def grpc_server(parts: DoorParts, keyring: Keyring) -> AsyncIterator[int]:
     server = grpc.aio.server(
         interceptors=[] if keyring.is_open else [KeyCheck(keyring, parts.metrics, needs_key)],
         options=_options(settings),
-        maximum_concurrent_rpcs=2 * settings.max_concurrent,  # others than generations have room beside them
+        # `OpenCalls` bounds them before, so that idle ones give way
+        maximum_concurrent_rpcs=2 * settings.max_concurrent + _SPARE_CALLS,
     )
     add_services(server, parts)
     port = _bind(server, settings)

@@ -10,7 +10,10 @@ from contextlib import suppress
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.gateway.grpc.serving.grpc_calls import Context
+from services.gateway.grpc.serving.call_failures import failure_of
+from services.gateway.grpc.serving.grpc_context import Context
+from services.gateway.grpc.serving.open_calls import OpenCalls
+from shared.errors import RyzError
 
 HEALTH = "grpc.health.v1.Health"
 _POLL_S = 1.0
@@ -23,14 +26,20 @@ class HealthService(health_pb2_grpc.HealthServicer):
         services: The names that a check may ask for, beside the empty one for the whole server.
         is_ready: Whether a group can take requests.
         draining: Set when the gateway takes no more requests; open watches are told and end.
+        calls: Places of open calls; a watch is an idle one.
     """
 
     def __init__(
-        self, services: frozenset[str], is_ready: Callable[[], Awaitable[bool]], draining: asyncio.Event
+        self,
+        services: frozenset[str],
+        is_ready: Callable[[], Awaitable[bool]],
+        draining: asyncio.Event,
+        calls: OpenCalls,
     ) -> None:
         self._services = services | {""}
         self._is_ready = is_ready
         self._draining = draining
+        self._calls = calls
 
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Context
@@ -42,6 +51,17 @@ class HealthService(health_pb2_grpc.HealthServicer):
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
         """The state now, and again whenever it has changed; it is looked at once a second."""
+        failure: RyzError | None = None
+        try:
+            with self._calls.open(context):
+                await self._watch(request, context)
+        except RyzError as error:
+            failure = error
+        if failure is not None:
+            told = failure_of(failure)
+            await context.abort(told.status, told.message, tuple(told.trailing))
+
+    async def _watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
         if request.service not in self._services:
             unknown = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
             await context.write(health_pb2.HealthCheckResponse(status=unknown))

@@ -9,10 +9,12 @@ from typing import Any, TypeAlias
 import grpc
 
 from services.gateway.grpc.serving.call_failures import failure_of
-from services.gateway.grpc.serving.grpc_calls import Context
+from services.gateway.grpc.serving.call_metadata import headers_of
+from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
 from services.gateway.http.auth import Keyring
 from services.gateway.http.errors import HttpRefusal
+from shared.errors import InvalidRequest
 
 # a text: the class takes arguments in its types only
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -40,14 +42,13 @@ class KeyCheck(grpc.aio.ServerInterceptor):
         """Returns the method's handler, or one that refuses the call."""
         if self._needs_key(handler_call_details.method):
             metadata = handler_call_details.invocation_metadata or ()
-            given = dict(metadata).get("authorization", "")
             try:
-                self._keyring.tenant(given if isinstance(given, bytes) else given.encode())
-            except HttpRefusal as refusal:
+                self._keyring.tenant(headers_of(metadata, single=True).get(b"authorization", b""))
+            except (HttpRefusal, InvalidRequest) as refusal:
                 return self._refusing(handler_call_details.method, refusal)
         return await continuation(handler_call_details)
 
-    def _refusing(self, method: str, refusal: HttpRefusal) -> Handler:
+    def _refusing(self, method: str, refusal: HttpRefusal | InvalidRequest) -> Handler:
         failure = failure_of(refusal)
 
         async def refuse(requests: AsyncIterator[bytes], context: Context) -> None:

@@ -9,16 +9,17 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION
-from grpc_reflection.v1alpha.reflection import aio as reflection
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
 from services.gateway.grpc.protocol import inference_pb2 as pb
 from services.gateway.grpc.protocol.message_classes import POOL
 from services.gateway.grpc.serving.call_failures import unimplemented
 from services.gateway.grpc.serving.door_parts import DoorParts
-from services.gateway.grpc.serving.grpc_calls import CallFrame, Context, Unary
+from services.gateway.grpc.serving.grpc_calls import CallFrame, Unary
+from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.serving.health_service import HEALTH, HealthService
 from services.gateway.grpc.serving.key_check import Handler
+from services.gateway.grpc.serving.open_calls import Reflection
 from services.gateway.grpc.serving.server_calls import ServerCalls
 from services.gateway.grpc.serving.single_inference import SingleInference
 from services.gateway.grpc.serving.stream_inference import StreamInference
@@ -50,7 +51,7 @@ def needs_key(method: str) -> bool:
 
 def add_services(server: grpc.aio.Server, parts: DoorParts) -> None:
     """Adds the inference service, health checks and reflection."""
-    frame, calls = CallFrame(parts.metrics), ServerCalls(parts)
+    frame, calls = CallFrame(parts.metrics, parts.calls), ServerCalls(parts)
     single = SingleInference(parts)
     unary: dict[str, tuple[Unary, type[Message]]] = {
         "ServerLive": (calls.server_live, pb.ServerLiveRequest),
@@ -67,7 +68,7 @@ def add_services(server: grpc.aio.Server, parts: DoorParts) -> None:
         unary[method] = (_refusing(method, remedy), Empty)
     # messages are parsed by the frame, which answers a broken one
     handlers: dict[str, Handler] = {
-        method: grpc.unary_unary_rpc_method_handler(
+        method: grpc.stream_stream_rpc_method_handler(
             frame.unary(method, handle, kind), response_serializer=_serialized
         )
         for method, (handle, kind) in unary.items()
@@ -77,11 +78,11 @@ def add_services(server: grpc.aio.Server, parts: DoorParts) -> None:
         response_serializer=_serialized,
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(INFERENCE, handlers),))
-    health = HealthService(frozenset({INFERENCE}), calls.is_ready, parts.draining)
+    health = HealthService(frozenset({INFERENCE}), calls.is_ready, parts.draining, parts.calls)
     add_HealthServicer_to_server(health, server)
     for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
         POOL.AddSerializedFile(file.serialized_pb)  # type: ignore[no-untyped-call]
-    services = reflection.ReflectionServicer((INFERENCE, HEALTH, REFLECTION), pool=POOL)
+    services = Reflection(parts.calls, (INFERENCE, HEALTH, REFLECTION), pool=POOL)
     add_ServerReflectionServicer_to_server(services, server)  # type: ignore[no-untyped-call]
 
 

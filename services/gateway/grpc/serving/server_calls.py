@@ -8,7 +8,7 @@ from services.gateway.grpc.protocol import inference_pb2 as pb
 from services.gateway.grpc.serving.call_failures import CUT, GrpcFailure, failure_of_answer
 from services.gateway.grpc.serving.call_metadata import headers_of, peer_address
 from services.gateway.grpc.serving.door_parts import DoorParts
-from services.gateway.grpc.serving.grpc_calls import Context
+from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.translation.inference_request import VERSION, check_version
 from services.gateway.grpc.translation.model_tensors import model_config, model_metadata
 from services.gateway.inner.inner_calls import AnswerCut

@@ -18,7 +18,7 @@ from services.gateway.grpc.serving.call_metadata import (
     shown_metadata,
 )
 from services.gateway.grpc.serving.door_parts import DoorParts
-from services.gateway.grpc.serving.grpc_calls import Context
+from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.translation.inference_answer import AnswerPart, ResponseMaker
 from services.gateway.grpc.translation.inference_request import InferenceCall, read_call
 from services.gateway.inner.inner_calls import AnswerCut, InnerAnswer

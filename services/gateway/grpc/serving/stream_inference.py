@@ -15,10 +15,11 @@ from services.gateway.grpc.protocol.inference_pb2 import ModelInferRequest, Mode
 from services.gateway.grpc.serving.call_failures import GrpcFailure, failure_of, interrupted, too_slow
 from services.gateway.grpc.serving.call_metadata import Headers, add_request_headers, headers_of
 from services.gateway.grpc.serving.door_parts import DoorParts
-from services.gateway.grpc.serving.grpc_calls import Context
+from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.serving.single_inference import SingleInference
 from services.gateway.grpc.translation.inference_answer import failed_response
 from services.gateway.grpc.translation.inference_request import InferenceCall, read_call
+from services.gateway.http.held_places import HeldPlace
 
 log = structlog.get_logger(__name__)
 
@@ -38,20 +39,23 @@ class StreamInference:
         self._parts = parts
         self._single = single
 
-    async def infer(self, requests: AsyncIterator[ModelInferRequest], context: Context) -> None:
+    async def infer(
+        self, requests: AsyncIterator[ModelInferRequest], context: Context, place: HeldPlace
+    ) -> None:
         """Answers one call; raises what becomes its status."""
         self._parts.metrics.open_streams.inc()
         try:
-            await _OpenStream(self._parts, self._single, context).run(requests)
+            await _OpenStream(self._parts, self._single, context, place).run(requests)
         finally:
             self._parts.metrics.open_streams.dec()
 
 
 class _OpenStream:
-    def __init__(self, parts: DoorParts, single: SingleInference, context: Context) -> None:
+    def __init__(self, parts: DoorParts, single: SingleInference, context: Context, place: HeldPlace) -> None:
         self._parts = parts
         self._single = single
         self._context = context
+        self._place = place
         metadata = list(context.invocation_metadata() or ())
         self._headers = headers_of(metadata, single=False)
         self._true_errors = any(name == _TRUE_ERRORS and value == "true" for name, value in metadata)
@@ -86,6 +90,7 @@ class _OpenStream:
                     self._slots.release()
                 continue
             before = self._turns.get(call.session_id) if call.session_id else None
+            self._place.begin_request()
             task = group.create_task(self._answer(call, before))
             if call.session_id:
                 self._turns[call.session_id] = task
@@ -93,6 +98,7 @@ class _OpenStream:
 
     def _ended(self, session_id: str, task: asyncio.Task[None]) -> None:
         self._slots.release()
+        self._place.end_request()
         if self._turns.get(session_id) is task:
             del self._turns[session_id]
 

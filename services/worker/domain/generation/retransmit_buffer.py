@@ -33,7 +33,7 @@ class RetransmitBuffer:
         self._retention_s = retention_s
         self._max_bytes = max_bytes
         self._requests: dict[str, RetainedRequest] = {}
-        self._accounts: dict[str, TenantFrames] = {}  # by tenant
+        self._accounts: dict[str, TenantFrames] = {}  # by party
         self._calls: dict[tuple[str, str], str] = {}  # tenant and key of a call to the key of its request
         self.num_bytes = 0
 
@@ -62,7 +62,9 @@ class RetransmitBuffer:
         A request with a note is kept as well, for callers that attach to it.
         """
         self._forget(key)
-        account = self._accounts.setdefault("" if request is None else request.tenant, TenantFrames())
+        account = self._accounts.setdefault(
+            "" if request is None else request.party_or_tenant, TenantFrames()
+        )
         retained = self._requests[key] = account.running[key] = RetainedRequest(attempt, first_seq, account)
         if request is not None and request.note:
             self._keep(retained, request)

@@ -15,7 +15,7 @@ class WaitingRequest:
 
     Attributes:
         request_id: Its `request_key`.
-        tenant: Of the request.
+        tenant: Its tenant, or the party that it counts for.
         priority: A higher one goes first.
         places: One for each sequence.
         arrived: When it arrived; orders requests in time.

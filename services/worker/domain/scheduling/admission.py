@@ -79,7 +79,7 @@ class Admission:
             if enough and not self._to_fetch(sequence, names, queues.blocks.num_found(names), ahead):
                 break  # a fetch takes nothing of this step
             if queues.is_coming(sequence, names):
-                passed[sequence.tenant] += 1
+                passed[sequence.party] += 1
                 continue
             if not queues.enter(sequence, names, queues.spare_blocks()):
                 break

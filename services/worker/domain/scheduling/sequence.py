@@ -32,6 +32,8 @@ class Sequence:
 
     Attributes:
         tokens: Prompt and output in one list, as far as the leader knows them.
+        tenant: Whose it is; decides which blocks it finds.
+        party: For whom it counts in turns; left out: its tenant.
         order: Sorts by priority, then arrival: the smaller goes first and is preempted last.
         seq_id: The engine's name for the sequence, a new one with each admission.
         announced: The ranks know the sequence under `seq_id`.
@@ -70,6 +72,7 @@ class Sequence:
     sampling: Sampling
     eos_ids: frozenset[int] = frozenset()
     tenant: str = ""
+    party: str = ""
     priority: int = 0
     arrival: int = 0
     deadline: float = math.inf
@@ -103,6 +106,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.order = (-self.priority, self.arrival)
+        self.party = self.party or self.tenant
 
     def enqueued_as(self, arrival: int, *, first: bool = False) -> None:
         """Sets its place in the order of arrival; later sequences have higher numbers.

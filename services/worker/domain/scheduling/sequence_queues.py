@@ -95,7 +95,7 @@ class SequenceQueues:
         self._last_seq_id = sequence.seq_id = seq_id
         self._stop_waiting(sequence)
         insort(self.running, sequence, key=ORDER)
-        self.running_of[sequence.tenant] += 1
+        self.running_of[sequence.party] += 1
         sequence.phase = SequencePhase.RUNNING
         sequence.computed = sequence.planned = cached
         sequence.new_blocks = list(self.blocks.table(seq_id))
@@ -190,9 +190,9 @@ class SequenceQueues:
         for sequence in self.waiting:
             if sequence.phase is not SequencePhase.WAITING or sequence.seq_id or sequence.planned:
                 raise AssertionError(f"a sequence of request {sequence.request_id} waits and runs")
-        if self.running_of != Counter(s.tenant for s in self.running):
+        if self.running_of != Counter(s.party for s in self.running):
             raise AssertionError(f"the running places of tenants are counted wrong: {self.running_of}")
-        counts = Counter(s.tenant for s in self.waiting)
+        counts = Counter(s.party for s in self.waiting)
         if {tenant: len(queue) for tenant, queue in self.waiting_of.items()} != counts:
             raise AssertionError("the waiting sequences of tenants are not those that wait")
         if len({s.seq_id for s in self.running}) != len(self.running) or self._out_of_order():
@@ -208,21 +208,21 @@ class SequenceQueues:
     def _wait(self, sequence: Sequence) -> None:
         sequence.phase = SequencePhase.WAITING
         insort(self.waiting, sequence, key=ORDER)
-        insort(self.waiting_of.setdefault(sequence.tenant, []), sequence, key=ORDER)
+        insort(self.waiting_of.setdefault(sequence.party, []), sequence, key=ORDER)
 
     def _stop_waiting(self, sequence: Sequence) -> None:
         _remove(self.waiting, sequence)
-        of_tenant = self.waiting_of[sequence.tenant]
+        of_tenant = self.waiting_of[sequence.party]
         _remove(of_tenant, sequence)
         if not of_tenant:
-            del self.waiting_of[sequence.tenant]
+            del self.waiting_of[sequence.party]
 
     def _leave(self, sequence: Sequence) -> None:
         """Ends the running of a sequence: closes its table, and lets the next plan release it."""
         _remove(self.running, sequence)
-        self.running_of[sequence.tenant] -= 1
-        if not self.running_of[sequence.tenant]:
-            del self.running_of[sequence.tenant]
+        self.running_of[sequence.party] -= 1
+        if not self.running_of[sequence.party]:
+            del self.running_of[sequence.party]
         for name in _uncomputed(sequence):
             if self.coming.get(name) is sequence:
                 del self.coming[name]

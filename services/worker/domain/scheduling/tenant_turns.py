@@ -1,5 +1,8 @@
 """Fair shares of the running places: a free place goes to the waiting tenant that has the fewest.
 
+Where there are no API keys, gateways name the address of each caller (`GenerateRequest.party`), which counts
+like a tenant here.
+
 A tenant may have every place while the others are idle; with others waiting it gets no more of the places
 that become free than they do. A higher priority goes first, and so do sequences that have begun, since a
 caller has tokens of them.

@@ -136,7 +136,7 @@ def _serve(
     runner, ready = load(config, collectives, started, inbox.await_masks)
     sock.sendall(pack_frame(FrameKind.READY, ready))
     lower_priority(besides=lifeline)  # the end of that thread must not wait for a core
-    collectives.timeout_s = config.run.collective_timeout_s
+    collectives.timeout_s = config.collective_timeout_s
     mover = None
     if config.kv_store is not None:
         mover = start_mover(config.kv_fd, config.kv_store, runner.blocks, tracer.note_report)
@@ -176,7 +176,7 @@ def connect(config: RankConfig) -> Collectives:
             config.shared_fd,
             config.rank,
             run.tensor_parallel,
-            run.engine_start_timeout_s,
+            config.meeting_timeout_s,
             shared_kernels(config),
         )
         os.close(config.shared_fd)
@@ -188,7 +188,7 @@ def connect(config: RankConfig) -> Collectives:
     rendezvous = Rendezvous(
         rank=config.rank,
         world=run.tensor_parallel,
-        timeout_s=run.engine_start_timeout_s,
+        timeout_s=config.meeting_timeout_s,
         host=config.store_host,
         port=config.store_port,
         listen_fd=config.store_fd if at_port and config.rank == 0 else -1,
@@ -196,8 +196,8 @@ def connect(config: RankConfig) -> Collectives:
         file_fd=-1 if at_port else config.store_fd,
     )
     if run.collectives == "nccl":
-        return NcclCollectives(rendezvous, run.collective_timeout_s, device=placement.device)
-    return GlooCollectives(rendezvous, run.collective_timeout_s)
+        return NcclCollectives(rendezvous, config.collective_timeout_s, device=placement.device)
+    return GlooCollectives(rendezvous, config.collective_timeout_s)
 
 
 def load(

@@ -22,7 +22,7 @@ from services.worker.rank_protocol.plan import (
 )
 
 log = structlog.get_logger(__name__)
-STEP_LIMIT_S = 5.0  # for which steps of the served model wait; a rank that stands still fails earlier
+STEP_LIMIT_S = 30.0  # for which steps of the served model wait; the engine itself finds a hung rank earlier
 PAUSES = RestartPauses(first_s=1.0, longest_s=30.0, given_up_s=300.0)
 
 

@@ -11,9 +11,10 @@ import time
 import structlog
 
 from services.worker.leader.grammar_trials.trial_connection import TrialConnection, TrialProcessEnded
-from services.worker.leader.grammar_trials.trial_messages import STRETCH, TrialSetup, Verdict
+from services.worker.leader.grammar_trials.trial_messages import TrialSetup, Verdict
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.metrics import WorkerMetrics
+from services.worker.rank_protocol.run_config import STRETCH
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 
 log = structlog.get_logger(__name__)

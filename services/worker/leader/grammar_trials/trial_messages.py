@@ -8,7 +8,6 @@ from services.worker.text.grammars.grammar_limits import GrammarLimits
 
 LENGTH_BYTES = 4
 READY = 0  # the number of the first verdict, which says that trials are served
-STRETCH = 15.0  # so many times its CPU time a trial may last, on a machine that is busy
 
 # slow: it used its CPU time. large: it met the limit on memory, or crashed. starved: it got no CPU time, or
 # was killed from outside. unclear: it failed in another way.

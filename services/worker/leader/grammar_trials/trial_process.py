@@ -22,7 +22,6 @@ from services.worker.leader.grammar_trials.token_table import vocabulary_of
 from services.worker.leader.grammar_trials.trial_messages import (
     LENGTH_BYTES,
     READY,
-    STRETCH,
     Outcome,
     Trial,
     TrialSetup,
@@ -30,6 +29,7 @@ from services.worker.leader.grammar_trials.trial_messages import (
     frame_of,
 )
 from services.worker.leader.grammar_trials.trial_run import end_with_parent, run_trial
+from services.worker.rank_protocol.run_config import STRETCH
 
 _CHUNK_BYTES = 2**16
 _BY_SIGNAL: dict[int, Outcome] = {

@@ -1,4 +1,4 @@
-"""Compiles the grammars of requests in threads, within a time limit, and keeps those that were used last.
+"""Compiles the grammars of requests in threads, within a limit of CPU time, and keeps the last used ones.
 
 A grammar is compiled on trial first, in a process that has limits of CPU time and memory and is killed there
 (`grammar_trials/`), and in a thread of the leader only if it passed.
@@ -19,6 +19,7 @@ from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.grammar_trials.grammar_trials import GrammarTrials
 from services.worker.leader.intake.grammar_options import GrammarOptions
+from services.worker.leader.intake.thread_work import ThreadWork
 from services.worker.metrics import WorkerMetrics
 from services.worker.model import Model
 from services.worker.text.grammars.grammar_limits import GrammarLimits
@@ -125,11 +126,9 @@ class GrammarCompiler:
                 return known
         if trial:
             await self._try(tenant, digest, trial, vocabulary, param)
+        compiling = ThreadWork(functools.partial(guarded, work, vocabulary, self._options.limits))
         try:
-            async with asyncio.timeout(timeout_s):
-                compiled = await asyncio.shield(
-                    self._submit(tenant, digest, functools.partial(work, vocabulary))
-                )
+            compiled = await compiling.await_end(self._submit(tenant, digest, compiling), timeout_s)
         except TimeoutError as error:
             raise self._refuse(digest, self._too_slow(), param) from error
         return compiled
@@ -170,11 +169,11 @@ class GrammarCompiler:
         return InvalidRequest(message, param=param)
 
     def _submit(
-        self, tenant: str, digest: bytes, work: Callable[[GrammarLimits], ConstraintFactory]
+        self, tenant: str, digest: bytes, work: Callable[[], ConstraintFactory]
     ) -> asyncio.Future[ConstraintFactory]:
         loop = asyncio.get_running_loop()
         try:
-            running = loop.run_in_executor(self._threads, guarded, work, self._options.limits)
+            running = loop.run_in_executor(self._threads, work)
         except BaseException:
             self._places.leave(tenant)
             raise
@@ -223,8 +222,8 @@ class GrammarCompiler:
 
     def _too_slow(self) -> str:
         return (
-            f"the grammar was not compiled within {self._options.timeout_s:g} s (RYZ_GRAMMAR_TIMEOUT_S): "
-            "make it smaller"
+            f"the grammar was not compiled within {self._options.timeout_s:g} s of CPU time "
+            "(RYZ_GRAMMAR_TIMEOUT_S): make it smaller"
         )
 
     def _too_large(self) -> str:

@@ -10,7 +10,7 @@ class GrammarOptions:
     """Options of the compiler.
 
     Attributes:
-        timeout_s: For one grammar: CPU time on trial, then time in a thread.
+        timeout_s: For one grammar: CPU time on trial, and as much in a thread.
         cached: Compiled grammars that are kept.
         max_waiting: Grammars of one tenant that may wait for a thread.
         limits: On one grammar.

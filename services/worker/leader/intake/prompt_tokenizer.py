@@ -17,6 +17,7 @@ import structlog
 
 from services.worker.domain.generation.context_overflow import too_long
 from services.worker.domain.generation.turn_context import TurnContext
+from services.worker.leader.intake.thread_work import ThreadWork
 from services.worker.leader.intake.tool_checks import check_tool_results, offered_tools, template_input
 from services.worker.metrics import WorkerMetrics
 from services.worker.model import Model
@@ -132,7 +133,7 @@ class PromptTokenizer:
         if now >= self._second_ends:
             self._second_ends = now + 1.0
             self._spent.clear()
-        spent = self._spent.get(request.tenant, 0.0)
+        spent = self._spent.get(request.party_or_tenant, 0.0)
         if spent >= INLINE_S:
             return None
         began = self._cpu_clock()
@@ -144,7 +145,7 @@ class PromptTokenizer:
         finally:
             took = self._cpu_clock() - began
             if took >= DEAR_S:
-                self._spent[request.tenant] = spent + took
+                self._spent[request.party_or_tenant] = spent + took
 
     async def tokenize_in_thread(
         self, request: GenerateRequest, turn: TurnContext | None, form: PromptForm = GENERATION
@@ -152,7 +153,7 @@ class PromptTokenizer:
         """Returns the tokens of any prompt. Raises `DeadlineExceeded` when it takes too long."""
         work = functools.partial(self._tokens, request, turn, form, self._timeout_s)
         try:
-            return await self.run_in_thread(request.tenant, work, _PROMPT)
+            return await self.run_in_thread(request.party_or_tenant, work, _PROMPT)
         except TemplateOverran as error:
             raise self._too_slow(_PROMPT) from error
 
@@ -165,12 +166,13 @@ class PromptTokenizer:
             failure: Beginning of the error's sentence: what was not done in time.
 
         Raises:
-            DeadlineExceeded: It takes too long, the wait included.
+            DeadlineExceeded: It takes too much CPU time, or the wait for its turn is too long.
         """
+        timed = ThreadWork(work)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._places.enter(tenant)
-                return await asyncio.shield(self._submit_work(tenant, work))
+            return await timed.await_end(self._submit_work(tenant, timed), self._timeout_s)
         except TimeoutError as error:
             raise self._too_slow(failure) from error
 

@@ -112,12 +112,13 @@ class SequenceBuilder:
             RateLimited: Too many grammars of the tenant are compiled or wait.
             Overloaded: Those of other tenants have all threads.
         """
-        tenant, grammar = generation.request.tenant, self._answer_grammars.grammar_of(generation.request)
+        party = generation.request.party_or_tenant
+        grammar = self._answer_grammars.grammar_of(generation.request)
         if grammar is None:
             return
         try:
             generation.constraint = await self._grammars.compile(
-                tenant, grammar.digest, grammar.work, grammar.param, grammar.trial
+                party, grammar.digest, grammar.work, grammar.param, grammar.trial
             )
         except InvalidRequest as error:
             if not grammar.optional:
@@ -150,7 +151,7 @@ class SequenceBuilder:
         make = functools.partial(self._named_choices, generation, tokens, max_tokens, facts)
         # assigned here and not in the thread, since the generation may have ended meanwhile
         generation.choices = await self._tokenizer.run_in_thread(
-            generation.request.tenant, make, "the choices were not made"
+            generation.request.party_or_tenant, make, "the choices were not made"
         )
 
     def _fit(
@@ -200,6 +201,7 @@ class SequenceBuilder:
                 sampling=sampling,
                 eos_ids=self._model.eos_ids,
                 tenant=request.tenant,
+                party=request.party,
                 priority=request.priority,
                 deadline=generation.deadline,
                 stored=-1 if request.kv == "recompute" else 0,

@@ -69,7 +69,7 @@ class WaitingPlaces:
         if missing <= 0:
             return
         key = request_key(request.tenant, request.request_id)
-        newcomer = WaitingRequest(key, request.tenant, request.priority, num_sequences)
+        newcomer = WaitingRequest(key, request.party_or_tenant, request.priority, num_sequences)
         displaced = displaced_by(newcomer, self.waiting_requests(), missing)
         if not displaced:
             raise Overloaded(
@@ -111,7 +111,7 @@ class WaitingPlaces:
             if places:
                 yield WaitingRequest(
                     key,
-                    request.tenant,
+                    request.party_or_tenant,
                     request.priority,
                     places,
                     generation.arrived,

@@ -69,6 +69,61 @@ async def test_calls_need_a_key_before_their_messages_are_read(gateway: Gateway)
     assert gateway.fleet.headers[-1]["traceparent"].split("-")[1] == TRACE.split("-")[1]
 
 
+@pytest.mark.parametrize("keys", ["", f"{KEY}:ada"], ids=["open", "with keys"])
+async def test_metadata_that_says_one_thing_may_come_once(keys: str) -> None:
+    """Of two, a proxy before the gateway might have checked the other one."""
+    bearer, wrong = ("authorization", f"Bearer {KEY}"), ("authorization", "Bearer of-somebody-else")
+    session = ("x-session-id", "my-cat")
+    async with (
+        running_gateway(grpc_port=free_port(), api_keys=keys) as gateway,
+        bare_client(gateway) as client,
+    ):
+        for twice in ((bearer, bearer), (wrong, bearer), (bearer, wrong), (bearer, session, session)):
+            call = client.infer(text_request(), metadata=twice)
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert f"{twice[-1][0]} came twice" in await call.details()
+            assert await client.stream(metadata=twice).code() is grpc.StatusCode.INVALID_ARGUMENT
+            ready = pb.ModelReadyRequest(name="demo")
+            call = client.unary("ModelReady", ready, pb.ModelReadyResponse, metadata=twice)
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        state = ("tracestate", "a=1"), ("tracestate", "b=2")  # a list, which may be cut
+        assert (await client.infer(text_request(), metadata=(bearer, *state))).model_name == "demo"
+    assert not any(request.session and request.session.given for request in gateway.fleet.requests)
+
+
+async def test_calls_that_are_only_held_open_give_way() -> None:
+    """Of all places, calls that send nothing keep none from a caller with a request."""
+    async with (
+        running_gateway(grpc_port=free_port(), max_concurrent=4) as gateway,
+        bare_channel(gateway) as channel,
+        bare_client(gateway) as other,
+    ):
+        held = [channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")() for _ in range(3)]
+        held += [channel.stream_stream(f"/{SERVICE}/ModelInfer")() for _ in range(3)]  # no message comes
+        watch: Any = health_pb2_grpc.HealthStub(channel)
+        held.append(watch.Watch(health_pb2.HealthCheckRequest()))
+        shown = cast(Any, ServerReflectionStub(channel)).ServerReflectionInfo()
+        held.append(shown)
+        for call in held[:7]:
+            await asyncio.wait_for(call.wait_for_connection(), 5)
+        await asyncio.sleep(0.3)
+        busy = other.stream()
+        await busy.write(text_request("stuck", stream=True))
+        await gateway.fleet.wait_requests(1)
+        for _ in range(12):
+            assert (await other.infer(text_request(), timeout=5)).model_name == "demo"
+        ended = [call for call in held if call.done()]
+        assert 0 < len(ended) < 8
+        for call in ended:
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            assert "was idle" in await call.details()
+        assert not busy.done()
+        busy.cancel()
+        for call in held:
+            call.cancel()
+    await gateway.wait_idle()
+
+
 async def test_connections_are_counted() -> None:
     async def asked(client: BareClient) -> grpc.StatusCode:
         code: grpc.StatusCode = await client.infer(text_request(), timeout=2).code()

@@ -129,6 +129,10 @@ BAD: list[tuple[str | bytes, str]] = [
     ('{"type": "request", "id": "a", "body": {}, "path": "/v1/sessions"}', "`path` must be one of"),
     ('{"type": "request", "id": "a", "body": {}, "headers": {"Authorization": "x"}}', "Authorization"),
     ('{"type": "request", "id": "a", "body": {}, "headers": {"X-A": "a\\r\\nb"}}', "'X-A'"),
+    (
+        '{"type": "request", "id": "a", "body": {}, "headers": {"X-Session-Id": "a", "x-session-id": "b"}}',
+        "'x-session-id' twice",
+    ),
     ('{"type": "cancel", "id": "a"}', "no request 'a' runs"),
     ('{"type": "resume", "id": "a", "stream_id": "../x"}', "stream_id"),
     ('{"type": "auth", "api_key": "k"}', "has a key already"),
@@ -256,17 +260,24 @@ async def test_keys() -> None:
             async with connected(gateway, additional_headers={"Authorization": "Bearer other"}):
                 pass
         assert refused.value.response.status_code == 401
+        two = [f"ryz.key.{spelled}", "openai-insecure-api-key.other"]
+        for offered in (two, two[::-1]):  # of two, one reader could take the first and another the last
+            with pytest.raises(InvalidStatus) as refused:
+                async with connected(gateway, subprotocols=offered):
+                    pass
+            assert refused.value.response.status_code == 400
 
 
 async def test_an_idle_connection_is_closed_and_others_have_places() -> None:
     async with running_gateway(realtime_idle_s=1.0, realtime_sockets_max=1) as gateway:
         async with connected(gateway) as socket:
             await receive(socket)
+            await send(socket, "request", id="a", body=chat("slow", stream=True))
+            await until(socket, "event")
             with pytest.raises(InvalidStatus) as refused:
                 async with connected(gateway):
                     pass
             assert refused.value.response.status_code == 503
-            await send(socket, "request", id="a", body=chat("slow", stream=True))
             await asyncio.sleep(1.3)  # it is not idle while a request runs
             await send(socket, "cancel", id="a")
             await until(socket, "cancelled")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.kits.gateway.gateway import WORDS, Gateway, eventually, running_gateway
 from tests.kits.realtime.frames import (
     PING,
+    FrameClient,
     any_frames,
     check_frames,
     frame,
@@ -125,10 +126,19 @@ async def test_connections_count_for_the_tenant_that_a_message_names() -> None:
     listed = ",".join(f"{key}:{name}" for name, key in keys.items())
     async with running_gateway(api_keys=listed, realtime_sockets_max=4, tenant_share=0.5) as gateway:
 
-        async def comes_in(name: str) -> bool:
+        async def comes_in(name: str) -> FrameClient:
             client = await gateway.stack.enter_async_context(frame_client(gateway.port, known=False))
             client.writer.write(told("auth", api_key=keys[name]))
-            return await client.read_until("ready")
+            await client.read_until("ready")
+            return client
 
-        assert [await comes_in("ada") for _ in range(3)] == [True, True, False]
-        assert await comes_in("bob")
+        bob = await comes_in("bob")
+        ada = [await comes_in("ada") for _ in range(2)]
+        for client in ada:
+            client.writer.write(told("request", id="a", body=CHAT | {"model": "slow"}))
+        await eventually(lambda: gateway.running == 2)
+        refused = await comes_in("ada")
+        assert (refused.messages[-1]["type"], refused.close_code) == ("error", 1008)
+        bob.writer.write(told("ping"))
+        assert await bob.read_until("pong")
+        assert (await comes_in("bob")).messages[-1]["type"] == "ready"

@@ -111,10 +111,14 @@ async def test_limits_of_connections_messages_and_time() -> None:
         response_sockets_max=1, response_socket_idle_s=0.3, max_body_bytes=2048
     ) as gateway:
         async with opened(gateway) as socket:
+            await socket.send(json.dumps({"type": "response.create", "model": "stuck", "input": "x"}))
+            await gateway.fleet.wait_requests(1)
             with pytest.raises(InvalidStatus) as refused:
                 async with opened(gateway):
                     pass
             assert refused.value.response.status_code == 503
+        await gateway.wait_idle()
+        async with opened(gateway) as socket:
             with pytest.raises(ConnectionClosed) as idle:
                 await socket.recv()
             assert idle.value.rcvd is not None

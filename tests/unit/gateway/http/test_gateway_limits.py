@@ -108,9 +108,9 @@ def test_no_tenant_has_more_than_its_share_and_all_together_no_more_than_there_i
             held[tenant] += count
         except (RateLimited, Overloaded):
             full = quota.taken + count > limit
-            assert full or held[tenant] + count > quota.tenant_limit
+            assert full or held[tenant] + count > quota.party_limit
     assert quota.taken == sum(held.values()) <= limit
-    assert all(count == quota.held_by(tenant) <= quota.tenant_limit for tenant, count in held.items())
+    assert all(count == quota.held_by(tenant) <= quota.party_limit for tenant, count in held.items())
     for tenant, count in held.items():
         quota.free_units(tenant, count)
     assert quota.taken == 0
@@ -123,16 +123,16 @@ def bodies(limit: int = 1024, held: Quota | None = None, **settings: Any) -> Bod
 
 async def test_a_body_is_put_together_from_its_parts() -> None:
     held, parts = Quota(4096), [b"a" * 500, b"", b"b" * 500]
-    assert await bodies(1024, held).read_body(feed(parts), {}, "t", "t") == b"".join(parts)
+    assert await bodies(1024, held).read_body(feed(parts), {}, "t") == b"".join(parts)
     assert held.held_by("t") == 1000
-    assert await bodies().read_body(feed([b"abcd"]), {b"content-length": b"4"}, "t", "t") == b"abcd"
+    assert await bodies().read_body(feed([b"abcd"]), {b"content-length": b"4"}, "t") == b"abcd"
 
 
 @pytest.mark.parametrize("parts", [[b"a" * 1025], [b"a" * 512, b"a" * 513], [b"a" * 512] * 3])
 async def test_a_body_over_the_limit_is_refused(parts: list[bytes]) -> None:
     held = Quota(2**20)
     with pytest.raises(RequestTooLarge):
-        await bodies(1024, held).read_body(feed(parts), {}, "t", "t")
+        await bodies(1024, held).read_body(feed(parts), {}, "t")
     assert held.taken == 0
 
 
@@ -141,20 +141,20 @@ async def test_an_announced_length_over_the_limit_is_refused_unread() -> None:
         raise AssertionError("the body was read")
 
     with pytest.raises(RequestTooLarge):
-        await bodies(1024).read_body(receive, {b"content-length": b"1025"}, "t", "t")
+        await bodies(1024).read_body(receive, {b"content-length": b"1025"}, "t")
 
 
 async def test_a_caller_that_leaves_while_it_sends() -> None:
     reader, held = bodies(), Quota(2**20)
     with pytest.raises(ClientDisconnected):
-        await reader.read_body(feed([b"ab"], then_gone=True), {}, "t", "t")
+        await reader.read_body(feed([b"ab"], then_gone=True), {}, "t")
     assert (reader.under_way, held.taken) == (0, 0)
 
 
 async def test_bodies_that_take_more_bytes_than_there_are_for_a_tenant_are_refused() -> None:
     held = Quota(1000, share=0.5)
     with pytest.raises(RateLimited):
-        await bodies(1024, held).read_body(feed([b"a" * 400, b"a" * 400]), {}, "t", "t")
+        await bodies(1024, held).read_body(feed([b"a" * 400, b"a" * 400]), {}, "t")
     assert held.taken == 0
 
 
@@ -170,7 +170,7 @@ async def test_a_body_slower_than_the_least_rate_is_refused(monkeypatch: pytest.
 
     reader = bodies(2**20, body_min_rate=1000)
     with pytest.raises(InvalidRequest) as caught:
-        await reader.read_body(receive, {}, "t", "t")
+        await reader.read_body(receive, {}, "t")
     assert caught.value.data["reason"] == "body_timeout"
     assert drops < 20
     assert reader.under_way == 0

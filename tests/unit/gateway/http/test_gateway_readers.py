@@ -12,7 +12,7 @@ from shared.client.generation.answer_buffer import weight_of
 from shared.errors import InvalidRequest
 from shared.messages import Delta, GenerateRequest, Sampling, TokenLogprob, Tokens, TopLogprob
 
-LIMITS = ReaderLimits(wait_s=30.0, total=1000, of_tenant=600)
+LIMITS = ReaderLimits(wait_s=30.0, total=1000, of_party=600)
 
 
 def test_a_reader_that_takes_nothing_for_too_long_is_cut_off() -> None:
@@ -49,7 +49,7 @@ def test_what_is_left_fits_and_nothing_is_cut_without_need(
     cut = answers_to_cut(answers, ReaderLimits(30.0, total, min(total, of_tenant)))
     left = [answer for place, answer in enumerate(answers) if place not in cut]
     for tenant in "abc":
-        assert sum(one.num_bytes for one in left if one.tenant == tenant) <= min(total, of_tenant)
+        assert sum(one.num_bytes for one in left if one.party == tenant) <= min(total, of_tenant)
     assert sum(one.num_bytes for one in left) <= total
     if sum(one.num_bytes for one in answers) <= min(total, of_tenant):
         assert all(answers[place].waited_s > 30 for place in cut)

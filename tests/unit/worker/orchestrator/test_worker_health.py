@@ -6,11 +6,26 @@ import pytest
 
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.orchestrator.health_monitor import HealthMonitor
+from services.worker.orchestrator.process_readings import CpuCounts, ProcessReading, ThreadReading
 from services.worker.orchestrator.step_limit import StepLimit
 from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.plan import ScheduledChunk, StepPlan
 from services.worker.rank_protocol.progress_page import BEATS, BEGUN, DONE, LINE_WORDS
 from services.worker.rank_protocol.rank_messages import RankFailed
+
+
+@dataclass
+class FakeCounts:
+    """What the kernel counts of a rank's only thread."""
+
+    at_s: float = 0.0
+    run_s: float = 0.0
+    wait_s: float = 0.0
+    pages_read: int = 0
+
+    def reading(self, state: str) -> ProcessReading:
+        thread = ThreadReading(state, round(self.run_s * 1e9), round(self.wait_s * 1e9))
+        return ProcessReading(self.at_s, state, {1: thread}, self.pages_read)
 
 
 @dataclass
@@ -20,13 +35,19 @@ class FakeRank:
     memory: int = 100
     host: str = ""
     end: str = "still running"
+    share: float = 1.0  # of a core, while it is runnable
+    reads: int = 0  # pages that it reads from a disk in an interval
     pid: int = field(init=False)
+    counts: "FakeCounts" = field(default_factory=FakeCounts)
 
     def __post_init__(self) -> None:
         self.pid = 1000 + self.rank
 
-    def run_state(self) -> str:
-        return self.state
+    def read_counts(self) -> ProcessReading | None:
+        return self.counts.reading(self.state)
+
+    def read_cpu(self, threads: int) -> CpuCounts:
+        return {1: (round(self.counts.run_s * 1e9), round(self.counts.wait_s * 1e9))}
 
     def memory_bytes(self) -> int:
         return self.memory
@@ -50,7 +71,8 @@ class World:
             progress=self.page,
             memory_limits={0: 1000},
         )
-        self.monitor.begin_step(self.now)
+        self.monitor.begin_watch(self.now)
+        self.monitor.begin_step(self.plan)
 
     def count(self, rank: int, *, beats: int = 0, begun: int = 0, done: int = 0) -> None:
         line = LINE_WORDS * rank
@@ -58,11 +80,21 @@ class World:
         self.page[line + BEGUN] += begun
         self.page[line + DONE] += done
 
+    def count_cpu(self, rank: FakeRank, seconds: float) -> None:
+        """Counts what its thread did: if runnable, it had a core for `share` of the time and waited else."""
+        rank.counts.at_s = self.now
+        if rank.state == "R":
+            rank.counts.run_s += rank.share * seconds
+            rank.counts.wait_s += (1 - rank.share) * seconds
+        rank.counts.pages_read += rank.reads
+
     def wait(self, seconds: float) -> Failure | None:
         """Runs the monitor at its interval for that long; returns the first failure."""
         end = self.now + seconds
         while self.now < end:
             self.now += self.monitor.interval_s
+            for rank in self.ranks:
+                self.count_cpu(rank, self.monitor.interval_s)
             failure = self.monitor.find_failure(self.now, self.plan, self.sent)
             if failure is not None:
                 return failure
@@ -114,6 +146,109 @@ def test_ranks_that_are_through_are_not_to_blame_for_an_answer_that_is_on_its_wa
     assert failure.rank == 1
 
 
+def test_a_rank_that_gets_no_core_is_not_hung_until_the_limit_has_passed_many_times() -> None:
+    world = World()
+    world.ranks[1].state, world.ranks[1].share = "R", 0.0
+    world.count(0, beats=1)
+    assert world.wait(13) is None
+    failure = world.wait(2)
+    assert failure is not None
+    assert failure.rank == 1
+    assert "s, of which it waited 1" in failure.reason
+    assert failure.reason.endswith(" s for a core or a disk; it is running")
+
+
+@pytest.mark.parametrize(("share", "found_s"), [(1.0, 1.0), (0.5, 2.0), (0.2, 5.0)])
+def test_a_rank_that_computes_without_progress_hangs_as_soon_as_it_had_the_time_to_make_some(
+    share: float, found_s: float
+) -> None:
+    world = World()
+    world.ranks[0].state, world.ranks[0].share = "R", share
+    world.count(1, beats=1)
+    assert world.wait(0.9 * found_s) is None
+    assert world.wait(0.1 * found_s + 0.5) is not None
+
+
+@pytest.mark.parametrize("state", ["S", "D", "T"])
+def test_a_rank_that_sleeps_is_blocked_or_is_stopped_has_no_excuse(state: str) -> None:
+    world = World()
+    world.ranks[0].state = state
+    world.count(1, beats=1)
+    world.ranks[1].state, world.ranks[1].share = "R", 0.0  # it waits for rank 0
+    assert world.wait(0.9) is None
+    failure = world.wait(0.5)
+    assert failure is not None
+    assert failure.rank == 0
+
+
+def test_a_stopped_rank_is_found_although_the_rank_that_waits_for_it_gets_no_core() -> None:
+    world = World()
+    world.ranks[0].state, world.ranks[0].share = "R", 0.0
+    world.ranks[1].state = "T"
+    failure = world.wait(1.5)
+    assert failure is not None
+    assert failure.rank == 1
+
+
+def test_of_equals_none_is_hung_while_one_of_them_waits_for_a_core() -> None:
+    world = World()
+    world.ranks[1].state, world.ranks[1].share = "R", 0.05
+    assert world.wait(10) is None
+
+
+def test_a_stopped_rank_is_found_by_a_leader_that_is_always_late() -> None:
+    world = World()
+    world.ranks[1].state = "T"
+    began, failure = world.now, None
+    while failure is None:
+        world.now += 5 * world.monitor.interval_s
+        for rank in world.ranks:
+            world.count_cpu(rank, 0.5)
+        failure = world.monitor.find_failure(world.now, world.plan, world.sent)
+    assert world.now - began <= 2.0
+
+
+def test_a_rank_that_a_disk_serves_is_not_hung() -> None:
+    world = World()
+    world.ranks[0].state, world.ranks[0].reads = "D", 3
+    world.count(1, beats=1)
+    assert world.wait(10) is None
+    world.ranks[0].reads = 0
+    assert world.wait(1.5) is not None
+
+
+def test_a_starved_step_that_makes_progress_is_never_late() -> None:
+    world = World(step_s=3.0)
+    for rank in world.ranks:
+        rank.state, rank.share = "R", 0.01
+    for _ in range(300):
+        world.count(0, beats=1)
+        world.count(1, beats=1)
+        assert world.wait(0.5) is None
+
+
+def test_a_step_without_a_page_is_late_when_a_starved_rank_had_no_core_for_many_times_its_limit() -> None:
+    world = World(stall_s=0.0, step_s=3.0)
+    for rank in world.ranks:
+        rank.state, rank.share = "R", 0.0
+    assert world.wait(38) is None
+    assert world.wait(10) is not None
+
+
+def test_waits_for_a_core_do_not_count_for_the_pace() -> None:
+    world = World()
+    world.monitor.begin_step(world.plan)
+    world.ranks[1].counts.run_s += 0.5
+    world.ranks[1].counts.wait_s += 8.0
+    world.monitor.step_done(world.plan, 9.0)
+    assert world.monitor._limit.token_time_s(world.plan) == pytest.approx(2 * 1.0)
+    world.monitor.begin_step(world.plan)
+    world.ranks[0].counts.run_s += 3.0
+    world.ranks[1].counts.wait_s += 9.0  # while rank 0 computed
+    world.monitor.step_done(world.plan, 4.0)
+    assert world.monitor._limit.token_time_s(world.plan) == pytest.approx(2 * 3.0)
+
+
 def test_a_leader_that_did_not_look_blames_no_rank() -> None:
     world = World()
     assert world.wait(0.3) is None
@@ -136,6 +271,7 @@ def test_each_step_has_its_own_time() -> None:
     for _ in range(10):
         assert world.wait(2) is None
         world.monitor.step_done(world.plan, 0.0)
+        world.monitor.begin_step(world.plan)
 
 
 def test_a_rank_beyond_its_memory_is_named() -> None:
@@ -226,3 +362,14 @@ def test_a_rank_without_a_page_counts_for_itself() -> None:
     progress.beat()
     progress.finish_step()
     assert list(progress._words[:3]) == [3, 1, 1]
+
+
+def test_a_late_step_names_the_rank_that_is_behind() -> None:
+    world = World(stall_s=100.0, step_s=3.0)
+    world.ranks[1].state = "T"
+    failure = world.wait(5)
+    assert failure is not None
+    assert (failure.kind, failure.rank) == ("step_late", 1)
+    assert failure.reason == (
+        "step 7 was not done within 3 s: rank 1 (pid 1001) is behind; it is stopped by a signal"
+    )

@@ -14,7 +14,7 @@ from tests.kits.worker.scheduler import make, step
 
 def of(tenant: str, name: str, arrival: int, *, output: int = 3, priority: int = 0) -> Sequence:
     sequence = make(name, 4, output, arrival=arrival, priority=priority)
-    sequence.tenant = tenant
+    sequence.tenant = sequence.party = tenant
     return sequence
 
 
@@ -48,6 +48,23 @@ def test_places_that_become_free_go_to_each_tenant_alike() -> None:
     for _ in range(8):
         step(one)
     assert running_of(one) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_addresses_of_one_tenant_take_turns_like_tenants() -> None:
+    one = scheduler(running=8, share=0.875)
+    for index in range(40):
+        crowd = of("default", f"a{index}", index, output=90)
+        crowd.party = "address 192.0.2.1"
+        one.add(crowd)
+    step(one)
+    late = of("default", "b", 40)
+    late.party = "address 192.0.2.2"
+    one.add(late)
+    step(one)
+    assert Counter(sequence.party for sequence in one.running) == {
+        "address 192.0.2.1": 7,
+        "address 192.0.2.2": 1,
+    }
 
 
 def test_one_tenant_alone_has_all_places_unless_it_is_told_otherwise() -> None:

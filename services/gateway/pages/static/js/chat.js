@@ -132,8 +132,10 @@ function show(one) {
   one.draws = drawing(() => {
     const stay = nearEnd();
     one.turn?.show(one.run.message, { busy: true });
-    if (one.run.message.content) performance.mark("ryz:first-text");
+    const { content, reasoning, calls } = one.run.message;
+    if (content) performance.mark("ryz:first-text");
     if (stay) toEnd();
+    return Boolean(content || reasoning || calls);
   });
   one.turn.show(one.run.message, { busy: true });
 }
@@ -174,15 +176,16 @@ function takeBack(its) {
   if (!its.messages.length) store.titles.write(its.sessionId, "");
 }
 
-// Draws at most once in a frame, and seldomer where drawing takes long.
+// Draws at most once in a frame, and seldomer where drawing takes long. `draw` returns whether it showed
+// anything of the answer: what comes first waits for the next frame only, however long an empty turn took.
 function drawing(draw) {
   let asked = false, over = false, rest = 0;
   const frame = () => {
     asked = false;
     if (over) return;
     const began = performance.now();
-    draw();
-    rest = performance.now() - began;
+    const shown = draw();
+    rest = shown ? performance.now() - began : 0;
   };
   return {
     ask() {

@@ -1,0 +1,126 @@
+"""Says what was chosen for a model and a machine, and what was given up and brings it back. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil
+
+from cli.stack.sizing import (
+    GROUP_BYTES,
+    GROUPS,
+    KV_TOKENS,
+    MachineFacts,
+    Sizing,
+    SizingWishes,
+    chosen_precision,
+    group_bytes,
+    least_tokens,
+    missing_bytes,
+    sizing_of,
+)
+from services.worker.engine.checkpoint.model_size import ModelSize
+from services.worker.engine.precision import HALF_KV
+
+_WORDS = {"bf16": "bf16 weights", "int8": "8-bit weights", "codes": "weights as codes"}
+
+
+def describe_sizing(sizing: Sizing, size: ModelSize, machine: MachineFacts) -> str:
+    """Say in one line what was chosen, and why."""
+    kv = "fp16" if sizing.precision in HALF_KV else "fp32"
+    weights = f"{_stored(size)} weights" if sizing.precision == "fp32" else _WORDS[sizing.precision]
+    precision = f"{weights}, {kv} KV (precision {sizing.precision})"
+    why = "" if machine.kernels else " (no compiled kernels here)"
+    groups = (
+        "two groups, so that streams survive one"
+        if sizing.groups == GROUPS
+        else _count(sizing.groups, "group")
+    )
+    sliding = f" ({sizing.sliding_tokens:,} in layers with a sliding window)" if sizing.sliding_tokens else ""
+    shape = f"{_count(sizing.tensor_parallel, 'rank')} of {_count(sizing.threads, 'thread')}"
+    stores = f" and {_size(sizing.store_bytes)} for the stores" if sizing.store_bytes else ""
+    return (
+        f"{size.parameters / 1e6:.0f} M parameters on {_count(machine.cores, 'core')}, "
+        f"{_size(machine.free_bytes)} free: {groups}, each {shape}; {precision}{why}; "
+        f"KV for {sizing.kv_cache_tokens:,} tokens a group{sliding}; "
+        f"at most {_size(sizing.needed_bytes)} of memory for the groups{stores}."
+    )
+
+
+def describe_losses(
+    sizing: Sizing, size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes
+) -> str:
+    """Say in one line what was given up for want of memory, and what brings it back; empty if nothing was."""
+    told = []
+    if sizing.groups < GROUPS and not wishes.groups:
+        remedies = [*_remedies(size, context, machine, wishes, GROUPS)]
+        told.append(
+            "One group only, since two do not fit: running streams end if it fails. Room for the second: "
+            f"{' or '.join(remedies)}."
+        )
+    if sizing.kv_cache_tokens < KV_TOKENS and not wishes.kv_cache_tokens:
+        more = sizing_of(size, context, machine, wishes, 1) if sizing.groups > 1 else None
+        remedy = ""
+        if more is not None and more.kv_cache_tokens > sizing.kv_cache_tokens:
+            remedy = f" `--groups 1` leaves room for {more.kv_cache_tokens:,}; then streams end if it fails."
+        bound = "no request may have more" if sizing.kv_cache_tokens < context else "others wait for room"
+        told.append(
+            f"KV for {sizing.kv_cache_tokens:,} tokens in place of {KV_TOKENS:,}: all requests of a group "
+            f"share them, and {bound}.{remedy}"
+        )
+    return " ".join(told)
+
+
+def refusal(size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes) -> str:
+    """Say why a model does not fit, and what to do."""
+    groups = wishes.groups or 1
+    precision, tokens = chosen_precision(size, machine, wishes), wishes.kv_cache_tokens
+    tokens = tokens or least_tokens(context, wishes)
+    weights = size.weight_bytes(precision)
+    kv = size.cache_bytes(size.pools(tokens, *wishes.steps), precision)
+    what = _count(groups, "group").capitalize()
+    each = " each" if groups > 1 else ""
+    stores = f" and the stores {_size(machine.least_store_bytes)}" if machine.least_store_bytes else ""
+    return (
+        "The model does not fit into the memory that is free. "
+        f"{what} would need {_size(groups * (GROUP_BYTES + weights + kv))}:{each} {_size(weights)} for "
+        f"weights, {_size(kv)} for KV of {tokens:,} tokens and {_size(GROUP_BYTES)} for processes. Free are "
+        f"{_size(machine.free_bytes)}, of which the other services need {_size(machine.reserve_bytes)}"
+        f"{stores}. "
+        f"What helps: {' or '.join(_remedies(size, context, machine, wishes, groups))}."
+    )
+
+
+def _remedies(
+    size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes, groups: int
+) -> Iterator[str]:
+    """Name what makes so many groups fit, each by itself."""
+
+    def fits(changed: SizingWishes, groups: int = groups) -> bool:
+        return sizing_of(size, context, machine, changed, groups) is not None
+
+    precision = chosen_precision(size, machine, wishes)
+    if precision in {"fp32", "bf16"} and machine.kernels and fits(replace(wishes, precision="int8")):
+        yield "`--precision int8`"
+    fewer = next((count for count in range(wishes.groups - 1, 0, -1) if fits(wishes, count)), 0)
+    if fewer:
+        yield f"`--groups {fewer}`"
+    if wishes.kv_cache_tokens:
+        room = machine.room_bytes - groups * group_bytes(size, precision) - machine.least_store_bytes
+        tokens = size.fitting_tokens(room // groups, precision, *wishes.steps)
+        if tokens >= least_tokens(context, replace(wishes, kv_cache_tokens=0)):
+            yield f"RYZ_KV_CACHE_TOKENS of {tokens:,} or less"
+    if machine.store_bytes and sizing_of(size, context, replace(machine, store_bytes=0), wishes, groups):
+        yield "`--redis-url` with a Redis of another machine"
+    yield f"{_size(missing_bytes(size, context, machine, wishes, groups))} more free memory"
+    yield "a smaller model"
+
+
+def _stored(size: ModelSize) -> str:
+    return "fp32" if size.stored_bytes == 4 else "16-bit"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{ceil(count / 2**20)} MiB"

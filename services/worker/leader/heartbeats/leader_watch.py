@@ -1,0 +1,77 @@
+"""Observes a leader through `/proc`, for the process beside it that sends its heartbeats."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from services.worker.leader.heartbeats.leader_signs import LeaderSample, LeaderSigns, ThreadSample
+from services.worker.leader.heartbeats.machine_pressure import MachinePressure
+from shared.messages import Vitals
+
+_ENDED = "ZX"
+
+
+class ProcessWatch:
+    """Implements `LeaderWatch` for the parent of this process.
+
+    While descriptions are new it reads nothing of the leader: they prove that its event loop turns.
+
+    Args:
+        pid: The leader.
+        doubt_s: Age of a description from which the leader is looked at.
+        stale_s: See `LeaderSigns`.
+    """
+
+    def __init__(self, pid: int, doubt_s: float, stale_s: float) -> None:
+        self._pid = pid
+        self._doubt_s = doubt_s
+        self._signs = LeaderSigns(stale_s)
+        self._pressure = MachinePressure()
+        self._ended = False
+
+    def note_end(self) -> None:
+        """The leader's end of the control pipe is closed, which only its end does."""
+        self._ended = True
+
+    def look(self, described_s: float, now: float) -> Vitals:
+        """See `LeaderWatch.look`."""
+        pressure = self._pressure.read(now)
+        if self._ended or os.getppid() != self._pid:
+            vitals = self._signs.judge(None, described_s, now)
+        elif described_s < self._doubt_s:
+            self._signs.clear()
+            return Vitals(described_ms=round(1000 * described_s), pressure=pressure)
+        else:
+            with_threads = described_s >= self._signs.wants_threads_from_s
+            vitals = self._signs.judge(read_leader(self._pid, with_threads=with_threads), described_s, now)
+        return replace(vitals, pressure=pressure)
+
+
+def read_leader(pid: int, *, with_threads: bool) -> LeaderSample | None:
+    """Returns the threads of a process, or only its main one; None: it has ended."""
+    root = Path(f"/proc/{pid}/task")
+    try:
+        main = _read_thread(root / str(pid))
+    except OSError:
+        return None
+    if main.state in _ENDED:
+        return None
+    threads = {pid: main}
+    if with_threads:
+        with suppress(OSError):  # it ends just now
+            for name in os.listdir(root):
+                if name != str(pid):
+                    with suppress(OSError):  # threads come and go
+                        threads[int(name)] = _read_thread(root / name)
+    return LeaderSample(main, threads)
+
+
+def _read_thread(folder: Path) -> ThreadSample:
+    state = (folder / "stat").read_bytes().rpartition(b")")[2].split(None, 1)[0].decode("ascii")
+    try:
+        cpu_ns, waited_ns, slices = map(int, (folder / "schedstat").read_bytes().split())
+    except (FileNotFoundError, ValueError):  # a kernel without it: no time counts as waited for
+        return ThreadSample("S" if state == "R" else state, 0, 0, 0)
+    return ThreadSample(state, cpu_ns, waited_ns, slices)

@@ -1,0 +1,115 @@
+"""Ranks beside busy loops: a slow one is no hung one, and a hung one is found."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager
+from services.worker.orchestrator.process_readings import read_process
+from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.failures import Failure
+from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
+from tests.kits.engine.busy_cores import BUSY_CORE, busy_core
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
+
+PROMPT = [5, 9, 2, 77, 140]
+STALL_S = 0.25
+# a rank that gets no core is given up after 15 times as long; the rest is for a leader that gets none either
+SOON_S = 15 * STALL_S + 10.0
+HANGING = (sys.executable, "-m", "tests.kits.engine.hanging_rank")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama(tmp_path_factory.mktemp("model"))
+
+
+@asynccontextmanager
+async def running(
+    model: Path, nice: int = 10, command: tuple[str, ...] = HANGING, **changes: Any
+) -> AsyncIterator[tuple[RankEngine, EngineInfo]]:
+    options = {"threads": 1, "kv_cache_tokens": 8192, "stall_timeout_s": STALL_S} | changes
+    processes = ProcessGroupManager(command, nice=nice)
+    engine = RankEngine(rank_options(model=model, tensor_parallel=2, **options), processes)
+    try:
+        yield engine, await engine.start()
+    finally:
+        await engine.stop()
+        await engine.stop()
+
+
+async def endless(engine: RankEngine) -> None:
+    for number in range(100_000):
+        await generate(engine, [PROMPT], 100, [GREEDY], first_id=1000 + number)
+
+
+async def found(engine: RankEngine, pid: int, how: signal.Signals, limit_s: float) -> tuple[Failure, float]:
+    """Sends a signal amid a generation; returns the failure and after how many seconds it was found."""
+    generation = asyncio.create_task(endless(engine))
+    before = engine._steps.num_sent
+    async with asyncio.timeout(60):
+        while engine._steps.num_sent < before + 3:  # noqa: ASYNC110 (polls other processes)
+            await asyncio.sleep(0.01)
+    began = time.monotonic()
+    os.kill(pid, how)
+    with pytest.raises(EngineFailed) as failed:
+        await asyncio.wait_for(generation, limit_s)
+    return failed.value.failure, time.monotonic() - began
+
+
+async def test_ranks_that_get_a_hundredth_of_a_core_are_slow_and_not_hung(model: Path) -> None:
+    async with running(model, nice=19) as (engine, info):
+        expected = await generate(engine, [PROMPT], 4, [GREEDY])
+        with busy_core(16, [rank.pid for rank in info.ranks]):
+            silent_s = 0.0  # the longest time without progress that was seen
+            async with asyncio.timeout(90):
+                while silent_s < 1.5 * STALL_S:  # else the load has shown nothing yet
+                    generation = asyncio.create_task(generate(engine, [PROMPT], 4, [GREEDY], first_id=500))
+                    while not generation.done():
+                        await asyncio.wait({generation}, timeout=0.05)
+                        silent_s = max(silent_s, engine._steps.health._silent_s)
+                    assert await generation == expected
+
+
+async def test_a_start_is_not_late_for_the_time_in_which_others_have_the_core(model: Path) -> None:
+    async with running(model) as (_, info):
+        counts = [read_process(rank.pid) for rank in info.ranks]
+    cpu_s = max(thread.run_ns / 1e9 for one in counts if one for thread in one.threads.values())
+    limit_s = 2 * cpu_s
+    with busy_core(8, []):
+        began = time.monotonic()
+        command = ("taskset", "-c", str(BUSY_CORE), *HANGING)
+        async with running(model, command=command, engine_start_timeout_s=limit_s) as (_, info):
+            assert len(info.ranks) == 2
+            assert time.monotonic() - began > limit_s, "else the load was too small to show anything"
+
+
+@pytest.mark.parametrize(
+    ("loops", "how", "state"),
+    [
+        (6, signal.SIGSTOP, "stopped by a signal"),
+        (6, signal.SIGUSR2, "sleeping"),
+        (6, signal.SIGUSR1, "running"),
+        (0, signal.SIGUSR2, "sleeping"),
+        (0, signal.SIGUSR1, "running"),
+    ],
+)
+async def test_a_hung_rank_is_found_beside_busy_loops(
+    model: Path, loops: int, how: signal.Signals, state: str
+) -> None:
+    async with running(model) as (engine, info):
+        pids = [rank.pid for rank in info.ranks]
+        with busy_core(loops, pids if loops else []):
+            failure, after_s = await found(engine, pids[1], how, 60)
+        assert (failure.kind, failure.rank) == ("rank_hung", 1), failure
+        assert failure.reason.endswith(f"; it is {state}")
+        assert after_s < SOON_S
