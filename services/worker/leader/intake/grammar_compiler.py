@@ -117,8 +117,8 @@ class GrammarCompiler:
         try:
             async with asyncio.timeout(_WAITS * timeout_s):
                 await self._places.enter(tenant)
-        except (TooManyWait, TimeoutError) as error:
-            raise self._busy(tenant) from error
+        except (TooManyWait, TimeoutError) as waited:
+            raise self._busy(tenant) from waited
         if digest in self._overran or digest in self._compiled:  # an equal request was first
             self._places.leave(tenant)
             known = self._known(digest, param)
