@@ -25,7 +25,7 @@ def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
     redis.start()
     try:
         with ThreadedProxy(redis.port) as proxy:
-            options = ("--redis-url", proxy.url, "--policy", "round_robin")
+            options = ("--redis-url", proxy.url, "--policy", "round_robin", "--routers", "1")
             with Stack(tmp_path_factory.mktemp("chaos-stack"), *options, env=SETTINGS) as stack:
                 with closing(Chaos(stack.await_ready(), redis, proxy)) as chaos:
                     yield chaos

@@ -39,7 +39,10 @@ STREAMS, TOKENS, STREAM_S = 12, 400, 120.0
 FAULTS = scaled(3, 15)
 BACK_S = 90.0
 # seconds until a fault is known; on an idle machine 0.01 for a kill, 0.3 for the others
-FOUND_WITHIN_S = {0: 2.0, LOOPS: 8.0}
+FOUND_WITHIN_S = {
+    0: 6.0,
+    LOOPS: 12.0,
+}  # other tests run beside this one; `ryz bench failover` has the figures
 
 
 @contextmanager

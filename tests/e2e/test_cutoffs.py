@@ -113,6 +113,7 @@ async def flood(url: str, streams: int, tokens: int, expected: dict[str, str], s
 
 def snapshot(stack: Stack) -> dict[str, Any]:
     """What could leak: tasks and open files of every service, blocks and places of every group."""
+    wait_for(lambda: len(stack.status()["groups"]) == 2, "both groups answer", 30)
     report = stack.status()
     files = {one["pid"]: psutil.Process(one["pid"]).num_fds() for one in report["services"]}
     tasks = {one["pid"]: one["detail"]["tasks"] for one in report["services"]}

@@ -140,7 +140,7 @@ def test_no_socket_takes_a_connection(scene: Scene) -> None:
 def test_ports_are_on_loopback_and_say_nothing_to_a_stranger(scene: Scene) -> None:
     """The broker, the API and the services' admin routes have open ports; ranks and stores have none."""
     assert scene.has.other_hosts == set()
-    assert len(scene.has.ports) == 2 + 3, scene.has.ports
+    assert len(scene.has.ports) == 2 + 4, scene.has.ports
     for kind, what in scene.walk(STRANGER):
         port, _, said = what.partition(" ")
         assert not any(word in said for word in (*scene.secrets, SESSION, WORDS)), (kind, port)

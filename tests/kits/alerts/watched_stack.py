@@ -42,7 +42,9 @@ class WatchedStack:
     def __init__(self, folder: Path, engine: str, *, far: bool = False) -> None:
         self.folder = folder
         self.redis = RedisServer(folder)
-        self._options = ("--engine", "null") if engine == "null" else ("--policy", "round_robin")
+        self._options = (
+            ("--engine", "null") if engine == "null" else ("--policy", "round_robin", "--routers", "1")
+        )
         self._far = far
         self._runs = 0
         self._ends = ExitStack()

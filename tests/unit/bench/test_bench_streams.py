@@ -184,6 +184,7 @@ async def test_a_row_has_the_same_through_a_stack(
         "redis-kv",
         "kvstate",
         "router",
+        "router-2",
         "gateway",
         "leader",
         "ranks",
