@@ -55,7 +55,7 @@ class RouterSettings(CommonSettings, PinLimitSettings):
     """Missed heartbeats after which a group counts as lost."""
     router_heartbeat_slack_s: ZeroToMinute = 0.175
     """Time on top of them, for delays of the broker and of the router."""
-    router_heartbeat_patience: Annotated[float, Interval(ge=1, le=100)] = 12.0
+    router_heartbeat_patience: Annotated[float, Interval(ge=1, le=100)] = 16.0
     """Longest wait as a multiple of that time: for a group that loads its model, whose recent heartbeats were
     irregular, or whose machine is busy."""
     router_disconnect_hold_s: ZeroToTenSeconds = 0.1

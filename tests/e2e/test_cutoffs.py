@@ -173,8 +173,7 @@ async def test_the_time_of_each_request_is_explained_and_traced(
     assert moved
     decoded = SPANS["worker", "last token"]
     assert any(span.what == decoded and span.attempt == 1 for span in next(iter(moved.values())).spans)
-    # routers saw that groups were busy: turns stayed all the same, or went where they were served sooner
-    assert any(reason.endswith("_busy") or reason.startswith("spill_") for reason in reasons), reasons
+    assert reasons["resumed"] >= len(moved), reasons
 
     await check_traces(collector, list(measured), moved.keys())
 

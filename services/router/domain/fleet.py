@@ -49,7 +49,7 @@ class FleetLimits:
 
     missed_heartbeats: int = 3
     slack_s: float = 0.175
-    patience: float = 12.0
+    patience: float = 16.0
     forget_s: float = 300.0
     max_groups: int = 1024
     half_life_s: float = 60.0

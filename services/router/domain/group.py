@@ -24,7 +24,7 @@ _GAP_TIME_S = 60.0  # in which a long gap between heartbeats is forgotten to 1/e
 # any before: with 24 busy loops on two cores the gaps grew from 40 to 230 ms within a second, and a heartbeat
 # passes through three processes. The second share is that of a machine that computes, the first of one that
 # has more to do than cores.
-_BUSY = ((0.95, 2.0), (0.6, 0.75))  # and the seconds of silence that are waited for
+_BUSY = ((0.95, 4.0), (0.6, 0.75))  # and the seconds of silence that are waited for
 _BUSY_TIME_S = 10.0  # since the pressure was that high
 _WITHOUT_REQUESTS = frozenset({"starting", "recovering", "failed"})
 _ON_ITS_WAY_S = 0.09  # so old a request was counted by the group's heartbeats, or got lost

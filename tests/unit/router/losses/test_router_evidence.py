@@ -11,7 +11,7 @@ from shared.messages import GroupDown, Heartbeat, Load, ModelCard, State, Vitals
 
 BEAT_S = 0.025
 CALM_S = 3 * BEAT_S + 0.175  # default settings
-MOST_S = 12 * CALM_S
+MOST_S = 16 * CALM_S
 LOOK_S = 0.005
 
 
@@ -120,7 +120,7 @@ def test_on_a_calm_machine_silence_is_found_as_fast_as_without_evidence(vitals: 
     assert CALM_S < lost_after(fleet, 99 * BEAT_S) < CALM_S + 2 * BEAT_S
 
 
-@pytest.mark.parametrize(("pressure", "limit_s"), [(0.7, 0.75), (0.94, 0.75), (0.96, 2.0), (1.0, 2.0)])
+@pytest.mark.parametrize(("pressure", "limit_s"), [(0.7, 0.75), (0.94, 0.75), (0.96, 4.0), (1.0, 4.0)])
 def test_on_a_busy_machine_silence_has_longer_until_it_is_calm_again(pressure: float, limit_s: float) -> None:
     fleet = new_fleet()
     fleet.observe(beat(2, vitals=Vitals(pressure=pressure)), BEAT_S)
@@ -145,7 +145,7 @@ def test_a_witness_that_stammers_holds_no_loss_up_beyond_the_bound() -> None:
 
 
 def test_a_group_whose_heartbeats_were_late_has_three_times_the_longest_gap_for_a_minute() -> None:
-    for gap_s, expected_s in ((0.2, 0.6), (0.5, 1.5), (4.0, MOST_S)):
+    for gap_s, expected_s in ((0.2, 0.6), (0.5, 1.5), (5.0, MOST_S)):
         fleet = new_fleet()
         for step in range(1, round(gap_s / BEAT_S)):
             fleet.observe(beat(1 + step, "g1", instance="i9"), step * BEAT_S)
