@@ -95,6 +95,7 @@ async def test_a_bug_in_compiling_a_grammar(
     await check_confined(kit, 1)
 
 
+@pytest.mark.sources  # compiled callers do not see what a test puts in place of a method
 async def test_a_bug_in_the_text_or_the_frames_of_an_answer(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +134,7 @@ async def test_a_dead_end_of_a_grammar_is_the_requests(kit: Kit, monkeypatch: py
     assert kit.metric("request_faults_total", owner="content") == 4
 
 
+@pytest.mark.sources  # compiled callers do not see what a test puts in place of a method
 async def test_a_group_that_fails_everything_counts_against_itself_and_recovers(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
