@@ -14,7 +14,7 @@ class Gathering:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._until = self._began + FIRST_S
-        self._nobody = asyncio.Event()
+        self._no_responders = asyncio.Event()
 
     def note_answer(self) -> None:
         """An answer has come; others may follow."""
@@ -22,11 +22,11 @@ class Gathering:
 
     def note_no_responders(self) -> None:
         """The broker says that no service listens."""
-        self._nobody.set()
+        self._no_responders.set()
 
     async def wait_for_answers(self) -> None:
         """Returns when no service listens, or when no more answers are expected."""
-        nobody = asyncio.ensure_future(self._nobody.wait())
-        while not nobody.done() and (left_s := self._until - self._loop.time()) > 0:
-            await asyncio.wait({nobody}, timeout=left_s)
-        nobody.cancel()
+        no_responders = asyncio.ensure_future(self._no_responders.wait())
+        while not no_responders.done() and (left_s := self._until - self._loop.time()) > 0:
+            await asyncio.wait({no_responders}, timeout=left_s)
+        no_responders.cancel()

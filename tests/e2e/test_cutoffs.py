@@ -50,7 +50,7 @@ def slow_stack(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -
     folder = tmp_path_factory.mktemp("slow-stack")
     tracing = {"RYZ_TRACE_RATIO": "1", "RYZ_TRACE_EXPORT": "otlp", "RYZ_OTLP_ENDPOINT": collector.url}
     env = {"RYZ_NULL_STEP_DELAY_MS": "10", "RYZ_REQUEST_LOG": "true", "RYZ_MAX_RUNNING": "24", **tracing}
-    with Stack(folder, "--engine", "null", env=env) as stack:
+    with Stack(folder, "--engine", "null", "--routers", "1", env=env) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 
@@ -173,7 +173,8 @@ async def test_the_time_of_each_request_is_explained_and_traced(
     assert moved
     decoded = SPANS["worker", "last token"]
     assert any(span.what == decoded and span.attempt == 1 for span in next(iter(moved.values())).spans)
-    assert reasons["resumed"] >= len(moved), reasons
+    # routers saw that groups were busy: turns stayed all the same, or went where they were served sooner
+    assert any(reason.endswith("_busy") or reason.startswith("spill_") for reason in reasons), reasons
 
     await check_traces(collector, list(measured), moved.keys())
 

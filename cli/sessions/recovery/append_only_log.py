@@ -138,7 +138,7 @@ def read_blocks(path: Path) -> Iterator[Block]:
 def _read_command(file: BinaryIO, path: Path) -> bytes | None:
     """Skips one command and returns its name in capitals; None at the end of the file."""
     line = file.readline()
-    while line.startswith(b"#"):  # a time, where Redis was told to write it (`aof-timestamp-enabled`)
+    while line.startswith(b"#"):  # a time stamp (`aof-timestamp-enabled`)
         line = file.readline()
     if not line.endswith(b"\r\n"):
         return None

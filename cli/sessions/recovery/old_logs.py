@@ -71,7 +71,7 @@ def replace_log(directory: Path, *, restore: bool) -> Path:
     """Writes a new log with all that was stored, or with what is in use alone.
 
     Args:
-        directory: Of the log, which no Redis uses now.
+        directory: Directory of Redis. No process may use the log in it.
         restore: Bring back what is missing.
 
     Returns:

@@ -24,17 +24,17 @@ def scratch_redis(directory: Path) -> Iterator[redis.Redis]:
         CommandError: It cannot read the log.
     """
     with tempfile.TemporaryDirectory(prefix="ryz-") as place:
-        socket, told = Path(place) / "redis.sock", directory / "scratch.log"
+        socket, log_file = Path(place) / "redis.sock", directory / "scratch.log"
         options = {
             "--port": "0", "--unixsocket": str(socket), "--unixsocketperm": "700", "--dir": str(directory),
             "--appendonly": "yes", "--save": "", "--auto-aof-rewrite-percentage": "0",
         }  # fmt: skip
         command = [find_redis(), *(part for pair in options.items() for part in pair)]
-        with told.open("wb") as log:
+        with log_file.open("wb") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             with redis.Redis(unix_socket_path=str(socket)) as client:
-                _await_loaded(process, client, told)
+                _await_loaded(process, client, log_file)
                 yield client
         finally:
             process.terminate()
@@ -57,10 +57,10 @@ def rewrite_log(client: redis.Redis) -> None:
         fail("The new log could not be written; is there room on the disk? Nothing was changed.")
 
 
-def _await_loaded(process: "subprocess.Popen[bytes]", client: redis.Redis, told: Path) -> None:
+def _await_loaded(process: "subprocess.Popen[bytes]", client: redis.Redis, log_file: Path) -> None:
     while True:
         if process.poll() is not None:
-            fail(f"Redis cannot read the log; nothing was changed. It said:\n{told.read_text()[-2000:]}")
+            fail(f"Redis cannot read the log; nothing was changed. It said:\n{log_file.read_text()[-2000:]}")
         try:
             client.ping()
             return

@@ -1,8 +1,8 @@
 """The memory that a leader shares with the process that sends its heartbeats.
 
 The leader writes the newest description, the process writes what it sent. Each region has one writer. Nothing
-is locked and nobody is woken: a region has a checksum, and a reader that meets a half-written one keeps what
-it has. Times are monotonic seconds, which processes of one machine share.
+is locked and no process is woken: a region has a checksum. A reader that meets a half-written one keeps
+what it has. Times are monotonic seconds, which processes of one machine share.
 """
 
 import mmap
