@@ -37,6 +37,7 @@ SESSION_GONE = f"{PREFIX}.session.gone"
 SESSION_ROUTE = f"{PREFIX}.session.route"
 KV_HOLDERS = f"{PREFIX}.kv.holders"
 GROUP_DOWN = f"{PREFIX}.group.down"
+ROUTER_ALIVE = f"{PREFIX}.router.alive"
 ATTACH = f"{PREFIX}.attach"
 # The broker's event for a client that disconnected, in JSON; its configuration imports it under this subject
 BROKER_DISCONNECT = f"{PREFIX}.broker.disconnect"

@@ -19,6 +19,10 @@ class ServiceMetrics:
 
     def __init__(self, text: str) -> None:
         self._values: dict[tuple[str, str], float] = {}
+        self.add(text)
+
+    def add(self, text: str) -> None:
+        """Adds the values of another service of the same kind."""
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 key = sample.name, sample.labels.get("le", "")
@@ -35,28 +39,38 @@ class ServiceMetrics:
 
 
 async def read_all(pids: Mapping[str, int]) -> dict[str, ServiceMetrics]:
-    """Return the metrics of the router and of each group's leader, by the service's name.
+    """Return the metrics of all routers together, as `router`, and of each group's leader by its name.
 
     Raises:
         BenchError: A service is gone, has no admin port, or does not answer there.
     """
-    found = {}
+    found: dict[str, ServiceMetrics] = {}
     async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as http:
         for name, pid in pids.items():
-            if name != "router" and not name.startswith("worker-"):
+            kind = name.partition("-")[0]
+            if kind not in {"router", "worker"}:
                 continue
             try:
                 port = psutil.Process(pid).environ()[_PORT]
-                found[name] = await read_metrics(http, f"http://127.0.0.1:{port}")
+                text = await _read(http, f"http://127.0.0.1:{port}")
             except (psutil.Error, KeyError, httpx.HTTPError) as error:
                 raise BenchError(f"no metrics of {name} (process {pid}): {error!r}") from error
+            key = "router" if kind == "router" else name
+            if key in found:
+                found[key].add(text)
+            else:
+                found[key] = ServiceMetrics(text)
     return found
 
 
 async def read_metrics(http: httpx.AsyncClient, url: str) -> ServiceMetrics:
     """Return the metrics of the service with that admin address. Raises `httpx.HTTPError`."""
+    return ServiceMetrics(await _read(http, url))
+
+
+async def _read(http: httpx.AsyncClient, url: str) -> str:
     answer = await http.get(f"{url}/metrics")
-    return ServiceMetrics(answer.raise_for_status().text)
+    return answer.raise_for_status().text
 
 
 def between(before: Buckets, after: Buckets) -> Buckets:

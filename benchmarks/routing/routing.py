@@ -17,7 +17,8 @@ from benchmarks.plans import RoutingPlan
 from benchmarks.routing.routing_model import BEAT_MS, MODEL, GroupRates, ModelledGroup, ModelledTurn
 from services.router.domain.balance import imbalance
 from services.router.domain.decision import Assignment, RequestFacts
-from services.router.domain.fleet import Fleet, FleetLimits
+from services.router.domain.fleet import Fleet
+from services.router.domain.fleet_limits import FleetLimits
 from services.router.domain.policies import PolicyName, make_policy
 from services.router.domain.policies.costs import Costs
 from services.router.domain.session_memory import Asker, KnownSession, SessionMemory

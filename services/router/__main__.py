@@ -14,6 +14,7 @@ from services.router.domain.policies import make_policy
 from services.router.losses import LossReports
 from services.router.metrics import FleetCollector, RouterMetrics
 from services.router.pin_sync import PinKeeper
+from services.router.presence import RouterPresence
 from services.router.router_context import RouterContext
 from services.router.router_state import RouterState
 from services.router.session_events import SessionEvents
@@ -41,7 +42,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     )
     losses, sessions = LossReports(context), SessionEvents(context)
     requests = RouterSubscriptions(context, Dispatcher(context), losses, outside)
-    watch = FleetWatch(context, losses)
+    watch, presence = FleetWatch(context, losses), RouterPresence(context)
     pins = PinKeeper(bus, state.pins, metrics, settings.router_pins_refresh_s)
     service.set_detail(lambda: describe(context))
     await service.answer_operators(bus, outside)
@@ -50,13 +51,16 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     await sessions.listen()
     await losses.listen()
     await watch.listen()
+    await presence.listen()
     service.spawn(pins.keep_pins(), "keep pins")
     service.spawn(watch.watch_fleet(), "watch fleet")
     # a router that has heard no heartbeat yet would answer that there is no such model
     await asyncio.sleep(settings.router_warmup_s)
     service.on_drain(sessions.stop_answering)
     service.on_drain(requests.stop_taking)
+    service.on_drain(presence.leave)
     await requests.take_requests()
+    service.spawn(presence.announce(), "announce")
     await sessions.answer_queries()
     service.ready()
 

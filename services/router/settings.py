@@ -5,7 +5,7 @@ from typing import Annotated
 from annotated_types import Interval
 
 from services.router.domain.breaker import BreakerLimits
-from services.router.domain.fleet import FleetLimits
+from services.router.domain.fleet_limits import FleetLimits
 from services.router.domain.group import LoadLimits
 from services.router.domain.policies import HybridLimits, PolicyName
 from services.router.domain.policies.costs import Costs

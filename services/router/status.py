@@ -13,6 +13,7 @@ def describe(context: RouterContext) -> dict[str, Any]:
     now = context.clock()
     return {
         "policy": context.policy.name,
+        "routers": context.fleet.routers.count(now),
         "pins": len(context.state.pins),
         "sessions": len(context.state.sessions),
         "groups": [_group(context, group, now) for group in context.fleet.groups()],

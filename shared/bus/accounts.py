@@ -101,13 +101,16 @@ _GATEWAY = BusAccount(
 _ROUTER = BusAccount(
     "router",
     "routers",
-    publish=(WORK, subjects.GROUP_DOWN, subjects.SESSION_GET, subjects.PINS, ANY_INBOX),
+    publish=(
+        WORK, subjects.GROUP_DOWN, subjects.ROUTER_ALIVE, subjects.SESSION_GET, subjects.PINS, ANY_INBOX,
+    ),
     read=(
         _member(subjects.GENERATE_ALL, subjects.ROUTER_QUEUE),
         _member(subjects.generate_all(ANY_CALLER), subjects.ROUTER_QUEUE),
         subjects.AGAIN_ALL, subjects.again_all(ANY_CALLER), subjects.MODELS, subjects.models(ANY_CALLER),
         subjects.SESSION_ROUTE,
-        subjects.HEARTBEAT_ALL, subjects.GROUP_DOWN, subjects.BROKER_DISCONNECT, subjects.SESSION_TURNS,
+        subjects.HEARTBEAT_ALL, subjects.GROUP_DOWN, subjects.ROUTER_ALIVE, subjects.BROKER_DISCONNECT,
+        subjects.SESSION_TURNS,
         subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.STATUS, subjects.EXPLAIN,
         subjects.SRV_ALL,
     ),

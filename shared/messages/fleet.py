@@ -129,6 +129,21 @@ class GroupDown(Wire, frozen=True, kw_only=True):
     cause: str = ""
 
 
+class RouterAlive(Wire, frozen=True, kw_only=True):
+    """A router tells the others once a second that it runs.
+
+    The broker gives each request to one of them at random, so with their number a router knows about how
+    many requests went to a group since its last heartbeat.
+
+    Attributes:
+        takes: Whether it takes requests; False: it is about to end.
+    """
+
+    max_bytes: ClassVar[int] = SMALL
+    router_id: str
+    takes: bool = True
+
+
 class ClaimGroup(Wire, frozen=True, kw_only=True):
     """A leader asks before it takes work whether another leader has its group's name. No answer means no.
 

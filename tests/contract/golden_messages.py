@@ -173,6 +173,7 @@ EXAMPLES: list[m.Wire] = [
     m.GroupDown(
         group="g0", instance_id="leader-1", reason="disconnected", router_id="router-1", cause="ended"
     ),
+    m.RouterAlive(router_id="router-1", takes=False),
     m.ClaimGroup(
         group="g0", instance_id="leader-1", claim_id="c0ffee", host="host-1", since_ms=1_700_000_000_000
     ),

@@ -82,6 +82,7 @@ SUBJECTS = [
         _each(subjects.HEARTBEAT_ALL, "group"), "Heartbeat", "leaders", "all routers; gateways with batches"
     ),
     SubjectRow(f"`{subjects.GROUP_DOWN}`", "GroupDown", "routers", "callers, all routers"),
+    SubjectRow(f"`{subjects.ROUTER_ALIVE}`", "RouterAlive", "routers", "all routers"),
     SubjectRow(_each(subjects.claim("_"), "group"), "ClaimGroup, answered by GroupClaimed", LEADER, LEADER),
     SubjectRow(_each(subjects.drain("_"), "group"), "DrainGroup, answered by Draining", "operators", LEADER),
     SubjectRow(

@@ -5,17 +5,18 @@ takes them with `take_losses`.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
 from services.router.domain.balance import DecayingCounts, fair_share
-from services.router.domain.breaker import Breaker, BreakerLimits
+from services.router.domain.breaker import Breaker
 from services.router.domain.decision import FleetView, GroupView
-from services.router.domain.group import Group, LoadLimits
+from services.router.domain.fleet_limits import FleetLimits
+from services.router.domain.group import Group
 from services.router.domain.live_view import LiveView, split_by_standing
 from services.router.domain.loss import REASONS, Loss
 from services.router.domain.rivals import Rivals
+from services.router.domain.router_count import RouterCount
 from shared.messages import DownReason, GroupDown, Heartbeat, ModelCard
 
 Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same", "ignored", "rival", "lost"]
@@ -28,52 +29,24 @@ _COMMON_SILENCE_INTERVALS = 2.0
 RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
 
 
-@dataclass(frozen=True, slots=True)
-class FleetLimits:
-    """When a group is lost, when it is forgotten, and how many groups a router keeps.
-
-    Attributes:
-        missed_heartbeats: A group is lost after so many of its intervals plus `slack_s`; after twice that at
-            most if no other group is heard either.
-        slack_s: For delays of the broker and of the router.
-        patience: A bound on that time, as a factor, for groups whose heartbeats were irregular lately or came
-            from a busy machine, and for those that load their model.
-        forget_s: After its last heartbeat the group's model is forgotten.
-        max_groups: Groups that are kept.
-        half_life_s: Work so long ago counts half.
-        hold_s: Heartbeats so soon after the broker's word that a leader is gone were under way, and are
-            ignored.
-        load: What to assume of a group's load.
-        breaker: When a group's breaker trips.
-    """
-
-    missed_heartbeats: int = 3
-    slack_s: float = 0.175
-    patience: float = 16.0
-    forget_s: float = 300.0
-    max_groups: int = 1024
-    half_life_s: float = 60.0
-    hold_s: float = 0.1
-    load: LoadLimits = field(default_factory=LoadLimits)
-    breaker: BreakerLimits = field(default_factory=BreakerLimits)
-
-
 class Fleet:
     """All groups that were heard lately, by name. `now` is monotonic seconds everywhere.
 
     Attributes:
         computed: Tokens by group as the groups report them, for the requests of all routers.
         rivals: Leaders that share a group's name.
+        routers: How many routers share the requests.
     """
 
     def __init__(self, limits: FleetLimits) -> None:
         self.computed = DecayingCounts(limits.half_life_s)
         self._limits = limits
-        # Estimated tokens of the requests that this router sent. What groups report is right but late by the
+        # Estimated tokens of the requests that all routers sent. What groups report is right but late by the
         # smoothing of their rate; estimates that fade as fast make up for it, and so do their errors.
         self._given = DecayingCounts(RATE_HALF_LIFE_S)
         self._groups: dict[str, Group] = {}
         self.rivals = Rivals()
+        self.routers = RouterCount()
         self._unsettled_until = -inf
         self._heard_at = -inf  # the last heartbeat of any group
         self._delay_s = 0.0  # of the broker, lately
@@ -135,8 +108,8 @@ class Fleet:
     def count_sent(self, name: str, prompt_tokens: int, now: float, answer_tokens: int = 0) -> None:
         """This router sent the group a request of about so many tokens to compute and to generate."""
         if group := self._groups.get(name):
-            group.count_sent(prompt_tokens, now)
-            self._given.add(name, now, prompt_tokens + answer_tokens)
+            requests = group.count_sent(prompt_tokens, now, self.routers.count(now))
+            self._given.add(name, now, requests * (prompt_tokens + answer_tokens))
 
     def mark_lost(self, name: str, reason: DownReason, now: float) -> bool:
         """Give the group up until its next heartbeat; returns whether it was not lost before.

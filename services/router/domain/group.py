@@ -66,7 +66,7 @@ class Group:
         self.sent_total = 0
         self.requests_per_s = 0.0  # requests that end, measured while there are any
         self._limits = limits
-        self._pending = 0  # sent, and not yet counted by a heartbeat
+        self._pending = 0  # sent by all routers, and not yet counted by a heartbeat
         self._pending_tokens = 0
         self._sent_lately = self._sent_before = 0  # since `_turned_at`, and between the two turns before
         self._turned_at = now
@@ -119,13 +119,19 @@ class Group:
         late_ms = heartbeat.vitals.late_ms if heartbeat.vitals is not None else heartbeat.interval_ms
         return min(own_s, (late_ms + heartbeat.interval_ms) / 1000)
 
-    def count_sent(self, prompt_tokens: int, now: float) -> None:
-        """This router sent it a request."""
+    def count_sent(self, prompt_tokens: int, now: float, routers: int = 1) -> int:
+        """This router sent it a request; returns for how many requests of all routers that stands.
+
+        Of several routers each is given about as many requests as this one. A single request since the last
+        heartbeat says nothing of the others, and stands for itself.
+        """
+        requests = routers if self._pending else 1
         self.sent_total += 1
-        self._pending += 1
-        self._pending_tokens += prompt_tokens
-        self._sent_lately += 1
+        self._pending += requests
+        self._pending_tokens += requests * prompt_tokens
+        self._sent_lately += requests
         self.breaker.count_sent(now)
+        return requests
 
     def mark_lost(self, reason: DownReason, cause: str = "") -> None:
         """Give it up until its next heartbeat."""

@@ -16,7 +16,7 @@ class TokenBuckets:
             ttl_s=_FORGET_S, max_entries=_MAX_USERS
         )
 
-    def take_tokens(self, user: str, per_s: float, now: float, cost: float = 1.0) -> float:
+    def take_tokens(self, user: str, per_s: float, now: float, cost: float = 1.0, sharers: int = 1) -> float:
         """Count a request if it may pass.
 
         Args:
@@ -24,6 +24,7 @@ class TokenBuckets:
             per_s: Its rate; 0: no limit.
             now: Monotonic seconds.
             cost: What the request counts; a burst at most.
+            sharers: So many share the rate, but each lets a whole burst pass.
 
         Returns:
             0 if the request may pass, else the seconds until it may.
@@ -32,18 +33,18 @@ class TokenBuckets:
             return 0.0
         most = max(1.0, per_s * BURST_S)
         tokens, at = self._buckets.get(user, now) or (most, now)
-        tokens = min(most, tokens + (now - at) * per_s)
+        tokens = min(most, tokens + (now - at) * per_s / sharers)
         cost = min(cost, most)
         if tokens < cost:
-            return (cost - tokens) / per_s
+            return (cost - tokens) * sharers / per_s
         self._buckets.put(user, (tokens - cost, now), now)
         return 0.0
 
-    def charge(self, user: str, per_s: float, now: float, cost: float) -> None:
+    def charge(self, user: str, per_s: float, now: float, cost: float, sharers: int = 1) -> None:
         """Add a cost to a request that has passed; the next ones wait for it."""
         if not per_s:
             return
         most = max(1.0, per_s * BURST_S)
         tokens, at = self._buckets.get(user, now) or (most, now)
-        tokens = min(most, tokens + (now - at) * per_s) - cost
-        self._buckets.put(user, (max(tokens, -per_s * _MOST_DEBT_S), now), now)
+        tokens = min(most, tokens + (now - at) * per_s / sharers) - cost
+        self._buckets.put(user, (max(tokens, -per_s * _MOST_DEBT_S / sharers), now), now)

@@ -29,13 +29,15 @@ class OutsideGate:
         self._answers = TokenBuckets()
         self._dispatcher = dispatcher
         self._metrics = context.metrics
+        self._routers = context.fleet.routers
 
     async def admit(self, message: Message, now: float) -> Incoming | None:
         """The request in a message; None: it was refused."""
         caller = caller_of(message.subject)
         user = caller.user if caller is not None else ""
         limits = self._limits.of(user, now)
-        wait_s = self._rates.take_tokens(user, limits.max_rps, now, 1 + len(message.data) // BYTES_OF_ONE)
+        cost, routers = 1 + len(message.data) // BYTES_OF_ONE, self._routers.count(now)
+        wait_s = self._rates.take_tokens(user, limits.max_rps, now, cost, routers)
         if wait_s:
             if self._may_answer(user, "user_rate", now):
                 error = Overloaded(
@@ -54,7 +56,7 @@ class OutsideGate:
                 await self._dispatcher.fail_request(sender(message, READ_OF_REFUSED), error, "invalid")
             return None
         if incoming.facts.places > 1:
-            self._rates.charge(user, limits.max_rps, now, incoming.facts.places - 1)
+            self._rates.charge(user, limits.max_rps, now, incoming.facts.places - 1, routers)
         return incoming
 
     def _may_answer(self, user: str, reason: str, now: float) -> bool:

@@ -7,17 +7,19 @@ from uuid import uuid4
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
-from shared.codec import decode, encode
+from shared.codec import decode, decode_reply, encode
 from shared.messages import (
     Accepted,
     Failed,
     FrameBatch,
     GenerateRequest,
     Load,
+    ServiceStatus,
+    StatusQuery,
     Work,
 )
 from tests.kits.router.live import Caller, Leader, router, start_router
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 REQUESTS = 500
 
@@ -116,3 +118,35 @@ async def test_resumed_and_urgent_requests_are_not_refused_by_an_estimate(
         assert isinstance(await caller.ask(caller.request(attempt=1)), Accepted)
         reasons = {work.route.reason for leader in leaders for work, _ in leader.taken}
         assert reasons == {"urgent_full", "resumed"}
+
+
+async def test_routers_count_each_other(nats_url: str, nats_bus: NatsBus) -> None:
+    """One that ends says so, and one that is killed is forgotten."""
+    names = [f"router-{uuid4().hex[:6]}" for _ in range(3)]
+    inbox, counted = nats_bus.new_inbox(), dict[str, int]()
+
+    async def hear(message: Message) -> None:
+        if not message.no_responders:
+            status = decode_reply(message.data, ServiceStatus)
+            counted[status.instance_id] = status.detail["routers"]
+
+    async def await_counts(count: int, *names: str) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while [counted.get(name) for name in names] != [count] * len(names):
+                await nats_bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
+                await asyncio.sleep(0.05)
+
+    await nats_bus.subscribe(inbox, hear)
+    routers = [await start_router(nats_url, nats_bus, name) for name in names]
+    try:
+        await await_counts(3, *names)
+        routers[0].terminate()
+        assert await asyncio.wait_for(routers[0].wait(), 10) == 0
+        await await_counts(2, *names[1:])
+        routers[1].kill()
+        await await_counts(1, names[2])
+    finally:
+        for process in routers:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from services.router.domain.breaker import Breaker, BreakerLimits
 from services.router.domain.decision import Assignment, FleetView, GroupView, Refusal, RequestFacts
-from services.router.domain.fleet import Fleet, FleetLimits
+from services.router.domain.fleet import Fleet
+from services.router.domain.fleet_limits import FleetLimits
 from services.router.domain.policies import PolicyName, make_policy
 from services.router.domain.policies.choice import choose
 from shared.messages import Heartbeat, Load, ModelCard

@@ -1,0 +1,65 @@
+"""Tells the other routers that this one runs, and counts them."""
+
+import asyncio
+
+import structlog
+
+from services.router.domain.router_count import ANNOUNCE_S
+from services.router.router_context import RouterContext
+from shared import subjects
+from shared.bus import Message
+from shared.bus.endpoint import Endpoint
+from shared.codec import encode
+from shared.errors import InvalidRequest, RyzError
+from shared.messages import RouterAlive
+
+log = structlog.get_logger(__name__)
+
+
+class RouterPresence:
+    """Call `listen` once, run `announce` as a task while requests are taken, and `leave` before they end."""
+
+    def __init__(self, context: RouterContext) -> None:
+        self._bus = context.bus
+        self._routers = context.fleet.routers
+        self._metrics = context.metrics
+        self._clock = context.clock
+        self._router_id = context.settings.instance_id
+        self._leaves = False
+
+    async def listen(self) -> None:
+        """Subscribes to what other routers say of themselves."""
+        listener = Endpoint(self._bus, self._report_bad).listener(RouterAlive, self.on_router)
+        await self._bus.subscribe(subjects.ROUTER_ALIVE, listener, max_pending=1024)
+
+    async def announce(self) -> None:
+        """Says once a second that this router takes requests, until it leaves."""
+        while not self._leaves:
+            await self._publish(takes=True)
+            await asyncio.sleep(ANNOUNCE_S)
+
+    async def leave(self) -> None:
+        """Says that this router takes no more requests."""
+        self._leaves = True
+        await self._publish(takes=False)
+
+    def on_router(self, router: RouterAlive, _: Message) -> None:
+        """A router runs, or is about to end."""
+        if router.router_id == self._router_id:
+            return
+        if router.takes:
+            self._routers.heard(router.router_id, self._clock())
+        else:
+            self._routers.left(router.router_id)
+
+    def _report_bad(self, message: Message, error: InvalidRequest) -> None:
+        log.warning("bad message", subject=message.subject, error=error.message)
+        self._metrics.event("bad_router_alive")
+
+    async def _publish(self, *, takes: bool) -> None:
+        try:
+            await self._bus.publish(
+                subjects.ROUTER_ALIVE, encode(RouterAlive(router_id=self._router_id, takes=takes))
+            )
+        except RyzError as error:
+            log.debug("not announced", problem=error.message)
