@@ -13,7 +13,7 @@ from cli.models.model_records import read_record
 from cli.models.model_store import in_bytes, size_of
 
 if TYPE_CHECKING:
-    from cli.stack.sizing import MachineFacts, SizingWishes
+    from cli.stack.sizing import GivenSizing, MachineFacts
     from services.worker.engine.checkpoint.model_size import ModelSize
 
 
@@ -105,7 +105,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         name: As it was given.
         path: Of the model.
     """
-    from cli.stack.machine import machine_facts, measure_model, sizing_wishes  # noqa: PLC0415 (quick `--help`)
+    from cli.stack.machine import given_sizing, machine_facts, measure_model  # noqa: PLC0415 (quick `--help`)
     from cli.stack.options import UpOptions  # noqa: PLC0415
     from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415
     from services.worker.engine.config.read_config import read_config  # noqa: PLC0415
@@ -139,7 +139,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         for precision in SERVED
         if precision == "fp32" or not size.latent  # latent attention has no kernels
     }
-    flags, chosen = _choice(size, config.context_length, machine, sizing_wishes(UpOptions()))
+    flags, chosen = _choice(size, config.context_length, machine, given_sizing(UpOptions()))
     return ModelFacts(
         **common,
         memory=memory,
@@ -155,7 +155,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
 
 
 def _choice(
-    size: "ModelSize", context: int, machine: "MachineFacts", wishes: "SizingWishes"
+    size: "ModelSize", context: int, machine: "MachineFacts", given: "GivenSizing"
 ) -> tuple[str, str]:
     """Return the options that `ryz up` would choose, and the line that it prints."""
     from cli.stack.sizing import (  # noqa: PLC0415 (quick `--help`)
@@ -165,9 +165,9 @@ def _choice(
     from cli.stack.sizing_text import describe_sizing, refusal  # noqa: PLC0415
 
     try:
-        sizing = choose_sizing(size, context, machine, wishes)
+        sizing = choose_sizing(size, context, machine, given)
     except DoesNotFit:
-        return "", refusal(size, context, machine, wishes)
+        return "", refusal(size, context, machine, given)
     flags = (
         f"--groups {sizing.groups} --tensor-parallel {sizing.tensor_parallel} --threads {sizing.threads} "
         f"--precision {sizing.precision} --kv-cache-tokens {sizing.kv_cache_tokens}"

@@ -10,9 +10,9 @@ from cli.stack.sizing import (
     MAX_RUNNING,
     TOKEN_BUDGET,
     DoesNotFit,
+    GivenSizing,
     MachineFacts,
     Sizing,
-    SizingWishes,
     choose_sizing,
 )
 from cli.stack.sizing_text import describe_losses, describe_sizing, refusal
@@ -53,12 +53,12 @@ def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
     size = measure_model(options.model, kernels=machine.kernels)
     if options.precision != "auto":
         require_served(options.precision, size.stored, str(options.model))
-    wishes, context = sizing_wishes(options), config.context_length
+    given, context = given_sizing(options), config.context_length
     try:
-        sizing = choose_sizing(size, context, machine, wishes)
+        sizing = choose_sizing(size, context, machine, given)
     except DoesNotFit:
-        fail(refusal(size, context, machine, wishes), 2)
-    told = [describe_sizing(sizing, size, machine), describe_losses(sizing, size, context, machine, wishes)]
+        fail(refusal(size, context, machine, given), 2)
+    told = [describe_sizing(sizing, size, machine), describe_losses(sizing, size, context, machine, given)]
     return _with(options, sizing), "\n".join(filter(None, told))
 
 
@@ -75,9 +75,9 @@ def _settle_on_gpus(options: UpOptions) -> tuple[UpOptions, str]:
     return settled, told
 
 
-def sizing_wishes(options: UpOptions) -> SizingWishes:
+def given_sizing(options: UpOptions) -> GivenSizing:
     """Return what options and the settings of the workers say."""
-    return SizingWishes(
+    return GivenSizing(
         groups=options.groups,
         tensor_parallel=options.tensor_parallel,
         threads=options.threads,

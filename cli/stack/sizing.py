@@ -65,7 +65,7 @@ class MachineFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizingWishes:
+class GivenSizing:
     """What options and settings say; 0 or `auto` leaves it open.
 
     The last two settle how many blocks layers with a sliding window need.
@@ -110,7 +110,7 @@ class Sizing:
     store_bytes: int = 0
 
 
-def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes) -> Sizing:
+def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing) -> Sizing:
     """Choose what is open.
 
     Two groups of one rank, the cores shared among them; the precision of the files, if kernels have it. One
@@ -121,38 +121,38 @@ def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, wishes: 
         size: Of the model.
         context: The model's context length, in tokens.
         machine: This machine.
-        wishes: What is settled already.
+        given: What is settled already.
 
     Raises:
         DoesNotFit: Not even the smallest choice fits.
     """
-    for groups in [wishes.groups] if wishes.groups else range(GROUPS, 0, -1):
-        sizing = sizing_of(size, context, machine, wishes, groups)
+    for groups in [given.groups] if given.groups else range(GROUPS, 0, -1):
+        sizing = sizing_of(size, context, machine, given, groups)
         if sizing is not None:
             return sizing
     raise DoesNotFit
 
 
 def sizing_of(
-    size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes, groups: int
+    size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing, groups: int
 ) -> Sizing | None:
     """Choose for so many groups; None if they do not fit."""
-    precision = chosen_precision(size, machine, wishes)
+    precision = chosen_precision(size, machine, given)
     rest = machine.room_bytes - groups * group_bytes(size, precision)
-    least = least_tokens(context, wishes)
+    least = least_tokens(context, given)
     wanted = int(min(machine.store_bytes * STORE_OVERHEAD, max(0, rest) * STORE_PART))
     for stores in (max(machine.least_store_bytes, wanted), machine.least_store_bytes):
-        tokens = wishes.kv_cache_tokens or min(
-            KV_TOKENS, size.fitting_tokens((rest - stores) // groups, precision, *wishes.steps)
+        tokens = given.kv_cache_tokens or min(
+            KV_TOKENS, size.fitting_tokens((rest - stores) // groups, precision, *given.steps)
         )
-        pools = size.pools(tokens, *wishes.steps)
+        pools = size.pools(tokens, *given.steps)
         caches = groups * size.cache_bytes(pools, precision)
         if tokens >= least and caches + stores <= rest:
-            ranks = wishes.tensor_parallel or 1
+            ranks = given.tensor_parallel or 1
             return Sizing(
                 groups=groups,
                 tensor_parallel=ranks,
-                threads=wishes.threads or max(1, machine.cores // (groups * ranks)),
+                threads=given.threads or max(1, machine.cores // (groups * ranks)),
                 precision=precision,
                 kv_cache_tokens=tokens,
                 needed_bytes=groups * group_bytes(size, precision) + caches,
@@ -163,20 +163,20 @@ def sizing_of(
 
 
 def missing_bytes(
-    size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes, groups: int
+    size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing, groups: int
 ) -> int:
     """Free memory that so many groups lack, with the least KV."""
-    precision = chosen_precision(size, machine, wishes)
-    tokens = wishes.kv_cache_tokens or least_tokens(context, wishes)
-    cache = size.cache_bytes(size.pools(tokens, *wishes.steps), precision)
+    precision = chosen_precision(size, machine, given)
+    tokens = given.kv_cache_tokens or least_tokens(context, given)
+    cache = size.cache_bytes(size.pools(tokens, *given.steps), precision)
     needed = groups * (group_bytes(size, precision) + cache) + machine.least_store_bytes
     return max(0, needed + machine.reserve_bytes - machine.free_bytes)
 
 
-def least_tokens(context: int, wishes: SizingWishes) -> int:
+def least_tokens(context: int, given: GivenSizing) -> int:
     """The fewest tokens of KV with which a group is useful."""
     least = min(LEAST_KV_TOKENS, context)
-    return min(least, wishes.kv_cache_tokens or least)
+    return min(least, given.kv_cache_tokens or least)
 
 
 def group_bytes(size: ModelSize, precision: Precision) -> int:
@@ -184,8 +184,8 @@ def group_bytes(size: ModelSize, precision: Precision) -> int:
     return GROUP_BYTES + size.weight_bytes(precision)
 
 
-def chosen_precision(size: ModelSize, machine: MachineFacts, wishes: SizingWishes) -> Precision:
+def chosen_precision(size: ModelSize, machine: MachineFacts, given: GivenSizing) -> Precision:
     """The precision that was asked for, or what `auto` stands for."""
-    if wishes.precision == "auto":
+    if given.precision == "auto":
         return automatic_precision(size.stored, kernels=machine.kernels)
-    return wishes.precision
+    return given.precision

@@ -8,9 +8,9 @@ from cli.stack.sizing import (
     GROUP_BYTES,
     GROUPS,
     KV_TOKENS,
+    GivenSizing,
     MachineFacts,
     Sizing,
-    SizingWishes,
     chosen_precision,
     group_bytes,
     least_tokens,
@@ -46,36 +46,36 @@ def describe_sizing(sizing: Sizing, size: ModelSize, machine: MachineFacts) -> s
 
 
 def describe_losses(
-    sizing: Sizing, size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes
+    sizing: Sizing, size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing
 ) -> str:
     """Say in one line what was given up for want of memory, and what brings it back; empty if nothing was."""
-    told = []
-    if sizing.groups < GROUPS and not wishes.groups:
-        remedies = [*_remedies(size, context, machine, wishes, GROUPS)]
-        told.append(
+    sentences = []
+    if sizing.groups < GROUPS and not given.groups:
+        remedies = [*_remedies(size, context, machine, given, GROUPS)]
+        sentences.append(
             "One group only, since two do not fit: running streams end if it fails. Room for the second: "
             f"{' or '.join(remedies)}."
         )
-    if sizing.kv_cache_tokens < KV_TOKENS and not wishes.kv_cache_tokens:
-        more = sizing_of(size, context, machine, wishes, 1) if sizing.groups > 1 else None
+    if sizing.kv_cache_tokens < KV_TOKENS and not given.kv_cache_tokens:
+        more = sizing_of(size, context, machine, given, 1) if sizing.groups > 1 else None
         remedy = ""
         if more is not None and more.kv_cache_tokens > sizing.kv_cache_tokens:
             remedy = f" `--groups 1` leaves room for {more.kv_cache_tokens:,}; then streams end if it fails."
         bound = "no request may have more" if sizing.kv_cache_tokens < context else "others wait for room"
-        told.append(
+        sentences.append(
             f"KV for {sizing.kv_cache_tokens:,} tokens in place of {KV_TOKENS:,}: all requests of a group "
             f"share them, and {bound}.{remedy}"
         )
-    return " ".join(told)
+    return " ".join(sentences)
 
 
-def refusal(size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes) -> str:
+def refusal(size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing) -> str:
     """Say why a model does not fit, and what to do."""
-    groups = wishes.groups or 1
-    precision, tokens = chosen_precision(size, machine, wishes), wishes.kv_cache_tokens
-    tokens = tokens or least_tokens(context, wishes)
+    groups = given.groups or 1
+    precision, tokens = chosen_precision(size, machine, given), given.kv_cache_tokens
+    tokens = tokens or least_tokens(context, given)
     weights = size.weight_bytes(precision)
-    kv = size.cache_bytes(size.pools(tokens, *wishes.steps), precision)
+    kv = size.cache_bytes(size.pools(tokens, *given.steps), precision)
     what = _count(groups, "group").capitalize()
     each = " each" if groups > 1 else ""
     stores = f" and the stores {_size(machine.least_store_bytes)}" if machine.least_store_bytes else ""
@@ -85,32 +85,32 @@ def refusal(size: ModelSize, context: int, machine: MachineFacts, wishes: Sizing
         f"weights, {_size(kv)} for KV of {tokens:,} tokens and {_size(GROUP_BYTES)} for processes. Free are "
         f"{_size(machine.free_bytes)}, of which the other services need {_size(machine.reserve_bytes)}"
         f"{stores}. "
-        f"What helps: {' or '.join(_remedies(size, context, machine, wishes, groups))}."
+        f"What helps: {' or '.join(_remedies(size, context, machine, given, groups))}."
     )
 
 
 def _remedies(
-    size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes, groups: int
+    size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing, groups: int
 ) -> Iterator[str]:
     """Name what makes so many groups fit, each by itself."""
 
-    def fits(changed: SizingWishes, groups: int = groups) -> bool:
+    def fits(changed: GivenSizing, groups: int = groups) -> bool:
         return sizing_of(size, context, machine, changed, groups) is not None
 
-    precision = chosen_precision(size, machine, wishes)
-    if precision in {"fp32", "bf16"} and machine.kernels and fits(replace(wishes, precision="int8")):
+    precision = chosen_precision(size, machine, given)
+    if precision in {"fp32", "bf16"} and machine.kernels and fits(replace(given, precision="int8")):
         yield "`--precision int8`"
-    fewer = next((count for count in range(wishes.groups - 1, 0, -1) if fits(wishes, count)), 0)
+    fewer = next((count for count in range(given.groups - 1, 0, -1) if fits(given, count)), 0)
     if fewer:
         yield f"`--groups {fewer}`"
-    if wishes.kv_cache_tokens:
+    if given.kv_cache_tokens:
         room = machine.room_bytes - groups * group_bytes(size, precision) - machine.least_store_bytes
-        tokens = size.fitting_tokens(room // groups, precision, *wishes.steps)
-        if tokens >= least_tokens(context, replace(wishes, kv_cache_tokens=0)):
+        tokens = size.fitting_tokens(room // groups, precision, *given.steps)
+        if tokens >= least_tokens(context, replace(given, kv_cache_tokens=0)):
             yield f"RYZ_KV_CACHE_TOKENS of {tokens:,} or less"
-    if machine.store_bytes and sizing_of(size, context, replace(machine, store_bytes=0), wishes, groups):
+    if machine.store_bytes and sizing_of(size, context, replace(machine, store_bytes=0), given, groups):
         yield "`--redis-url` with a Redis of another machine"
-    yield f"{_size(missing_bytes(size, context, machine, wishes, groups))} more free memory"
+    yield f"{_size(missing_bytes(size, context, machine, given, groups))} more free memory"
     yield "a smaller model"
 
 

@@ -4,17 +4,17 @@
 """
 
 import contextlib
-import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+
+from services.worker.thread_counts import read_file, read_schedstat, read_stat, thread_ids
 
 CpuCounts = Mapping[
     int, tuple[int, int]
 ]  # by thread id: time on a core, and in completed waits for one, in ns
 STOPPED = frozenset({"T", "t"})
 _PAGE = 4096
-_READ_BYTES = 4096
 _MAJOR_FAULTS = 9  # field of `/proc/PID/stat`, counted from the state
 
 
@@ -58,8 +58,8 @@ def read_process(pid: int) -> ProcessReading | None:
     at_s, threads, state, pages = time.monotonic(), dict[int, ThreadReading](), "", 0
     for tid in thread_ids(pid):
         try:
-            fields = _fields(f"/proc/{pid}/task/{tid}/stat")
-            run_ns, wait_ns = _cpu_counts(pid, tid)
+            fields = read_stat(pid, tid)
+            run_ns, wait_ns, _ = read_schedstat(pid, tid)
         except (OSError, ValueError):  # the thread has ended
             continue
         threads[tid] = ThreadReading(fields[0], run_ns, wait_ns)
@@ -69,45 +69,20 @@ def read_process(pid: int) -> ProcessReading | None:
     return ProcessReading(at_s, state, threads, pages + _pages_read(pid)) if state else None
 
 
-def thread_ids(pid: int) -> list[int]:
-    """Return the ids of a process's threads; empty: it is gone, or on another host."""
-    try:
-        return [int(name) for name in os.listdir(f"/proc/{pid}/task")] if pid else []
-    except OSError:
-        return []
-
-
 def read_cpu(pid: int, tids: Iterable[int]) -> CpuCounts:
     """Return the counts of those threads that still run."""
     counts = {}
     for tid in tids:
         with contextlib.suppress(OSError, ValueError):
-            counts[tid] = _cpu_counts(pid, tid)
+            counts[tid] = read_schedstat(pid, tid)[:2]
     return counts
-
-
-def _cpu_counts(pid: int, tid: int) -> tuple[int, int]:
-    run_ns, wait_ns, _ = _read(f"/proc/{pid}/task/{tid}/schedstat").split()
-    return int(run_ns), int(wait_ns)
-
-
-def _fields(path: str) -> list[str]:
-    return _read(path).rpartition(b")")[2].decode("ascii").split()
 
 
 def _pages_read(pid: int) -> int:
     """Return the pages that a process has read from block devices; 0 if the kernel does not tell."""
     with contextlib.suppress(OSError, ValueError):
-        for line in _read(f"/proc/{pid}/io").splitlines():
+        for line in read_file(f"/proc/{pid}/io").splitlines():
             name, _, value = line.partition(b":")
             if name == b"read_bytes":
                 return int(value) // _PAGE
     return 0
-
-
-def _read(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(descriptor, _READ_BYTES)
-    finally:
-        os.close(descriptor)

@@ -16,8 +16,8 @@ from cli.stack.sizing import (
     SERVICES_BYTES,
     STORE_OVERHEAD,
     DoesNotFit,
+    GivenSizing,
     MachineFacts,
-    SizingWishes,
     choose_sizing,
     sizing_of,
 )
@@ -51,7 +51,7 @@ LARGE = ModelSize(
     stored="codes",
     code_bytes=1.0625,
 )
-OPEN = SizingWishes()
+OPEN = GivenSizing()
 
 
 def test_a_small_model_on_a_laptop_gets_two_groups_that_share_the_cores() -> None:
@@ -86,33 +86,33 @@ def test_one_group_where_two_do_not_fit_and_less_kv_where_memory_is_short() -> N
 
 
 def test_what_options_say_is_kept() -> None:
-    wishes = SizingWishes(groups=3, tensor_parallel=2, threads=5, precision="fp32", kv_cache_tokens=1024)
-    sizing = choose_sizing(SMALL, 8192, LAPTOP, wishes)
+    given = GivenSizing(groups=3, tensor_parallel=2, threads=5, precision="fp32", kv_cache_tokens=1024)
+    sizing = choose_sizing(SMALL, 8192, LAPTOP, given)
     assert (sizing.groups, sizing.tensor_parallel, sizing.threads) == (3, 2, 5)
     assert (sizing.precision, sizing.kv_cache_tokens) == ("fp32", 1024)
 
 
 @pytest.mark.parametrize(
-    ("free", "wishes", "remedy"),
+    ("free", "given", "remedy"),
     [
         (6, OPEN, "a smaller model"),
-        (10, SizingWishes(precision="fp32"), "`--precision int8`"),
-        (10, SizingWishes(groups=2), "`--groups 1`"),
-        (6, SizingWishes(groups=2), "GiB more free memory"),
-        (10, SizingWishes(kv_cache_tokens=10**6), "RYZ_KV_CACHE_TOKENS of"),
+        (10, GivenSizing(precision="fp32"), "`--precision int8`"),
+        (10, GivenSizing(groups=2), "`--groups 1`"),
+        (6, GivenSizing(groups=2), "GiB more free memory"),
+        (10, GivenSizing(kv_cache_tokens=10**6), "RYZ_KV_CACHE_TOKENS of"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_figures(free: int, wishes: SizingWishes, remedy: str) -> None:
+def test_what_does_not_fit_is_refused_with_figures(free: int, given: GivenSizing, remedy: str) -> None:
     machine = replace(LAPTOP, free_bytes=free * GIB)
     with pytest.raises(DoesNotFit):
-        choose_sizing(LARGE, 8192, machine, wishes)
-    told = refusal(LARGE, 8192, machine, wishes)
+        choose_sizing(LARGE, 8192, machine, given)
+    told = refusal(LARGE, 8192, machine, given)
     assert re.search(r"would need [\d.]+ GiB:.*for weights.* Free are [\d.]+ GiB, of which", told)
     assert remedy in told
 
 
 def test_every_rank_gets_a_thread() -> None:
-    many = SizingWishes(groups=2, tensor_parallel=64)
+    many = GivenSizing(groups=2, tensor_parallel=64)
     assert choose_sizing(SMALL, 8192, LAPTOP, many).threads == 1
     assert choose_sizing(SMALL, 8192, replace(LAPTOP, cores=64), OPEN).threads == 32
 
@@ -129,7 +129,7 @@ def test_the_least_that_fits_is_taken() -> None:
 def test_layers_with_a_window_count_as_the_pool_that_they_have() -> None:
     """The counts of Gemma 3 270M: 15 of 18 layers see 512 tokens."""
     gemma = replace(SMALL, kv_values=9_216, windowed_values=7_680, window=512)
-    few = SizingWishes(kv_cache_tokens=65_536, max_running=4, groups=1)
+    few = GivenSizing(kv_cache_tokens=65_536, max_running=4, groups=1)
     sizing = choose_sizing(gemma, 32_768, LAPTOP, few)
     # 4 sequences of 512 // 16 + 3 blocks, steps in flight, and an eighth of 4,096 blocks
     pools = gemma.pools(65_536, few.token_budget, 4)
@@ -255,13 +255,13 @@ def test_what_was_given_up_names_what_brings_it_back() -> None:
 
 def test_kv_that_was_asked_for_and_does_not_fit_is_refused_with_what_would() -> None:
     machine = MachineFacts(cores=2, free_bytes=int(10.2 * GIB), kernels=True, store_bytes=int(9.4 * GIB))
-    wishes = SizingWishes(kv_cache_tokens=10**8)
-    told = refusal(SMALL, 8192, machine, wishes)
+    given = GivenSizing(kv_cache_tokens=10**8)
+    told = refusal(SMALL, 8192, machine, given)
     found = re.search(r"RYZ_KV_CACHE_TOKENS of ([\d,]+) or less", told)
     assert found
     tokens = int(found.group(1).replace(",", ""))
-    assert sizing_of(SMALL, 8192, machine, replace(wishes, kv_cache_tokens=tokens), 1)
-    assert sizing_of(SMALL, 8192, machine, replace(wishes, kv_cache_tokens=tokens + 1024), 1) is None
+    assert sizing_of(SMALL, 8192, machine, replace(given, kv_cache_tokens=tokens), 1)
+    assert sizing_of(SMALL, 8192, machine, replace(given, kv_cache_tokens=tokens + 1024), 1) is None
     fewer = replace(OPEN, groups=40)
     with pytest.raises(DoesNotFit):
         choose_sizing(SMALL, 8192, machine, fewer)

@@ -2,12 +2,12 @@
 
 import os
 from contextlib import suppress
-from pathlib import Path
 
 from msgspec.structs import replace
 
 from services.worker.leader.heartbeats.leader_signs import LeaderSample, LeaderSigns, ThreadSample
 from services.worker.leader.heartbeats.machine_pressure import MachinePressure
+from services.worker.thread_counts import read_schedstat, read_stat, thread_ids
 from shared.messages import Vitals
 
 _ENDED = "ZX"
@@ -51,27 +51,23 @@ class ProcessWatch:
 
 def read_leader(pid: int, *, with_threads: bool) -> LeaderSample | None:
     """Returns the threads of a process, or only its main one; None: it has ended."""
-    root = Path(f"/proc/{pid}/task")
     try:
-        main = _read_thread(root / str(pid))
+        main = _read_thread(pid, pid)
     except OSError:
         return None
     if main.state in _ENDED:
         return None
     threads = {pid: main}
-    if with_threads:
-        with suppress(OSError):  # it ends just now
-            for name in os.listdir(root):
-                if name != str(pid):
-                    with suppress(OSError):  # threads come and go
-                        threads[int(name)] = _read_thread(root / name)
+    for tid in thread_ids(pid) if with_threads else []:
+        if tid != pid:
+            with suppress(OSError):  # threads come and go
+                threads[tid] = _read_thread(pid, tid)
     return LeaderSample(main, threads)
 
 
-def _read_thread(folder: Path) -> ThreadSample:
-    state = (folder / "stat").read_bytes().rpartition(b")")[2].split(None, 1)[0].decode("ascii")
+def _read_thread(pid: int, tid: int) -> ThreadSample:
+    state = read_stat(pid, tid)[0]
     try:
-        cpu_ns, waited_ns, slices = map(int, (folder / "schedstat").read_bytes().split())
+        return ThreadSample(state, *read_schedstat(pid, tid))
     except (FileNotFoundError, ValueError):  # a kernel without it: no time counts as waited for
         return ThreadSample("S" if state == "R" else state, 0, 0, 0)
-    return ThreadSample(state, cpu_ns, waited_ns, slices)
