@@ -15,7 +15,7 @@ JOBS ?= 4
 FORKED ?= yes
 SIDE_BY_SIDE = $(if $(FORKED),,-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 # tests without a marker that needs a machine or a time of its own
-ORDINARY := not compose and not gpu and not models
+ORDINARY := not compose and not gpu and not models and not clients
 # tests outside of tests/chaos that have a long form, too
 LONG_FORMS := tests/e2e/test_overflow.py tests/e2e/clients/test_bad_demands.py tests/integration/engine/test_engine_fork_server.py \
 	tests/unit/worker/grammars/test_worker_schema_enforcement.py
@@ -31,7 +31,7 @@ MEASURED := $(BIN)/python -W "ignore:Unable to activate pytest branch coverage:R
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev serve test chaos test-models test-gpu compile test-compiled test-compose check format docs wheel client-wheel bench secrets pin-images audit sbom clean
+.PHONY: help install dev serve test chaos test-models test-clients test-gpu compile test-compiled test-compose check format docs wheel client-wheel bench secrets pin-images audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ chaos: dev ## the same faults as in `make test`, for as long as it takes to trus
 
 test-models: dev ## every supported architecture in every mode against transformers; `make test` runs a cut of it
 	$(BIN)/python -m pytest -m models -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-clients: dev ## client libraries of others, each in an environment of its own, against a real model (needs Node.js for one)
+	$(BIN)/python -m pytest -m clients $(ARGS)
 
 test-gpu: dev ## the tests that need a CUDA device and a CUDA build of torch
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from services.gateway.realtime.client_messages import PATHS as REALTIME_PATHS
+from tests.clients.outside_clients import CLIENTS as OUTSIDE
 from tests.kits.clients.bad_demands import BAD_DEMANDS
 from tests.kits.clients.stream_events import (
     CHAT_EVENTS,
@@ -61,7 +62,7 @@ def render() -> str:
         nats_forms(),
         _refusals(),
     ]
-    return "\n".join([INTRO, *parts, _refusals()])
+    return "\n".join([INTRO, *parts])
 
 
 def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -87,7 +88,17 @@ def _clients() -> str:
                 about = (ast.get_docstring(found) or "").partition("\n")[0]
                 rows.append([f"{client} {pins.get(client, '')}".strip(), about, str(len(tests))])
     head = "## Clients\n\nRun against a stack with a real model, in `tests/e2e/clients`.\n\n"
-    return f"{head}{table(('client', 'what is tried', 'tests'), rows)}\n{_BY_HAND}"
+    return f"{head}{table(('client', 'what is tried', 'tests'), rows)}\n{_outside()}\n{_BY_HAND}"
+
+
+def _outside() -> str:
+    rows = []
+    for client in OUTSIDE:
+        packages = ", ".join(client.requirements)
+        cannot = "; ".join(f"`{case}`: {why}" for case, why in client.cannot)
+        rows.append([packages, client.about, cannot or "nothing"])
+    head = "Run by `make test-clients`, each in an environment of its own, against SmolLM2.\n\n"
+    return head + table(("packages", "what is tried", "what fails"), rows)
 
 
 def _tests(found: ast.ClassDef) -> list[str]:
