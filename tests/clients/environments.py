@@ -1,4 +1,4 @@
-"""Environments that have one client library each, since their requirements disagree; made once, in `build`."""
+"""Environments that have one client library each, since their requirements disagree; kept in `build`."""
 
 import os
 import shutil
