@@ -4,6 +4,11 @@ from tests.clients.environments import OutsideClient
 
 CLIENTS = (
     OutsideClient("openai_agents.py", ("openai-agents==0.24.0",)),
+    OutsideClient("instructor_models.py", ("instructor==1.17.0",)),
+    OutsideClient("pydantic_ai_agents.py", ("pydantic-ai-slim[anthropic,openai]==2.68.0",)),
+    OutsideClient("haystack_parts.py", ("haystack-ai==3.4.1",)),
+    OutsideClient("semantic_kernel_parts.py", ("semantic-kernel==1.45.0",)),
+    OutsideClient("smolagents_models.py", ("smolagents[openai]==1.26.0",)),
     OutsideClient(
         "vercel_ai.mjs",
         (

@@ -18,7 +18,7 @@ from cli.stack.state import StackState, StateDir
 from cli.status.status_query import find_broker, query_status
 
 ROOT = Path(__file__).resolve().parents[3]
-START_S = 80.0
+START_S = 180.0
 RYZ = [sys.executable, "-P", "-m", "cli"]
 
 
