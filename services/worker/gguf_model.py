@@ -6,7 +6,8 @@ from services.worker.gguf.gguf_file import GgufFile, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.json_files import shown
 from services.worker.model import MAX_POSITIONS, Model, served_name
-from services.worker.text.from_gguf.gguf_template import gguf_template, turn_end
+from services.worker.text.end_tokens import turn_end
+from services.worker.text.from_gguf.gguf_template import gguf_template
 from services.worker.text.from_gguf.gguf_tokenizer import gguf_tokenizer
 from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
 from services.worker.text.from_gguf.vocabulary import read_vocabulary
@@ -37,7 +38,7 @@ def _model(file: GgufFile, name: str) -> Model:
     vocabulary = read_vocabulary(keys)
     template = gguf_template(keys, vocabulary)
     roles = vocabulary.roles
-    ends = {roles.eos, *roles.ends, turn_end(template, vocabulary) if template else None}
+    ends = {roles.eos, *roles.ends, turn_end(template, vocabulary.control_texts) if template else None}
     return Model(
         name=name,
         context_length=context_length,

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from services.worker.end_ids import EndIds
 from services.worker.json_files import (
     MAX_TEMPLATE_BYTES,
     MAX_TOKENIZER_BYTES,
@@ -16,7 +17,6 @@ from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.tokenizer import read_tokenizer
 from shared.errors import InvalidRequest
 
-MAX_EOS_IDS = 1024
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
@@ -35,7 +35,9 @@ def load_model_dir(path: Path, name: str = "") -> Model:
         raise InvalidRequest(f"the model directory {path} {what}", param="model")
     served_as = served_name(name, path.resolve().name)
     config = _read_json(path / "config.json", required=True)
-    tokenizer_config = _read_json(path / "tokenizer_config.json")
+    given = _read_json(path / "tokenizer_config.json")
+    tokenizer_config = _read_json(path / "special_tokens_map.json")  # older directories name them only here
+    tokenizer_config |= {key: value for key, value in given.items() if value is not None}
     context_length = next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
     if context_length is not None and not 0 < context_length <= MAX_POSITIONS:
         key = next(key for key in _CONTEXT_KEYS if isinstance(config.get(key), int))
@@ -54,13 +56,14 @@ def load_model_dir(path: Path, name: str = "") -> Model:
             f"{path / 'tokenizer.json'} is missing; a model needs its fast tokenizer file", param="model"
         )
     _require_size(path / "tokenizer.json", MAX_TOKENIZER_BYTES)
-    eos = _read_json(path / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
+    ends = EndIds.read(path, config, _read_json(path / "generation_config.json"))
+    tokenizer, template = read_tokenizer(path / "tokenizer.json"), _template(path, tokenizer_config)
     return Model(
         name=served_as,
         context_length=context_length,
-        eos_ids=_eos_ids(eos, path),
-        tokenizer=read_tokenizer(path / "tokenizer.json"),
-        template=_template(path, tokenizer_config),
+        eos_ids=ends.joined(tokenizer, template, _token(tokenizer_config.get("eos_token"))),
+        tokenizer=tokenizer,
+        template=template,
     )
 
 
@@ -80,17 +83,6 @@ def _require_size(path: Path, most: int) -> None:
         require_size(path, most)
     except (BadFile, OSError) as error:
         raise InvalidRequest(f"{path} {error}", param="model") from error
-
-
-def _eos_ids(value: object, path: Path) -> frozenset[int]:
-    if value is None:
-        return frozenset()
-    values = value if isinstance(value, list) else [value]
-    if len(values) > MAX_EOS_IDS or not all(isinstance(item, int) for item in values):
-        raise InvalidRequest(
-            f"eos_token_id of {path} must be an integer or a list of at most {MAX_EOS_IDS}", param="model"
-        )
-    return frozenset(values)
 
 
 def _template(path: Path, tokenizer_config: dict[str, Any]) -> ChatTemplate | None:

@@ -105,6 +105,9 @@ class LibraryTokenizer:
 
     Args:
         tokenizer: The tokenizer; padding and truncation are switched off.
+
+    Attributes:
+        added_ids: The ids of `added_texts`.
     """
 
     def __init__(self, tokenizer: HfTokenizer) -> None:
@@ -114,7 +117,8 @@ class LibraryTokenizer:
         added = tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.special_texts = frozenset(token.content for token in added.values() if token.special)
-        self.added_texts = frozenset(token.content for token in added.values())
+        self.added_ids = {token.content: token_id for token_id, token in added.items()}
+        self.added_texts = frozenset(self.added_ids)
         spec = _description(tokenizer)
         self._rule = bytes_rule(spec["decoder"])
         self.least_tokens = least_tokens(spec)
@@ -172,6 +176,11 @@ class LibraryTokenizer:
         """See `Tokenizer`."""
         text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
+
+    def token_id(self, name: str) -> int | None:
+        """Return the id of a token by its name in the tokenizer's file; None if there is no such token."""
+        found: int | None = self._tokenizer.token_to_id(name) if name else None
+        return found
 
     def vocabulary(self) -> dict[str, int]:
         """See `Tokenizer`."""

@@ -1,15 +1,10 @@
-"""Reads the chat template of a GGUF file, and finds the token with which it ends an answer."""
+"""Reads the chat template of a GGUF file."""
 
 from services.worker.json_files import MAX_TEMPLATE_BYTES
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
 from services.worker.text.from_gguf.vocabulary import GgufVocabulary
-from services.worker.text.template_guard import TemplateOverran
 from shared.errors import InvalidRequest
-from shared.messages import ChatMessage
-
-_ANSWER = "an answer to this"  # no template changes or searches it
-_LIMIT_S = 1.0  # of the rendering at the start
 
 
 def gguf_template(keys: TokenizerKeys, vocabulary: GgufVocabulary) -> ChatTemplate | None:
@@ -39,19 +34,3 @@ def gguf_template(keys: TokenizerKeys, vocabulary: GgufVocabulary) -> ChatTempla
         raise keys.refusal(
             f"`tokenizer.chat_template`: {error.message}; use a file with a proper one"
         ) from error
-
-
-def turn_end(template: ChatTemplate, vocabulary: GgufVocabulary) -> int | None:
-    """Return the control token that the template writes after an answer; None if it does not show."""
-    said = [
-        ChatMessage(role="user", content="a question"),
-        ChatMessage(role="assistant", content=_ANSWER),
-        ChatMessage(role="user", content="another question"),
-    ]
-    try:
-        rest = template.render(said, _LIMIT_S).partition(_ANSWER)[2].lstrip()
-    except (InvalidRequest, TemplateOverran):  # requests will be told
-        return None
-    texts = {vocabulary.tokens[token_id]: token_id for token_id in vocabulary.control_ids}
-    found = [text for text in texts if rest.startswith(text)]
-    return texts[max(found, key=len)] if found else None

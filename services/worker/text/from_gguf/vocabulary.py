@@ -40,6 +40,11 @@ class GgufVocabulary:
     control_ids: frozenset[int]
     user_ids: frozenset[int]
 
+    @property
+    def control_texts(self) -> dict[str, int]:
+        """The ids of `control_ids` by their texts."""
+        return {self.tokens[token_id]: token_id for token_id in self.control_ids}
+
     def text(self, token_id: int | None) -> str:
         """Return the text of a token with a role; empty if there is none."""
         return "" if token_id is None else self.tokens[token_id]
