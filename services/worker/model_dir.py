@@ -12,7 +12,7 @@ from services.worker.json_files import (
     require_size,
     shown,
 )
-from services.worker.model import MAX_POSITIONS, Model, served_name
+from services.worker.model import MAX_POSITIONS, Model, served_name, within_embedding
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.tokenizer import read_tokenizer
 from shared.errors import InvalidRequest
@@ -57,7 +57,9 @@ def load_model_dir(path: Path, name: str = "") -> Model:
         )
     _require_size(path / "tokenizer.json", MAX_TOKENIZER_BYTES)
     ends = EndIds.read(path, config, _read_json(path / "generation_config.json"))
-    tokenizer, template = read_tokenizer(path / "tokenizer.json"), _template(path, tokenizer_config)
+    template = _template(path, tokenizer_config)
+    tokenizer = read_tokenizer(path / "tokenizer.json")
+    tokenizer = within_embedding(tokenizer, template, ends.num_rows, path / "tokenizer.json")
     return Model(
         name=served_as,
         context_length=context_length,

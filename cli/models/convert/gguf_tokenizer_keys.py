@@ -62,8 +62,9 @@ def _vocabulary(path: Path, raw: dict[str, Any], num_rows: int) -> tuple[list[st
     by_id = {token_id: token for token, token_id in raw["model"]["vocab"].items()}
     added = {one["id"]: one for one in raw.get("added_tokens") or []}
     by_id |= {token_id: one["content"] for token_id, one in added.items()}
-    if max(by_id) >= num_rows:
-        raise BadGguf(f"{path} has the token id {max(by_id)}, and the embedding has only {num_rows} rows")
+    ordinary = by_id.keys() - added.keys()  # added tokens beyond the embedding are left out: none is made
+    if max(ordinary, default=-1) >= num_rows:
+        raise BadGguf(f"{path} has the token id {max(ordinary)}, and the embedding has only {num_rows} rows")
     unknown = raw["model"].get("unk_token")
     tokens, types = list[str](), list[int]()
     for token_id in range(num_rows):

@@ -1,6 +1,6 @@
-"""Finds the token with which a chat template ends an answer; GGUF files and directories are read alike."""
+"""Finds the control tokens that a chat template writes, above all the one with which it ends an answer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.template_guard import TemplateOverran
@@ -30,14 +30,25 @@ def turn_end(template: ChatTemplate, texts: Mapping[str, int]) -> int | None:
         template: Of the model.
         texts: The ids of its control tokens by their texts.
     """
+    rest = _conversation(template).partition(_ANSWER)[2].lstrip()
+    found = max((text for text in texts if rest.startswith(text)), key=len, default="")
+    return None if not found or ends_messages_only(found, texts) else texts[found]
+
+
+def written_texts(template: ChatTemplate, texts: Iterable[str]) -> list[str]:
+    """Returns those of the texts that the template writes in a short conversation."""
+    prompt = _conversation(template)
+    return [text for text in texts if text in prompt]
+
+
+def _conversation(template: ChatTemplate) -> str:
+    """Returns the prompt of a short conversation; empty if the template refuses it."""
     said = [
         ChatMessage(role="user", content="a question"),
         ChatMessage(role="assistant", content=_ANSWER),
         ChatMessage(role="user", content="another question"),
     ]
     try:
-        rest = template.render(said, _LIMIT_S).partition(_ANSWER)[2].lstrip()
+        return template.render(said, _LIMIT_S)
     except (InvalidRequest, TemplateOverran):  # requests will be told
-        return None
-    found = max((text for text in texts if rest.startswith(text)), key=len, default="")
-    return None if not found or ends_messages_only(found, texts) else texts[found]
+        return ""

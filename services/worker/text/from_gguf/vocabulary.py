@@ -17,9 +17,11 @@ class SpecialIds:
 
     bos: int | None
     eos: int | None
+    eot: int | None
+    eom: int | None
     unknown: int | None
     padding: int | None
-    ends: frozenset[int]  # of a turn or message, in addition to `eos`
+    ends: frozenset[int]  # of a turn or message, in addition to `eos`; `eot` and `eom` are among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,4 +100,4 @@ def _roles(keys: TokenizerKeys, tokens: list[str], types: list[int]) -> SpecialI
             given[role] = token_id
     ends = ending_tokens(tokens, types)
     ends.update(token_id for token_id in (given["eot"], given["eom"]) if token_id is not None)
-    return SpecialIds(given["bos"], given["eos"], given["unknown"], given["padding"], frozenset(ends))
+    return SpecialIds(**given, ends=frozenset(ends))
