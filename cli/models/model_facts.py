@@ -110,6 +110,8 @@ def model_facts(name: str, path: Path) -> ModelFacts:
     from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415
     from services.worker.engine.config.read_config import read_config  # noqa: PLC0415
     from services.worker.engine.precision import SERVED  # noqa: PLC0415
+    from services.worker.load_model import load_model  # noqa: PLC0415
+    from shared.errors import InvalidRequest  # noqa: PLC0415
 
     known, record = catalogue().get(name), read_record(path)
     common: dict[str, Any] = {
@@ -126,8 +128,11 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         fail(f"{path} holds no model. Give a Hugging Face directory or a GGUF file.", 2)
     try:
         config = read_config(path)
+        load_model(path, "model")  # the name that it is served by is checked elsewhere
     except ModelError as error:
         return ModelFacts(**common, memory={}, refused=str(error))
+    except InvalidRequest as refusal:
+        return ModelFacts(**common, memory={}, refused=refusal.message)
     machine = machine_facts(UpOptions(), config)
     size = measure_model(path, kernels=machine.kernels)
     memory: dict[str, dict[str, int]] = {

@@ -81,7 +81,8 @@ def _ids(path: Path, value: object) -> list[int]:
     ids = value if isinstance(value, list) else [value]
     if len(ids) > MAX_EOS_IDS or not all(type(item) is int for item in ids):
         raise InvalidRequest(
-            f"{path}: `eos_token_id` must be a token id, or a list of at most {MAX_EOS_IDS}, got {shown(value)}",
+            f"{path}: `eos_token_id` must be a token id, or a list of at most {MAX_EOS_IDS}, got "
+            f"{shown(value)}",
             param="model",
         )
     return ids

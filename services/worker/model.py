@@ -58,8 +58,8 @@ def within_embedding(
     lost = tokenizer.added_ids.keys() - within.added_ids.keys()
     if template is not None and (written := sorted(written_texts(template, lost))):
         raise InvalidRequest(
-            f"{path}: the chat template writes {written[0]!r}, which is token {tokenizer.added_ids[written[0]]}, "
-            f"and the embedding has {num_rows} rows; use the tokenizer that belongs to these weights",
+            f"{path}: the chat template writes {written[0]!r}, which is token "
+            f"{tokenizer.added_ids[written[0]]}, and the embedding has {num_rows} rows; use the tokenizer that belongs to these weights",
             param="model",
         )
     return within

@@ -175,10 +175,11 @@ class LibraryTokenizer:
             ordinary = beyond if any(made._makes_beyond(text) for text in ("", *beyond)) else {}
             if not ordinary:
                 return made
-        text, token_id = min((ordinary or beyond).items(), key=lambda item: item[1])
+        refused = ordinary or beyond
+        text, token_id = min(refused.items(), key=lambda item: item[1])
         raise ValueError(
-            f"the embedding has {num_rows} rows, and {len(ordinary or beyond)} tokens of the tokenizer beyond "
-            f"it are ordinary ones or are put around each text; the first one is {shown(text)} with the id "
+            f"the embedding has {num_rows} rows, and {len(refused)} tokens of the tokenizer beyond it are "
+            f"ordinary ones or are put around each text; the first one is {shown(text)} with the id "
             f"{token_id}. Use the tokenizer that belongs to these weights"
         )
 

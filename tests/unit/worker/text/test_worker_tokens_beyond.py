@@ -103,7 +103,7 @@ def test_a_template_that_writes_a_token_beyond_the_embedding_is_refused(tmp_path
 @pytest.mark.parametrize("kind", ["directory", "file"])
 def test_an_end_beyond_the_embedding_is_refused(tmp_path: Path, kind: str) -> None:
     path = written(tmp_path, kind, byte_level(), rows=261, template="{{ messages[0].content }}")
-    with pytest.raises(InvalidRequest, match="eos_token_id` must be .*261"):
+    with pytest.raises(InvalidRequest, match=r"eos_token_id` must be .*261"):
         load_model(path)
 
 
