@@ -1,6 +1,6 @@
 """What `ryz models show` tells of a model: shape, files, licence, and the memory it needs by precision."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ class ModelFacts:
         latent: The KV cache holds latent vectors.
         stored: The precision of the files, which `--precision auto` takes.
         flags: The options of `ryz up` that it would choose on this machine, and `chosen` says why.
+        findings: What is unusual about its chat template and its end of sequence, in sentences.
         refused: Why it cannot be served; empty if it can. Then the fields of its shape are 0.
     """
 
@@ -50,6 +51,7 @@ class ModelFacts:
     stored: str = ""
     flags: str = ""
     chosen: str = ""
+    findings: list[str] = field(default_factory=list)
     refused: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,6 +80,7 @@ class ModelFacts:
         for precision, needs in self.memory.items():
             weights = in_bytes(needs["weights"])
             rows[f"memory, {precision}"] = f"weights {weights} in a group, KV {self._kv(needs)}"
+        rows["findings"] = "\n".join(self.findings)
         rows |= {"`ryz up` chooses": self.flags, "because": self.chosen}
         for key, value in rows.items():
             if value:
@@ -128,7 +131,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         fail(f"{path} holds no model. Give a Hugging Face directory or a GGUF file.", 2)
     try:
         config = read_config(path)
-        load_model(path, "model")  # the name that it is served by is checked elsewhere
+        model = load_model(path, "model")  # the name that it is served by is checked elsewhere
     except ModelError as error:
         return ModelFacts(**common, memory={}, refused=str(error))
     except InvalidRequest as refusal:
@@ -148,6 +151,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
     return ModelFacts(
         **common,
         memory=memory,
+        findings=model.findings,
         flags=flags,
         chosen=chosen,
         architecture=config.architecture,

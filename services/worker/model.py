@@ -32,7 +32,17 @@ class Model:
     @property
     def control_texts(self) -> frozenset[str]:
         """Texts of its control tokens, special or not; no text of a request is one of these tokens."""
-        return control_texts(self.tokenizer, self.template.source if self.template is not None else "")
+        return control_texts(self.tokenizer, self.template.sources if self.template is not None else "")
+
+    @property
+    def findings(self) -> list[str]:
+        """What is unusual about its files, in sentences for a person."""
+        found = [f"chat template: {finding}" for finding in self.template.findings] if self.template else []
+        if self.template is None:
+            found.append("there is no chat template: it completes texts and does not chat")
+        if not self.eos_ids:
+            found.append("no file names a token that ends an answer: answers end at `max_tokens`")
+        return found
 
 
 def within_embedding(
@@ -59,7 +69,8 @@ def within_embedding(
     if template is not None and (written := sorted(written_texts(template, lost))):
         raise InvalidRequest(
             f"{path}: the chat template writes {written[0]!r}, which is token "
-            f"{tokenizer.added_ids[written[0]]}, and the embedding has {num_rows} rows; use the tokenizer that belongs to these weights",
+            f"{tokenizer.added_ids[written[0]]}, and the embedding has {num_rows} rows; use the "
+            "tokenizer that belongs to these weights",
             param="model",
         )
     return within

@@ -1,5 +1,6 @@
 """Reads and checks a model directory in Hugging Face format, except the weights, which the ranks read."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.tokenizer import read_tokenizer
 from shared.errors import InvalidRequest
 
+MAX_NAMED = 32  # templates of a model
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
@@ -88,23 +90,44 @@ def _require_size(path: Path, most: int) -> None:
 
 
 def _template(path: Path, tokenizer_config: dict[str, Any]) -> ChatTemplate | None:
-    file = path / "chat_template.jinja"
-    if file.is_file():
-        _require_size(file, MAX_TEMPLATE_BYTES)
-    source = file.read_text() if file.is_file() else tokenizer_config.get("chat_template")
-    if isinstance(source, list):  # several named templates
-        named = {item.get("name"): item.get("template") for item in source if isinstance(item, dict)}
-        source = named.get("default")
-    if not isinstance(source, str):
+    file, named = _sources(path, tokenizer_config)
+    source = named.pop("default", None)
+    if source is None:
         return None
     special = {
         key: _token(tokenizer_config.get(key)) for key in ("bos_token", "eos_token", "unk_token", "pad_token")
     }
     try:
-        return ChatTemplate(source, {key: token for key, token in special.items() if token})
+        return ChatTemplate(source, {key: token for key, token in special.items() if token}, named=named)
     except InvalidRequest as error:
-        place = file if file.is_file() else path / "tokenizer_config.json"
-        raise InvalidRequest(f"{place}: {error.message}", param="model") from error
+        raise InvalidRequest(f"{file}: {error.message}", param="model") from error
+
+
+def _sources(path: Path, tokenizer_config: dict[str, Any]) -> tuple[Path, dict[str, str]]:
+    """Return the file with the chat templates, and these by name; files of their own come first."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        files = {"default": file}
+        for more in itertools.islice((path / "additional_chat_templates").glob("*.jinja"), MAX_NAMED):
+            files[more.stem] = more
+        for each in files.values():
+            _require_size(each, MAX_TEMPLATE_BYTES)
+        return file, {name: each.read_text() for name, each in files.items()}
+    file, source = path / "tokenizer_config.json", tokenizer_config.get("chat_template")
+    if source is None:  # as processors of older models have it
+        file = path / "chat_template.json"
+        source = _read_json(file).get("chat_template")
+    if isinstance(source, list):
+        source = {
+            item.get("name"): item.get("template") for item in source[:MAX_NAMED] if isinstance(item, dict)
+        }
+    if isinstance(source, str):
+        source = {"default": source}
+    if not isinstance(source, dict):
+        return file, {}
+    return file, {
+        name: text for name, text in source.items() if isinstance(name, str) and isinstance(text, str)
+    }
 
 
 def _token(value: object) -> str:

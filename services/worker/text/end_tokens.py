@@ -42,7 +42,9 @@ def written_texts(template: ChatTemplate, texts: Iterable[str]) -> list[str]:
 
 
 def _conversation(template: ChatTemplate) -> str:
-    """Returns the prompt of a short conversation; empty if the template refuses it."""
+    """Returns the prompt of a short conversation; empty if the template refuses it, or is too slow."""
+    if template.probed.too_slow:
+        return ""
     said = [
         ChatMessage(role="user", content="a question"),
         ChatMessage(role="assistant", content=_ANSWER),

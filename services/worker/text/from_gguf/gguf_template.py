@@ -6,6 +6,8 @@ from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
 from services.worker.text.from_gguf.vocabulary import GgufVocabulary
 from shared.errors import InvalidRequest
 
+MAX_NAMED = 32  # templates of a file
+
 
 def gguf_template(keys: TokenizerKeys, vocabulary: GgufVocabulary) -> ChatTemplate | None:
     """Compile the template; None if the file has none.
@@ -13,14 +15,16 @@ def gguf_template(keys: TokenizerKeys, vocabulary: GgufVocabulary) -> ChatTempla
     Raises:
         BadGguf: It is too long, or cannot be compiled.
     """
-    source = keys.text("chat_template")
+    named = keys.named_texts("chat_template", MAX_NAMED)
+    source = keys.text("chat_template") or named.pop("default", "")
     if not source:
         return None
-    if len(source) > MAX_TEMPLATE_BYTES:
-        raise keys.refusal(
-            f"`tokenizer.chat_template` has {len(source)} characters, {MAX_TEMPLATE_BYTES} are the "
-            "limit; use a file with a shorter template"
-        )
+    for key, text in {"": source, **{f".{name}": text for name, text in named.items()}}.items():
+        if len(text) > MAX_TEMPLATE_BYTES:
+            raise keys.refusal(
+                f"`tokenizer.chat_template{key}` has {len(text)} characters, {MAX_TEMPLATE_BYTES} are the "
+                "limit; use a file with a shorter template"
+            )
     roles = vocabulary.roles
     special = {
         "bos_token": vocabulary.text(roles.bos),
@@ -29,7 +33,7 @@ def gguf_template(keys: TokenizerKeys, vocabulary: GgufVocabulary) -> ChatTempla
         "pad_token": vocabulary.text(roles.padding),
     }
     try:
-        return ChatTemplate(source, {key: text for key, text in special.items() if text})
+        return ChatTemplate(source, {key: text for key, text in special.items() if text}, named=named)
     except InvalidRequest as error:
         raise keys.refusal(
             f"`tokenizer.chat_template`: {error.message}; use a file with a proper one"

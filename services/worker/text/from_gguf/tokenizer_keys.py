@@ -33,6 +33,12 @@ class TokenizerKeys:
             raise self.error(key, "must be a text")
         return value
 
+    def named_texts(self, key: str, most: int) -> dict[str, str]:
+        """Return the texts of the keys that begin with this one and a dot, at most so many, by their ends."""
+        begin = f"tokenizer.{key}."
+        found = [name.removeprefix(begin) for name in self.metadata if name.startswith(begin)]
+        return {name: self.text(f"{key}.{name}") for name in found[:most]}
+
     def flag(self, key: str, default: bool) -> bool:
         """Return a truth value."""
         value = self._value(key, default)
