@@ -71,6 +71,7 @@ class ChatTemplate:
         now: Clock of `strftime_now`, in local time as templates expect.
         named: More templates by name, of which `tool_use` is for requests with tools. A request may choose
             one with the variable `chat_template`.
+        needs_tools: It is only for requests with tools.
 
     Attributes:
         source: As given.
@@ -85,7 +86,9 @@ class ChatTemplate:
         source: str,
         special_tokens: dict[str, str],
         now: Callable[[], datetime] = datetime.now,
+        *,
         named: Mapping[str, str] = MappingProxyType({}),
+        needs_tools: bool = False,
     ) -> None:
         environment = GuardedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
@@ -100,9 +103,12 @@ class ChatTemplate:
         except (jinja2.TemplateError, RecursionError) as error:
             raise InvalidRequest(f"the model's chat template is broken: {error}", param="model") from error
         self._variables = {"bos_token": "", "eos_token": "", **special_tokens}
-        self._named = {name: ChatTemplate(text, special_tokens, now) for name, text in named.items()}
+        self._named = {
+            name: ChatTemplate(text, special_tokens, now, needs_tools=name == TOOL_USE)
+            for name, text in named.items()
+        }
         self._requires_texts = True
-        self.probed = self._probe()
+        self.probed = self._probe(needs_tools=needs_tools)
 
     @property
     def sources(self) -> str:
@@ -233,7 +239,7 @@ class ChatTemplate:
         except Exception as error:  # a template is a program, and what it is given decides what it raises
             raise TemplateRefused(f"{error}"[:_MOST_CHARS]) from error
 
-    def _probe(self) -> ProbedTemplate:
+    def _probe(self, *, needs_tools: bool) -> ProbedTemplate:
         ends = time.thread_time() + PROBES_S
 
         def render(
@@ -242,7 +248,7 @@ class ChatTemplate:
             left_s, given = max(0.0, ends - time.thread_time()), TemplateInput(tools)
             return self._rendered(messages, left_s, given, generation_prompt=True, shape=shape)
 
-        return probe_template(render, mentions_tools=knows_tools(self.source))
+        return probe_template(render, mentions_tools=knows_tools(self.source), needs_tools=needs_tools)
 
 
 def _require_markers(prompt: str, markers: Sequence[Marker]) -> None:

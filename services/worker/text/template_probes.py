@@ -67,14 +67,15 @@ class _Trial:
     error: str | None = None
 
 
-def probe_template(render: Render, *, mentions_tools: bool) -> ProbedTemplate:
+def probe_template(render: Render, *, mentions_tools: bool, needs_tools: bool = False) -> ProbedTemplate:
     """Finds the shape of a template.
 
     Args:
         render: Renders messages and tools in a shape; raises `TemplateRefused` and `TemplateOverran`.
         mentions_tools: The template has a variable for tools.
+        needs_tools: The template is only for requests with tools.
     """
-    probes = _Probes(render)
+    probes = _Probes(render, needs_tools=needs_tools)
     try:
         probes.find_content()
         if probes.usable:
@@ -87,12 +88,13 @@ def probe_template(render: Render, *, mentions_tools: bool) -> ProbedTemplate:
 
 
 class _Probes:
-    def __init__(self, render: Render) -> None:
+    def __init__(self, render: Render, *, needs_tools: bool) -> None:
         self.shape = TemplateShape()
         self.findings: list[str] = []
         self.loses_text = False
         self.usable = True
         self._render = render
+        self._needs_tools = needs_tools
 
     def find_content(self) -> None:
         """Finds whether messages of user and assistant are texts or parts."""
@@ -130,13 +132,15 @@ class _Probes:
         self.shape = trial.shape
         if self.shape.parts:
             self.findings.append(f"it takes parts as the content of: {', '.join(sorted(self.shape.parts))}")
-        said = [_system(SYSTEM), _user(USER), ChatMessage(role="assistant", content=ANSWER), _system(LATER)]
-        later = self._best([*said, _user(SECOND)], {SYSTEM, USER, ANSWER, LATER, SECOND}, [self.shape])
-        if later.error is None and LATER in later.lost:
-            self.shape = replace(self.shape, system="first")
+        late = [_user(USER), ChatMessage(role="assistant", content=ANSWER), _system(LATER), _user(SECOND)]
+        alone = self._best(late, {USER, ANSWER, LATER, SECOND}, [self.shape])
+        both = self._best([_system(SYSTEM), *late], {SYSTEM, USER, ANSWER, LATER, SECOND}, [self.shape])
+        if both.error is None and both.lost & {SYSTEM, LATER}:
+            only_first = alone.error is None and not alone.lost
+            self.shape = replace(self.shape, system="first" if only_first else "beginning")
             self.findings.append(
-                "it drops system messages after the first one: they become part of the next message of the "
-                "user"
+                f"it drops system messages {'after' if only_first else 'that are not'} the first "
+                f"{'one' if only_first else 'message'}: they become part of the next message of the user"
             )
 
     def find_tools(self, *, mentions_tools: bool) -> None:
@@ -177,7 +181,11 @@ class _Probes:
         self._note_lost(trial)
         result, other = _result("call00001", RESULT), _result("call00002", OTHER_RESULT)
         two = [said[0], _calling("", VALUE, OTHER_VALUE), result, other, *said[3:]]
-        self._note_lost(self._best(two, {VALUE, OTHER_VALUE, RESULT, OTHER_RESULT}, [self.shape]))
+        shapes = [self.shape, replace(self.shape, single_calls=True)]
+        trial = self._best(two, {CALL, VALUE, OTHER_VALUE, RESULT, OTHER_RESULT}, shapes)
+        if not trial.lost:
+            self.shape = trial.shape
+        self._note_lost(trial)
         self._note_lost(self._best(said[:3], {USER, TOOL, CALL, VALUE, RESULT}, [self.shape]))
 
     def _note_lost(self, trial: _Trial) -> None:
@@ -202,7 +210,8 @@ class _Probes:
 
     def _try(self, said: Sequence[ChatMessage], wanted: set[str], shape: TemplateShape) -> _Trial:
         try:
-            prompt = self._render(said, _TOOLS if TOOL in wanted or CALL in wanted else (), shape)
+            with_tools = self._needs_tools or CALL in wanted
+            prompt = self._render(said, _TOOLS if with_tools else (), shape)
         except TemplateRefused as error:
             return _Trial(shape, frozenset(wanted), error=str(error))
         lost = frozenset(marker for marker in wanted if marker not in prompt)

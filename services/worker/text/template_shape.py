@@ -30,8 +30,10 @@ class TemplateShape:
         arguments_as_text: The arguments of a call are JSON text, and not an object.
         null_content: A message that only has calls has null as its content, and not an empty text.
         calls_apart: Text and calls of a message are two messages, because the template writes only one.
+        single_calls: Each call is a message of its own, followed by its result: the template takes one.
         own_tools: The template writes tools, calls and results itself; otherwise they are told in words.
-        system: Where system messages may be: `any` place, `first` only, `none`, or `refused` by the template.
+        system: Which system messages are written: `any`, the `first` one of the conversation, only one at the
+            `beginning`, `none`, or `refused` by the template.
             Where the template drops one in silence, it becomes part of the next user message.
     """
 
@@ -39,8 +41,9 @@ class TemplateShape:
     arguments_as_text: bool = False
     null_content: bool = False
     calls_apart: bool = False
+    single_calls: bool = False
     own_tools: bool = False
-    system: Literal["any", "first", "none", "refused"] = "any"
+    system: Literal["any", "first", "beginning", "none", "refused"] = "any"
 
 
 def template_messages(
@@ -54,28 +57,36 @@ def template_messages(
         shape: Of the template.
         source: The template.
     """
-    if shape.system in ("first", "none"):
-        messages = _without_system(messages, first_too=shape.system == "none")
+    if shape.system in ("first", "beginning", "none"):
+        messages = _without_system(messages, shape.system)
     if not shape.own_tools:
-        messages = in_words(messages, tools, system=shape.system in ("any", "first"))
+        messages = in_words(messages, tools, system=shape.system not in ("none", "refused"))
     if shape.calls_apart:
         messages = [part for message in messages for part in _apart(message)]
+    if shape.single_calls:
+        messages = _one_by_one(messages)
     short = _has_short_ids(source)
     names = {call.call_id: call.name for message in messages for call in message.tool_calls}
     return [_message_dict(message, names, shape, short=short) for message in messages]
 
 
-def _without_system(messages: Sequence[ChatMessage], *, first_too: bool) -> list[ChatMessage]:
-    """Returns messages with the texts of system messages in the next message of the user."""
-    made, texts = list[ChatMessage](), list[str]()
+def _without_system(messages: Sequence[ChatMessage], kept: str) -> list[ChatMessage]:
+    """Returns messages with the texts of system messages in the next message of the user.
+
+    Args:
+        messages: The conversation.
+        kept: Which one stays, in the words of `TemplateShape.system`.
+    """
+    made, texts, stays = list[ChatMessage](), list[str](), kept != "none"
     for place, message in enumerate(messages):
-        if message.role in _SYSTEM and (place or first_too):
+        if message.role in _SYSTEM and not (stays and (kept == "first" or not place)):
             texts.append(message.content)
         elif message.role == "user" and texts:
             made.append(replace(message, content="\n\n".join([*texts, message.content])))
             texts = []
         else:
             made.append(message)
+            stays = stays and message.role not in _SYSTEM
     return [*made, ChatMessage(role="user", content="\n\n".join(texts))] if texts else made
 
 
@@ -83,6 +94,27 @@ def _apart(message: ChatMessage) -> list[ChatMessage]:
     if not message.tool_calls or not message.content:
         return [message]
     return [replace(message, tool_calls=[]), replace(message, content="", reasoning="")]
+
+
+def _one_by_one(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Returns messages of at most one call; the results of a message's calls move behind theirs."""
+    made, place = list[ChatMessage](), 0
+    while place < len(messages):
+        message, place = messages[place], place + 1
+        if len(message.tool_calls) < 2:
+            made.append(message)
+            continue
+        results = list[ChatMessage]()
+        while place < len(messages) and messages[place].role == "tool":
+            results.append(messages[place])
+            place += 1
+        for number, call in enumerate(message.tool_calls):
+            first = message if not number else replace(message, content="", reasoning="")
+            made.append(replace(first, tool_calls=[call]))
+            made += [result for result in results if result.tool_call_id == call.call_id]
+        known = {call.call_id for call in message.tool_calls}
+        made += [result for result in results if result.tool_call_id not in known]
+    return made
 
 
 @lru_cache(maxsize=16)
