@@ -204,7 +204,7 @@ class ChatTemplate:
             return self._named.get(TOOL_USE, self) if given.tools else self
         if name == "default":
             return self
-        if name not in self._named:
+        if not isinstance(name, str) or name not in self._named:
             known = ", ".join(["default", *self._named])
             raise InvalidRequest(
                 f"the model has no chat template of the name {str(name)[:80]!r}; it has {known}",

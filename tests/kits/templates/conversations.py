@@ -36,14 +36,14 @@ def _says(role: str, text: str, **fields: object) -> ChatMessage:
 
 
 def _calls(text: str = "", *, both: bool = False, reasoning: str = "") -> ChatMessage:
-    calls = [ToolCall(call_id="call_oslo_1", name="get_weather", arguments='{"city": "Oslo"}')]
+    calls = [ToolCall(call_id="call_oslo_1", name="get_weather", arguments='{"city": "Lillehammer"}')]
     if both:
         calls.append(ToolCall(call_id="call_oslo_2", name="get_time", arguments='{"city": "Tromsø"}'))
     return ChatMessage(role="assistant", content=text, tool_calls=calls, reasoning=reasoning)
 
 
 _ANSWER = _says("assistant", "It snows, at -4 degrees.")
-_CALL = ["get_weather", "Oslo", RESULT.content]
+_CALL = ["get_weather", "Lillehammer", RESULT.content]
 CONVERSATIONS = {
     "user": Conversation([_says("user", "  Hello there, <b>you</b>!\n")], ["Hello there, <b>you</b>!"]),
     "system": Conversation(
