@@ -78,7 +78,7 @@ class EndIds:
 
 
 def _ids(path: Path, value: object) -> list[int]:
-    ids = value if isinstance(value, list) else [value]
+    ids: list[Any] = value if isinstance(value, list) else [value]
     if len(ids) > MAX_EOS_IDS or not all(type(item) is int for item in ids):
         raise InvalidRequest(
             f"{path}: `eos_token_id` must be a token id, or a list of at most {MAX_EOS_IDS}, got "

@@ -22,12 +22,12 @@ class Marker(NamedTuple):
 
     Attributes:
         text: The marker.
-        index: Of the message.
+        place: Of the message in the conversation.
         what: The text, in words.
     """
 
     text: str
-    index: int
+    place: int
     what: str
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,8 +43,8 @@ def write_file(path: Path, tokenizer: Tokenizer, *, template: str = PLAIN, rows:
     writer = GGUFWriter(path, "llama")
     writer.add_context_length(128)
     for key, value in keys.items():
-        add = {str: writer.add_string, int: writer.add_uint32, list: writer.add_array}[type(value)]
-        add(f"tokenizer.{key}", value)
+        adders: dict[type, Any] = {str: writer.add_string, int: writer.add_uint32, list: writer.add_array}
+        adders[type(value)](f"tokenizer.{key}", value)
     embedding = np.zeros((rows, 8), np.float32)
     writer.add_tensor("token_embd.weight", embedding, raw_dtype=GGMLQuantizationType.F32)
     writer.write_header_to_file()
