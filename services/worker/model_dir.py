@@ -90,7 +90,7 @@ def _require_size(path: Path, most: int) -> None:
 
 
 def _template(path: Path, tokenizer_config: dict[str, Any]) -> ChatTemplate | None:
-    file, named = _sources(path, tokenizer_config)
+    file, named = template_sources(path, tokenizer_config)
     source = named.pop("default", None)
     if source is None:
         return None
@@ -103,8 +103,16 @@ def _template(path: Path, tokenizer_config: dict[str, Any]) -> ChatTemplate | No
         raise InvalidRequest(f"{file}: {error.message}", param="model") from error
 
 
-def _sources(path: Path, tokenizer_config: dict[str, Any]) -> tuple[Path, dict[str, str]]:
-    """Return the file with the chat templates, and these by name; files of their own come first."""
+def template_sources(path: Path, tokenizer_config: dict[str, Any]) -> tuple[Path, dict[str, str]]:
+    """Return the file with the chat templates, and these by name; files of their own come first.
+
+    Args:
+        path: The directory.
+        tokenizer_config: Content of `tokenizer_config.json`.
+
+    Raises:
+        InvalidRequest: A file is too large, or cannot be read.
+    """
     file = path / "chat_template.jinja"
     if file.is_file():
         files = {"default": file}

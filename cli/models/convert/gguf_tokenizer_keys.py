@@ -28,7 +28,7 @@ def tokenizer_keys(directory: Path, num_rows: int, texts: dict[str, Any]) -> dic
     Args:
         directory: Holds `tokenizer.json`.
         num_rows: Rows of the embedding; ids without a token get one that is never used.
-        texts: The content of `tokenizer_config.json`.
+        texts: The content of `tokenizer_config.json`, with the chat templates by name.
 
     Raises:
         BadGguf: The tokenizer is of a kind that GGUF files cannot hold, or would differ there.
@@ -140,11 +140,11 @@ def _roles(raw: dict[str, Any], tokens: list[str], texts: dict[str, Any]) -> dic
         token_id = found.get(f"tokenizer.ggml.{role}_token_id")
         adds = token_id is not None and repr(tokens[token_id]) in single
         found[f"tokenizer.ggml.add_{role}_token"] = adds
-    template = texts.get("chat_template")
-    if isinstance(template, list):  # several named templates
-        template = next((one.get("template") for one in template if one.get("name") == "default"), None)
-    if isinstance(template, str):
-        found["tokenizer.chat_template"] = template
+    templates: dict[str, str] = texts["chat_template"]
+    for name, template in templates.items():
+        found["tokenizer.chat_template" + (f".{name}" if name != "default" else "")] = template
+    if named := [name for name in templates if name != "default"]:
+        found["tokenizer.chat_templates"] = named
     return found
 
 
