@@ -245,7 +245,7 @@ class SequenceBuilder:
     @staticmethod
     def _check_ids(request: GenerateRequest, tokens: list[int], facts: EngineFacts) -> None:
         given = ("messages", "prompt", "prompt_token_ids")
-        prompt = next(name for name in given if getattr(request, name) is not None)
+        prompt = next((name for name in given if getattr(request, name) is not None), "prompt")
         for param, ids in (
             (prompt, tokens),
             ("logit_bias", request.sampling.logit_bias),
