@@ -1,6 +1,7 @@
 """Reads and checks a model directory in Hugging Face format, except the weights, which the ranks read."""
 
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.tokenizer import read_tokenizer
 from shared.errors import InvalidRequest
 
-MAX_NAMED = 32  # templates of a model
+MAX_NAMED = 8  # templates of a model beside its first one; known models have up to three
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
@@ -116,26 +117,29 @@ def template_sources(path: Path, tokenizer_config: dict[str, Any]) -> tuple[Path
     file = path / "chat_template.jinja"
     if file.is_file():
         files = {"default": file}
-        for more in itertools.islice((path / "additional_chat_templates").glob("*.jinja"), MAX_NAMED):
+        for more in sorted(itertools.islice((path / "additional_chat_templates").glob("*.jinja"), MAX_NAMED)):
             files[more.stem] = more
         for each in files.values():
             _require_size(each, MAX_TEMPLATE_BYTES)
-        return file, {name: each.read_text() for name, each in files.items()}
+        return file, {name: _read_text(each) for name, each in files.items()}
     file, source = path / "tokenizer_config.json", tokenizer_config.get("chat_template")
     if source is None:  # as processors of older models have it
         file = path / "chat_template.json"
         source = _read_json(file).get("chat_template")
-    if isinstance(source, list):
-        source = {
-            item.get("name"): item.get("template") for item in source[:MAX_NAMED] if isinstance(item, dict)
-        }
     if isinstance(source, str):
-        source = {"default": source}
-    if not isinstance(source, dict):
-        return file, {}
-    return file, {
-        name: text for name, text in source.items() if isinstance(name, str) and isinstance(text, str)
-    }
+        return file, {"default": source}
+    items: Iterable[tuple[Any, Any]] = source.items() if isinstance(source, dict) else ()
+    if isinstance(source, list):
+        items = ((one.get("name"), one.get("template")) for one in source if isinstance(one, dict))
+    named = ((name, text) for name, text in items if isinstance(name, str) and isinstance(text, str))
+    return file, dict(itertools.islice(named, MAX_NAMED + 1))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{path} cannot be read: {error}", param="model") from error
 
 
 def _token(value: object) -> str:

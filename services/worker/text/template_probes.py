@@ -41,7 +41,7 @@ class ProbedTemplate:
         shape: In which it takes messages.
         findings: What is unusual about it, in sentences for `ryz models show`.
         loses_text: Some conversations would lose text, so that each one is checked by markers.
-        too_slow: It has not rendered the markers in time.
+        too_slow: It has not rendered the markers within its limits.
     """
 
     shape: TemplateShape
@@ -81,9 +81,11 @@ def probe_template(render: Render, *, mentions_tools: bool, needs_tools: bool = 
         if probes.usable:
             probes.find_system()
             probes.find_tools(mentions_tools=mentions_tools)
-    except TemplateOverran:
+    except (TemplateOverran, MemoryError):
         shape = replace(probes.shape, own_tools=mentions_tools)
-        return ProbedTemplate(shape, (*probes.findings, "it is too slow to be checked"), False, too_slow=True)
+        return ProbedTemplate(
+            shape, (*probes.findings, "it takes too much time or memory to be checked"), False, too_slow=True
+        )
     return ProbedTemplate(probes.shape, tuple(probes.findings), probes.loses_text)
 
 

@@ -6,7 +6,7 @@ from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
 from services.worker.text.from_gguf.vocabulary import GgufVocabulary
 from shared.errors import InvalidRequest
 
-MAX_NAMED = 32  # templates of a file
+MAX_NAMED = 8  # templates of a file beside its first one; known models have up to three
 
 
 def gguf_template(keys: TokenizerKeys, vocabulary: GgufVocabulary) -> ChatTemplate | None:

@@ -8,6 +8,7 @@ import pytest
 
 from services.worker.leader.intake.tool_checks import template_input
 from services.worker.load_model import load_model
+from services.worker.model_dir import MAX_NAMED
 from services.worker.text.answers.known_formats import format_of
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.control_tokens import ControlTokenGuard
@@ -123,6 +124,47 @@ def test_a_template_for_tools_that_is_broken_is_refused(tmp_path: Path) -> None:
     (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": broken}))
     with pytest.raises(InvalidRequest, match=r"tokenizer_config\.json: .* is broken"):
         load_model(path)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [{"name": ["default"], "template": TEXT}, {"name": "default", "template": {}}, 7, None],
+        [{"template": TEXT}],
+        {"tool_use": TEXT},
+        {"default": 7},
+        7,
+        True,
+    ],
+)
+def test_a_list_without_a_default_is_no_template(tmp_path: Path, given: Any) -> None:
+    path = directory(tmp_path, listed)
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": given}))
+    assert load_model(path).template is None
+
+
+def test_only_some_of_very_many_templates_are_read(tmp_path: Path) -> None:
+    path = directory(tmp_path, in_files)
+    for number in range(100):
+        (path / "additional_chat_templates" / f"{number}.jinja").write_text(TEXT)
+    many = load_model(path).template
+    assert many is not None
+    assert many.sources.count(TEXT) <= MAX_NAMED + 1
+    templates = {"default": TEXT} | {str(number): TEXT for number in range(100)}
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    (path / "chat_template.jinja").unlink()
+    many = load_model(path).template
+    assert many is not None
+    assert many.sources.count(TEXT) == MAX_NAMED + 1
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/tool_use.jinja"])
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path, name: str) -> None:
+    path = directory(tmp_path, in_files)
+    (path / name).write_bytes(b"\xff\xfe{{ x }}")
+    with pytest.raises(InvalidRequest, match=r"\.jinja cannot be read: ") as refused:
+        load_model(path)
+    assert str(path / name) in refused.value.message
 
 
 def test_control_tokens_of_all_templates_are_no_text() -> None:

@@ -123,6 +123,16 @@ def test_tools_of_a_template_without_a_system_role_are_in_the_first_message_of_t
     assert prompt.endswith("\n\nWhat is there?<end_of_turn>\n<start_of_turn>model\n")
 
 
+def test_tools_of_a_template_that_drops_system_messages_are_in_the_first_message_of_the_user() -> None:
+    source = "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    said = [ChatMessage(role="system", content="Be kind."), ASKED, calling('{"at": "it"}', "Wait."), LOOKED]
+    prompt = render(source, said, tools=True)
+    assert prompt.startswith("<user># Tools\n")
+    assert '"name": "look"' in prompt
+    assert "\n\nBe kind.\n\nWhat is there?<assistant>Wait.\n<tool_call>" in prompt
+    assert "A cat." in prompt
+
+
 def test_a_system_message_that_would_be_dropped_is_in_the_next_message_of_the_user() -> None:
     source = "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     said = [ChatMessage(role="developer", content="Be kind."), ASKED]
@@ -193,7 +203,7 @@ def test_reasoning_of_earlier_turns_may_be_dropped() -> None:
 def test_a_template_that_loops_is_stopped_when_it_is_checked() -> None:
     loop = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"
     template = ChatTemplate(loop + PLAIN, {})
-    assert template.findings == ["it is too slow to be checked"]
+    assert template.findings == ["it takes too much time or memory to be checked"]
     with pytest.raises(TemplateOverran):
         template.render(users("x"), 0.1)
 
