@@ -26,7 +26,8 @@ _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 _SMALL = re.compile(
     r"config\.json|generation_config\.json|tokenizer\.json|tokenizer_config\.json|special_tokens_map\.json"
-    r"|added_tokens\.json|chat_template\.jinja|(LICENSE|LICENCE|NOTICE|USE_POLICY)[\w.-]{0,32}"
+    r"|added_tokens\.json|chat_template\.jinja|chat_template\.json"
+    r"|additional_chat_templates/\w[\w.-]{0,63}\.jinja|(LICENSE|LICENCE|NOTICE|USE_POLICY)[\w.-]{0,32}"
 )
 
 

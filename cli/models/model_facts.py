@@ -1,6 +1,6 @@
 """What `ryz models show` tells of a model: shape, files, licence, and the memory it needs by precision."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ class ModelFacts:
         latent: The KV cache holds latent vectors.
         stored: The precision of the files, which `--precision auto` takes.
         flags: The options of `ryz up` that it would choose on this machine, and `chosen` says why.
+        findings: What is unusual about its chat template and its end of sequence, in sentences.
         refused: Why it cannot be served; empty if it can. Then the fields of its shape are 0.
     """
 
@@ -50,6 +51,7 @@ class ModelFacts:
     stored: str = ""
     flags: str = ""
     chosen: str = ""
+    findings: list[str] = field(default_factory=list)
     refused: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,6 +80,7 @@ class ModelFacts:
         for precision, needs in self.memory.items():
             weights = in_bytes(needs["weights"])
             rows[f"memory, {precision}"] = f"weights {weights} in a group, KV {self._kv(needs)}"
+        rows["findings"] = "\n".join(self.findings)
         rows |= {"`ryz up` chooses": self.flags, "because": self.chosen}
         for key, value in rows.items():
             if value:
@@ -110,6 +113,8 @@ def model_facts(name: str, path: Path) -> ModelFacts:
     from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415
     from services.worker.engine.config.read_config import read_config  # noqa: PLC0415
     from services.worker.engine.precision import SERVED  # noqa: PLC0415
+    from services.worker.load_model import load_model  # noqa: PLC0415
+    from shared.errors import InvalidRequest  # noqa: PLC0415
 
     known, record = catalogue().get(name), read_record(path)
     common: dict[str, Any] = {
@@ -126,8 +131,11 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         fail(f"{path} holds no model. Give a Hugging Face directory or a GGUF file.", 2)
     try:
         config = read_config(path)
+        model = load_model(path, "model")  # the name that it is served by is checked elsewhere
     except ModelError as error:
         return ModelFacts(**common, memory={}, refused=str(error))
+    except InvalidRequest as refusal:
+        return ModelFacts(**common, memory={}, refused=refusal.message)
     machine = machine_facts(UpOptions(), config)
     size = measure_model(path, kernels=machine.kernels)
     memory: dict[str, dict[str, int]] = {
@@ -143,6 +151,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
     return ModelFacts(
         **common,
         memory=memory,
+        findings=model.findings,
         flags=flags,
         chosen=chosen,
         architecture=config.architecture,

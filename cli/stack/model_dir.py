@@ -34,6 +34,7 @@ def find_model(
     if directory.is_file():
         if engine != "null":
             _check_config(directory, tensor_parallel)
+        _check_texts(directory)
         return directory.resolve()
     if not directory.is_dir():  # the demo was removed
         fail(
@@ -50,7 +51,19 @@ def find_model(
             "Give another directory with `--model PATH`.",
             2,
         )
+    _check_texts(directory)
     return directory.resolve()
+
+
+def _check_texts(model: Path) -> None:
+    """Fail if the workers would refuse the tokenizer, the chat template or the end tokens of a model."""
+    from services.worker.load_model import load_model  # noqa: PLC0415 (quick `--help`)
+    from shared.errors import InvalidRequest  # noqa: PLC0415
+
+    try:
+        load_model(model, "model")  # the name that it is served by is checked elsewhere
+    except InvalidRequest as error:
+        fail(f"This model cannot be served: {error.message}.", 2)
 
 
 def _check_config(directory: Path, tensor_parallel: int) -> None:

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+from services.worker.gguf.architectures.base import EMBEDDING
 from services.worker.gguf.gguf_file import GgufFile, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.json_files import shown
-from services.worker.model import MAX_POSITIONS, Model, served_name
-from services.worker.text.from_gguf.gguf_template import gguf_template, turn_end
+from services.worker.model import MAX_POSITIONS, Model, served_name, within_embedding
+from services.worker.text.end_tokens import turn_end
+from services.worker.text.from_gguf.gguf_template import gguf_template
 from services.worker.text.from_gguf.gguf_tokenizer import gguf_tokenizer
 from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
 from services.worker.text.from_gguf.vocabulary import read_vocabulary
@@ -37,12 +39,19 @@ def _model(file: GgufFile, name: str) -> Model:
     vocabulary = read_vocabulary(keys)
     template = gguf_template(keys, vocabulary)
     roles = vocabulary.roles
-    ends = {roles.eos, *roles.ends, turn_end(template, vocabulary) if template else None}
+    embedding = file.tensors.get(EMBEDDING)
+    num_rows = embedding.shape[0] if embedding is not None else len(vocabulary.tokens)
+    tokenizer = LibraryTokenizer(gguf_tokenizer(keys, vocabulary))
+    tokenizer = within_embedding(tokenizer, template, num_rows, file.path)
+    for role, token_id in (("eos", roles.eos), ("eot", roles.eot), ("eom", roles.eom)):
+        if token_id is not None and token_id >= num_rows:
+            raise keys.error(f"ggml.{role}_token_id", f"must be below the {num_rows} rows of the embedding")
+    ends = {roles.eos, *roles.ends, turn_end(template, vocabulary.control_texts) if template else None}
     return Model(
         name=name,
         context_length=context_length,
-        eos_ids=frozenset(token_id for token_id in ends if token_id is not None),
-        tokenizer=LibraryTokenizer(gguf_tokenizer(keys, vocabulary)),
+        eos_ids=frozenset(one for one in ends if one is not None and one < num_rows),
+        tokenizer=tokenizer,
         template=template,
     )
 

@@ -1,8 +1,11 @@
 """Reads and checks a model directory in Hugging Face format, except the weights, which the ranks read."""
 
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from services.worker.end_ids import EndIds
 from services.worker.json_files import (
     MAX_TEMPLATE_BYTES,
     MAX_TOKENIZER_BYTES,
@@ -11,12 +14,12 @@ from services.worker.json_files import (
     require_size,
     shown,
 )
-from services.worker.model import MAX_POSITIONS, Model, served_name
+from services.worker.model import MAX_POSITIONS, Model, served_name, within_embedding
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.tokenizer import read_tokenizer
 from shared.errors import InvalidRequest
 
-MAX_EOS_IDS = 1024
+MAX_NAMED = 8  # templates of a model beside its first one; known models have up to three
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
@@ -35,7 +38,9 @@ def load_model_dir(path: Path, name: str = "") -> Model:
         raise InvalidRequest(f"the model directory {path} {what}", param="model")
     served_as = served_name(name, path.resolve().name)
     config = _read_json(path / "config.json", required=True)
-    tokenizer_config = _read_json(path / "tokenizer_config.json")
+    given = _read_json(path / "tokenizer_config.json")
+    tokenizer_config = _read_json(path / "special_tokens_map.json")  # older directories name them only here
+    tokenizer_config |= {key: value for key, value in given.items() if value is not None}
     context_length = next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
     if context_length is not None and not 0 < context_length <= MAX_POSITIONS:
         key = next(key for key in _CONTEXT_KEYS if isinstance(config.get(key), int))
@@ -54,13 +59,16 @@ def load_model_dir(path: Path, name: str = "") -> Model:
             f"{path / 'tokenizer.json'} is missing; a model needs its fast tokenizer file", param="model"
         )
     _require_size(path / "tokenizer.json", MAX_TOKENIZER_BYTES)
-    eos = _read_json(path / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
+    ends = EndIds.read(path, config, _read_json(path / "generation_config.json"))
+    template = _template(path, tokenizer_config)
+    tokenizer = read_tokenizer(path / "tokenizer.json")
+    tokenizer = within_embedding(tokenizer, template, ends.num_rows, path / "tokenizer.json")
     return Model(
         name=served_as,
         context_length=context_length,
-        eos_ids=_eos_ids(eos, path),
-        tokenizer=read_tokenizer(path / "tokenizer.json"),
-        template=_template(path, tokenizer_config),
+        eos_ids=ends.joined(tokenizer, template, _token(tokenizer_config.get("eos_token"))),
+        tokenizer=tokenizer,
+        template=template,
     )
 
 
@@ -82,35 +90,56 @@ def _require_size(path: Path, most: int) -> None:
         raise InvalidRequest(f"{path} {error}", param="model") from error
 
 
-def _eos_ids(value: object, path: Path) -> frozenset[int]:
-    if value is None:
-        return frozenset()
-    values = value if isinstance(value, list) else [value]
-    if len(values) > MAX_EOS_IDS or not all(isinstance(item, int) for item in values):
-        raise InvalidRequest(
-            f"eos_token_id of {path} must be an integer or a list of at most {MAX_EOS_IDS}", param="model"
-        )
-    return frozenset(values)
-
-
 def _template(path: Path, tokenizer_config: dict[str, Any]) -> ChatTemplate | None:
-    file = path / "chat_template.jinja"
-    if file.is_file():
-        _require_size(file, MAX_TEMPLATE_BYTES)
-    source = file.read_text() if file.is_file() else tokenizer_config.get("chat_template")
-    if isinstance(source, list):  # several named templates
-        named = {item.get("name"): item.get("template") for item in source if isinstance(item, dict)}
-        source = named.get("default")
-    if not isinstance(source, str):
+    file, named = template_sources(path, tokenizer_config)
+    source = named.pop("default", None)
+    if source is None:
         return None
     special = {
         key: _token(tokenizer_config.get(key)) for key in ("bos_token", "eos_token", "unk_token", "pad_token")
     }
     try:
-        return ChatTemplate(source, {key: token for key, token in special.items() if token})
+        return ChatTemplate(source, {key: token for key, token in special.items() if token}, named=named)
     except InvalidRequest as error:
-        place = file if file.is_file() else path / "tokenizer_config.json"
-        raise InvalidRequest(f"{place}: {error.message}", param="model") from error
+        raise InvalidRequest(f"{file}: {error.message}", param="model") from error
+
+
+def template_sources(path: Path, tokenizer_config: dict[str, Any]) -> tuple[Path, dict[str, str]]:
+    """Return the file with the chat templates, and these by name; files of their own come first.
+
+    Args:
+        path: The directory.
+        tokenizer_config: Content of `tokenizer_config.json`.
+
+    Raises:
+        InvalidRequest: A file is too large, or cannot be read.
+    """
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        files = {"default": file}
+        for more in sorted(itertools.islice((path / "additional_chat_templates").glob("*.jinja"), MAX_NAMED)):
+            files[more.stem] = more
+        for each in files.values():
+            _require_size(each, MAX_TEMPLATE_BYTES)
+        return file, {name: _read_text(each) for name, each in files.items()}
+    file, source = path / "tokenizer_config.json", tokenizer_config.get("chat_template")
+    if source is None:  # as processors of older models have it
+        file = path / "chat_template.json"
+        source = _read_json(file).get("chat_template")
+    if isinstance(source, str):
+        return file, {"default": source}
+    items: Iterable[tuple[Any, Any]] = source.items() if isinstance(source, dict) else ()
+    if isinstance(source, list):
+        items = ((one.get("name"), one.get("template")) for one in source if isinstance(one, dict))
+    named = ((name, text) for name, text in items if isinstance(name, str) and isinstance(text, str))
+    return file, dict(itertools.islice(named, MAX_NAMED + 1))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{path} cannot be read: {error}", param="model") from error
 
 
 def _token(value: object) -> str:

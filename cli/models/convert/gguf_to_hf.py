@@ -18,7 +18,8 @@ from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.gguf.gguf_config import hf_config
 from services.worker.gguf.gguf_file import GgufFile, read_gguf
-from services.worker.text.from_gguf.gguf_template import gguf_template, turn_end
+from services.worker.text.end_tokens import turn_end
+from services.worker.text.from_gguf.gguf_template import MAX_NAMED, gguf_template
 from services.worker.text.from_gguf.gguf_tokenizer import gguf_tokenizer
 from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
 from services.worker.text.from_gguf.vocabulary import read_vocabulary
@@ -103,7 +104,7 @@ class GgufToHf:
         keys = TokenizerKeys(self._file.path, self._file.metadata)
         vocabulary = read_vocabulary(keys)
         template, roles = gguf_template(keys, vocabulary), vocabulary.roles
-        last = turn_end(template, vocabulary) if template else None
+        last = turn_end(template, vocabulary.control_texts) if template else None
         ends = {one for one in (roles.eos, *roles.ends, last) if one is not None}
         eos = last if last is not None else roles.eos
         ids = {"bos_token_id": roles.bos, "eos_token_id": eos, "pad_token_id": roles.padding}
@@ -126,8 +127,12 @@ class GgufToHf:
             "model_max_length": self._context_length,
             **{key: text for key, text in texts.items() if text},
         }
-        if source := keys.text("chat_template"):
-            tokenizer_config["chat_template"] = source
+        named = keys.named_texts("chat_template", MAX_NAMED)
+        if source := keys.text("chat_template") or named.pop("default", ""):
+            several = [
+                {"name": name, "template": text} for name, text in {"default": source, **named}.items()
+            ]
+            tokenizer_config["chat_template"] = several if named else source
         _write(target / "tokenizer_config.json", tokenizer_config)
         (target / "tokenizer.json").write_text(gguf_tokenizer(keys, vocabulary).to_str())
 

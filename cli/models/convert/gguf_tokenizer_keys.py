@@ -28,7 +28,7 @@ def tokenizer_keys(directory: Path, num_rows: int, texts: dict[str, Any]) -> dic
     Args:
         directory: Holds `tokenizer.json`.
         num_rows: Rows of the embedding; ids without a token get one that is never used.
-        texts: The content of `tokenizer_config.json`.
+        texts: The content of `tokenizer_config.json`, with the chat templates by name.
 
     Raises:
         BadGguf: The tokenizer is of a kind that GGUF files cannot hold, or would differ there.
@@ -62,8 +62,9 @@ def _vocabulary(path: Path, raw: dict[str, Any], num_rows: int) -> tuple[list[st
     by_id = {token_id: token for token, token_id in raw["model"]["vocab"].items()}
     added = {one["id"]: one for one in raw.get("added_tokens") or []}
     by_id |= {token_id: one["content"] for token_id, one in added.items()}
-    if max(by_id) >= num_rows:
-        raise BadGguf(f"{path} has the token id {max(by_id)}, and the embedding has only {num_rows} rows")
+    ordinary = by_id.keys() - added.keys()  # added tokens beyond the embedding are left out: none is made
+    if max(ordinary, default=-1) >= num_rows:
+        raise BadGguf(f"{path} has the token id {max(ordinary)}, and the embedding has only {num_rows} rows")
     unknown = raw["model"].get("unk_token")
     tokens, types = list[str](), list[int]()
     for token_id in range(num_rows):
@@ -139,11 +140,11 @@ def _roles(raw: dict[str, Any], tokens: list[str], texts: dict[str, Any]) -> dic
         token_id = found.get(f"tokenizer.ggml.{role}_token_id")
         adds = token_id is not None and repr(tokens[token_id]) in single
         found[f"tokenizer.ggml.add_{role}_token"] = adds
-    template = texts.get("chat_template")
-    if isinstance(template, list):  # several named templates
-        template = next((one.get("template") for one in template if one.get("name") == "default"), None)
-    if isinstance(template, str):
-        found["tokenizer.chat_template"] = template
+    templates: dict[str, str] = texts["chat_template"]
+    for name, template in templates.items():
+        found["tokenizer.chat_template" + (f".{name}" if name != "default" else "")] = template
+    if named := [name for name in templates if name != "default"]:
+        found["tokenizer.chat_templates"] = named
     return found
 
 

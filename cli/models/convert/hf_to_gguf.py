@@ -10,6 +10,8 @@ from cli.models.convert.gguf_model import GgufModel
 from cli.models.convert.gguf_tokenizer_keys import tokenizer_keys
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.json_files import BadFile, read_object
+from services.worker.model_dir import template_sources
+from shared.errors import InvalidRequest
 
 
 class HfToGguf:
@@ -50,12 +52,13 @@ class HfToGguf:
 
 
 def _texts(source: Path) -> dict[str, Any]:
-    """Return `tokenizer_config.json`, with the chat template that may be in a file of its own."""
-    path, template = source / "tokenizer_config.json", source / "chat_template.jinja"
+    """Return `tokenizer_config.json` with the chat templates by name, wherever the directory has them."""
+    path = source / "tokenizer_config.json"
     try:
         found = read_object(path) if path.exists() else {}
-        if template.is_file():
-            found["chat_template"] = template.read_text()
+        _, templates = template_sources(source, found)
     except (OSError, BadFile, ValueError) as error:
         raise BadGguf(f"{path} cannot be read: {error}") from error
-    return found
+    except InvalidRequest as error:
+        raise BadGguf(error.message) from error
+    return found | {"chat_template": templates}

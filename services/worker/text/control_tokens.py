@@ -43,7 +43,7 @@ class ControlTokenGuard:
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
-        texts = {text for text in control_texts(tokenizer, template.source) if len(text) > 1}
+        texts = {text for text in control_texts(tokenizer, template.sources) if len(text) > 1}
         nonce = secrets.token_hex(8)  # random, so that no message can hold the marks
         self._cut, self._before, self._after = (f"\ue000{mark}{nonce}\ue000" for mark in "cba")
         self._tokenizer, self._plain = tokenizer, tokenizer.without(texts)

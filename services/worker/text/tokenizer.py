@@ -6,7 +6,7 @@ A model's tokenizer comes from its `tokenizer.json`, or is built from a GGUF fil
 import json
 import os
 import secrets
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from copy import copy
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as HfTokenizer
 
 from services.worker.domain.answers.choice_state import Detokenizer
+from services.worker.json_files import shown
 from services.worker.text.detokenizer import BytesDetokenizer, WindowDetokenizer, bytes_rule
 from services.worker.text.token_bound import least_tokens
 from shared.errors import InvalidRequest
@@ -105,23 +106,33 @@ class LibraryTokenizer:
 
     Args:
         tokenizer: The tokenizer; padding and truncation are switched off.
+        num_rows: Rows of the embedding, if `within` has checked that no token is beyond it.
+
+    Attributes:
+        added_ids: The ids of `added_texts`.
     """
 
-    def __init__(self, tokenizer: HfTokenizer) -> None:
+    def __init__(self, tokenizer: HfTokenizer, num_rows: int | None = None) -> None:
         self._tokenizer = tokenizer
+        self._num_rows = num_rows
         tokenizer.no_padding()
         tokenizer.no_truncation()
         added = tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.special_texts = frozenset(token.content for token in added.values() if token.special)
-        self.added_texts = frozenset(token.content for token in added.values())
+        self.added_ids = {token.content: token_id for token_id, token in added.items()}
+        self.added_texts = frozenset(self.added_ids)
         spec = _description(tokenizer)
         self._rule = bytes_rule(spec["decoder"])
         self.least_tokens = least_tokens(spec)
         self.has_token_bytes = self._rule is not None
         self._bytes: dict[int, bytes] = {}  # at most one entry per token of the vocabulary
         self._texts: dict[int, str] = {}  # likewise, of `token_text`
-        self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
+        vocab = spec["model"]["vocab"]
+        # ids may have gaps, so that the highest one is more than their number
+        size = len(vocab) if isinstance(vocab, list) else 1 + max(vocab.values(), default=-1)
+        size = max(size, *(token_id + 1 for token_id in added)) if added else size
+        self.vocab_size: int = size if num_rows is None else min(size, num_rows)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """See `Tokenizer`."""
@@ -132,24 +143,70 @@ class LibraryTokenizer:
 
     def without(self, texts: Set[str]) -> "LibraryTokenizer":
         """See `Tokenizer`. The vocabulary and its merges are shared."""
-        other = HfTokenizer(self._tokenizer.model)
-        for part in ("normalizer", "pre_tokenizer", "decoder"):
-            if getattr(self._tokenizer, part) is not None:
-                setattr(other, part, getattr(self._tokenizer, part))
-        added = sorted(self._tokenizer.get_added_tokens_decoder().items())
-        kept = {token_id: token for token_id, token in added if token.content not in texts}
-        # one that is in no vocabulary keeps its place, so that those after it keep their ids
-        places = {
-            token_id: AddedToken(f"\ue000{token_id}{secrets.token_hex(8)}\ue000", normalized=False)
-            for token_id, token in added
-            if token_id not in kept and other.token_to_id(token.content) is None
-        }
-        other.add_tokens([token for _, token in sorted((kept | places).items())])
-        if any(other.token_to_id(token.content) != token_id for token_id, token in kept.items()):
+        other = self._with_added(
+            {text: token_id for text, token_id in self.added_ids.items() if text not in texts}
+        )
+        if other is None:
             return self
         made = copy(self)  # what is known of the vocabulary stays true
         made._tokenizer = other
         return made
+
+    def within(self, num_rows: int) -> "LibraryTokenizer":
+        """Return a tokenizer that makes no token beyond the embedding; itself if the vocabulary has none.
+
+        Added tokens beyond it are left out, so that their texts are read like any other text.
+
+        Args:
+            num_rows: Rows of the embedding.
+
+        Raises:
+            ValueError: There are other tokens beyond it; the text says which.
+        """
+        if self.vocab_size <= num_rows:
+            return self
+        beyond = {text: token_id for text, token_id in self.vocabulary().items() if token_id >= num_rows}
+        ordinary = {text: token_id for text, token_id in beyond.items() if text not in self.added_ids}
+        kept = {text: token_id for text, token_id in self.added_ids.items() if token_id < num_rows}
+        other = self._with_added(kept) if not ordinary else None
+        if other is not None:
+            other.post_processor = self._tokenizer.post_processor
+            made = type(self)(other, num_rows)
+            ordinary = beyond if any(made._makes_beyond(text) for text in ("", *beyond)) else {}
+            if not ordinary:
+                return made
+        refused = ordinary or beyond
+        text, token_id = min(refused.items(), key=lambda item: item[1])
+        raise ValueError(
+            f"the embedding has {num_rows} rows, and {len(refused)} tokens of the tokenizer beyond it are "
+            f"ordinary ones or are put around each text; the first one is {shown(text)} with the id "
+            f"{token_id}. Use the tokenizer that belongs to these weights"
+        )
+
+    def _makes_beyond(self, text: str) -> bool:
+        return any(token_id >= self.vocab_size for token_id in self.encode(text, add_special_tokens=True))
+
+    def _with_added(self, kept: Mapping[str, int]) -> HfTokenizer | None:
+        """Return a tokenizer that shares vocabulary and merges, with only these added tokens.
+
+        Returns:
+            The tokenizer. None if a token would have another id there.
+        """
+        other = HfTokenizer(self._tokenizer.model)
+        for part in ("normalizer", "pre_tokenizer", "decoder"):
+            if getattr(self._tokenizer, part) is not None:
+                setattr(other, part, getattr(self._tokenizer, part))
+        last = max(kept.values(), default=-1)
+        tokens = list[AddedToken]()
+        for token_id, token in sorted(self._tokenizer.get_added_tokens_decoder().items()):
+            if token.content in kept:
+                tokens.append(token)
+            elif token_id < last and other.token_to_id(token.content) is None:
+                # one that is in no vocabulary keeps its place, so that those after it keep their ids
+                unused = f"\ue000{token_id}{secrets.token_hex(8)}\ue000"
+                tokens.append(AddedToken(unused, normalized=False))
+        other.add_tokens(tokens)
+        return other if all(other.token_to_id(text) == token_id for text, token_id in kept.items()) else None
 
     def detokenizer(self) -> Detokenizer:
         """See `Tokenizer`."""
@@ -173,10 +230,18 @@ class LibraryTokenizer:
         text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
 
+    def token_id(self, name: str) -> int | None:
+        """Return the id of a token by its name in the tokenizer's file; None if there is no such token."""
+        found: int | None = self._tokenizer.token_to_id(name) if name else None
+        beyond = found is not None and self._num_rows is not None and found >= self._num_rows
+        return None if beyond else found
+
     def vocabulary(self) -> dict[str, int]:
         """See `Tokenizer`."""
         names: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
-        return names
+        if self._num_rows is None:
+            return names
+        return {name: token_id for name, token_id in names.items() if token_id < self._num_rows}
 
     def token_bytes(self, token_id: int) -> bytes:
         """See `Tokenizer`."""

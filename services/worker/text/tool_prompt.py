@@ -4,7 +4,6 @@ A template that knows no tools gets them in words: the definitions in the system
 text of the messages (the Hermes form).
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,6 @@ from msgspec.structs import replace
 from shared.messages import ChatMessage, ToolCall, ToolDefinition
 
 _TOOLS = re.compile(r"\btools\b")
-_SHORT_IDS = re.compile(r"length\s*!=\s*9")  # Mistral's templates refuse other lengths
 _INTRODUCTION = """# Tools
 
 You may call functions to help with the user's request. Each line between these tags describes one:
@@ -72,8 +70,16 @@ def tool_dict(tool: ToolDefinition) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def in_words(messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -> list[ChatMessage]:
-    """Returns messages for a template that knows no tools."""
+def in_words(
+    messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition], *, system: bool = True
+) -> list[ChatMessage]:
+    """Returns messages for a template that knows no tools.
+
+    Args:
+        messages: The conversation.
+        tools: Definitions of functions.
+        system: The template takes a system message; otherwise the first message of the user tells of tools.
+    """
     told: list[ChatMessage] = []
     for message in messages:
         if message.role == "tool":
@@ -94,45 +100,14 @@ def in_words(messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -
     text = _INTRODUCTION.format(tools=lines)
     if told and told[0].role in ("system", "developer"):
         return [replace(told[0], content=f"{told[0].content}\n\n{text}"), *told[1:]]
-    return [ChatMessage(role="system", content=text), *told]
+    if system:
+        return [ChatMessage(role="system", content=text), *told]
+    if told and told[0].role == "user":
+        return [replace(told[0], content=f"{text}\n\n{told[0].content}"), *told[1:]]
+    return [ChatMessage(role="user", content=text), *told]
 
 
-def message_dicts(messages: Sequence[ChatMessage], template: str) -> list[dict[str, Any]]:
-    """Returns messages as templates expect them."""
-    short = _has_short_ids(template)
-    names = {call.call_id: call.name for message in messages for call in message.tool_calls}
-    return [_message_dict(message, names, short=short) for message in messages]
-
-
-@lru_cache(maxsize=16)
-def _has_short_ids(template: str) -> bool:
-    return _SHORT_IDS.search(template) is not None
-
-
-def _message_dict(message: ChatMessage, names: Mapping[str, str], *, short: bool) -> dict[str, Any]:
-    role = "system" if message.role == "developer" else message.role
-    plain: dict[str, Any] = {"role": role, "content": message.content}
-    name = message.name or (names.get(message.tool_call_id, "") if role == "tool" else "")
-    if name:
-        plain["name"] = name
-    if message.tool_call_id:
-        plain["tool_call_id"] = _short_id(message.tool_call_id) if short else message.tool_call_id
-    if message.tool_calls:
-        plain["tool_calls"] = [_call_dict(call, short=short) for call in message.tool_calls]
-    if message.reasoning:
-        plain["reasoning_content"] = message.reasoning
-        if not (message.content and message.tool_calls):
-            plain["thinking"] = message.reasoning
-    return plain
-
-
-def _call_dict(call: ToolCall, *, short: bool) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": _arguments(call)}
-    call_id = _short_id(call.call_id) if short else call.call_id
-    return {"id": call_id, "type": "function", "function": function}
-
-
-def _arguments(call: ToolCall) -> Any:
+def parsed_arguments(call: ToolCall) -> Any:
     """Returns the arguments as an object; as they were written if they are none, for example cut off."""
     try:
         value = json.loads(call.arguments or "{}")
@@ -142,11 +117,4 @@ def _arguments(call: ToolCall) -> Any:
 
 
 def _call_text(call: ToolCall) -> str:
-    return json.dumps({"name": call.name, "arguments": _arguments(call)}, ensure_ascii=False)
-
-
-def _short_id(call_id: str) -> str:
-    """Returns an id of nine letters and digits; one that has that form stays."""
-    if re.fullmatch(r"[A-Za-z0-9]{9}", call_id):
-        return call_id
-    return hashlib.blake2b(call_id.encode(), digest_size=5).hexdigest()[:9]
+    return json.dumps({"name": call.name, "arguments": parsed_arguments(call)}, ensure_ascii=False)

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,46 @@ def test_both_forms_are_one_model_to_the_leader(tmp_path: Path) -> None:
         for path in (demo_model(), back)
     ]
     assert template[0] == template[1]
+
+
+@pytest.mark.parametrize("in_files", [True, False])
+def test_named_chat_templates_are_kept(tmp_path: Path, in_files: bool) -> None:
+    source = Path(shutil.copytree(demo_model(), tmp_path / "source"))
+    content = json.loads((source / "tokenizer_config.json").read_text())
+    templates = {
+        "default": content["chat_template"],
+        "tool_use": "{{ messages }}{{ tools }}",
+        "rag": "{{ messages }}",
+    }
+    listed = [{"name": name, "template": text} for name, text in templates.items()]
+    if in_files:
+        (source / "chat_template.jinja").write_text(templates["default"])
+        (source / "additional_chat_templates").mkdir()
+        for name in ("tool_use", "rag"):
+            (source / "additional_chat_templates" / f"{name}.jinja").write_text(templates[name])
+    else:
+        (source / "tokenizer_config.json").write_text(json.dumps(content | {"chat_template": listed}))
+    file = convert(source, tmp_path / "named.gguf")
+    metadata = read_gguf(file).metadata
+    assert sorted(metadata["tokenizer.chat_templates"]) == ["rag", "tool_use"]
+    assert metadata["tokenizer.chat_template.rag"] == templates["rag"]
+    back = json.loads((convert(file, tmp_path / "named") / "tokenizer_config.json").read_text())
+    assert {one["name"]: one["template"] for one in back["chat_template"]} == templates
+    assert back["chat_template"][0]["name"] == "default"
+
+
+def test_added_tokens_beyond_the_embedding_are_left_out(tmp_path: Path) -> None:
+    source = Path(shutil.copytree(demo_model(), tmp_path / "source"))
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<extra>"])
+    tokenizer.save(str(source / "tokenizer.json"))
+    rows = json.loads((source / "config.json").read_text())["vocab_size"]
+    assert tokenizer.token_to_id("<extra>") == rows
+    file = convert(source, tmp_path / "larger.gguf")
+    for path in (source, file, convert(file, tmp_path / "back")):
+        made = ids(load_model(path), "an <extra> token")
+        assert max(made) < rows
+        assert load_model(path).tokenizer.decode(made) == "an <extra> token"
 
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -19,6 +19,9 @@ from cli.models.model_records import DamagedModel, read_record
 from cli.models.pull import intact_record, pull
 from cli.models.resolve import resolve_model
 from cli.stack.model_dir import demo_model, find_model
+from services.worker.load_model import load_model
+from services.worker.text.tool_prompt import TemplateInput
+from shared.messages import ChatMessage, ToolDefinition
 from tests.kits.models.file_server import Answer, FileServer
 from tests.kits.models.hub_server import COMMIT, add_model, cdn_path, demo_files, refuse
 from tests.kits.waiting import until
@@ -56,6 +59,29 @@ def test_a_model_is_pulled_whole_and_can_be_served(hub: FileServer, tmp_path: Pa
     asked = len(hub.asked)
     assert resolve_model(MODEL) == path
     assert len(hub.asked) == asked
+
+
+def test_all_chat_templates_of_a_model_are_pulled(hub: FileServer) -> None:
+    said = b"{% for m in messages %}<|user|>{{ m.content }}{% endfor %}"
+    templates = {
+        "chat_template.jinja": said,
+        "chat_template.json": b"{}",
+        "additional_chat_templates/tool_use.jinja": b"tools " + said,
+        "additional_chat_templates/deep/other.jinja": said,
+        "additional_chat_templates/run.py": b"raise SystemExit",
+    }
+    add_model(hub, "someone/templates", demo_files() | templates)
+    path = pull(hub_name("hf:someone/templates"))
+    found = {str(file.relative_to(path)) for file in path.rglob("*template*") if file.is_file()}
+    assert found == {"chat_template.jinja", "chat_template.json"}
+    assert [file.name for file in (path / "additional_chat_templates").iterdir()] == ["tool_use.jinja"]
+    assert intact_record(hub_name("hf:someone/templates")) is not None
+    model = load_model(path)
+    assert model.template is not None
+    said_hi = [ChatMessage(role="user", content="hi")]
+    assert model.template.render(said_hi) == "<|user|>hi"
+    with_tools = TemplateInput([ToolDefinition(name="look")])
+    assert model.template.render(said_hi, 5.0, with_tools).startswith("tools <|user|>")
 
 
 def test_one_file_of_a_revision_is_pulled(hub: FileServer, tmp_path: Path) -> None:

@@ -87,11 +87,13 @@ class DictStore:
         return SessionCommitted(stale=stale)
 
 
-def null_engine(*, blocks: int = 256, delay_s: float = 0.0, context: int = 2048) -> NullEngine:
+def null_engine(
+    *, blocks: int = 256, delay_s: float = 0.0, context: int = 2048, vocab_size: int = 257
+) -> NullEngine:
     return NullEngine(
         tokens=list(TEXT.encode()),
         num_blocks=blocks,
-        vocab_size=257,
+        vocab_size=vocab_size,
         context_length=context,
         step_delay_s=delay_s,
     )

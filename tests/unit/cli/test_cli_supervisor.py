@@ -271,6 +271,9 @@ def test_a_model_directory_is_checked(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r": tokenizer\.json missing"):
         find_model(tmp_path, "torch", 2)
     (tmp_path / "tokenizer.json").touch()
+    with pytest.raises(CommandError, match=r"tokenizer\.json is not a tokenizer that can be read"):
+        find_model(tmp_path, "torch", 2)
+    (tmp_path / "tokenizer.json").write_bytes((demo_model() / "tokenizer.json").read_bytes())
     assert find_model(tmp_path, "torch", 2) == tmp_path.resolve()
     with pytest.raises(CommandError, match=r"--tensor-parallel 5.*possible values: 1 to 4, 8"):
         find_model(tmp_path, "torch", 5)

@@ -67,9 +67,11 @@ class AnswerForms:
     """
 
     def __init__(self, model: Model) -> None:
-        source = model.template.source if model.template is not None else ""
+        source = model.template.sources if model.template is not None else ""
         self._model = model
         self._tools = BY_NAME[model.tool_format] if model.tool_format else format_of(source) or GENERIC
+        if model.template is not None and not model.template.knows_tools and not self._tools.channels:
+            self._tools = GENERIC  # in which tools are told in words
         self._reasoning = reasoning_of(source)
         self._shown = functools.lru_cache(_MAX_FORMS)(self._marker_tokens)
 

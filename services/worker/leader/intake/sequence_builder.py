@@ -244,8 +244,10 @@ class SequenceBuilder:
 
     @staticmethod
     def _check_ids(request: GenerateRequest, tokens: list[int], facts: EngineFacts) -> None:
+        given = ("messages", "prompt", "prompt_token_ids")
+        prompt = next((name for name in given if getattr(request, name) is not None), "prompt")
         for param, ids in (
-            ("prompt_token_ids", tokens if request.prompt_token_ids is not None else ()),
+            (prompt, tokens),
             ("logit_bias", request.sampling.logit_bias),
             ("stop_token_ids", request.sampling.stop_token_ids),
         ):

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from gguf import TokenType
 
+from services.worker.text.end_tokens import ends_messages_only
+
 # texts that stand for nothing else, whatever the file says of their type
 _MARKS = frozenset(
     {
@@ -47,7 +49,6 @@ _ONLY_AS_CONTROL_TOKENS = frozenset(
         "<reponame>",
     }
 )
-_HARMONY = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 
 
 def ending_tokens(tokens: list[str], types: Iterable[int]) -> set[int]:
@@ -62,7 +63,5 @@ def ending_tokens(tokens: list[str], types: Iterable[int]) -> set[int]:
         for token_id, (token, kind) in enumerate(zip(tokens, types, strict=True))
         if token in _MARKS or (kind == TokenType.CONTROL and token in _ONLY_AS_CONTROL_TOKENS)
     }
-    texts = {tokens[token_id] for token_id in ends}
-    if any(both <= texts for both in _HARMONY):  # there `<|end|>` ends one of several messages of an answer
-        return {token_id for token_id in ends if tokens[token_id] != "<|end|>"}
-    return ends
+    texts = frozenset(tokens[token_id] for token_id in ends)
+    return {token_id for token_id in ends if not ends_messages_only(tokens[token_id], texts)}

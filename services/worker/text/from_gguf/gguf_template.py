@@ -1,15 +1,12 @@
-"""Reads the chat template of a GGUF file, and finds the token with which it ends an answer."""
+"""Reads the chat template of a GGUF file."""
 
 from services.worker.json_files import MAX_TEMPLATE_BYTES
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
 from services.worker.text.from_gguf.vocabulary import GgufVocabulary
-from services.worker.text.template_guard import TemplateOverran
 from shared.errors import InvalidRequest
-from shared.messages import ChatMessage
 
-_ANSWER = "an answer to this"  # no template changes or searches it
-_LIMIT_S = 1.0  # of the rendering at the start
+MAX_NAMED = 8  # templates of a file beside its first one; known models have up to three
 
 
 def gguf_template(keys: TokenizerKeys, vocabulary: GgufVocabulary) -> ChatTemplate | None:
@@ -18,14 +15,16 @@ def gguf_template(keys: TokenizerKeys, vocabulary: GgufVocabulary) -> ChatTempla
     Raises:
         BadGguf: It is too long, or cannot be compiled.
     """
-    source = keys.text("chat_template")
+    named = keys.named_texts("chat_template", MAX_NAMED)
+    source = keys.text("chat_template") or named.pop("default", "")
     if not source:
         return None
-    if len(source) > MAX_TEMPLATE_BYTES:
-        raise keys.refusal(
-            f"`tokenizer.chat_template` has {len(source)} characters, {MAX_TEMPLATE_BYTES} are the "
-            "limit; use a file with a shorter template"
-        )
+    for key, text in {"": source, **{f".{name}": text for name, text in named.items()}}.items():
+        if len(text) > MAX_TEMPLATE_BYTES:
+            raise keys.refusal(
+                f"`tokenizer.chat_template{key}` has {len(text)} characters, {MAX_TEMPLATE_BYTES} are the "
+                "limit; use a file with a shorter template"
+            )
     roles = vocabulary.roles
     special = {
         "bos_token": vocabulary.text(roles.bos),
@@ -34,24 +33,8 @@ def gguf_template(keys: TokenizerKeys, vocabulary: GgufVocabulary) -> ChatTempla
         "pad_token": vocabulary.text(roles.padding),
     }
     try:
-        return ChatTemplate(source, {key: text for key, text in special.items() if text})
+        return ChatTemplate(source, {key: text for key, text in special.items() if text}, named=named)
     except InvalidRequest as error:
         raise keys.refusal(
             f"`tokenizer.chat_template`: {error.message}; use a file with a proper one"
         ) from error
-
-
-def turn_end(template: ChatTemplate, vocabulary: GgufVocabulary) -> int | None:
-    """Return the control token that the template writes after an answer; None if it does not show."""
-    said = [
-        ChatMessage(role="user", content="a question"),
-        ChatMessage(role="assistant", content=_ANSWER),
-        ChatMessage(role="user", content="another question"),
-    ]
-    try:
-        rest = template.render(said, _LIMIT_S).partition(_ANSWER)[2].lstrip()
-    except (InvalidRequest, TemplateOverran):  # requests will be told
-        return None
-    texts = {vocabulary.tokens[token_id]: token_id for token_id in vocabulary.control_ids}
-    found = [text for text in texts if rest.startswith(text)]
-    return texts[max(found, key=len)] if found else None

@@ -11,6 +11,8 @@ from typing import Any
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.json_files import shown
 
+_NO_TOKEN = frozenset({-1, 2**32 - 1})  # how llama.cpp writes that there is no token, signed and unsigned
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizerKeys:
@@ -31,6 +33,12 @@ class TokenizerKeys:
             raise self.error(key, "must be a text")
         return value
 
+    def named_texts(self, key: str, most: int) -> dict[str, str]:
+        """Return the texts of the keys that begin with this one and a dot, at most so many, by their ends."""
+        begin = f"tokenizer.{key}."
+        found = [name.removeprefix(begin) for name in self.metadata if name.startswith(begin)]
+        return {name: self.text(f"{key}.{name}") for name in found[:most]}
+
     def flag(self, key: str, default: bool) -> bool:
         """Return a truth value."""
         value = self._value(key, default)
@@ -38,12 +46,20 @@ class TokenizerKeys:
             raise self.error(key, "must be true or false")
         return value
 
-    def token_id(self, key: str, num_tokens: int) -> int | None:
-        """Return the id of a token of the vocabulary; None if the file does not name one."""
+    def token_id(self, key: str, num_tokens: int, *, needed: bool = True) -> int | None:
+        """Return the id of a token of the vocabulary; None if the file does not name one.
+
+        Args:
+            key: Of the id.
+            num_tokens: Of the vocabulary.
+            needed: Refuse a value that is no such id; otherwise it names no token.
+        """
         value = self._value(key, None)
-        if value is None:
+        if value is None or (type(value) is int and value in _NO_TOKEN):
             return None
         if type(value) is not int or not 0 <= value < num_tokens:
+            if not needed:
+                return None
             raise self.error(key, f"must be the id of one of the {num_tokens} tokens")
         return value
 

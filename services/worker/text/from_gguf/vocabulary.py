@@ -17,9 +17,11 @@ class SpecialIds:
 
     bos: int | None
     eos: int | None
+    eot: int | None
+    eom: int | None
     unknown: int | None
     padding: int | None
-    ends: frozenset[int]  # of a turn or message, in addition to `eos`
+    ends: frozenset[int]  # of a turn or message, in addition to `eos`; `eot` and `eom` are among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class GgufVocabulary:
     roles: SpecialIds
     control_ids: frozenset[int]
     user_ids: frozenset[int]
+
+    @property
+    def control_texts(self) -> dict[str, int]:
+        """The ids of `control_ids` by their texts."""
+        return {self.tokens[token_id]: token_id for token_id in self.control_ids}
 
     def text(self, token_id: int | None) -> str:
         """Return the text of a token with a role; empty if there is none."""
@@ -82,15 +89,30 @@ def _tokens(keys: TokenizerKeys) -> list[str]:
 
 
 def _roles(keys: TokenizerKeys, tokens: list[str], types: list[int]) -> SpecialIds:
-    """Return the tokens with a role, with the defaults of llama.cpp for SentencePiece vocabularies."""
+    """Return the tokens with a role, with the defaults of llama.cpp for SentencePiece vocabularies.
+
+    An id that nothing here reads may be any: files give numbers beyond the vocabulary for tokens that a model
+    does not have.
+    """
+    kind = keys.text("ggml.model")
     given = {
-        role: keys.token_id(f"ggml.{role}_token_id", len(tokens))
+        role: keys.token_id(f"ggml.{role}_token_id", len(tokens), needed=_is_read(role, keys, kind))
         for role in ("bos", "eos", "eot", "eom", "unknown", "padding")
     }
     defaults = {"llama": {"bos": 1, "eos": 2, "unknown": 0}, "t5": {"eos": 1, "unknown": 2, "padding": 0}}
-    for role, token_id in defaults.get(keys.text("ggml.model"), {}).items():
+    for role, token_id in defaults.get(kind, {}).items():
         if given[role] is None and token_id < len(tokens):
             given[role] = token_id
     ends = ending_tokens(tokens, types)
     ends.update(token_id for token_id in (given["eot"], given["eom"]) if token_id is not None)
-    return SpecialIds(given["bos"], given["eos"], given["unknown"], given["padding"], frozenset(ends))
+    return SpecialIds(**given, ends=frozenset(ends))
+
+
+def _is_read(role: str, keys: TokenizerKeys, kind: str) -> bool:
+    """Return whether serving depends on the token of a role."""
+    if role == "padding":
+        return False
+    if role == "unknown":
+        return kind != "gpt2"
+    written = "bos_token" in keys.text("chat_template") or keys.flag("ggml.add_bos_token", default=True)
+    return role != "bos" or written

@@ -151,8 +151,10 @@ def test_templates_render_as_in_transformers(source: str, roles: str) -> None:
 
 
 def test_the_clock_of_a_template_is_given() -> None:
-    template = ChatTemplate("{{ strftime_now('%d %b %Y') }}", {}, now=lambda: datetime(2024, 2, 3))
-    assert template.render(messages("x", roles="u")) == "03 Feb 2024"
+    template = ChatTemplate(
+        "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}", {}, now=lambda: datetime(2024, 2, 3)
+    )
+    assert template.render(messages("x", roles="u")) == "03 Feb 2024 x"
 
 
 @pytest.mark.parametrize(
@@ -192,17 +194,20 @@ def test_a_model_directory_is_read(tmp_path: Path) -> None:
     plain = load_model_dir(write_model(tmp_path / "plain"))
     assert (plain.name, plain.context_length, plain.eos_ids) == ("plain", 128, frozenset([5]))
     assert plain.template is None
-    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "{{ bos_token }}yes"}]
+    named = [
+        {"name": "tool_use", "template": "no"},
+        {"name": "default", "template": "{{ bos_token }}yes {{ messages[0].content }}"},
+    ]
     config = {"chat_template": named, "bos_token": {"content": "<s>"}, "eos_token": None}
     path = write_model(tmp_path / "x", tokenizer_config=config, generation_config={"eos_token_id": [1, 2]})
     full = load_model_dir(path, "called")
     assert (full.name, full.eos_ids) == ("called", frozenset([1, 2]))
     assert full.template is not None
-    assert full.template.render(messages("x", roles="u")) == "<s>yes"
-    (path / "chat_template.jinja").write_text("from the file")
+    assert full.template.render(messages("x", roles="u")) == "<s>yes x"
+    (path / "chat_template.jinja").write_text("from the file {{ messages[0].content }}")
     again = load_model_dir(path).template
     assert again is not None
-    assert again.render(messages("x", roles="u")) == "from the file"
+    assert again.render(messages("x", roles="u")) == "from the file x"
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ from shared.answer_text import join_parts
 from shared.messages import ChatMessage, GenerateRequest, TextPart, ToolCallPart, ToolDefinition, ToolUse
 from tests.kits.worker.tokenizers import byte_level
 
-TEMPLATE = "{{ tools }}<|tool_call|>{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+TEMPLATE = (
+    "{{ tools }}<|tool_call|>{% for m in messages %}<|im_start|>{{ m.content or '' }}"
+    "{{ m.tool_calls | tojson if m.tool_calls else '' }}<|im_end|>{% endfor %}"
+)
 TOOL = ToolDefinition(name="now", parameters='{"type": "object", "additionalProperties": false}', strict=True)
 MARKS = (
     "<|tool_call|>", "<|action_start|>", "<|plugin|>", "<start_function_call>", "<end_function_call>",

@@ -64,6 +64,7 @@ def test_one_that_calls_itself_without_end_is_refused() -> None:
     ],
 )
 def test_what_is_guarded_renders_the_same(source: str) -> None:
+    source += "{% for m in messages %}{{ m.content }}{% endfor %}"  # a prompt without a text is refused
     messages = [ChatMessage(role="user", content=text) for text in "abc"]
     plain = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(source)
     expected = plain.render(messages=[{"role": m.role, "content": m.content} for m in messages])
@@ -82,7 +83,8 @@ def test_what_is_guarded_renders_the_same(source: str) -> None:
     ],
 )
 def test_what_a_variable_makes_of_a_template_names_the_variables(source: str, value: object) -> None:
-    template, said = ChatTemplate(source, {}), [ChatMessage(role="user", content="x")]
+    template = ChatTemplate(source + "{{ messages[0].content }}", {})
+    said = [ChatMessage(role="user", content="x")]
     template.render(said, 1.0)
     with pytest.raises(InvalidRequest, match="the variables of the request") as refused:
         template.render(said, 1.0, TemplateInput(variables={"extra": value}))

@@ -380,3 +380,16 @@ def test_other_texts_than_ascii_count_twice_and_names_count_too(fields: dict[str
     tokenizing = PromptTokenizer(null_model("demo", 2048), WorkerMetrics(CollectorRegistry()), lambda: 2048)
     assert tokenizing.is_short(chat("r", **fields)) is short
     tokenizing.stop_threads()
+
+
+@pytest.mark.parametrize("given", ["messages", "prompt", "prompt_token_ids"])
+async def test_a_token_that_the_engine_does_not_have_is_refused_whatever_made_it(given: str) -> None:
+    prompts: dict[str, Any] = {
+        "messages": [ChatMessage(role="user", content="z")],
+        "prompt": "z",
+        "prompt_token_ids": pack_tokens([122]),
+    }
+    async with Kit(MemoryBus(), null_engine(vocab_size=120)) as kit:
+        failed = await kit.failure(chat("r", "", **{given: prompts[given]}))
+    assert (failed.code, failed.data["param"]) == ("invalid_request", given)
+    assert failed.message == f"{given} has token 122, the vocabulary ends at 119"
