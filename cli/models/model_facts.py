@@ -1,6 +1,6 @@
 """What `ryz models show` tells of a model: shape, files, licence, and the memory it needs by precision."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from cli.models.catalogue import catalogue
 from cli.models.model_names import is_hub_name, served_name
 from cli.models.model_records import read_record
 from cli.models.model_store import in_bytes, size_of
+from cli.models.sampling_facts import SamplingFact, sampling_facts, sampling_text
 
 if TYPE_CHECKING:
     from cli.stack.sizing import MachineFacts, SizingWishes
@@ -30,6 +31,7 @@ class ModelFacts:
         latent: The KV cache holds latent vectors.
         stored: The precision of the files, which `--precision auto` takes.
         flags: The options of `ryz up` that it would choose on this machine, and `chosen` says why.
+        sampling: Its defaults of sampling; none if it cannot be served.
         refused: Why it cannot be served; empty if it can. Then the fields of its shape are 0.
     """
 
@@ -50,6 +52,7 @@ class ModelFacts:
     stored: str = ""
     flags: str = ""
     chosen: str = ""
+    sampling: dict[str, SamplingFact] = field(default_factory=dict)
     refused: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -74,6 +77,7 @@ class ModelFacts:
             "parameters": f"{self.parameters / 1e6:,.1f} M" if self.parameters else "",
             "precision of the files": self.stored,
             "context": f"{self.context:,} tokens" if self.context else "",
+            "sampling": sampling_text(self.sampling),
         }
         for precision, needs in self.memory.items():
             weights = in_bytes(needs["weights"])
@@ -110,6 +114,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
     from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415
     from services.worker.engine.config.read_config import read_config  # noqa: PLC0415
     from services.worker.engine.precision import SERVED  # noqa: PLC0415
+    from shared.errors import InvalidRequest  # noqa: PLC0415
 
     known, record = catalogue().get(name), read_record(path)
     common: dict[str, Any] = {
@@ -125,8 +130,8 @@ def model_facts(name: str, path: Path) -> ModelFacts:
     if not common["files"]:
         fail(f"{path} holds no model. Give a Hugging Face directory or a GGUF file.", 2)
     try:
-        config = read_config(path)
-    except ModelError as error:
+        config, sampling = read_config(path), sampling_facts(path)
+    except (ModelError, InvalidRequest) as error:
         return ModelFacts(**common, memory={}, refused=str(error))
     machine = machine_facts(UpOptions(), config)
     size = measure_model(path, kernels=machine.kernels)
@@ -151,6 +156,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         window=size.window,
         latent=size.latent,
         stored=size.stored,
+        sampling=sampling,
     )
 
 

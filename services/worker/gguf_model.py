@@ -6,6 +6,7 @@ from services.worker.gguf.gguf_file import GgufFile, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.json_files import shown
 from services.worker.model import MAX_POSITIONS, Model, served_name
+from services.worker.sampling_defaults import defaults_of_gguf
 from services.worker.text.from_gguf.gguf_template import gguf_template, turn_end
 from services.worker.text.from_gguf.gguf_tokenizer import gguf_tokenizer
 from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
@@ -44,6 +45,7 @@ def _model(file: GgufFile, name: str) -> Model:
         eos_ids=frozenset(token_id for token_id in ends if token_id is not None),
         tokenizer=LibraryTokenizer(gguf_tokenizer(keys, vocabulary)),
         template=template,
+        sampling=defaults_of_gguf(file.metadata, file.path),
     )
 
 

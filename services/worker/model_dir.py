@@ -12,6 +12,7 @@ from services.worker.json_files import (
     shown,
 )
 from services.worker.model import MAX_POSITIONS, Model, served_name
+from services.worker.sampling_defaults import GENERATION_CONFIG, defaults_of_directory
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.tokenizer import read_tokenizer
 from shared.errors import InvalidRequest
@@ -54,13 +55,15 @@ def load_model_dir(path: Path, name: str = "") -> Model:
             f"{path / 'tokenizer.json'} is missing; a model needs its fast tokenizer file", param="model"
         )
     _require_size(path / "tokenizer.json", MAX_TOKENIZER_BYTES)
-    eos = _read_json(path / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
+    generation = _read_json(path / GENERATION_CONFIG)
+    eos = generation.get("eos_token_id", config.get("eos_token_id"))
     return Model(
         name=served_as,
         context_length=context_length,
         eos_ids=_eos_ids(eos, path),
         tokenizer=read_tokenizer(path / "tokenizer.json"),
         template=_template(path, tokenizer_config),
+        sampling=defaults_of_directory(generation, path / GENERATION_CONFIG),
     )
 
 

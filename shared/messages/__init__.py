@@ -86,6 +86,7 @@ from shared.messages.generate import (
     ResumePoint,
     Route,
     Sampling,
+    SamplingDefaults,
     SessionRef,
     Work,
 )
@@ -225,6 +226,7 @@ __all__ = [
     "Role",
     "Route",
     "Sampling",
+    "SamplingDefaults",
     "ServiceStatus",
     "SessionCommit",
     "SessionCommitted",

@@ -23,6 +23,7 @@ from shared.messages.base import (
     check_depth,
 )
 from shared.messages.blocks import KVSource
+from shared.messages.generate import SamplingDefaults
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 Owner = Annotated[
@@ -133,6 +134,8 @@ class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
         instance_id: Of the group's leader, as in its heartbeats. A leader that is started again is another
             instance.
         fingerprint: Of the weights and the KV format.
+        sampling: Values that the leader has filled in for what `Sampling` left out. A later attempt sends
+            them, so that it goes on alike where another group has other defaults.
     """
 
     group: GroupName
@@ -151,6 +154,7 @@ class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
     session_version: Annotated[
         int, msgspec.Meta(description="Of the session before this turn; 0: it is new, -1: not known yet.")
     ] = -1
+    sampling: SamplingDefaults | None = None
 
 
 class Tokens(Frame, frozen=True, kw_only=True, tag="tokens"):

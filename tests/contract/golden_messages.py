@@ -23,6 +23,7 @@ DELTA = m.Delta(
     stop="\n",
 )  # fmt: skip
 USAGE = m.Usage(prompt_tokens=12, completion_tokens=2, cached_tokens=8, fetched_tokens=4, reasoning_tokens=1)
+DEFAULTS = m.SamplingDefaults(temperature=0.2, top_p=0.9, top_k=40, min_p=0.05, repetition_penalty=1.1)
 ACCEPTED = m.Accepted(
     request_id="r-1",
     attempt=1,
@@ -35,6 +36,7 @@ ACCEPTED = m.Accepted(
     instance_id="leader-1",
     fingerprint="abcd",
     session_version=3,
+    sampling=DEFAULTS,
 )
 TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA])
 OUTCOME = m.SessionOutcome(
@@ -92,7 +94,10 @@ LOAD = m.Load(
     running=3, waiting=1, max_running=32, max_waiting=64, free_blocks=100, total_blocks=128,
     queued_tokens=500, tokens_per_s=1234.5,
 )  # fmt: skip
-CARD = m.ModelCard(name="demo", context_length=2048, fingerprint="abcd", created_s=1_700_000_000, chat=False)
+CARD = m.ModelCard(
+    name="demo", context_length=2048, fingerprint="abcd", created_s=1_700_000_000, chat=False,
+    sampling=DEFAULTS,
+)  # fmt: skip
 MARK = m.TurnMark(
     request_id="r-1", version=3, size=2, whole=True, call_key="k", call_digest="d", replaces="r-0"
 )
@@ -157,6 +162,7 @@ EXAMPLES: list[m.Wire] = [
     TEMPLATE,
     EMBEDDING,
     SAMPLING,
+    DEFAULTS,
     SESSION,
     RESUME,
     REQUEST,

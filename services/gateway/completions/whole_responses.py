@@ -193,4 +193,5 @@ def model_object(card: ModelCard) -> dict[str, Any]:
         "owned_by": "ryzanstein",
         "max_model_len": card.context_length,
         "fingerprint": card.fingerprint,
+        "default_sampling": None if card.sampling is None else msgspec.to_builtins(card.sampling),
     }

@@ -139,8 +139,8 @@ def response_call(
         model=body.model,
         messages=messages,
         sampling=Sampling(
-            temperature=1.0 if body.temperature is None else body.temperature,
-            top_p=1.0 if body.top_p is None else body.top_p,
+            temperature=body.temperature,
+            top_p=body.top_p,
             presence_penalty=body.presence_penalty or 0.0,
             frequency_penalty=body.frequency_penalty or 0.0,
             seed=seed if body.seed is None else body.seed % 2**63,
