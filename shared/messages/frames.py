@@ -36,21 +36,41 @@ Owner = Annotated[
 ]
 
 
+TokenBytes = Annotated[
+    bytes | None,
+    msgspec.Meta(
+        description="The token's bytes where they are no whole characters, which are U+FFFD in `token`; "
+        "empty: it adds nothing to the text. None: those of `token`."
+    ),
+]
+
+
 class TopLogprob(Wire, frozen=True, kw_only=True):
     """One alternative at a position."""
 
     token_id: int
     token: str
     logprob: float
+    raw: TokenBytes = None
 
 
 class TokenLogprob(Wire, frozen=True, kw_only=True):
-    """The chosen token's natural log probability, and the likeliest alternatives, best first."""
+    """The chosen token's natural log probability, and the likeliest alternatives, best first.
+
+    Every token of the answer has one, those of a stop string and the one that ends a sequence too, though
+    their text is not part of the answer's.
+
+    Attributes:
+        offset: Characters of the text before the token, in an answer or in the prompt's text that `echo`
+            asks for. A token that is a part of a character has the place of that character. -1: not known.
+    """
 
     token_id: int
     token: str
     logprob: float
     top: list[TopLogprob] = []
+    raw: TokenBytes = None
+    offset: Annotated[int, msgspec.Meta(ge=-1)] = -1
 
 
 class Delta(Wire, frozen=True, kw_only=True):

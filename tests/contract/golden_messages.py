@@ -13,8 +13,10 @@ from shared.codec import encode, pack_tokens
 
 GOLDEN_FILE = Path(__file__).with_name("golden.json")
 
-TOP = m.TopLogprob(token_id=7, token=" Ada", logprob=-0.5)
-LOGPROB = m.TokenLogprob(token_id=7, token=" Ada", logprob=-0.5, top=[TOP])
+TOP = m.TopLogprob(token_id=7, token=" \ufffd", logprob=-0.5, raw=b" \xe2")
+LOGPROB = m.TokenLogprob(
+    token_id=7, token=" \ufffd", logprob=-0.5, top=[TOP], raw=b" \xe2", offset=3
+)  # fmt: skip
 TEXT, REASONING = m.TextPart(text="naïve ☕"), m.ReasoningPart(text="a thought")
 CALL_PART = m.ToolCallPart(index=1, call_id="call_1", name="weather", arguments='{"city":')
 DELTA = m.Delta(
@@ -256,7 +258,7 @@ EXAMPLES: list[m.Wire] = [
         model="demo", messages=[MESSAGE], prompt="x", tools=TOOLS, template=TEMPLATE, special_tokens=False,
         generation_prompt=False, ids=False, texts=True, tenant="acme",
     ),
-    m.Tokenized(count=1, context_length=2048, token_ids=pack_tokens([7]), texts=[" Ada"]),
+    m.Tokenized(count=1, context_length=2048, token_ids=pack_tokens([7]), texts=[" Ada"], parts={0: b"\xe2"}),
     m.DetokenizeQuery(model="demo", token_ids=pack_tokens([7]), tenant="acme"),
     m.Detokenized(text="naïve ☕"),
     m.BlocksFind(names=NAMES, lease_ms=2000, parts=4),

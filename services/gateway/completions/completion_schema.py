@@ -56,7 +56,7 @@ class SamplingBody(RequestBody):
     top_k: Annotated[int, Field(ge=-1, le=_I32_MAX)] | None = None
     """Only so many likeliest tokens; 0 or -1: no limit. Absent: the model's default."""
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Only tokens with at least this share of the likeliest one's probability. Absent: the model's default."""
+    """Only tokens with this share of the likeliest one's probability or more. Absent: the model's default."""
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     """Makes tokens that the prompt or answer has less likely, above 1. Absent: the model's default."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None

@@ -218,7 +218,7 @@ class SequenceBuilder:
                 sequence=sequence,
                 detokenizer=form.detokenizer(tokenizer.detokenizer()) if form else tokenizer.detokenizer(),
                 stops=StopMatcher(stops) if stops is not None else None,
-                token_text=tokenizer.token_text,
+                spell_token=tokenizer.spelling,
                 answer=form.reader(index) if form else None,
             )
             if not index:
