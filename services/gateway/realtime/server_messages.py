@@ -27,7 +27,7 @@ def not_openai() -> bytes:
                 "type": "invalid_request_error",
                 "code": "not_openai_realtime",
                 "message": "this WebSocket is not OpenAI's Realtime API, which is for speech and is not "
-                "served: it takes many requests for text on one connection (docs/realtime.md, without `model` in the "
+                "served: many requests for text share this connection (docs/realtime.md; no `model` in the "
                 "address). OpenAI's clients stream text from /v1/responses and /v1/chat/completions",
                 "param": None,
                 "event_id": None,

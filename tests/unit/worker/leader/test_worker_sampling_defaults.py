@@ -36,7 +36,7 @@ def model_with(tmp_path: Path, generation: dict[str, Any]) -> Path:
     return target
 
 
-def served(path: Path, **settings: str) -> SamplingDefaults:
+def served(path: Path, **settings: Any) -> SamplingDefaults:
     return make_model(WorkerSettings(engine="null", model=str(path), **settings)).sampling
 
 
