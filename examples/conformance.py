@@ -27,6 +27,7 @@ from nats.aio.msg import Msg
 START_S = 60.0  # until a client has published its request: an interpreter starts slowly on a busy machine
 LIMIT_S = 20.0  # from then on
 CANCEL_S = 3.0  # for a Cancel to arrive when the client has ended
+DEFAULT_TOP_P = 0.75  # of the groups
 WORDS = ["One ", "two ", "three ", "four ", "five."]
 TEXT = "".join(WORDS)
 
@@ -47,7 +48,8 @@ def frames_of(request: dict[str, Any], group: str = "g0", instance: str = "i0") 
     ids = {"request_id": request["request_id"], "attempt": request.get("attempt", 0)}
     resume = request.get("resume") or {}
     seq, known = resume.get("next_seq", 0), b"".join(resume.get("token_ids", []))
-    frames = [{"type": "accepted", **ids, "seq": seq, "group": group, "instance_id": instance}]
+    told = {} if "top_p" in (request.get("sampling") or {}) else {"sampling": {"top_p": DEFAULT_TOP_P}}
+    frames = [{"type": "accepted", **ids, "seq": seq, "group": group, "instance_id": instance, **told}]
     for number in range(len(known) // 4, len(WORDS)):
         last = number == len(WORDS) - 1
         delta = {"text": WORDS[number], "token_ids": struct.pack("<I", number)}
@@ -139,6 +141,8 @@ def check(case: str, seen: Seen, code: int, out: str, err: str) -> str:  # noqa:
         again = next((one for one in seen.requests if one.get("attempt")), None)
         if again is None or not again.get("resume"):
             return "the next attempt has no `resume`, so tokens are computed twice (rule 7)"
+        if "top_p" not in (again.get("sampling") or {}):
+            return "the next attempt has no values of `Accepted.sampling`, so it may go on otherwise (rule 7)"
     return ""
 
 

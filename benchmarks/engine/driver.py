@@ -27,15 +27,15 @@ from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.leader.drafting.draft_rounds import DraftRounds
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, Engine, EngineInfo, StepResult
 from services.worker.rank_protocol.run_config import Dtype, EngineRunConfig, Precision
-from shared.messages import Sampling
 
 TOKEN_BUDGET = 512  # the default of RYZ_TOKEN_BUDGET
 _DTYPES: dict[Precision, Dtype] = {"fp32": "fp32", "bf16": "bf16"}
 LOAD_S = 900.0
 _STEP_S = 300.0
-_GREEDY = Sampling(temperature=0.0, ignore_eos=True)
+_GREEDY = EngineSampling(temperature=0.0, ignore_eos=True)
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ class Driver:
         prompts: Many[Many[int]],
         num_tokens: int,
         grammar: ConstraintFactory | None = None,
-        sampling: Sampling = _GREEDY,
+        sampling: EngineSampling = _GREEDY,
     ) -> Run:
         """Generate `num_tokens` for each prompt, past every end-of-sequence token.
 

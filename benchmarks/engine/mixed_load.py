@@ -27,9 +27,9 @@ from services.worker.host import usable_cores
 from services.worker.leader.engine_loop import RUN_AHEAD_TOKENS
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, EngineInfo, StepPlan, StepResult
 from services.worker.rank_protocol.run_config import EngineRunConfig
-from shared.messages import Sampling
 
 _START_S = 900.0
 _TOKEN_BUDGET, _RUNNING = 512, 64
@@ -37,7 +37,7 @@ _PROMPTS_HELD = 6  # of the prompts that the KV cache has room for
 _TOKENS_S = 50  # of each stream; one that is faster begins again when its share of the KV cache is full
 _STREAM_PROMPT = 32
 _WARM_PROMPT = 512
-_GREEDY = Sampling(temperature=0.0, ignore_eos=True)
+_GREEDY = EngineSampling(temperature=0.0, ignore_eos=True)
 
 
 @dataclass(slots=True)

@@ -23,10 +23,11 @@ from services.worker.load_model import load_model
 from services.worker.model import Model
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from services.worker.text.chat_template import LIMIT_S
 from services.worker.text.control_tokens import ControlTokenGuard
-from shared.messages import ChatMessage, Sampling
+from shared.messages import ChatMessage
 
 _START_S = 900.0
 _POLL_S = 0.02
@@ -172,7 +173,7 @@ async def _in_turns(
     found = {kind: _Found() for kind in kinds}
     for repeat in range(plan.repeats + 1):
         progress(f"{name} x {len(prompts)}: {f'repeat {repeat}' if repeat else 'warm-up'}")
-        sampling = Sampling(temperature=_TEMPERATURES[name], seed=repeat, ignore_eos=True)
+        sampling = EngineSampling(temperature=_TEMPERATURES[name], seed=repeat, ignore_eos=True)
         driver.speculation.most, driver.drafts = 0, None
         plain = await driver.run_batch(prompts, plan.tokens, sampling=sampling)
         for kind, drafts in kinds.items():

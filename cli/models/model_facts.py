@@ -11,6 +11,7 @@ from cli.models.catalogue import catalogue
 from cli.models.model_names import is_hub_name, served_name
 from cli.models.model_records import read_record
 from cli.models.model_store import in_bytes, size_of
+from cli.models.sampling_facts import SamplingFact, sampling_facts, sampling_text
 
 if TYPE_CHECKING:
     from cli.stack.sizing import GivenSizing, MachineFacts
@@ -31,6 +32,7 @@ class ModelFacts:
         stored: The precision of the files, which `--precision auto` takes.
         flags: The options of `ryz up` that it would choose on this machine, and `chosen` says why.
         findings: What is unusual about its chat template and its end of sequence, in sentences.
+        sampling: Its defaults of sampling; none if it cannot be served.
         refused: Why it cannot be served; empty if it can. Then the fields of its shape are 0.
     """
 
@@ -52,6 +54,7 @@ class ModelFacts:
     flags: str = ""
     chosen: str = ""
     findings: list[str] = field(default_factory=list)
+    sampling: dict[str, SamplingFact] = field(default_factory=dict)
     refused: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,6 +79,7 @@ class ModelFacts:
             "parameters": f"{self.parameters / 1e6:,.1f} M" if self.parameters else "",
             "precision of the files": self.stored,
             "context": f"{self.context:,} tokens" if self.context else "",
+            "sampling": sampling_text(self.sampling),
         }
         for precision, needs in self.memory.items():
             weights = in_bytes(needs["weights"])
@@ -130,7 +134,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
     if not common["files"]:
         fail(f"{path} holds no model. Give a Hugging Face directory or a GGUF file.", 2)
     try:
-        config = read_config(path)
+        config, sampling = read_config(path), sampling_facts(path)
         model = load_model(path, "model")  # the name that it is served by is checked elsewhere
     except ModelError as error:
         return ModelFacts(**common, memory={}, refused=str(error))
@@ -160,6 +164,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         window=size.window,
         latent=size.latent,
         stored=size.stored,
+        sampling=sampling,
     )
 
 

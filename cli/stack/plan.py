@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from cli.bus_users.store import NATS_USERS_FILE, bus_users, users_file
+from cli.models.catalogue import known_file
 from cli.stack.host.naming import group_name
 from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.options import UpOptions
@@ -186,6 +187,9 @@ def _own_settings(
         "RYZ_KERNELS": options.kernels,
         "RYZ_THREADS": str(options.threads),
     }
+    if not environ.get("RYZ_SAMPLING_FALLBACK") and options.model is not None:
+        known = known_file(options.model)
+        own["RYZ_SAMPLING_FALLBACK"] = known.sampling if known else ""
     if options.kv_cache_tokens is not None:
         own["RYZ_KV_CACHE_TOKENS"] = str(options.kv_cache_tokens)
     if options.draft_model is not None:

@@ -70,6 +70,7 @@ function take(frames) {
     next += 1;
     if (frame.type === "accepted") {
       ({ group, instance_id: instance = "", fingerprint = "" } = frame);
+      request.sampling = { ...frame.sampling, ...request.sampling }; // for a group with other defaults
     } else if (frame.type === "tokens") {
       for (const delta of frame.deltas ?? []) {
         process.stdout.write(delta.text ?? "");

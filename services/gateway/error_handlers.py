@@ -9,9 +9,10 @@ from services.gateway.http.disconnects import ClientDisconnected
 from services.gateway.http.error_shapes import error_body
 from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.path_methods import allowed_methods
+from services.gateway.path_methods import allowed_methods, served_paths
 from services.gateway.realtime.realtime_sockets import PATH as REALTIME
 from services.gateway.sessions.session_paths import is_session_path
+from services.gateway.unknown_paths import meant, nearest_path, unknown_path_page, wants_page
 from shared.errors import RyzError
 
 log = structlog.get_logger(__name__)
@@ -55,6 +56,14 @@ def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
             status, code = 426, "upgrade_required"
             problem = "this path is a WebSocket; connect to it by ws:// or wss:// (docs/realtime.md)"
             headers = [(b"upgrade", b"websocket"), (b"connection", b"Upgrade")]
+        if status == 404:
+            nearest = nearest_path(request.url.path, {*served_paths(app.router.routes), REALTIME})
+            problem = f"{meant(nearest)}see /openapi.json"
+            if request.method in {"GET", "HEAD"} and wants_page(request.headers):
+                metrics.count_answer("other", status, 0.0)
+                page, safety = unknown_path_page(f"{where}: {problem}", nearest)
+                shown = {name.decode(): value.decode() for name, value in safety}
+                return Response(page, status, headers=shown, media_type="text/html")
         return respond(request, answer_for(HttpRefusal(status, code, f"{where}: {problem}", headers)))
 
     async def bug(request: Request, error: Exception) -> Response:

@@ -20,6 +20,12 @@ def allowed_methods(routes: Iterable[BaseRoute], scope: Scope) -> list[str]:
     return sorted(found | {"OPTIONS"}) if found else []
 
 
+def served_paths(routes: Iterable[BaseRoute]) -> set[str]:
+    """The paths that are served as they are, without parameters."""
+    paths = (str(getattr(route, "path", "")) for route in _flat(routes))
+    return {path for path in paths if path and "{" not in path}
+
+
 def _flat(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
     """The routes, with those of included routers, which have no prefixes here."""
     for route in routes:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable
 from functools import lru_cache
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -99,11 +100,13 @@ class RouterSubscriptions:
                 max_per_s=self._settings.router_outside_calls_s,
             ),
             await self._bus.subscribe(
-                subjects.MODELS, models.handler(ListModels, self.list_models), max_pending=max_pending
+                subjects.MODELS,
+                self._in_json(models.handler(ListModels, self.list_models)),
+                max_pending=max_pending,
             ),
             await self._outside.subscribe(
                 subjects.models(subjects.ANY_CALLER),
-                self._own_inbox(models.handler(ListModels, self.list_models)),
+                self._own_inbox(self._in_json(models.handler(ListModels, self.list_models))),
                 max_pending=max_pending,
                 max_per_s=self._settings.router_outside_calls_s,
             ),
@@ -198,6 +201,24 @@ class RouterSubscriptions:
         away = {group.heartbeat.model.name for group in self._fleet.groups()}
         return ModelList(models=models, away=sorted(away.difference(card.name for card in models)))
 
+    def _in_json(self, handle: Handler) -> Handler:
+        """Returns a handler that answers a query in JSON in JSON; `handle` has all others.
+
+        No message in MessagePack begins like an object in JSON.
+        """
+
+        async def answer(message: Message) -> None:
+            if not _is_json(message.data):
+                waits = handle(message)
+                if waits is not None:
+                    await waits
+                return
+            found = await self.list_models(ListModels(), message)
+            if found is not None:
+                await self._bus.publish(message.reply, msgspec.json.encode(found))
+
+        return answer
+
     def _own_inbox(self, handle: Handler) -> Handler:
         """Returns a handler that drops queries whose answer would go to the inbox of another caller."""
 
@@ -225,3 +246,12 @@ def _check_subject(heartbeat: Heartbeat, message: Message) -> None:
         raise InvalidRequest(
             f"a heartbeat of group {heartbeat.group!r} came on {message.subject}", param="group"
         )
+
+
+def _is_json(data: bytes) -> bool:
+    """Whether a query for the models is an object in JSON."""
+    try:
+        msgspec.json.decode(data[: ListModels.max_bytes], type=ListModels)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True

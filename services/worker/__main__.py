@@ -22,7 +22,7 @@ from services.worker.leader.options import LeaderOptions
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.leader.wiring import LeaderPorts, build_leader
-from services.worker.load_model import load_model, with_tool_format
+from services.worker.load_model import load_model, with_sampling_defaults, with_tool_format
 from services.worker.model import Model
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
@@ -32,6 +32,7 @@ from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
 from services.worker.rank_protocol.run_config import EngineRunConfig
+from services.worker.sampling_defaults import parse_sampling
 from services.worker.settings import WorkerSettings
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from shared.client.calls.blocks_client import BlocksClient
@@ -53,7 +54,8 @@ def make_model(settings: WorkerSettings) -> Model:
         model = load_model(Path(settings.model), settings.model_name)
     else:
         model = null_model(settings.model_name or "null", settings.null_context_length)
-    return with_tool_format(model, settings.tool_format)
+    own, fallback = map(parse_sampling, (settings.sampling_defaults, settings.sampling_fallback))
+    return with_tool_format(with_sampling_defaults(model, own, fallback), settings.tool_format)
 
 
 def make_null_engine(settings: WorkerSettings, model: Model) -> NullEngine:

@@ -7,6 +7,7 @@ from services.worker.gguf.gguf_file import GgufFile, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.json_files import shown
 from services.worker.model import MAX_POSITIONS, Model, served_name, within_embedding
+from services.worker.sampling_defaults import defaults_of_gguf
 from services.worker.text.end_tokens import turn_end
 from services.worker.text.from_gguf.gguf_template import gguf_template
 from services.worker.text.from_gguf.gguf_tokenizer import gguf_tokenizer
@@ -53,6 +54,7 @@ def _model(file: GgufFile, name: str) -> Model:
         eos_ids=frozenset(one for one in ends if one is not None and one < num_rows),
         tokenizer=tokenizer,
         template=template,
+        sampling=defaults_of_gguf(file.metadata, file.path),
     )
 
 

@@ -7,8 +7,10 @@ from services.worker.gguf.gguf_file import is_gguf
 from services.worker.gguf_model import load_gguf_model
 from services.worker.model import Model
 from services.worker.model_dir import load_model_dir
+from services.worker.sampling_defaults import join_defaults
 from services.worker.text.answers.known_formats import BY_NAME
 from shared.errors import InvalidRequest
+from shared.messages import SamplingDefaults
 
 
 def load_model(path: Path, name: str = "") -> Model:
@@ -48,3 +50,14 @@ def with_tool_format(model: Model, name: str) -> Model:
             param="tool_format",
         )
     return replace(model, tool_format=name)
+
+
+def with_sampling_defaults(model: Model, own: SamplingDefaults, fallback: SamplingDefaults) -> Model:
+    """Returns a model with a default for every parameter of sampling that has one.
+
+    Args:
+        model: The model, with the defaults of its files.
+        own: Those of the operator, which come first.
+        fallback: Those that are taken where its files give none.
+    """
+    return replace(model, sampling=join_defaults(own, model.sampling, fallback))

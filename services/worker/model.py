@@ -9,9 +9,11 @@ from services.worker.text.control_tokens import control_texts
 from services.worker.text.end_tokens import written_texts
 from services.worker.text.tokenizer import LibraryTokenizer, Tokenizer
 from shared.errors import InvalidRequest
+from shared.messages import SamplingDefaults
 from shared.messages.base import NAME_PATTERN, NAME_RULE
 
 MAX_POSITIONS = 2**30
+_NOT_GIVEN = SamplingDefaults()
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class Model:
 
     Attributes:
         tool_format: Name of the form in which it calls tools. Empty: that of its template.
+        sampling: Its defaults of sampling: those of its files, until `with_sampling_defaults` has completed
+            them.
     """
 
     name: str
@@ -28,6 +32,7 @@ class Model:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     tool_format: str = ""
+    sampling: SamplingDefaults = _NOT_GIVEN
 
     @property
     def control_texts(self) -> frozenset[str]:

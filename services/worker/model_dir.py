@@ -15,6 +15,7 @@ from services.worker.json_files import (
     shown,
 )
 from services.worker.model import MAX_POSITIONS, Model, served_name, within_embedding
+from services.worker.sampling_defaults import GENERATION_CONFIG, defaults_of_directory
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.tokenizer import read_tokenizer
 from shared.errors import InvalidRequest
@@ -59,7 +60,8 @@ def load_model_dir(path: Path, name: str = "") -> Model:
             f"{path / 'tokenizer.json'} is missing; a model needs its fast tokenizer file", param="model"
         )
     _require_size(path / "tokenizer.json", MAX_TOKENIZER_BYTES)
-    ends = EndIds.read(path, config, _read_json(path / "generation_config.json"))
+    generation = _read_json(path / GENERATION_CONFIG)
+    ends = EndIds.read(path, config, generation)
     template = _template(path, tokenizer_config)
     tokenizer = read_tokenizer(path / "tokenizer.json")
     tokenizer = within_embedding(tokenizer, template, ends.num_rows, path / "tokenizer.json")
@@ -69,6 +71,7 @@ def load_model_dir(path: Path, name: str = "") -> Model:
         eos_ids=ends.joined(tokenizer, template, _token(tokenizer_config.get("eos_token"))),
         tokenizer=tokenizer,
         template=template,
+        sampling=defaults_of_directory(generation, path / GENERATION_CONFIG),
     )
 
 

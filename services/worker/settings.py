@@ -14,6 +14,7 @@ from services.worker.rank_protocol.join_messages import MIN_TOKEN_LENGTH, split_
 from services.worker.rank_protocol.kv_messages import Compression
 from services.worker.rank_protocol.page_policy import page_policy
 from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionWish
+from services.worker.sampling_defaults import parse_sampling
 from shared.messages.base import NOT_IN_NAMES
 from shared.setting_types import (
     From1KiB,
@@ -53,6 +54,13 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     """The name callers ask for; empty: the directory's name."""
     tool_format: ToolFormatName = ""
     """The form in which the model calls tools, one of docs/tools.md; empty: that of its chat template."""
+    sampling_defaults: Annotated[str, Field(max_length=256)] = ""
+    """Sampling where a request says nothing, such as `temperature=0.2,top_p=0.9`, before what the model's
+    files say; `openai`: all parameters as OpenAI's API has them, such as temperature 1. Empty: the model's
+    files. See docs/models.md."""
+    sampling_fallback: Annotated[str, Field(max_length=256)] = ""
+    """The same where neither a request nor `RYZ_SAMPLING_DEFAULTS` nor the model's files say something; after
+    it come temperature 0.6 and top_p 0.95. `ryz up` sets it from its catalogue of models."""
     claim_wait_ms: Annotated[int, Interval(ge=0, le=10_000)] = 200
     """How long a starting leader waits for an answer of another leader of its group; 0: it does not ask."""
     weight: Annotated[float, Interval(gt=0, le=1000)] = 1.0
@@ -182,6 +190,12 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     @classmethod
     def _whole_if_empty(cls, share: Any) -> Any:
         return 1.0 if share == "" else share  # Compose cannot leave a variable out
+
+    @field_validator("sampling_defaults", "sampling_fallback")
+    @classmethod
+    def _is_sampling(cls, value: str) -> str:
+        parse_sampling(value)
+        return value
 
     @field_validator("model")
     @classmethod

@@ -87,6 +87,7 @@ from shared.messages.generate import (
     ResumePoint,
     Route,
     Sampling,
+    SamplingDefaults,
     SessionRef,
     Work,
 )
@@ -227,6 +228,7 @@ __all__ = [
     "Route",
     "RouterAlive",
     "Sampling",
+    "SamplingDefaults",
     "ServiceStatus",
     "SessionCommit",
     "SessionCommitted",

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from shared.messages.base import SMALL, GroupName, Milliseconds, ModelName, Wire, check_depth
+from shared.messages.generate import SamplingDefaults
 
 State = Literal["starting", "ready", "draining", "recovering", "failed", "stopped"]
 DownReason = Literal["disconnected", "silent", "no_responders", "stopped"]
@@ -54,6 +55,10 @@ class ModelCard(Wire, frozen=True, kw_only=True):
     ] = ""
     created_s: int = 0
     chat: Annotated[bool, msgspec.Meta(description="It has a chat template.")] = True
+    sampling: Annotated[
+        SamplingDefaults | None,
+        msgspec.Meta(description="What it samples with if a request says nothing. None: an older leader."),
+    ] = None
 
 
 class Vitals(Wire, frozen=True, kw_only=True):

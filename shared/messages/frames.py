@@ -23,6 +23,7 @@ from shared.messages.base import (
     check_depth,
 )
 from shared.messages.blocks import KVSource
+from shared.messages.generate import SamplingDefaults
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 Owner = Annotated[
@@ -35,21 +36,41 @@ Owner = Annotated[
 ]
 
 
+TokenBytes = Annotated[
+    bytes | None,
+    msgspec.Meta(
+        description="The token's bytes where they are no whole characters, which are U+FFFD in `token`; "
+        "empty: it adds nothing to the text. None: those of `token`."
+    ),
+]
+
+
 class TopLogprob(Wire, frozen=True, kw_only=True):
     """One alternative at a position."""
 
     token_id: int
     token: str
     logprob: float
+    raw: TokenBytes = None
 
 
 class TokenLogprob(Wire, frozen=True, kw_only=True):
-    """The chosen token's natural log probability, and the likeliest alternatives, best first."""
+    """The chosen token's natural log probability, and the likeliest alternatives, best first.
+
+    Every token of the answer has one, those of a stop string and the one that ends a sequence too, though
+    their text is not part of the answer's.
+
+    Attributes:
+        offset: Characters of the text before the token, in an answer or in the prompt's text that `echo`
+            asks for. A token that is a part of a character has the place of that character. -1: not known.
+    """
 
     token_id: int
     token: str
     logprob: float
     top: list[TopLogprob] = []
+    raw: TokenBytes = None
+    offset: Annotated[int, msgspec.Meta(ge=-1)] = -1
 
 
 class Delta(Wire, frozen=True, kw_only=True):
@@ -133,6 +154,8 @@ class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
         instance_id: Of the group's leader, as in its heartbeats. A leader that is started again is another
             instance.
         fingerprint: Of the weights and the KV format.
+        sampling: Values that the leader has filled in for what `Sampling` left out. A later attempt sends
+            them, so that it goes on alike where another group has other defaults.
     """
 
     group: GroupName
@@ -151,6 +174,7 @@ class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
     session_version: Annotated[
         int, msgspec.Meta(description="Of the session before this turn; 0: it is new, -1: not known yet.")
     ] = -1
+    sampling: SamplingDefaults | None = None
 
 
 class Tokens(Frame, frozen=True, kw_only=True, tag="tokens"):

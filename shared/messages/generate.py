@@ -5,6 +5,7 @@ attempt does not start it again.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -36,20 +37,45 @@ MAX_SEQ = 2**53
 _FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
-class Sampling(Wire, frozen=True, kw_only=True):
-    """Parameters of sampling. The defaults sample from the model's own distribution.
+def require_finite(given: msgspec.Struct, fields: Sequence[str]) -> None:
+    """Raises `ValueError` for a field with a number that is not finite."""
+    for field in fields:
+        value = getattr(given, field)
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"`{field}` must be a finite number")
+
+
+class SamplingDefaults(Wire, frozen=True, kw_only=True):
+    """Parameters of sampling for which a model has defaults. None: not given.
+
+    The order of defaults is in `services/worker/sampling_defaults.py`.
+    """
+
+    temperature: (
+        Annotated[float, msgspec.Meta(ge=0, le=2, description="0 takes the likeliest token.")] | None
+    ) = None
+    top_p: Probability | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=0, description="0: no limit.")] | None = None
+    min_p: (
+        Annotated[float, msgspec.Meta(ge=0, le=1, description="Share of the likeliest token's probability.")]
+        | None
+    ) = None
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=10)] | None = None
+
+    def __post_init__(self) -> None:
+        require_finite(self, DEFAULTED)
+
+
+DEFAULTED = SamplingDefaults.__struct_fields__
+
+
+class Sampling(SamplingDefaults, frozen=True, kw_only=True):
+    """Parameters of sampling. The leader fills in the model's defaults for those of `SamplingDefaults`.
 
     The token at a position is a pure function of the request, the tokens so far and the weights:
     randomness is drawn from a counter-based generator keyed by (seed, choice, position).
     """
 
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=2, description="0 takes the likeliest token.")] = 1.0
-    top_p: Probability = 1.0
-    top_k: Annotated[int, msgspec.Meta(ge=0, description="0: no limit.")] = 0
-    min_p: Annotated[
-        float, msgspec.Meta(ge=0, le=1, description="Share of the likeliest token's probability.")
-    ] = 0.0
-    repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=10)] = 1.0
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     logit_bias: Annotated[
@@ -78,12 +104,28 @@ class Sampling(Wire, frozen=True, kw_only=True):
     ] = -1
 
     def __post_init__(self) -> None:
-        for field in _FLOATS:
-            if not math.isfinite(getattr(self, field)):
-                raise ValueError(f"`{field}` must be a finite number")
+        require_finite(self, _FLOATS)
         for token_id, bias in self.logit_bias.items():
             if token_id < 0 or not math.isfinite(bias):
                 raise ValueError(f"`logit_bias` maps token ids to finite numbers, got {token_id}: {bias}")
+
+    def with_defaults(self, defaults: SamplingDefaults) -> "Sampling":
+        """Returns the parameters with values of `defaults` for those that are not given."""
+        missing = {
+            name: value
+            for name in DEFAULTED
+            if getattr(self, name) is None and (value := getattr(defaults, name)) is not None
+        }
+        return msgspec.structs.replace(self, **missing) if missing else self
+
+    def missing_of(self, defaults: SamplingDefaults) -> SamplingDefaults | None:
+        """Returns those of `defaults` for which no value is given here; None if there are none."""
+        missing = {
+            name: value
+            for name in DEFAULTED
+            if getattr(self, name) is None and (value := getattr(defaults, name)) is not None
+        }
+        return SamplingDefaults(**missing) if missing else None
 
 
 class SessionRef(Wire, frozen=True, kw_only=True):

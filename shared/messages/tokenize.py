@@ -47,12 +47,14 @@ class Tokenized(Wire, frozen=True, kw_only=True):
         count: Number of the prompt's tokens.
         context_length: Tokens that the model's context holds.
         texts: The text of each token, if it was asked for.
+        parts: By their places, the bytes of those tokens that are no whole characters.
     """
 
     count: Annotated[int, msgspec.Meta(ge=0)]
     context_length: Annotated[int, msgspec.Meta(ge=0)]
     token_ids: TokenIds = b""
     texts: list[str] = []
+    parts: dict[int, bytes] = {}
 
 
 class DetokenizeQuery(Wire, frozen=True, kw_only=True):

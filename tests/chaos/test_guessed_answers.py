@@ -12,7 +12,7 @@ import pytest
 from benchmarks.engine.driver import start_driver
 from cli.stack.model_dir import demo_model
 from services.worker.load_model import load_model
-from shared.messages import Sampling
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
 from tests.kits.engine.rank_options import rank_options
@@ -34,10 +34,10 @@ def shared_fork_server() -> Iterator[None]:
         yield
 
 
-def drawn(chance: random.Random) -> Sampling:
+def drawn(chance: random.Random) -> EngineSampling:
     """Greedy in half of the batches, else at any temperature, and with penalties in some."""
     greedy = chance.random() < 0.5
-    return Sampling(
+    return EngineSampling(
         seed=chance.getrandbits(40),
         temperature=0.0 if greedy else chance.uniform(0.1, 1.5),
         top_p=1.0 if chance.random() < 0.5 else chance.uniform(0.5, 1.0),

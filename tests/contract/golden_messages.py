@@ -13,8 +13,10 @@ from shared.codec import encode, pack_tokens
 
 GOLDEN_FILE = Path(__file__).with_name("golden.json")
 
-TOP = m.TopLogprob(token_id=7, token=" Ada", logprob=-0.5)
-LOGPROB = m.TokenLogprob(token_id=7, token=" Ada", logprob=-0.5, top=[TOP])
+TOP = m.TopLogprob(token_id=7, token=" \ufffd", logprob=-0.5, raw=b" \xe2")
+LOGPROB = m.TokenLogprob(
+    token_id=7, token=" \ufffd", logprob=-0.5, top=[TOP], raw=b" \xe2", offset=3
+)  # fmt: skip
 TEXT, REASONING = m.TextPart(text="naïve ☕"), m.ReasoningPart(text="a thought")
 CALL_PART = m.ToolCallPart(index=1, call_id="call_1", name="weather", arguments='{"city":')
 DELTA = m.Delta(
@@ -23,6 +25,7 @@ DELTA = m.Delta(
     stop="\n",
 )  # fmt: skip
 USAGE = m.Usage(prompt_tokens=12, completion_tokens=2, cached_tokens=8, fetched_tokens=4, reasoning_tokens=1)
+DEFAULTS = m.SamplingDefaults(temperature=0.2, top_p=0.9, top_k=40, min_p=0.05, repetition_penalty=1.1)
 ACCEPTED = m.Accepted(
     request_id="r-1",
     attempt=1,
@@ -35,6 +38,7 @@ ACCEPTED = m.Accepted(
     instance_id="leader-1",
     fingerprint="abcd",
     session_version=3,
+    sampling=DEFAULTS,
 )
 TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA])
 OUTCOME = m.SessionOutcome(
@@ -92,7 +96,10 @@ LOAD = m.Load(
     running=3, waiting=1, max_running=32, max_waiting=64, free_blocks=100, total_blocks=128,
     queued_tokens=500, tokens_per_s=1234.5,
 )  # fmt: skip
-CARD = m.ModelCard(name="demo", context_length=2048, fingerprint="abcd", created_s=1_700_000_000, chat=False)
+CARD = m.ModelCard(
+    name="demo", context_length=2048, fingerprint="abcd", created_s=1_700_000_000, chat=False,
+    sampling=DEFAULTS,
+)  # fmt: skip
 MARK = m.TurnMark(
     request_id="r-1", version=3, size=2, whole=True, call_key="k", call_digest="d", replaces="r-0"
 )
@@ -157,6 +164,7 @@ EXAMPLES: list[m.Wire] = [
     TEMPLATE,
     EMBEDDING,
     SAMPLING,
+    DEFAULTS,
     SESSION,
     RESUME,
     REQUEST,
@@ -251,7 +259,7 @@ EXAMPLES: list[m.Wire] = [
         model="demo", messages=[MESSAGE], prompt="x", tools=TOOLS, template=TEMPLATE, special_tokens=False,
         generation_prompt=False, ids=False, texts=True, tenant="acme",
     ),
-    m.Tokenized(count=1, context_length=2048, token_ids=pack_tokens([7]), texts=[" Ada"]),
+    m.Tokenized(count=1, context_length=2048, token_ids=pack_tokens([7]), texts=[" Ada"], parts={0: b"\xe2"}),
     m.DetokenizeQuery(model="demo", token_ids=pack_tokens([7]), tenant="acme"),
     m.Detokenized(text="naïve ☕"),
     m.BlocksFind(names=NAMES, lease_ms=2000, parts=4),

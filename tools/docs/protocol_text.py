@@ -247,7 +247,8 @@ as they come.
    request that no group has accepted yet may have gone there: publish it again at once.
 7. The group is lost, or the request ended with `Failed` and `resumable`: publish the request again with the
    next `attempt` and, if frames had come, with `resume`: the tokens of each choice and the next number,
-   and how much of the prompt's text and log probabilities has come.
+   and how much of the prompt's text and log probabilities has come. Put the values of `Accepted.sampling`
+   into `sampling`: the next group may have other defaults.
    Another group goes on from there; nothing comes twice. Where no group takes it now, wait and use the next
    attempt.
 8. A number that came already is a copy: ignore it. Ignore frames whose `attempt` is not the request's, and

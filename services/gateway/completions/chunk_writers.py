@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from services.gateway.completions.logprob_forms import completion_logprobs, echoed_logprobs
+from services.gateway.completions.logprob_forms import TextOffsets, completion_logprobs, echoed_logprobs
 from services.gateway.completions.message_parts import delta_of
 from services.gateway.completions.whole_responses import (
     chat_logprobs,
@@ -140,7 +140,7 @@ class CompletionChunkWriter(_ChunkWriter):
         self, envelope: Envelope, *, prompts: int, n: int, usage: bool, logprobs: bool, ids: bool = False
     ) -> None:
         super().__init__(envelope, "text_completion", n=n, usage=usage, logprobs=logprobs, ids=ids)
-        self._offsets = [0] * (prompts * n)
+        self._offsets = [TextOffsets() for _ in range(prompts * n)]
         self._scored = [False] * (prompts * n)
         self._first = True
 
@@ -150,6 +150,8 @@ class CompletionChunkWriter(_ChunkWriter):
         for delta in deltas:
             if delta.prompt_text or delta.prompt_logprobs:
                 places = range(prompt * self._n, (prompt + 1) * self._n)
+                for place in places:
+                    self._offsets[place].add_prompt(delta.prompt_text)
                 events += [
                     self._event(place, delta.prompt_text, self._echoed(place, delta)) for place in places
                 ]
@@ -157,9 +159,12 @@ class CompletionChunkWriter(_ChunkWriter):
                 continue
             index = prompt * self._n + delta.choice
             logprobs = b"null"
-            if self._logprobs and delta.logprobs:
-                logprobs = _encode(completion_logprobs(delta.logprobs, self._offsets[index]))
-                self._offsets[index] += sum(len(entry.token) for entry in delta.logprobs)
+            if self._logprobs:
+                ended = delta.finish_reason is not None
+                told = self._offsets[index].take(delta.text, delta.logprobs, ended=ended)
+                if not told and not delta.text and not ended:
+                    continue  # tokens whose text is not clear yet
+                logprobs = _encode(completion_logprobs(told)) if told else b"null"
             events.append(self._event(index, delta.text, logprobs, delta.finish_reason))
         return self._join(events, seq)
 
@@ -184,7 +189,6 @@ class CompletionChunkWriter(_ChunkWriter):
         entries = delta.prompt_logprobs
         if not self._logprobs or not entries:
             return b"null"
-        found = echoed_logprobs(entries, self._offsets[index], first=not self._scored[index])
+        found = echoed_logprobs(entries, first=not self._scored[index])
         self._scored[index] = True
-        self._offsets[index] += sum(len(entry.token) for entry in entries)
         return _encode(found)

@@ -50,15 +50,15 @@ class SamplingBody(RequestBody):
     stream_options: FewFields[StreamOptions | None] = None
     """See below; needs `stream`. Absent: nothing more is sent."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    """Spread of the choice among tokens; 0 takes the likeliest. Absent: 1."""
+    """Spread of the choice among tokens; 0 takes the likeliest. Absent: the model's default."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Only the likeliest tokens that together have this probability. Absent: 1, all of them."""
+    """Only the likeliest tokens that together have this probability. Absent: the model's default."""
     top_k: Annotated[int, Field(ge=-1, le=_I32_MAX)] | None = None
-    """Only so many likeliest tokens; 0 or -1: no limit. Absent: 0."""
+    """Only so many likeliest tokens; 0 or -1: no limit. Absent: the model's default."""
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Only tokens with at least this share of the likeliest token's probability. Absent: 0, all of them."""
+    """Only tokens with this share of the likeliest one's probability or more. Absent: the model's default."""
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    """Makes tokens that the prompt or the answer has less likely, above 1. Absent: 1, no change."""
+    """Makes tokens that the prompt or answer has less likely, above 1. Absent: the model's default."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     """Taken from the logit of each token that the answer has already. Absent: 0."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None

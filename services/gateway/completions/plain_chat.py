@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from services.gateway.completions.plain_chat_body import PlainChat
-from services.gateway.completions.request_translation import NAMES_IN_BODY
+from services.gateway.completions.request_translation import NAMES_IN_BODY, NEWER_LENGTH
 from services.gateway.generation.body_door import CallOrigin
 from services.gateway.generation.door import GenerationCall
 from services.gateway.generation.new_calls import count_once, in_session, seed_of
@@ -74,7 +74,7 @@ def plain_chat_call(raw: bytes, origin: CallOrigin) -> GenerationCall | None:
         include_usage=options is not None and bool(options.include_usage),
         event_ids=STREAM_GRACE in origin.headers if ids is None else ids,
         unknown_fields=[],
-        field_names=NAMES_IN_BODY,
+        field_names=NAMES_IN_BODY | NEWER_LENGTH if body.max_completion_tokens else NAMES_IN_BODY,
     )
 
 

@@ -34,6 +34,7 @@ NAMES_IN_BODY = {
     "template.reasoning_effort": "reasoning_effort",
     "template": "chat_template_kwargs",
 }
+NEWER_LENGTH = {"max_tokens": "max_completion_tokens"}  # of a body that has the newer field
 _SEED_STEP = 0x9E3779B97F4A7C15 % 2**63  # odd, so all prompts of a call have different seeds
 
 
@@ -142,11 +143,12 @@ def _template_of(body: ChatCompletionRequest) -> TemplateOptions | None:
 
 def field_names_of(body: SamplingBody) -> dict[str, str]:
     """The caller's names of fields of `GenerateRequest`, for a leader's errors."""
-    found = form_of(vars(body))
+    found, names = form_of(vars(body)), NAMES_IN_BODY
+    if isinstance(body, ChatCompletionRequest) and body.max_completion_tokens:
+        names = names | NEWER_LENGTH
     if found is None:
-        return NAMES_IN_BODY
-    of_form = dict.fromkeys(("structured.definition", "structured.choices", "structured"), found[0])
-    return NAMES_IN_BODY | of_form
+        return names
+    return names | dict.fromkeys(("structured.definition", "structured.choices", "structured"), found[0])
 
 
 def completion_requests(

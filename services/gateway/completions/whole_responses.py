@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from services.gateway.completions.logprob_forms import (
-    LOWEST_LOGPROB,
+    TextOffsets,
     completion_logprobs,
     echoed_logprobs,
     joined_logprobs,
     prompt_logprobs,
+    token_fields,
 )
 from services.gateway.completions.message_parts import message_of
 from services.gateway.generation.answer_cost import entries_of_token
@@ -78,17 +79,10 @@ def session_of(outcome: SessionOutcome) -> dict[str, Any]:
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> msgspec.Raw:
     """Log probabilities of a chat answer, encoded: as objects they would take ten times the memory."""
     content = b",".join(
-        msgspec.json.encode(
-            _chat_token(entry.token, entry.logprob)
-            | {"top_logprobs": [_chat_token(top.token, top.logprob) for top in entry.top]}
-        )
+        msgspec.json.encode(token_fields(entry) | {"top_logprobs": [token_fields(top) for top in entry.top]})
         for entry in entries
     )
     return msgspec.Raw(b'{"content":[' + content + b'],"refusal":null}')
-
-
-def _chat_token(token: str, logprob: float) -> dict[str, Any]:
-    return {"token": token, "logprob": max(logprob, LOWEST_LOGPROB), "bytes": list(token.encode())}
 
 
 class PromptShown(NamedTuple):
@@ -150,12 +144,11 @@ def completion_body(
 def _completion_choice(choice: Choice, first: Choice, logprobs: bool, shown: PromptShown) -> dict[str, Any]:
     """One choice; the first one of its prompt has what is told of the prompt."""
     entries: dict[str, Any] | None = None
-    if logprobs and shown.echo:
-        prompt = echoed_logprobs(first.prompt_logprobs)
-        length = sum(len(entry.token) for entry in first.prompt_logprobs)
-        entries = joined_logprobs(prompt, completion_logprobs(choice.logprobs, length))
-    elif logprobs:
-        entries = completion_logprobs(choice.logprobs)
+    if logprobs:
+        offsets = TextOffsets(len(first.prompt_text))
+        entries = completion_logprobs(offsets.take(choice.text, choice.logprobs, ended=True))
+        if shown.echo:
+            entries = joined_logprobs(echoed_logprobs(first.prompt_logprobs), entries)
     fields: dict[str, Any] = {
         "text": first.prompt_text + choice.text,
         "logprobs": entries,
@@ -193,4 +186,5 @@ def model_object(card: ModelCard) -> dict[str, Any]:
         "owned_by": "ryzanstein",
         "max_model_len": card.context_length,
         "fingerprint": card.fingerprint,
+        "default_sampling": None if card.sampling is None else msgspec.to_builtins(card.sampling),
     }

@@ -71,7 +71,10 @@ class GenerationRoute(BodyRoute):
         """Runs a call and sends its answer; the exchange has its tenant and one place."""
         settings = self.context.settings
         exchange.model = call.model
-        check_cost(call.requests, settings.max_answer_entries)
+        try:
+            check_cost(call.requests, settings.max_answer_entries)
+        except RyzError as error:
+            raise renamed(error, call.field_names) from None
         timeout_s = time_limit_s(
             exchange.headers,
             call.timeout_s,

@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Sequence
+from urllib.parse import parse_qs
 
 from services.gateway.http.auth import given_key
 from services.gateway.http.errors import HttpRefusal
@@ -11,6 +12,7 @@ from services.gateway.http.request_headers import RawHeaders
 SUBPROTOCOL = "ryz.realtime.v1"
 _KEY = "ryz.key."  # before the key in base64url, without padding
 _KEY_OF_OPENAI = "openai-insecure-api-key."
+_OPENAI_NAMES = frozenset({"model", "call_id", "intent"})  # in the address
 
 
 def key_of(headers: RawHeaders, subprotocols: Sequence[str]) -> bytes:
@@ -37,6 +39,12 @@ def key_of(headers: RawHeaders, subprotocols: Sequence[str]) -> bytes:
 def chosen_subprotocol(subprotocols: Sequence[str]) -> str | None:
     """The subprotocol of the connection; None if the client offers none that is known."""
     return next((name for name in (SUBPROTOCOL, "realtime") if name in subprotocols), None)
+
+
+def speaks_openai(headers: RawHeaders, query: bytes) -> bool:
+    """Whether a client expects OpenAI's Realtime API: its address or a header has what that API asks for."""
+    named = parse_qs(query.decode("latin-1"), keep_blank_values=True)
+    return not _OPENAI_NAMES.isdisjoint(named) or b"realtime" in headers.get(b"openai-beta", b"")
 
 
 def _decoded(text: str) -> bytes:

@@ -9,9 +9,10 @@ from services.gateway.http.held_places import SOCKET_GAVE_WAY, HeldPlace, HeldPl
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.http.socket_refusals import refuse_socket
 from services.gateway.inner.inner_calls import InnerCalls
-from services.gateway.realtime.client_key import chosen_subprotocol, key_of
-from services.gateway.realtime.realtime_connection import ConnectionLimits, RealtimeConnection
+from services.gateway.realtime.client_key import chosen_subprotocol, key_of, speaks_openai
+from services.gateway.realtime.realtime_connection import POLICY, ConnectionLimits, RealtimeConnection
 from services.gateway.realtime.request_run import Caller
+from services.gateway.realtime.server_messages import not_openai
 from shared.errors import RyzError
 from shared.telemetry.trace_context import TRACE_HEADERS
 from shared.web.admitted_connection import CONNECTION
@@ -64,6 +65,10 @@ class RealtimeSockets:
         try:
             await receive()  # that the client connects
             await send({"type": "websocket.accept", "subprotocol": chosen_subprotocol(offered)})
+            if speaks_openai(headers, scope["query_string"]):
+                await send({"type": "websocket.send", "text": not_openai().decode()})
+                await send({"type": "websocket.close", "code": POLICY, "reason": "not OpenAI's Realtime API"})
+                return
             limits = ConnectionLimits(context.settings, context.settings.write_timeout_s)
             connection = RealtimeConnection(
                 self._inner, send, limits, context.metrics, place=place, log_in=log_in, caller=caller

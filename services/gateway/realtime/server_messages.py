@@ -17,6 +17,25 @@ def ready(tenant: str, limits: Mapping[str, int | float]) -> bytes:
     return _encode({"type": "ready", "tenant": tenant, "limits": limits})
 
 
+def not_openai() -> bytes:
+    """The first event for a client of OpenAI's Realtime API, in the form of that API's errors."""
+    return _encode(
+        {
+            "type": "error",
+            "event_id": "event_0",
+            "error": {
+                "type": "invalid_request_error",
+                "code": "not_openai_realtime",
+                "message": "this WebSocket is not OpenAI's Realtime API, which is for speech and is not "
+                "served: many requests for text share this connection (docs/realtime.md; no `model` in the "
+                "address). OpenAI's clients stream text from /v1/responses and /v1/chat/completions",
+                "param": None,
+                "event_id": None,
+            },
+        }
+    )
+
+
 def accepted(request_id: str, status: int, headers: Mapping[bytes, bytes]) -> bytes:
     """A stream begins; its ids are told."""
     told = {name.decode(): headers[name].decode("latin-1") for name in _TOLD if name in headers}

@@ -7,8 +7,8 @@ they are joined. One item is open at a time; a part of another kind, or of anoth
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from services.gateway.completions.logprob_forms import LOWEST_LOGPROB
-from shared.messages import AnswerPart, Delta, ReasoningPart, TextPart, TokenLogprob, ToolCallPart
+from services.gateway.completions.logprob_forms import token_fields
+from shared.messages import AnswerPart, Delta, ReasoningPart, TextPart, TokenLogprob, ToolCallPart, TopLogprob
 
 Event = tuple[str, dict[str, Any]]  # its type and its fields, without the number
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
@@ -135,10 +135,10 @@ class AnswerItems:
 
 def _shown(entry: TokenLogprob) -> dict[str, Any]:
     """The log probability of a token, as the API has it."""
-    return _token(entry.token, entry.logprob) | {
-        "top_logprobs": [_token(top.token, top.logprob) for top in entry.top]
-    }
+    return _with_bytes(entry) | {"top_logprobs": [_with_bytes(top) for top in entry.top]}
 
 
-def _token(token: str, logprob: float) -> dict[str, Any]:
-    return {"token": token, "logprob": max(logprob, LOWEST_LOGPROB), "bytes": list(token.encode())}
+def _with_bytes(entry: TokenLogprob | TopLogprob) -> dict[str, Any]:
+    """The fields of a token; here `bytes` is always a list."""
+    fields = token_fields(entry)
+    return fields | {"bytes": fields["bytes"] or []}

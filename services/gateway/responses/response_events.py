@@ -11,7 +11,7 @@ import msgspec
 from services.gateway.responses.answer_items import AnswerItems, Event
 from services.gateway.responses.response_object import error_object, usage_object
 from shared.errors import Cancelled, RyzError
-from shared.messages import Delta, FinishReason, Usage
+from shared.messages import Delta, FinishReason, SamplingDefaults, Usage
 
 DONE = b"data: [DONE]\n\n"
 _LOGPROBS = "message.output_text.logprobs"
@@ -69,6 +69,12 @@ class ResponseEvents:
             events += self._encoded(self._items.take(delta))
             self._finish = delta.finish_reason or self._finish
         return events
+
+    def note_sampling(self, sampling: SamplingDefaults | None) -> None:
+        """Notes the model's defaults for what the request left out."""
+        for name in ("temperature", "top_p"):
+            if self._fields[name] is None and sampling is not None:
+                self._fields[name] = getattr(sampling, name)
 
     def finish(self, usage: Usage, now_s: int) -> list[ResponseEvent]:
         """Ends the response well, or as incomplete; returns all events but the last."""

@@ -134,7 +134,7 @@ class ResponseRoute(BodyRoute):
     async def _whole(self, exchange: HttpExchange, call: ResponseCall, stream: GenerationStream) -> None:
         events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
         events.opening()
-        await stream.wait_accepted()
+        events.note_sampling((await stream.wait_accepted()).sampling)
         while frames := await stream.next_frames(FRAMES_AT_ONCE):
             for frame in frames:
                 events.deltas(frame.deltas)
@@ -148,7 +148,7 @@ class ResponseRoute(BodyRoute):
         await exchange.reply.send_whole(200, body, exchange.outcome.headers())
 
     async def _stream(self, exchange: HttpExchange, call: ResponseCall, stream: GenerationStream) -> None:
-        await stream.wait_accepted()
+        accepted = await stream.wait_accepted()
         first: list[Tokens] = []
         try:
             async with asyncio.timeout(self.context.settings.header_wait_s):
@@ -157,6 +157,7 @@ class ResponseRoute(BodyRoute):
             pass  # a slow start is no failure: the headers go out, the text follows
         note_outcome(exchange, stream)
         events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
+        events.note_sampling(accepted.sampling)
         exchange.outcome.first_text_s = asyncio.get_running_loop().time() if first else 0.0
         with self.context.metrics.open_stream:
             await exchange.reply.start_stream([*EVENT_HEADERS, *exchange.outcome.headers()])

@@ -84,6 +84,8 @@ async def event_batches(
     """
     try:
         frames = list(first) or await stream.next_frames(FRAMES_AT_ONCE)
+        if stream.accepted is not None:
+            events.note_sampling(stream.accepted.sampling)
         while frames:
             yield [event for frame in frames for event in events.deltas(frame.deltas)]
             frames = await stream.next_frames(FRAMES_AT_ONCE)

@@ -18,6 +18,7 @@ from shared.messages import ChatMessage, GenerateRequest, ResponseRecord, Sampli
 NOTE = b"response"  # marks requests that another gateway may take over
 MAX_MESSAGES = 4096
 ID_PREFIX = "resp_"
+UNSUPPORTED = "unsupported_field"  # why a field of the body is refused
 _REFUSED = {
     "n": "a response has one answer: send several requests",
     "messages": "use `input`",
@@ -139,8 +140,8 @@ def response_call(
         model=body.model,
         messages=messages,
         sampling=Sampling(
-            temperature=1.0 if body.temperature is None else body.temperature,
-            top_p=1.0 if body.top_p is None else body.top_p,
+            temperature=body.temperature,
+            top_p=body.top_p,
             presence_penalty=body.presence_penalty or 0.0,
             frequency_penalty=body.frequency_penalty or 0.0,
             seed=seed if body.seed is None else body.seed % 2**63,
@@ -172,7 +173,9 @@ def _check(body: ResponseRequest) -> tuple[str, ...]:
         if name == "generate" and value is False:
             raise InvalidRequest("`generate` false is not supported: nothing needs a warm-up", param=name)
         if name in _REFUSED and value is not None and not (name == "n" and value == 1):
-            raise InvalidRequest(f"`{name}` is not supported: {_REFUSED[name]}", param=name)
+            raise InvalidRequest(
+                f"`{name}` is not supported: {_REFUSED[name]}", param=name, reason=UNSUPPORTED
+            )
     for place, included in enumerate(body.include or ()):
         if included not in _INCLUDES:
             raise InvalidRequest(
@@ -228,4 +231,6 @@ def with_our_names(error: RyzError) -> RyzError:
     """The error of a leader or of the store with the caller's name of the field."""
     if error.code == "response_not_found":
         error.data.setdefault("param", "previous_response_id")
+    if error.data.get("reason") == UNSUPPORTED:  # it is the caller's own name already
+        return error
     return renamed(error, _PARAMS)

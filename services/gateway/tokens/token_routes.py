@@ -7,13 +7,14 @@ import msgspec
 
 from services.gateway.completions.chat_messages import messages_of
 from services.gateway.completions.chat_tools import tool_use_of
+from services.gateway.completions.logprob_forms import part_text
 from services.gateway.generation.field_names import renamed
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.tokens.json_route import JsonRoute
 from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
 from shared.codec import pack_tokens, unpack_tokens
 from shared.errors import InvalidRequest, RyzError
-from shared.messages import DetokenizeQuery, TemplateOptions, TokenizeQuery
+from shared.messages import DetokenizeQuery, TemplateOptions, Tokenized, TokenizeQuery
 
 _NAMES = {"token_ids": "tokens", "template": "chat_template_kwargs"}
 
@@ -37,7 +38,7 @@ class TokenizeRoute(JsonRoute[TokenizeRequest]):
                 "count": told.count,
                 "max_model_len": told.context_length,
                 "tokens": unpack_tokens(told.token_ids),
-                "token_strs": told.texts if query.texts else None,
+                "token_strs": _shown(told) if query.texts else None,
             }
         )
 
@@ -57,6 +58,13 @@ class DetokenizeRoute(JsonRoute[DetokenizeRequest]):
         except RyzError as error:
             raise renamed(error, _NAMES) from None
         return msgspec.json.encode({"prompt": told.text})
+
+
+def _shown(told: Tokenized) -> list[str]:
+    """The texts of the tokens; parts of characters as in log probabilities."""
+    return [
+        part_text(told.parts[place]) if place in told.parts else text for place, text in enumerate(told.texts)
+    ]
 
 
 def tokenize_query(body: TokenizeRequest, tenant: str) -> TokenizeQuery:

@@ -162,7 +162,15 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         kv_tier=kv_tier,
     )
     places = WaitingPlaces(context, gate, table, options.intake.retry_after_s)
-    intake = Intake(context, endpoint, table, places, preparation, max_request_s=options.intake.max_request_s)
+    intake = Intake(
+        context,
+        endpoint,
+        table,
+        places,
+        preparation,
+        max_request_s=options.intake.max_request_s,
+        sampling=model.sampling,
+    )
 
     description = GroupDescription(options, model, orchestrator, engine, table, kv_tier=kv_tier)
     heartbeats = Heartbeats(

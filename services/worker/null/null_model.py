@@ -4,6 +4,7 @@ import codecs
 from collections.abc import Set
 
 from services.worker.domain.answers.choice_state import Detokenizer
+from services.worker.domain.answers.token_spelling import TokenSpelling, spell
 from services.worker.model import Model
 from services.worker.text.chat_template import ChatTemplate
 
@@ -42,6 +43,10 @@ class ByteTokenizer:
     def token_text(self, token_id: int) -> str:
         """Return one byte as text."""
         return "<|end|>" if token_id == END else bytes((token_id,)).decode(errors="replace")
+
+    def spelling(self, token_id: int) -> TokenSpelling:
+        """Return how one byte is shown."""
+        return spell(self.token_text(token_id), self.token_bytes(token_id))
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of bytes; the end is written out."""

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.failures import Failure, FailureKind
 from services.worker.rank_protocol.kv_messages import (
     FetchBlocks,
@@ -20,7 +21,7 @@ from services.worker.rank_protocol.kv_messages import (
 from services.worker.rank_protocol.prompt_parts import PromptPart
 from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import StepTimes
-from shared.messages import EmbeddingOptions, Sampling
+from shared.messages import EmbeddingOptions
 
 BLOCK_SIZE = 16  # tokens per KV block
 MAX_OUTSTANDING = 2  # steps that an engine takes before the first of them is done
@@ -34,7 +35,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         token_ids: The prompt, then tokens generated before (of a resumed or preempted sequence), which
             penalties count as output.
         prompt_len: Length of the prompt, in tokens.
-        sampling: Sampling parameters.
+        sampling: EngineSampling parameters.
         choice: Number of the choice, part of the sampling key.
         eos_ids: Tokens that end the sequence.
         embedding: Pools the hidden states of the prompt; then nothing is sampled.
@@ -44,7 +45,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     seq_id: int
     token_ids: list[int]
     prompt_len: int
-    sampling: Sampling
+    sampling: EngineSampling
     choice: int = 0
     eos_ids: list[int] = []
     embedding: EmbeddingOptions | None = None

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as HfTokenizer
 
 from services.worker.domain.answers.choice_state import Detokenizer
+from services.worker.domain.answers.token_spelling import TokenSpelling, spell
 from services.worker.json_files import shown
 from services.worker.text.detokenizer import BytesDetokenizer, WindowDetokenizer, bytes_rule
 from services.worker.text.token_bound import least_tokens
@@ -63,6 +64,10 @@ class Tokenizer(Protocol):
 
     def token_text(self, token_id: int) -> str:
         """Return the text of one token, special or not; incomplete characters become U+FFFD."""
+        ...
+
+    def spelling(self, token_id: int) -> TokenSpelling:
+        """Return how one token is shown beside its log probability."""
         ...
 
     def decode(self, token_ids: list[int]) -> str:
@@ -127,7 +132,7 @@ class LibraryTokenizer:
         self.least_tokens = least_tokens(spec)
         self.has_token_bytes = self._rule is not None
         self._bytes: dict[int, bytes] = {}  # at most one entry per token of the vocabulary
-        self._texts: dict[int, str] = {}  # likewise, of `token_text`
+        self._spellings: dict[int, TokenSpelling] = {}  # likewise
         vocab = spec["model"]["vocab"]
         # ids may have gaps, so that the highest one is more than their number
         size = len(vocab) if isinstance(vocab, list) else 1 + max(vocab.values(), default=-1)
@@ -215,15 +220,22 @@ class LibraryTokenizer:
         )
 
     def token_text(self, token_id: int) -> str:
-        """See `Tokenizer`. Texts are kept: the log probabilities of a prompt need thousands at a time."""
-        text = self._texts.get(token_id)
-        if text is None:
-            if self._rule is not None and token_id not in self.special_ids:
-                text = self.token_bytes(token_id).decode(errors="replace")
-            else:
-                text = str(self._tokenizer.decode([token_id], skip_special_tokens=False))
-            self._texts[token_id] = text
-        return text
+        """See `Tokenizer`."""
+        return self.spelling(token_id).text
+
+    def spelling(self, token_id: int) -> TokenSpelling:
+        """See `Tokenizer`. They are kept: the log probabilities of a prompt need thousands at a time."""
+        known = self._spellings.get(token_id)
+        if known is not None:
+            return known
+        if token_id not in self.special_ids and self._rule is not None:
+            data = self.token_bytes(token_id)
+            made = spell(data.decode(errors="replace"), data)
+        else:
+            text = str(self._tokenizer.decode([token_id], skip_special_tokens=False))
+            made = TokenSpelling(text, b"" if token_id in self.special_ids else None)
+        self._spellings[token_id] = made
+        return made
 
     def decode(self, token_ids: list[int]) -> str:
         """See `Tokenizer`."""

@@ -62,17 +62,19 @@ class Attempts:
         interruptions: The losses after which the request went on.
         refusals: Attempts in a row that no group took.
         refusal: The last refusal.
+        sampling: The request's parameters of sampling, with the defaults of the first group that took it.
     """
 
     __slots__ = (
         "_fingerprint", "_max_losses", "_prompt_logprobs", "_prompt_text", "_session_version", "_taken_at",
         "_tokens", "_tokens_at", "accepted", "crashes", "interruptions", "losses", "number", "refusal",
-        "refusals",
+        "refusals", "sampling",
     )  # fmt: skip
 
     def __init__(self, request: GenerateRequest, settings: ClientSettings) -> None:
         resume = request.resume
         self.crashes = request.crashes
+        self.sampling = request.sampling
         self.number = request.attempt
         self.accepted = False
         self.losses = 0
@@ -118,7 +120,9 @@ class Attempts:
             self.interruptions[-1].accepted_at = now
 
     def note_accepted(self, frame: Accepted) -> None:
-        """Keep what the group says about the weights and the session."""
+        """Keep what the group says about the weights, the session and its defaults."""
+        if frame.sampling is not None:
+            self.sampling = self.sampling.with_defaults(frame.sampling)
         self._fingerprint = frame.fingerprint
         if frame.session_version >= 0:
             self._session_version = frame.session_version

@@ -141,7 +141,11 @@ class CommandExecutor:
         if command.attempt == stream.request.attempt:
             return stream.data
         later = msgspec.structs.replace(
-            stream.request, attempt=command.attempt, resume=command.resume, crashes=command.crashes
+            stream.request,
+            attempt=command.attempt,
+            resume=command.resume,
+            crashes=command.crashes,
+            sampling=stream.state.attempts.sampling,
         )
         return encode(later)
 

@@ -7,9 +7,9 @@ import pytest
 
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import EngineFailed
 from services.worker.rank_protocol.step_masks import StepMasks
-from shared.messages import Sampling
 from tests.kits.engine.constrained_runs import run_constrained
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.worker.toy_constraint import ToyConstraint
@@ -51,7 +51,7 @@ def sequences(
                 tokens=prompt + earlier,
                 prompt_len=len(prompt),
                 max_tokens=MAX_TOKENS,
-                sampling=Sampling(seed=11, temperature=1.0, presence_penalty=1.5, logprobs=logprobs),
+                sampling=EngineSampling(seed=11, temperature=1.0, presence_penalty=1.5, logprobs=logprobs),
                 eos_ids=frozenset([EOS]),
                 constraint=grammar,
             )

@@ -9,9 +9,10 @@ import uvloop
 from tokenizers import Tokenizer
 
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.prompt_parts import PromptPart
-from shared.messages import EmbeddingOptions, Sampling
+from shared.messages import EmbeddingOptions
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import (
     GREEDY,
@@ -88,7 +89,7 @@ def test_embedding_and_scores_of_a_prompt_equal_transformers(world: int) -> None
         try:
             info = await engine.start()
             assert info.hidden_size == transformers_hidden(DEMO, ids).shape[1]
-            blocks, scored = Blocks(64), Sampling(temperature=0, prompt_logprobs=2)
+            blocks, scored = Blocks(64), EngineSampling(temperature=0, prompt_logprobs=2)
             admit = [
                 new_sequence(1, ids, embedding=mean),
                 new_sequence(2, ids, embedding=EmbeddingOptions(normalize=False)),

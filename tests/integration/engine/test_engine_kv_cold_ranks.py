@@ -7,14 +7,14 @@ import pytest
 
 from services.worker.engine.native.build import targets
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import EngineRefused
-from shared.messages import Sampling
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 
 pytestmark = pytest.mark.skipif(not targets(), reason="the kernels are for x86-64 with AVX2")
 PROMPTS = [[(11 * i + 5 * j) % 200 for i in range(size)] for j, size in enumerate((120, 9, 64, 33))]
-DRAWN = Sampling(temperature=1, seed=5)
+DRAWN = EngineSampling(temperature=1, seed=5)
 
 
 @pytest.fixture(scope="module")

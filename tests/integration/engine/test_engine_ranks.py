@@ -19,8 +19,8 @@ from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, ScheduledChunk, StepPlan
-from shared.messages import Sampling
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, UNEVEN, Blocks, generate, make_llama, new_sequence
 
@@ -118,11 +118,11 @@ def test_greedy_tokens_do_not_depend_on_uneven_shares(uneven: Path) -> None:
 async def test_the_same_tokens_alone_and_in_a_batch(model: Path) -> None:
     prompts = [_tokens(length, length) for length in (1, 17, 70, 130, 5)]
     samplings = [
-        Sampling(seed=1, temperature=1.3),
-        Sampling(seed=2, top_p=0.9, frequency_penalty=0.5),
+        EngineSampling(seed=1, temperature=1.3),
+        EngineSampling(seed=2, top_p=0.9, frequency_penalty=0.5),
         GREEDY,
-        Sampling(seed=4, top_k=20, repetition_penalty=1.2),
-        Sampling(seed=5, min_p=0.02, logit_bias={3: 4.0}),
+        EngineSampling(seed=4, top_k=20, repetition_penalty=1.2),
+        EngineSampling(seed=5, min_p=0.02, logit_bias={3: 4.0}),
     ]
     async with running(model, 2) as (engine, info):
         together = await generate(engine, prompts, 40, samplings)

@@ -80,8 +80,9 @@ async def test_an_evaluation_harness_scores_prompts(http: httpx.AsyncClient, max
         assert scored == [LOGPROB] * (len(ids) - 1)
         for value, top in zip(scored, logprobs["top_logprobs"][1 : len(ids)], strict=True):
             assert value == max(top.values())
+        said = choice["text"].encode()
         assert logprobs["text_offset"] == [
-            len("".join(logprobs["tokens"][:i])) for i in range(len(ids) + max_tokens)
+            len(said[:i].decode(errors="ignore")) for i in range(len(ids) + max_tokens)
         ]
         assert choice["finish_reason"] == "length"
     assert found["usage"]["completion_tokens"] == 2 * max_tokens

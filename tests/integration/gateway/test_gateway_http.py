@@ -195,7 +195,15 @@ async def test_models(http: httpx.AsyncClient) -> None:
     listing = (await http.get("/v1/models")).json()
     assert listing["object"] == "list"
     assert [model["id"] for model in listing["data"]] == ["demo", "a/b"]
-    assert (await http.get("/v1/models/a/b")).json()["max_model_len"] == 8
+    assert listing["data"][0]["default_sampling"] == {
+        "temperature": 0.2,
+        "top_p": 0.9,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    }
+    other = (await http.get("/v1/models/a/b")).json()
+    assert (other["max_model_len"], other["default_sampling"]) == (8, None)  # of an older group
     missing = await http.get("/v1/models/nope")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 

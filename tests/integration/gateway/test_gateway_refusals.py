@@ -86,6 +86,28 @@ async def test_a_bad_body_is_400_and_names_the_field(
     assert gateway.running == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "fields"),
+    [
+        (CHAT, "max_completion_tokens", {}),
+        (CHAT, "max_completion_tokens", {"logprobs": True}),  # not read in the short way
+        (CHAT, "max_tokens", {}),
+        ("/v1/responses", "max_output_tokens", {"input": "x", "messages": None}),
+        ("/v1/completions", "max_tokens", {"prompt": "x", "messages": None}),
+        ("/v1/messages", "max_tokens", {}),
+    ],
+)
+async def test_an_answer_that_may_be_too_long_names_the_field_that_was_sent(
+    http: httpx.AsyncClient, path: str, field: str, fields: dict[str, Any]
+) -> None:
+    body = {name: value for name, value in {**GOOD, **fields}.items() if value is not None}
+    answer = await http.post(path, json=body | {field: 2**31 - 1})
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert f"(`{field}`)" in error["message"]
+    assert error.get("param", field) == field
+
+
 async def test_a_completion_has_its_own_refusals(http: httpx.AsyncClient) -> None:
     for fields, param in (
         ({"prompt": ["a", "b", "c"]}, "prompt"),

@@ -19,6 +19,7 @@ from cli.stack.options import as_given
 from cli.stack.sizing import GROUP_BYTES, LEAST_KV_TOKENS
 from services.worker.engine.checkpoint.model_size import ModelSize
 from services.worker.gguf import gguf_config
+from services.worker.sampling_defaults import parse_sampling
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +61,25 @@ def test_the_demo_is_shown_with_its_memory() -> None:
     assert facts["flags"].startswith("--groups ")
     assert facts["memory"]["int8"]["weights"] < facts["memory"]["fp32"]["weights"]
     assert "model.safetensors" in ryz("show", str(demo_model()))
+
+
+def test_defaults_of_sampling_are_shown_with_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = json.loads(ryz("show", "demo", "--json"))["sampling"]
+    assert shown["temperature"] == {"value": 0.0, "source": "the model's files"}  # `do_sample` is false
+    assert shown["top_p"] == {"value": 0.95, "source": "Ryzanstein"}
+    monkeypatch.setenv("RYZ_SAMPLING_DEFAULTS", "temperature=0.5")
+    monkeypatch.setenv("RYZ_SAMPLING_FALLBACK", "top_p=0.7")
+    text = " ".join(ryz("show", "demo").split())
+    assert "temperature 0.5 (RYZ_SAMPLING_DEFAULTS), top_p 0.7 (RYZ_SAMPLING_FALLBACK)" in text
+    monkeypatch.setenv("RYZ_SAMPLING_DEFAULTS", "temperature=hot")
+    with pytest.raises(CommandError, match="RYZ_SAMPLING_DEFAULTS `temperature` must be a number"):
+        ryz("show", "demo")
+
+
+def test_what_the_catalogue_recommends_is_readable() -> None:
+    assert {name for name, model in catalogue().items() if model.sampling} == {"smollm2-135m", "gemma3-270m"}
+    for model in catalogue().values():
+        parse_sampling(model.sampling)
 
 
 def test_a_model_that_cannot_be_served_yet_is_refused_before_it_is_pulled(

@@ -1,6 +1,7 @@
 """Routers on a real broker, between a caller and leaders that answer at once."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -266,6 +267,9 @@ async def test_models_and_status_show_the_fleet(
         await asyncio.sleep(2 * BEAT_MS / 1000)
         reply = await nats_bus.request(subjects.MODELS, encode(ListModels()), timeout_s=2.0)
         assert [card.name for card in decode_reply(reply.data, ModelList).models] == [model]
+        for query in (b"{}", b' {"verbose": true}'):  # in JSON
+            reply = await nats_bus.request(subjects.MODELS, query, timeout_s=2.0)
+            assert [card["name"] for card in json.loads(reply.data)["models"]] == [model]
         reply = await nats_bus.request(subjects.STATUS, encode(StatusQuery()), timeout_s=2.0)
         status = decode_reply(reply.data, ServiceStatus)
         states = {group["group"]: group["state"] for group in status.detail["groups"]}

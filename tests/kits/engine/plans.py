@@ -4,14 +4,14 @@ from typing import Any
 
 import msgspec
 
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, NewSequence, ScheduledChunk, StepPlan
-from shared.messages import Sampling
 
-GREEDY = Sampling(temperature=0)
+GREEDY = EngineSampling(temperature=0)
 
 
 def new_sequence(
-    seq_id: int, token_ids: list[int], sampling: Sampling = GREEDY, **fields: Any
+    seq_id: int, token_ids: list[int], sampling: EngineSampling = GREEDY, **fields: Any
 ) -> NewSequence:
     """A sequence whose tokens are all prompt tokens."""
     options: dict[str, Any] = {"prompt_len": len(token_ids), "sampling": sampling} | fields
@@ -50,7 +50,7 @@ class Blocks:
 
 
 async def generate(
-    engine: Engine, prompts: list[list[int]], count: int, samplings: list[Sampling], first_id: int = 1
+    engine: Engine, prompts: list[list[int]], count: int, samplings: list[EngineSampling], first_id: int = 1
 ) -> list[list[int]]:
     """Generates for all prompts in one batch, prompts in chunks of 50 tokens; then releases them."""
     blocks = Blocks(512)

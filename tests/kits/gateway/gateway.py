@@ -33,6 +33,7 @@ from shared.messages import (
     ModelList,
     ReasoningPart,
     ResendReply,
+    SamplingDefaults,
     TextPart,
     Tokens,
     ToolCallPart,
@@ -45,6 +46,7 @@ from tests.kits.gateway.session_services import SessionServices
 from tests.kits.waiting import PATIENCE_S
 
 GROUP = "g0"
+DEFAULTS = SamplingDefaults(temperature=0.2, top_p=0.9, top_k=0, min_p=0.0, repetition_penalty=1.0)
 WORDS = ("Hello", ", ", 'you "there"', "\n")
 PARTS: tuple[AnswerPart, ...] = (
     ReasoningPart(text="Let me "),
@@ -88,7 +90,7 @@ class Fleet:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     cards: list[ModelCard] = field(
         default_factory=lambda: [
-            ModelCard(name="demo", context_length=2048, created_s=5, fingerprint="f1"),
+            ModelCard(name="demo", context_length=2048, created_s=5, fingerprint="f1", sampling=DEFAULTS),
             ModelCard(name="a/b", context_length=8),
         ]
     )
@@ -147,7 +149,8 @@ class Fleet:
         def accepted(**ids: Any) -> AnyFrame:
             session = request.session.session_id if request.session else ""
             reason, kv = self.decided
-            return Accepted(group=GROUP, session_id=session, reason=reason, kv=kv, **ids)
+            told = request.sampling.missing_of(DEFAULTS)
+            return Accepted(group=GROUP, session_id=session, reason=reason, kv=kv, sampling=told, **ids)
 
         if request.model not in {
             "demo",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.scheduling.scheduler import Advance, Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import StepMasks
-from shared.messages import Sampling
 
 Output = tuple[list[int], str]  # tokens and finish reason: `stop`, `length` or `error`
 
@@ -89,7 +89,7 @@ def make(
         tokens=list(range(100, 100 + prompt)),
         prompt_len=prompt,
         max_tokens=output,
-        sampling=Sampling(),
+        sampling=EngineSampling(),
         eos_ids=frozenset([EOS]),
         arrival=arrival,
         priority=priority,

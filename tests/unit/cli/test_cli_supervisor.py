@@ -103,6 +103,27 @@ async def test_the_broker_has_a_quarter_of_the_cores_unless_the_user_says_otherw
     assert {spec.name for spec in plan.specs if "GOMAXPROCS" in spec.env} == {"nats"}
 
 
+@pytest.mark.parametrize(
+    ("size", "environ", "expected"),
+    [
+        (98_362_432, {}, "temperature=0.2,top_p=0.9"),
+        (98_362_432, {"RYZ_SAMPLING_FALLBACK": "top_k=3"}, None),  # workers inherit it
+        (5, {}, ""),  # another file of that name
+    ],
+)
+async def test_workers_get_the_sampling_that_the_catalogue_recommends(
+    tmp_path: Path, size: int, environ: dict[str, str], expected: str | None
+) -> None:
+    model = tmp_path / "smollm2-135m.gguf"
+    with model.open("wb") as file:
+        file.truncate(size)
+    probes = Probes()
+    plan = plan_stack(options(tmp_path, model=model, engine="torch"), probes, environ)
+    await probes.close()
+    (found,) = {spec.env.get("RYZ_SAMPLING_FALLBACK") for spec in plan.specs if "worker" in spec.name}
+    assert found == expected
+
+
 async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     probes = Probes()
     plan = plan_stack(options(tmp_path, model=tmp_path, engine="torch"), probes, {})

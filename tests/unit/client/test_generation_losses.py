@@ -20,6 +20,7 @@ from shared.messages import (
     ResendReply,
     ResumePoint,
     Sampling,
+    SamplingDefaults,
     TokenLogprob,
     Tokens,
     Usage,
@@ -348,3 +349,20 @@ def test_the_next_attempt_says_what_of_the_prompt_has_come() -> None:
     assert isinstance(publish, Publish)
     assert publish.resume is not None
     assert publish.resume.prompt_logprobs == 5
+
+
+def test_a_later_attempt_has_the_defaults_of_the_first_group() -> None:
+    """Groups of a model may have other defaults; the answer goes on as it began."""
+    first = Accepted(
+        request_id="r1", group="g0", instance_id="i0", sampling=SamplingDefaults(temperature=0.2, top_k=7)
+    )
+    second = Accepted(
+        request_id="r1", attempt=1, seq=2, group="g1", instance_id="i1", sampling=SamplingDefaults(top_p=0.5)
+    )
+    state = make()
+    for frame in (first, tokens(1, 7)):
+        assert state.on_frame(frame, "g0", 1.0) == ()
+    state.on_group_down("g0", "i0", "silent", 2.0)
+    assert (state.attempts.sampling.temperature, state.attempts.sampling.top_k) == (0.2, 7)
+    state.on_frame(second, "g1", 2.1)
+    assert state.attempts.sampling == Sampling(temperature=0.2, top_k=7, top_p=0.5)

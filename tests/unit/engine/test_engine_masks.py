@@ -12,11 +12,11 @@ from services.worker.engine.rank.sequences import SequenceState
 from services.worker.engine.sampling import sampling_reference as reference
 from services.worker.engine.sampling.masks import only_token
 from services.worker.engine.sampling.sampler import Logits, Sampler
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence
-from shared.messages import Sampling
 
 samplings = st.builds(
-    Sampling,
+    EngineSampling,
     temperature=st.sampled_from([0.0, 1e-6, 0.3, 1.0, 2.0]),
     top_k=st.sampled_from([0, 0, 1, 3, 600]),
     top_p=st.sampled_from([1.0, 0.9, 0.05]),
@@ -32,7 +32,7 @@ samplings = st.builds(
 )
 
 
-def state_of(sampling: Sampling, tokens: list[int], prompt_len: int = 1) -> SequenceState:
+def state_of(sampling: EngineSampling, tokens: list[int], prompt_len: int = 1) -> SequenceState:
     return SequenceState(
         NewSequence(seq_id=1, token_ids=tokens, prompt_len=prompt_len, sampling=sampling, eos_ids=[0, 9])
     )
@@ -54,7 +54,7 @@ def mask_of(allowed: set[int], num_bytes: int) -> bytes:
     ruled_out=st.booleans(),
 )
 def test_equals_the_reference_and_never_takes_a_masked_token(
-    *, sampling: Sampling, seed: int, vocab: int, share: float | None, ruled_out: bool
+    *, sampling: EngineSampling, seed: int, vocab: int, share: float | None, ruled_out: bool
 ) -> None:
     chance = random.Random(seed)
     logits: Logits = (3 * np.random.default_rng(seed).standard_normal((1, vocab))).astype(np.float32)
@@ -84,7 +84,7 @@ def test_equals_the_reference_and_never_takes_a_masked_token(
 
 def test_each_row_has_its_own_mask() -> None:
     logits = np.zeros((3, 20), np.float32)
-    states = [state_of(Sampling(seed=seed), [1]) for seed in range(3)]
+    states = [state_of(EngineSampling(seed=seed), [1]) for seed in range(3)]
     masks = [mask_of({3, 19}, 3), b"", mask_of({7}, 1)]
     for end in range(1, 200):
         first, _, third = Sampler().sample(logits, states, [end] * 3, masks)
@@ -96,7 +96,7 @@ def test_each_row_has_its_own_mask() -> None:
 def test_ends_wait_for_min_tokens_unless_nothing_else_may_come(temperature: float) -> None:
     logits = np.zeros((1, 12), np.float32)
     logits[0, [0, 5, 9]] = 50  # by far the likeliest
-    sampling = Sampling(temperature=temperature, min_tokens=3, stop_token_ids=[5, 400])
+    sampling = EngineSampling(temperature=temperature, min_tokens=3, stop_token_ids=[5, 400])
     taken: list[int] = []
     for _ in range(4):
         state = state_of(sampling, [1, *taken])
@@ -108,14 +108,14 @@ def test_ends_wait_for_min_tokens_unless_nothing_else_may_come(temperature: floa
     assert found.token_id in {0, 5}
     # the end-of-sequence tokens end nothing that ignores them, so they need not wait
     (found,) = Sampler().sample(
-        logits, [state_of(Sampling(temperature=0, min_tokens=3, ignore_eos=True), [1])], [1]
+        logits, [state_of(EngineSampling(temperature=0, min_tokens=3, ignore_eos=True), [1])], [1]
     )
     assert found.token_id == 0
 
 
 def test_a_mask_that_allows_nothing_ends_its_sequence() -> None:
     logits = np.zeros((2, 12), np.float32)
-    states = [state_of(Sampling(temperature=0), [1])] * 2
+    states = [state_of(EngineSampling(temperature=0), [1])] * 2
     first, second = Sampler().sample(logits, states, [1, 1], [b"\0\0", b""])
     assert "neither the grammar nor the model" in first.error
     assert (second.error, second.token_id) == ("", 0)
@@ -123,7 +123,7 @@ def test_a_mask_that_allows_nothing_ends_its_sequence() -> None:
 
 def test_the_only_token_of_a_mask_needs_no_possible_logit() -> None:
     logits = np.array([[0.0, -math.inf]], np.float32)
-    (found,) = Sampler().sample(logits, [state_of(Sampling(), [1])], [1], [mask_of({1}, 1)])
+    (found,) = Sampler().sample(logits, [state_of(EngineSampling(), [1])], [1], [mask_of({1}, 1)])
     assert (found.token_id, found.error) == (1, "")
     assert [only_token(mask_of({i}, 9)) for i in range(72)] == [*range(72)]
     assert [only_token(mask_of(ids, 3)) for ids in ({0, 1}, {0, 23}, set[int]())] == [-1, -1, -1]

@@ -13,8 +13,9 @@ from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
 from services.worker.engine.rank.runner import Runner
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence, StepPlan, StepResult
-from shared.messages import EmbeddingOptions, Sampling
+from shared.messages import EmbeddingOptions
 from tests.kits.engine.rank_threads import (
     COMPUTES,
     Blocks,
@@ -101,7 +102,7 @@ def test_prompts_are_scored(model: Path, compute: ComputeFactory, world: int) ->
     tops = logprobs.topk(3)
     sampled = []
     for chunks in ((700,), CHUNKS):
-        new = new_sequence(1, PROMPT, Sampling(temperature=0, prompt_logprobs=3), scored=1)
+        new = new_sequence(1, PROMPT, EngineSampling(temperature=0, prompt_logprobs=3), scored=1)
         results = run(model, world, compute, new, chunks)
         parts = [part for result in results for part in result.prompts]
         firsts = [part.first for part in parts]
@@ -117,7 +118,7 @@ def test_prompts_are_scored(model: Path, compute: ComputeFactory, world: int) ->
 
 
 def test_scores_that_the_leader_has_are_not_computed_again(model: Path, compute: ComputeFactory) -> None:
-    sampling = Sampling(temperature=0, prompt_logprobs=0)
+    sampling = EngineSampling(temperature=0, prompt_logprobs=0)
     new = new_sequence(1, PROMPT, sampling, scored=600)
     parts = [p for result in run(model, 1, compute, new, (500, 200)) for p in result.prompts]
     assert parts[0].first == 600

@@ -14,13 +14,13 @@ from services.worker.engine.sampling import sampling_reference as reference
 from services.worker.engine.sampling.draws import Draws
 from services.worker.engine.sampling.sampler import Logits, Sampler
 from services.worker.engine.sampling.top_k_top_p import TopKTopPSampler, share_of
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence, Sampled
-from shared.messages import Sampling
 
 VOCAB = 24
 
 samplings = st.builds(
-    Sampling,
+    EngineSampling,
     temperature=st.sampled_from([0.0, 1e-320, 1e-6, 0.3, 1.0, 2.0, 100.0]),
     top_k=st.sampled_from([0, 0, 1, 3, 40, 600, 10**9]),
     top_p=st.sampled_from([1.0, 0.999999, 0.9, 0.5, 0.05, 1e-300, 0.0]),
@@ -34,7 +34,7 @@ samplings = st.builds(
 )
 # parameters for which float64 rounding in plain Python does not change the token
 mild_samplings = st.builds(
-    Sampling,
+    EngineSampling,
     temperature=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
     top_k=st.sampled_from([0, 1, 3, 100]),
     top_p=st.sampled_from([1.0, 0.9, 0.5, 0.05]),
@@ -49,7 +49,9 @@ token_lists = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20)
 sequence_lists = st.lists(st.tuples(samplings, token_lists), min_size=1, max_size=4)
 
 
-def _state(sampling: Sampling, tokens: Sequence[int], prompt_len: int = 1, choice: int = 0) -> SequenceState:
+def _state(
+    sampling: EngineSampling, tokens: Sequence[int], prompt_len: int = 1, choice: int = 0
+) -> SequenceState:
     return SequenceState(
         NewSequence(seq_id=1, token_ids=list(tokens), prompt_len=prompt_len, sampling=sampling, choice=choice)
     )
@@ -120,7 +122,7 @@ def _plain(logits: Sequence[float], state: SequenceState) -> int:
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(mild_samplings, token_lists, st.integers(0, 1000), st.integers(0, 3))
 def test_the_reference_equals_plain_python(
-    sampling: Sampling, tokens: list[int], seed: int, choice: int
+    sampling: EngineSampling, tokens: list[int], seed: int, choice: int
 ) -> None:
     (logits,) = _logits(1, seed)
     prompt_len = 1 + len(tokens) // 2
@@ -130,7 +132,7 @@ def test_the_reference_equals_plain_python(
 
 @settings(max_examples=200, deadline=None)
 @given(sequence_lists, st.integers(0, 1000))
-def test_equals_the_reference(rows: list[tuple[Sampling, list[int]]], seed: int) -> None:
+def test_equals_the_reference(rows: list[tuple[EngineSampling, list[int]]], seed: int) -> None:
     logits = _logits(len(rows), seed)
     states = [_state(sampling, tokens, prompt_len=1 + len(tokens) // 2) for sampling, tokens in rows]
     for found, row, state in zip(_sample(logits, states), logits, states, strict=True):
@@ -148,7 +150,14 @@ def test_equals_the_reference(rows: list[tuple[Sampling, list[int]]], seed: int)
     masked=st.booleans(),
 )
 def test_equals_the_reference_where_it_does_not_sort(
-    *, sampling: Sampling, tokens: list[int], seed: int, vocab: int, scale: float, grid: float, masked: bool
+    *,
+    sampling: EngineSampling,
+    tokens: list[int],
+    seed: int,
+    vocab: int,
+    scale: float,
+    grid: float,
+    masked: bool,
 ) -> None:
     (logits,) = _logits(1, seed, vocab) * np.float32(scale)
     if grid:
@@ -171,7 +180,7 @@ def test_equals_the_reference_on_a_real_vocabulary(temperature: float, limits: d
     logits[2] = 0
     logits[3, 7] += 40  # one almost certain token
     states = [
-        _state(Sampling(temperature=temperature, seed=seed, logprobs=3, **limits), [seed])  # type: ignore[arg-type]
+        _state(EngineSampling(temperature=temperature, seed=seed, logprobs=3, **limits), [seed])  # type: ignore[arg-type]
         for seed in range(4)
     ]
     for found, row, state in zip(_sample(logits, states), logits, states, strict=True):
@@ -180,7 +189,9 @@ def test_equals_the_reference_on_a_real_vocabulary(temperature: float, limits: d
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(samplings, token_lists), min_size=2, max_size=6), st.integers(0, 1000))
-def test_the_rest_of_the_batch_makes_no_difference(rows: list[tuple[Sampling, list[int]]], seed: int) -> None:
+def test_the_rest_of_the_batch_makes_no_difference(
+    rows: list[tuple[EngineSampling, list[int]]], seed: int
+) -> None:
     logits = _logits(len(rows), seed, 600)
     kept = logits.copy()
     states = [_state(sampling, tokens) for sampling, tokens in rows]
@@ -195,7 +206,7 @@ def test_the_rest_of_the_batch_makes_no_difference(rows: list[tuple[Sampling, li
 @settings(max_examples=30, deadline=None)
 @given(samplings, token_lists, st.integers(0, 1000), st.integers(0, 40))
 def test_a_resumed_sequence_goes_on_the_same(
-    sampling: Sampling, prompt: list[int], seed: int, cut: int
+    sampling: EngineSampling, prompt: list[int], seed: int, cut: int
 ) -> None:
     logits = _logits(40, seed)
     state, sampler = _state(sampling, prompt, len(prompt)), Sampler()
@@ -213,7 +224,7 @@ def test_a_resumed_sequence_goes_on_the_same(
 
 
 def test_a_sequence_that_is_gone_is_forgotten() -> None:
-    sampler, state = Sampler(), _state(Sampling(temperature=0, presence_penalty=1), [1, 2])
+    sampler, state = Sampler(), _state(EngineSampling(temperature=0, presence_penalty=1), [1, 2])
     _sample(_logits(1, 1), [state], sampler)
     gone = weakref.ref(state)
     del state
@@ -221,7 +232,7 @@ def test_a_sequence_that_is_gone_is_forgotten() -> None:
 
 
 def test_penalties_of_tokens_that_are_not_there_are_a_bug() -> None:
-    state = _state(Sampling(presence_penalty=1), [1, 2])
+    state = _state(EngineSampling(presence_penalty=1), [1, 2])
     with pytest.raises(ValueError, match="sequence 1: penalties of 5 tokens"):
         Sampler().sample(_logits(1, 1), [state], [5])
 
@@ -229,7 +240,7 @@ def test_penalties_of_tokens_that_are_not_there_are_a_bug() -> None:
 def test_a_sampler_follows_the_size_of_the_vocabulary() -> None:
     sampler, state = (
         Sampler(),
-        _state(Sampling(temperature=0, presence_penalty=1, logit_bias={31: 100.0}), [1, 2]),
+        _state(EngineSampling(temperature=0, presence_penalty=1, logit_bias={31: 100.0}), [1, 2]),
     )
     for vocab in (VOCAB, 40, VOCAB):
         logits = _logits(1, 1, vocab)
@@ -243,7 +254,7 @@ def test_no_rows_are_no_tokens() -> None:
     assert Sampler().sample(_logits(0, 1), [], []) == []
 
 
-def _draw_many(sampling: Sampling, logits: Logits, count: int) -> list[int]:
+def _draw_many(sampling: EngineSampling, logits: Logits, count: int) -> list[int]:
     """Samples at `count` positions with independent draws."""
     states = [_state(sampling, [0])] * count
     return [s.token_id for s in Sampler().sample(np.repeat(logits, count, 0), states, range(1, count + 1))]
@@ -251,7 +262,7 @@ def _draw_many(sampling: Sampling, logits: Logits, count: int) -> list[int]:
 
 def test_draws_follow_the_distribution() -> None:
     logits, count = _logits(1, 3) / np.float32(2), 20_000
-    drawn = np.bincount(_draw_many(Sampling(seed=11), logits, count), minlength=VOCAB)
+    drawn = np.bincount(_draw_many(EngineSampling(seed=11), logits, count), minlength=VOCAB)
     expected = np.exp(logits[0].astype(np.float64))
     expected *= count / expected.sum()
     chi_square = float(((drawn - expected) ** 2 / expected).sum())
@@ -263,7 +274,7 @@ def test_choices_of_one_seed_are_independent() -> None:
     logits, count = np.zeros((1, 4), np.float32), 4000
     pairs = np.zeros((4, 4))
     for position in range(count):
-        states = [_state(Sampling(seed=7), [0], choice=choice) for choice in (0, 1)]
+        states = [_state(EngineSampling(seed=7), [0], choice=choice) for choice in (0, 1)]
         first, second = Sampler().sample(np.repeat(logits, 2, 0), states, [position + 1] * 2)
         pairs[first.token_id, second.token_id] += 1
     # 99.99 % quantile for 15 degrees of freedom
@@ -293,15 +304,15 @@ def test_the_draw_depends_on_seed_choice_and_position_and_never_changes() -> Non
 @pytest.mark.parametrize("vocab", [1, 2, 512, 1000])
 def test_of_equal_tokens_the_draw_is_the_share_of_the_ids(vocab: int) -> None:
     logits, draws = np.zeros((1, vocab), np.float32), Draws()
-    assert _draw_many(Sampling(seed=3), logits, 100) == [
+    assert _draw_many(EngineSampling(seed=3), logits, 100) == [
         draws.draw_bits(3, 0, position) * vocab >> 53 for position in range(1, 101)
     ]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_p=0.99), Sampling(top_k=3)])
+@pytest.mark.parametrize("sampling", [EngineSampling(), EngineSampling(top_p=0.99), EngineSampling(top_k=3)])
 @pytest.mark.parametrize(("vocab", "first", "second"), [(5, 1, 3), (2000, 3, 700)])
 def test_a_draw_at_an_edge_goes_to_the_next_possible_token(
-    sampling: Sampling, vocab: int, first: int, second: int
+    sampling: EngineSampling, vocab: int, first: int, second: int
 ) -> None:
     scores = np.full(vocab, -np.inf, np.float32)
     scores[[first, second]] = 0
@@ -312,11 +323,11 @@ def test_a_draw_at_an_edge_goes_to_the_next_possible_token(
 
 def test_limits_leave_out_the_unlikely() -> None:
     logits = np.log(np.array([[0.5, 0.3, 0.15, 0.05]], np.float32))
-    assert set(_draw_many(Sampling(top_k=2), logits, 300)) == {0, 1}
-    assert set(_draw_many(Sampling(top_p=0.75), logits, 300)) == {0, 1}
-    assert set(_draw_many(Sampling(min_p=0.2), logits, 300)) == {0, 1, 2}
-    assert set(_draw_many(Sampling(top_p=0.0), logits, 50)) == {0}
-    assert set(_draw_many(Sampling(min_p=1.0, temperature=2.0), logits, 50)) == {0}
+    assert set(_draw_many(EngineSampling(top_k=2), logits, 300)) == {0, 1}
+    assert set(_draw_many(EngineSampling(top_p=0.75), logits, 300)) == {0, 1}
+    assert set(_draw_many(EngineSampling(min_p=0.2), logits, 300)) == {0, 1, 2}
+    assert set(_draw_many(EngineSampling(top_p=0.0), logits, 50)) == {0}
+    assert set(_draw_many(EngineSampling(min_p=1.0, temperature=2.0), logits, 50)) == {0}
 
 
 @pytest.mark.parametrize(
@@ -325,7 +336,7 @@ def test_limits_leave_out_the_unlikely() -> None:
 @pytest.mark.parametrize("top_k", [0, 4])  # two code paths
 def test_top_p_is_exact_at_its_edges(top_p: float, kept: int, top_k: int) -> None:
     logits = np.zeros((1, 4), np.float32) if top_k == 0 else np.array([[0, 0, 0, 0, -1]], np.float32)
-    assert set(_draw_many(Sampling(top_p=top_p, top_k=top_k), logits, 200)) == set(range(kept))
+    assert set(_draw_many(EngineSampling(top_p=top_p, top_k=top_k), logits, 200)) == set(range(kept))
 
 
 def test_a_share_is_rounded_up_and_never_nothing() -> None:
@@ -340,19 +351,19 @@ def test_top_k_of_one_is_the_likeliest_at_any_temperature(temperature: float) ->
     near = np.nextafter(np.float32(5), np.float32(6))  # at a high temperature it has the same weight as 5
     logits = np.full((1, 700), 5, np.float32)
     logits[0, 650] = near
-    assert set(_draw_many(Sampling(top_k=1, temperature=temperature), logits, 50)) == {650}
-    assert set(_draw_many(Sampling(top_p=0.0, temperature=temperature), logits, 50)) == {650}
+    assert set(_draw_many(EngineSampling(top_k=1, temperature=temperature), logits, 50)) == {650}
+    assert set(_draw_many(EngineSampling(top_p=0.0, temperature=temperature), logits, 50)) == {650}
 
 
 def test_ties_go_to_the_lower_token() -> None:
     logits = np.zeros((1, 5), np.float32)
-    assert _draw_many(Sampling(temperature=0), logits, 1) == [0]
-    assert set(_draw_many(Sampling(top_k=2), logits, 100)) == {0, 1}
+    assert _draw_many(EngineSampling(temperature=0), logits, 1) == [0]
+    assert set(_draw_many(EngineSampling(top_k=2), logits, 100)) == {0, 1}
 
 
 def test_log_probabilities_are_of_the_raw_logits() -> None:
     logits = _logits(1, 9)
-    sampling = Sampling(temperature=0, logprobs=3, logit_bias={7: 100.0})
+    sampling = EngineSampling(temperature=0, logprobs=3, logit_bias={7: 100.0})
     (found,) = Sampler().sample(logits, [_state(sampling, [1])], [1])
     expected = logits[0] - np.log(np.exp(logits[0].astype(np.float64)).sum())
     best = np.argsort(-expected)[:3]
@@ -363,7 +374,7 @@ def test_log_probabilities_are_of_the_raw_logits() -> None:
 
 
 def test_log_probabilities_only_when_asked() -> None:
-    states = [_state(Sampling(temperature=0, logprobs=count), [1]) for count in (-1, 0, 20)]
+    states = [_state(EngineSampling(temperature=0, logprobs=count), [1]) for count in (-1, 0, 20)]
     found = Sampler().sample(_logits(3, 2), states, [1, 1, 1])
     assert found[0] == Sampled(seq_id=1, token_id=found[0].token_id)
     assert found[1].logprob < 0
@@ -373,7 +384,7 @@ def test_log_probabilities_only_when_asked() -> None:
 
 def test_no_alternative_is_impossible() -> None:
     logits = np.array([[-np.inf, 1.0, -np.inf, 0.0]], np.float32)
-    sampling = Sampling(temperature=0, logprobs=4, logit_bias={0: 100.0})
+    sampling = EngineSampling(temperature=0, logprobs=4, logit_bias={0: 100.0})
     (found,) = Sampler().sample(logits, [_state(sampling, [1])], [1])
     assert found.token_id == 1
     assert [item.token_id for item in found.top] == [1, 3]
@@ -382,7 +393,7 @@ def test_no_alternative_is_impossible() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_an_extreme_penalty_still_chooses_the_likeliest(temperature: float) -> None:
     logits = np.array([[1.0, -1.0, 3.0, 2.0]], np.float32)
-    sampling = Sampling(temperature=temperature, repetition_penalty=1e-310)  # 3 / 1e-310 overflows
+    sampling = EngineSampling(temperature=temperature, repetition_penalty=1e-310)  # 3 / 1e-310 overflows
     (found,) = Sampler().sample(logits, [_state(sampling, [2])], [1])
     assert found.token_id == 2
 
@@ -390,7 +401,7 @@ def test_an_extreme_penalty_still_chooses_the_likeliest(temperature: float) -> N
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_penalties_of_every_token_leave_one_to_choose(temperature: float) -> None:
     logits = np.full((1, 4), -3e38, np.float32)
-    sampling = Sampling(temperature=temperature, repetition_penalty=10)  # all of them overflow
+    sampling = EngineSampling(temperature=temperature, repetition_penalty=10)  # all of them overflow
     (found,) = Sampler().sample(logits, [_state(sampling, [0, 1, 2, 3])], [4])
     assert found.error == ""
     assert 0 <= found.token_id < 4
@@ -400,7 +411,7 @@ def test_penalties_of_every_token_leave_one_to_choose(temperature: float) -> Non
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_that_are_no_numbers_end_their_sequence_only(bad: float, temperature: float) -> None:
     logits = _logits(3, 1)
-    states = [_state(Sampling(temperature=temperature, presence_penalty=1, logprobs=2), [1])] * 3
+    states = [_state(EngineSampling(temperature=temperature, presence_penalty=1, logprobs=2), [1])] * 3
     expected = _sample(logits, states)
     logits[1, 4] = bad
     found = _sample(logits, states)
@@ -410,5 +421,5 @@ def test_logits_that_are_no_numbers_end_their_sequence_only(bad: float, temperat
 
 def test_a_row_without_any_possible_token_ends_its_sequence() -> None:
     logits = np.full((1, VOCAB), -np.inf, np.float32)
-    (found,) = _sample(logits, [_state(Sampling(), [1])])
+    (found,) = _sample(logits, [_state(EngineSampling(), [1])])
     assert found.error

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from services.worker.domain.answers.parted_answer import PartedAnswer
-from services.worker.domain.answers.prompt_answer import PromptAnswer, TokenText
+from services.worker.domain.answers.prompt_answer import PromptAnswer, top_logprob
 from services.worker.domain.answers.stop_strings import StopMatcher
+from services.worker.domain.answers.token_spelling import SpellToken
 from services.worker.domain.constraints.forced_tokens import force_first
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import Sampled
 from shared.codec import pack_tokens
-from shared.messages import ChatMessage, Delta, FinishReason, TokenLogprob, TopLogprob
+from shared.messages import ChatMessage, Delta, FinishReason, TokenLogprob
 
 
 class Detokenizer(Protocol):
@@ -36,18 +37,20 @@ class ChoiceState:
         sequence: Its tokens.
         detokenizer: Of its tokens.
         stops: Finds its stop strings; None if there are none.
-        token_text: Returns the text of a token for log probabilities.
+        spell_token: Returns how a token is shown beside its log probability.
         finish_reason: Why it ended; None while it goes on.
         text: Everything shown so far, in pieces.
         unsent_text: Text that the caller has not got yet; likewise tokens and log probabilities.
         prompt: What is asked of the prompt, in the first choice only; None if nothing is.
         answer: Its typed parts; None if it has nothing but text.
+        num_chars: Characters of its text so far, those that stop strings hold back included; counted where
+            log probabilities are wanted.
     """
 
     sequence: Sequence
     detokenizer: Detokenizer
     stops: StopMatcher | None
-    token_text: TokenText
+    spell_token: SpellToken
     finish_reason: FinishReason | None = None
     text: list[str] = field(default_factory=list)
     unsent_text: str = ""
@@ -55,15 +58,17 @@ class ChoiceState:
     unsent_logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt: PromptAnswer | None = None
     answer: PartedAnswer | None = None
+    num_chars: int = 0
 
     def advance(self, sampled: Sampled, reason: FinishReason | None) -> FinishReason | None:
         """Takes a token and the scheduler's reason to end, if any; returns the final reason."""
         if self.prompt is not None and self.sequence.prompt_only:
             self.prompt.end = self.finish_reason = reason
             return reason
-        token_id = sampled.token_id
+        token_id, offset = sampled.token_id, self.num_chars
         if reason is None and self.stops is None and self.answer is None:
             piece = self.detokenizer.feed(token_id)
+            self.num_chars += len(piece)
         else:
             piece, reason = self._text_of(token_id, reason)
         if piece:
@@ -71,7 +76,7 @@ class ChoiceState:
             self.unsent_text += piece
         self.unsent_tokens.append(token_id)
         if self.sequence.sampling.logprobs >= 0:
-            self.unsent_logprobs.append(self._logprob(sampled))
+            self.unsent_logprobs.append(self._logprob(sampled, offset))
         self.finish_reason = reason
         return reason
 
@@ -95,6 +100,7 @@ class ChoiceState:
         last = len(tokens) - 1
         if self.stops is None and self.answer is None:  # nothing but the last token can end it
             self.text.append("".join([self.detokenizer.feed(token_id) for token_id in tokens[start:last]]))
+            self.num_chars = len(self.text[-1])
             start = max(start, last)
         for index in range(start, len(tokens)):
             ended = self.sequence.end_reason() if index == last else None
@@ -144,6 +150,7 @@ class ChoiceState:
         piece = "" if reason == "stop" else self.detokenizer.feed(token_id)
         if reason is not None:
             piece += self.detokenizer.flush()
+        self.num_chars += len(piece)
         if self.answer is not None:
             return self.answer.read(piece, reason, self.stops)
         if self.stops is None:
@@ -153,14 +160,13 @@ class ChoiceState:
             return piece, "stop"
         return (piece + self.stops.flush() if reason is not None else piece), reason
 
-    def _logprob(self, sampled: Sampled) -> TokenLogprob:
-        text = self.token_text
+    def _logprob(self, sampled: Sampled, offset: int) -> TokenLogprob:
+        shown = self.spell_token(sampled.token_id)
         return TokenLogprob(
             token_id=sampled.token_id,
-            token=text(sampled.token_id),
+            token=shown.text,
             logprob=sampled.logprob,
-            top=[
-                TopLogprob(token_id=a.token_id, token=text(a.token_id), logprob=a.logprob)
-                for a in sampled.top
-            ],
+            top=[top_logprob(self.spell_token, one.token_id, one.logprob) for one in sampled.top],
+            raw=shown.raw,
+            offset=offset,
         )

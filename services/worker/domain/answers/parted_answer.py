@@ -34,8 +34,8 @@ class AnswerReader(Protocol):
         """Takes the next piece, and returns the parts that are certain with it."""
         ...
 
-    def finish(self) -> list[AnswerPart]:
-        """Returns the rest, once no more text comes."""
+    def finish(self, *, cut: bool = False) -> list[AnswerPart]:
+        """Returns the rest, once no more text comes; `cut`: the model did not end the answer."""
         ...
 
 
@@ -45,12 +45,14 @@ class PartedAnswer:
 
     Attributes:
         reader: Makes them.
+        only_calls: A grammar lets it have calls alone, behind reasoning.
         reasoning_tokens: Tokens that are reasoning, their marks included.
         unsent: Parts that the caller has not got yet.
         reasoning: All reasoning, in pieces.
     """
 
     reader: AnswerReader
+    only_calls: bool = False
     reasoning_tokens: int = 0
     unsent: list[AnswerPart] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -75,7 +77,7 @@ class PartedAnswer:
             )
             parts = parts[: last + 1]
         elif reason is not None:
-            parts += reader.finish()
+            parts += self._rest(cut=reason == "length")
         if stops is not None:
             parts, reason = _stopped(parts, reason, stops)
         self._keep(parts)
@@ -94,6 +96,13 @@ class PartedAnswer:
             ToolCall(call_id=call.call_id, name=call.name, arguments="".join(pieces))
             for call, pieces in zip(self._calls, self._arguments, strict=True)
         ]
+
+    def _rest(self, *, cut: bool) -> list[AnswerPart]:
+        """Returns what is left at the end. Of an answer of calls alone, cut text is the beginning of one."""
+        rest = self.reader.finish(cut=cut)
+        if cut and self.only_calls:
+            return [part for part in rest if not isinstance(part, TextPart)]
+        return rest
 
     def _keep(self, parts: list[AnswerPart]) -> None:
         self.unsent += parts

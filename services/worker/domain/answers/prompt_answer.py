@@ -1,13 +1,13 @@
 """What a request asks of its prompt itself: text, log probabilities, embedding."""
 
-from collections.abc import Callable
+import collections.abc
 from dataclasses import dataclass, field
 
+from services.worker.domain.answers.token_spelling import SpellToken
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.prompt_parts import PromptPart
 from shared.messages import Delta, FinishReason, TokenLogprob, TopLogprob
 
-TokenText = Callable[[int], str]
 MAX_ITEMS = 4096  # log probabilities and their alternatives in a frame, which has to fit into a message
 MAX_CHARS = 65_536  # of the prompt's text in a frame
 
@@ -18,7 +18,8 @@ class PromptAnswer:
 
     Attributes:
         sequence: Has the prompt's tokens.
-        token_text: Returns the text of a token.
+        spell_token: Returns how a token is shown.
+        offsets: Characters of the prompt's text before each token; empty: the text is not echoed.
         unsent_text: The prompt's text, if it is to be echoed.
         unsent_scores: Log probabilities of the next tokens of the prompt.
         embedding: The embedding that is asked for, once it is there.
@@ -26,7 +27,8 @@ class PromptAnswer:
     """
 
     sequence: Sequence
-    token_text: TokenText
+    spell_token: SpellToken
+    offsets: collections.abc.Sequence[int] = ()
     unsent_text: str = ""
     unsent_scores: list[TokenLogprob] = field(default_factory=list)
     embedding: bytes = b""
@@ -35,10 +37,7 @@ class PromptAnswer:
     def __post_init__(self) -> None:
         sequence = self.sequence
         if sequence.scored == 0:  # nothing comes before the first token
-            token_id = sequence.tokens[0]
-            self.unsent_scores.append(
-                TokenLogprob(token_id=token_id, token=self.token_text(token_id), logprob=0.0)
-            )
+            self._add_score(0, 0.0)
             sequence.scored = 1
 
     @property
@@ -49,12 +48,9 @@ class PromptAnswer:
     def add_part(self, part: PromptPart) -> None:
         """Takes what a step has brought."""
         self.embedding = part.embedding
-        text = self.token_text
-        for token_id, score in zip(self.sequence.tokens[part.first :], part.scores, strict=False):
-            top = [TopLogprob(token_id=other, token=text(other), logprob=value) for other, value in score.top]
-            self.unsent_scores.append(
-                TokenLogprob(token_id=token_id, token=text(token_id), logprob=score.logprob, top=top)
-            )
+        for place, score in enumerate(part.scores[: len(self.sequence.tokens) - part.first], part.first):
+            top = [top_logprob(self.spell_token, other, value) for other, value in score.top]
+            self._add_score(place, score.logprob, top)
 
     def take_delta(self) -> Delta | None:
         """Returns the next piece that the caller has not got, and counts it as sent."""
@@ -70,3 +66,23 @@ class PromptAnswer:
         delta = Delta(embedding=self.embedding, finish_reason=self.end)
         self.embedding, self.end = b"", None
         return delta
+
+    def _add_score(self, place: int, logprob: float, top: collections.abc.Sequence[TopLogprob] = ()) -> None:
+        token_id = self.sequence.tokens[place]
+        shown = self.spell_token(token_id)
+        self.unsent_scores.append(
+            TokenLogprob(
+                token_id=token_id,
+                token=shown.text,
+                logprob=logprob,
+                top=list(top),
+                raw=shown.raw,
+                offset=self.offsets[place] if self.offsets else -1,
+            )
+        )
+
+
+def top_logprob(spell_token: SpellToken, token_id: int, logprob: float) -> TopLogprob:
+    """Returns an alternative as callers see it."""
+    shown = spell_token(token_id)
+    return TopLogprob(token_id=token_id, token=shown.text, logprob=logprob, raw=shown.raw)

@@ -19,6 +19,7 @@ from shared.messages import (
     Failed,
     GenerateRequest,
     KVSource,
+    SamplingDefaults,
     SessionOutcome,
     Tokens,
     Usage,
@@ -63,6 +64,7 @@ class Generation:
         traceparent: Its trace context, for what it leads to; empty without one.
         parent_span: The span of its caller if it is recorded in a trace, else empty.
         key: Its `request_key`.
+        filled_in: The model's defaults of sampling that its request got, as its caller is told; None: none.
         on_end: Called with its error, or None, in place of all frames and counts: it is a control of the
             leader itself (`RequestCounts`). None for the requests of callers.
     """
@@ -91,6 +93,7 @@ class Generation:
     traceparent: str = ""
     parent_span: str = ""
     key: str = ""
+    filled_in: SamplingDefaults | None = None
     on_end: Callable[[RyzError | None], None] | None = None
 
     def __post_init__(self) -> None:
@@ -141,6 +144,7 @@ class Generation:
             instance_id=instance_id,
             fingerprint=fingerprint,
             session_version=self.session_version,
+            sampling=self.filled_in,
         )
 
     def tokens(self) -> Tokens | None:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from services.worker.domain.generation.token_constraint import TokenConstraint
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence
-from shared.messages import EmbeddingOptions, FinishReason, Sampling
+from shared.messages import EmbeddingOptions, FinishReason
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 
 FIRST = 2**62  # more than there are arrivals
@@ -69,7 +70,7 @@ class Sequence:
     tokens: list[int]
     prompt_len: int
     max_tokens: int
-    sampling: Sampling
+    sampling: EngineSampling
     eos_ids: frozenset[int] = frozenset()
     tenant: str = ""
     party: str = ""

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.engine.sampling.shares import Scores
 from services.worker.engine.sampling.top_k_top_p import LARGEST
-from shared.messages import Sampling
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 
 
-def edits_scores(sampling: Sampling) -> bool:
+def edits_scores(sampling: EngineSampling) -> bool:
     """Whether any of them is in use."""
     return bool(
         sampling.logit_bias

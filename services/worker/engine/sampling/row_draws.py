@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from services.worker.engine.sampling.shares import Scores
 from services.worker.engine.sampling.top_k_top_p import TopKTopPSampler
-from shared.messages import Sampling
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 
 
 class DrawJob(NamedTuple):
@@ -23,7 +23,7 @@ class DrawJob(NamedTuple):
 
     scores: Scores
     best: int
-    sampling: Sampling
+    sampling: EngineSampling
     bits: int
 
 

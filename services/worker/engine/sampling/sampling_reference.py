@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.engine.sampling.shares import share
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Alternative
-from shared.messages import Sampling
 
 Logits = NDArray[np.float32]
 
 
 def choose(
     logits: Logits,
-    sampling: Sampling,
+    sampling: EngineSampling,
     tokens: list[int],
     prompt_len: int,
     choice: int = 0,
@@ -62,7 +62,7 @@ def choose(
     return int(kept[int((sums < _floor(target) + 1).sum())])
 
 
-def edited(logits: Logits, sampling: Sampling, tokens: list[int], prompt_len: int) -> Logits:
+def edited(logits: Logits, sampling: EngineSampling, tokens: list[int], prompt_len: int) -> Logits:
     """The logits after bias and penalties, fp32 [vocab]."""
     scores = logits.astype(np.float64)
     for token_id, bias in sampling.logit_bias.items():

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from services.worker.engine.sampling.draws import BITS
 from services.worker.engine.sampling.shares import COLDEST, Scores, share
-from shared.messages import Sampling
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 
 Weights = NDArray[np.int64]
 Ids = NDArray[np.int64]
@@ -44,7 +44,7 @@ class TopKTopPSampler:
         self._weights = np.empty(vocab_size, np.int64)
         self._chunks = np.arange(0, vocab_size, CHUNK)
 
-    def draw(self, scores: Scores, best: int, sampling: Sampling, bits: int) -> int:
+    def draw(self, scores: Scores, best: int, sampling: EngineSampling, bits: int) -> int:
         """Draws one token.
 
         Args:
@@ -69,7 +69,7 @@ class TopKTopPSampler:
             ids, weights = ids[head], weights[head]
         return int(ids[_invert(weights, bits)])
 
-    def _draw_any(self, scores: Scores, best: int, sampling: Sampling, bits: int) -> int:
+    def _draw_any(self, scores: Scores, best: int, sampling: EngineSampling, bits: int) -> int:
         """Draws from the whole row, from which only top_p, if anything, leaves tokens out."""
         temperature = sampling.temperature
         weights = _whole(share(scores, scores[best], temperature, self._shares), self._weights)

@@ -3,6 +3,7 @@
 Prompts take the way of a generation's prompt, in the tenant's turn and within its limits of time.
 """
 
+from services.worker.domain.answers.token_spelling import TokenSpelling
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.intake.prompt_tokenizer import PromptForm, PromptTokenizer
@@ -69,11 +70,13 @@ class TokenCalls:
             tokens = self._prompts.tokenize_inline(request, None, form)
         if tokens is None:
             tokens = await self._prompts.tokenize_in_thread(request, None, form)
+        shown = await self._spellings(request.tenant, tokens) if query.texts else []
         return Tokenized(
             count=len(tokens),
             context_length=self._engine.facts.context_length,
             token_ids=codec.pack_tokens(tokens) if query.ids else b"",
-            texts=await self._texts(request.tenant, tokens) if query.texts else [],
+            texts=[one.text for one in shown],
+            parts={place: one.raw for place, one in enumerate(shown) if one.raw},
         )
 
     async def detokenize(self, query: DetokenizeQuery, message: Message) -> Detokenized:
@@ -95,13 +98,13 @@ class TokenCalls:
         )
         return Detokenized(text=text)
 
-    async def _texts(self, tenant: str, tokens: list[int]) -> list[str]:
-        def texts() -> list[str]:
-            return [self._vocabulary.token_text(token) for token in tokens]
+    async def _spellings(self, tenant: str, tokens: list[int]) -> list[TokenSpelling]:
+        def spellings() -> list[TokenSpelling]:
+            return [self._vocabulary.spelling(token) for token in tokens]
 
         if len(tokens) <= INLINE_TOKENS:
-            return texts()
-        return await self._prompts.run_in_thread(tenant, texts, _NOT_MADE)
+            return spellings()
+        return await self._prompts.run_in_thread(tenant, spellings, _NOT_MADE)
 
     def check_model(self, query: TokenizeQuery | DetokenizeQuery, _: Message) -> None:
         """Raises `InvalidRequest` if the query names another model than its subject."""

@@ -52,6 +52,7 @@ class GroupDescription:
                 fingerprint=engine.info.fingerprint if engine.info else "",
                 created_s=self._created_s,
                 chat=self._model.template is not None,
+                sampling=self._model.sampling,
             ),
             load=msgspec.structs.replace(table.load(), tokens_per_s=rate),
             tensor_parallel=options.tensor_parallel,

@@ -34,6 +34,7 @@ class AnswerForm:
         shown: Control tokens that the reader has to see.
         in_reasoning: They begin with reasoning.
         max_calls: Calls that each may have.
+        only_calls: They have calls alone, behind reasoning.
     """
 
     request_id: str
@@ -42,6 +43,7 @@ class AnswerForm:
     shown: Mapping[int, str]
     in_reasoning: bool
     max_calls: int
+    only_calls: bool = False
 
     def reader(self, choice: int) -> PartedAnswer:
         """Makes the reader of a choice."""
@@ -52,7 +54,7 @@ class AnswerForm:
             in_reasoning=self.in_reasoning,
             max_calls=self.max_calls,
         )
-        return PartedAnswer(parser)
+        return PartedAnswer(parser, only_calls=self.only_calls)
 
     def detokenizer(self, inner: Detokenizer) -> Detokenizer:
         """Returns a detokenizer that shows what the reader has to see."""
@@ -112,6 +114,7 @@ class AnswerForms:
             self._shown(form),
             self._begins_in_reasoning(tokens),
             1 if use is not None and not use.parallel else MAX_TOOL_CALLS,
+            only_calls=requires_call(request),
         )
 
     def _marker_tokens(self, form: AnswerFormat) -> Mapping[int, str]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from services.worker.domain.generation.generation import Generation, failed_frame, request_key
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.intake.preparation import Preparation
@@ -17,7 +19,7 @@ from shared.bus.api import Message
 from shared.bus.endpoint import Endpoint
 from shared.bus.subject import check_subject
 from shared.errors import InvalidRequest, RyzError
-from shared.messages import GenerateRequest, Work
+from shared.messages import GenerateRequest, SamplingDefaults, Work
 from shared.subjects import HEADER_TIMEOUT
 from shared.telemetry.request_ids import TRACE_PARENT, bind_request
 
@@ -49,6 +51,7 @@ class Intake:
         preparation: Preparation,
         *,
         max_request_s: float,
+        sampling: SamplingDefaults,
     ) -> None:
         self._instance_id = context.instance_id
         self._timelines = context.timelines
@@ -59,6 +62,7 @@ class Intake:
         self._places = places
         self._preparation = preparation
         self._max_request_s = max_request_s
+        self._sampling = sampling
 
     def on_work(self, message: Message) -> Awaitable[None] | None:
         """Takes one `Work` message. What takes longer becomes a task.
@@ -130,8 +134,9 @@ class Intake:
             )
             return
         now = self._clock()
+        sampling = request.sampling
         generation = Generation(
-            request=request,
+            request=msgspec.structs.replace(request, sampling=sampling.with_defaults(self._sampling)),
             reply_to=work.reply_to,
             deadline=now + timeout_s,
             arrived=now,
@@ -140,6 +145,7 @@ class Intake:
             timeline=self._timelines.begin(request.request_id, request.attempt, traced=bool(trace[1])),
             traceparent=trace[0],
             parent_span=trace[1],
+            filled_in=sampling.missing_of(self._sampling),
         )
         generation.timeline.mark("taken", {"group": work.route.group})
         table.open_request(generation)

@@ -3,6 +3,8 @@
 Checks them, and prepares the first choice for them.
 """
 
+import itertools
+
 from services.worker.domain.answers.prompt_answer import PromptAnswer
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.text.tokenizer import Tokenizer
@@ -62,7 +64,7 @@ def prompt_answer(request: GenerateRequest, sequence: Sequence, tokenizer: Token
     if not (scores or request.echo or has_no_answer(request)):
         return None
     sequence.embedding, sequence.prompt_only = request.embedding, has_no_answer(request)
-    resume, text = request.resume, ""
+    resume, text, offsets = request.resume, "", list[int]()
     if scores:
         sequence.scored = resume.prompt_logprobs if resume is not None else 0
         if sequence.scored > sequence.prompt_len:
@@ -71,13 +73,32 @@ def prompt_answer(request: GenerateRequest, sequence: Sequence, tokenizer: Token
                 param="resume",
             )
     if request.echo:
-        text = _text_of(request, sequence, tokenizer)[resume.prompt_text if resume is not None else 0 :]
-    return PromptAnswer(sequence, tokenizer.token_text, unsent_text=text)
+        given = request.prompt if not request.truncate_prompt_tokens else None
+        text, offsets = _echoed(given, sequence, tokenizer, with_offsets=scores)
+        text = text[resume.prompt_text if resume is not None else 0 :]
+    return PromptAnswer(sequence, tokenizer.spelling, offsets, unsent_text=text)
 
 
-def _text_of(request: GenerateRequest, sequence: Sequence, tokenizer: Tokenizer) -> str:
-    if request.prompt is not None and not request.truncate_prompt_tokens:
-        return request.prompt
+def _echoed(
+    given: str | None, sequence: Sequence, tokenizer: Tokenizer, *, with_offsets: bool
+) -> tuple[str, list[int]]:
+    """Returns the text of the prompt, and how many of its characters are before each token.
+
+    A tokenizer may put a space before the text that is not part of it; where one changes the text in other
+    ways (to another normal form of Unicode), the places are those in its own text.
+
+    Args:
+        given: The text, if the request has it.
+        sequence: Has the tokens.
+        tokenizer: Of the model.
+        with_offsets: False: the places are not needed, and empty.
+    """
+    if given is not None and not with_offsets:
+        return given, []
     detokenizer = tokenizer.detokenizer()
     pieces = [detokenizer.feed(token_id) for token_id in sequence.tokens[: sequence.prompt_len]]
-    return "".join(pieces) + detokenizer.flush()
+    decoded = "".join(pieces) + detokenizer.flush()
+    text = decoded if given is None else given
+    shift = 1 if decoded == f" {text}" else 0
+    ends = itertools.accumulate(map(len, pieces), initial=0)
+    return text, [min(max(end - shift, 0), len(text)) for end in ends][:-1]

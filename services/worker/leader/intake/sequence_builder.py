@@ -25,6 +25,7 @@ from services.worker.leader.intake.prompt_requests import (
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer, is_long
 from services.worker.leader.intake.tool_checks import check_tools
 from services.worker.model import Model
+from services.worker.rank_protocol.engine_sampling import engine_sampling
 from services.worker.text.grammars.after_reasoning import ReasonedGrammar
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
@@ -187,7 +188,7 @@ class SequenceBuilder:
         self, generation: Generation, tokens: list[int], max_tokens: int, facts: EngineFacts
     ) -> list[ChoiceState]:
         """Makes the choices of a request. Changes nothing else, so that it may be called in a thread."""
-        request, sampling = generation.request, generation.request.sampling
+        request, sampling = generation.request, engine_sampling(generation.request.sampling)
         tokenizer, stops = self._model.tokenizer, StopStrings(sampling.stop) if sampling.stop else None
         form = self._forms.form_of(request, tokens)
         choices: list[ChoiceState] = []
@@ -217,7 +218,7 @@ class SequenceBuilder:
                 sequence=sequence,
                 detokenizer=form.detokenizer(tokenizer.detokenizer()) if form else tokenizer.detokenizer(),
                 stops=StopMatcher(stops) if stops is not None else None,
-                token_text=tokenizer.token_text,
+                spell_token=tokenizer.spelling,
                 answer=form.reader(index) if form else None,
             )
             if not index:

@@ -2,8 +2,9 @@
 
 The parts joined do not depend on the pieces: all reading goes through `TextReader`. No text is lost or
 repeated. What begins like a call and is none becomes the text that the model wrote; a call that ends too
-early keeps the arguments that it has. White space directly around calls and reasoning belongs to the syntax,
-and so does half a closing mark that the answer ends with, behind a call.
+early keeps the arguments that it has, and is left out if the answer is cut before it has any. White space
+directly around calls and reasoning belongs to the syntax, and so does half a closing mark at the end of an
+answer, behind a call.
 """
 
 import re
@@ -69,6 +70,7 @@ class AnswerParser:
         self._form = form
         self._schemas = schemas
         self._max_calls = max_calls
+        self._cut = False
         self._reader = TextReader()
         self._writer = PartWriter(call_ids)
         self._channels = ChannelReader(self._reader, self._writer)
@@ -101,9 +103,14 @@ class AnswerParser:
         next(self._reading)
         return self._writer.take_parts()
 
-    def finish(self) -> list[AnswerPart]:
-        """Returns the rest, once no more text comes."""
-        self._reader.closed = True
+    def finish(self, *, cut: bool = False) -> list[AnswerPart]:
+        """Returns the rest, once no more text comes.
+
+        Args:
+            cut: The model did not end the answer. A call that has not begun is left out then, for its marks
+                are no text of the answer.
+        """
+        self._reader.closed, self._cut = True, cut
         next(self._reading, None)
         return self._writer.take_parts()
 
@@ -187,6 +194,9 @@ class AnswerParser:
         except Malformed:
             if writer.in_call:
                 writer.end_call()
+            elif self._cut and syntax.opens and reader.take_cut():
+                writer.drop_space()
+                return True
             elif not block.calls or not _SYNTAX_ONLY.fullmatch(reader.recorded):
                 writer.add_text(reader.recorded)
                 return False
@@ -204,4 +214,5 @@ class AnswerParser:
                 yield from self._channels.read_answer(block)
                 return
             except Malformed:
-                self._writer.add_text(self._reader.recorded)
+                if not (self._cut and self._reader.take_cut()):
+                    self._writer.add_text(self._reader.recorded)

@@ -50,13 +50,21 @@ class TextReader:
         closed: No more text comes.
     """
 
-    __slots__ = ("_at", "_recorded", "_text", "closed")
+    __slots__ = ("_at", "_ran_out", "_recorded", "_text", "closed")
 
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
+        self._ran_out = False  # the text that was looked for last may have begun where all text ends
         self._recorded: list[str] = []
         self.closed = False
+
+    def take_cut(self) -> bool:
+        """Takes the rest if the text ended before it was clear what it would be; returns whether it did."""
+        if not self.closed or (self._at < len(self._text) and not self._ran_out):
+            return False
+        self.take(len(self._text) - self._at)
+        return True
 
     def add(self, text: str) -> None:
         """Adds text that has arrived."""
@@ -106,6 +114,7 @@ class TextReader:
         while True:
             rest = self._text[self._at : self._at + max(map(len, literals), default=0)]
             open_ones = [text for text in literals if len(text) > len(rest) and text.startswith(rest)]
+            self._ran_out = self.closed and bool(open_ones)
             if self.closed or not open_ones:
                 found = max((text for text in literals if rest.startswith(text)), key=len, default="")
                 return self.take(len(found)) if found else ""

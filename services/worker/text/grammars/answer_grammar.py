@@ -7,9 +7,11 @@ from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_ca
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.structured_grammar import compile_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+from services.worker.text.grammars.unique_keys import UniqueKeysGrammar
 from shared.messages import StructuredOutput
 
 _BOUNDED = ("json_object", "choice")
+_JSON = ("json_object", "json_schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +42,6 @@ def compile_answer(form: AnswerForm, vocabulary: TokenVocabulary, limits: Gramma
         assert form.calls is not None
         return compile_calls(form.calls, vocabulary, limits)
     compiled = compile_structured(form.text, vocabulary, limits)
-    return compiled if form.calls is None else compile_calls_or_text(form.calls, compiled, vocabulary, limits)
+    if form.calls is not None:
+        return compile_calls_or_text(form.calls, compiled, vocabulary, limits)
+    return UniqueKeysGrammar(compiled, vocabulary) if form.text.kind in _JSON else compiled

@@ -16,8 +16,11 @@ from services.worker.text.grammars.spelling import Unspelled
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.grammars.tool_grammar import compile_lark, lark_fixed
 from services.worker.text.grammars.triggered_constraint import Trigger, TriggeredConstraint
+from services.worker.text.grammars.unique_keys import UniqueKeysGrammar
 from shared.errors import InvalidRequest
 from shared.messages import ToolDefinition
+
+_JSON_BODIES = ("json", "named")  # forms whose arguments are JSON as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def compile_calls(
         InvalidRequest: The schema of a strict function is not enforced; `data` has `keyword` and `pointer`.
             Or the functions together are too large.
     """
-    grammar = _twice(functools.partial(_compiled, calls, vocabulary, limits))
+    grammar = _unique(_twice(functools.partial(_compiled, calls, vocabulary, limits)), calls, vocabulary)
     if calls.required:
         return grammar
     return functools.partial(TriggeredConstraint, vocabulary, _triggers(calls, grammar), repeats=calls.many)
@@ -74,10 +77,15 @@ def compile_calls_or_text(
         grammars = [{"lark_grammar": rules}, {**first, "name": "answer"}, *rest]
         return CompiledGrammar(vocabulary, json.dumps({"grammars": grammars}), text.items)
 
-    return _twice(compiled)
+    return _unique(_twice(compiled), calls, vocabulary)
 
 
-def _triggers(calls: EnforcedCalls, grammar: CompiledGrammar) -> tuple[Trigger, ...]:
+def _unique(grammar: CompiledGrammar, calls: EnforcedCalls, vocabulary: TokenVocabulary) -> ConstraintFactory:
+    """Lets no key come twice in an object, in forms whose arguments are JSON."""
+    return UniqueKeysGrammar(grammar, vocabulary) if calls.syntax.body in _JSON_BODIES else grammar
+
+
+def _triggers(calls: EnforcedCalls, grammar: ConstraintFactory) -> tuple[Trigger, ...]:
     """Returns what begins a call: the text behind the last control token of its opening, or that token.
 
     A reader takes the text of that token for the beginning of a call as well.

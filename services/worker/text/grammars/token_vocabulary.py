@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from llguidance import LLTokenizer
 
+from services.worker.text.grammars.quote_tokens import QuoteTokens
 from services.worker.text.text_patterns import beginnings
 from services.worker.text.tokenizer import Tokenizer
 from shared.errors import InvalidRequest
@@ -95,6 +96,12 @@ class TokenVocabulary:
                 lacks[ord(character)] = lacks[ord(character)] and character.encode() != text
         spans = (found.span() for found in re.finditer(b"\1+", lacks))
         return "".join(f"\\x{{{first:x}}}-\\x{{{behind - 1:x}}}" for first, behind in spans)
+
+    @functools.cached_property
+    def quote_tokens(self) -> QuoteTokens:
+        """The tokens that can end a key of a JSON object."""
+        special = frozenset(self.special_ids)
+        return QuoteTokens([b"" if i in special else data for i, data in enumerate(self.tokens)])
 
     def unspelled(self, text: str) -> str:
         """Returns the first character of a text that no tokens spell; empty if there is none."""

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from openai import AsyncOpenAI
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -310,3 +311,36 @@ async def test_without_an_upgrade_the_path_says_what_it_is(gateway: Gateway) -> 
         answer = await http.get("/v1/realtime")
     assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
     assert "is a WebSocket; connect to it by ws://" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("address", "headers"),
+    [
+        ("?model=gpt-realtime", {}),
+        ("?call_id=rtc_1", {}),
+        ("?intent=transcription", {"Authorization": "Bearer k"}),
+        ("", {"OpenAI-Beta": "realtime=v1"}),
+    ],
+)
+async def test_a_client_of_openais_realtime_api_is_told_what_this_is(
+    gateway: Gateway, address: str, headers: dict[str, str]
+) -> None:
+    url = f"ws://127.0.0.1:{gateway.port}/v1/realtime{address}"
+    async with connect(url, additional_headers=headers) as socket:
+        first = await receive(socket)
+        assert (first["type"], first["error"]["code"]) == ("error", "not_openai_realtime")
+        assert "docs/realtime.md" in first["error"]["message"]
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.recv()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1008
+
+
+async def test_the_sdk_of_openai_is_told_what_this_is(gateway: Gateway) -> None:
+    async with (
+        AsyncOpenAI(api_key="k", base_url=f"{gateway.url}/v1") as sdk,
+        sdk.realtime.connect(model="gpt-realtime") as connection,
+    ):
+        event = await connection.recv()
+    assert event.type == "error"
+    assert event.error.code == "not_openai_realtime"

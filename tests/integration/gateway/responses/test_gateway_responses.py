@@ -51,6 +51,18 @@ def same(one: dict[str, Any]) -> str:
     return text.replace(one["id"].partition("_")[2], "ID")
 
 
+async def test_a_response_tells_the_sampling_that_it_got(http: httpx.AsyncClient, gateway: Gateway) -> None:
+    whole = (await made(http)).json()
+    assert (whole["temperature"], whole["top_p"]) == (0.2, 0.9)
+    own = (await made(http, temperature=1, top_p=1)).json()
+    assert (own["temperature"], own["top_p"]) == (1, 1)
+    events = events_of((await made(http, stream=True, top_p=0.5)).text)
+    shown = [event["response"] for event in events if "response" in event]
+    assert {(one["temperature"], one["top_p"]) for one in shown} == {(0.2, 0.5)}
+    asked = [(one.sampling.temperature, one.sampling.top_p) for one in gateway.fleet.requests]
+    assert asked == [(None, None), (1, 1), (None, 0.5)]
+
+
 @pytest.mark.parametrize("model", ["demo", "parts", "cut"])
 async def test_a_stream_ends_with_the_whole_response(http: httpx.AsyncClient, model: str) -> None:
     whole = (await made(http, model)).json()

@@ -16,13 +16,13 @@ from services.worker.engine.sampling.native_draws import NativeDraws
 from services.worker.engine.sampling.row_draws import DrawJob, PlainDraws, RowDraws
 from services.worker.engine.sampling.sampler import Logits, Sampler
 from services.worker.engine.sampling.shares import inverse_of, share
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence
-from shared.messages import Sampling
 
 KINDS = ["plain", *targets()]
 
 samplings = st.builds(
-    Sampling,
+    EngineSampling,
     temperature=st.sampled_from([1e-320, 1e-6, 0.3, 1.0, 2.0, 100.0]),
     top_k=st.sampled_from([0, 0, 1, 3, 40, 600, 2**62]),
     top_p=st.sampled_from([1.0, 0.999999, 0.9, 0.5, 0.05, 1e-300, 5e-324, 0.0]),
@@ -42,7 +42,7 @@ def _rows(seed: int, shape: tuple[int, int], scale: float, grid: float) -> Logit
     return rows
 
 
-def _jobs(rows: Logits, samplings: list[Sampling]) -> list[DrawJob]:
+def _jobs(rows: Logits, samplings: list[EngineSampling]) -> list[DrawJob]:
     draws = Draws()
     return [
         DrawJob(row, int(row.argmax()), one, draws.draw_bits(one.seed, 0, 1))
@@ -50,7 +50,7 @@ def _jobs(rows: Logits, samplings: list[Sampling]) -> list[DrawJob]:
     ]
 
 
-def _expected(rows: Logits, samplings: list[Sampling]) -> list[int]:
+def _expected(rows: Logits, samplings: list[EngineSampling]) -> list[int]:
     return [reference.choose(row, one, [0], 1) for row, one in zip(rows, samplings, strict=True)]
 
 
@@ -65,7 +65,7 @@ def _expected(rows: Logits, samplings: list[Sampling]) -> list[int]:
     masked=st.booleans(),
 )
 def test_tokens_are_those_of_the_oracle(
-    *, kind: str, some: list[Sampling], seed: int, vocab: int, scale: float, grid: float, masked: bool
+    *, kind: str, some: list[EngineSampling], seed: int, vocab: int, scale: float, grid: float, masked: bool
 ) -> None:
     rows = _rows(seed, (len(some), vocab), scale, grid)
     if masked:
@@ -87,7 +87,7 @@ def test_tokens_of_a_large_vocabulary_are_those_of_the_oracle(kind: str) -> None
         {"min_p": 0.02, "top_k": 40, "top_p": 0.95},
     ]
     some = [
-        Sampling(temperature=temperature, seed=7 * i, **one)  # type: ignore[arg-type]
+        EngineSampling(temperature=temperature, seed=7 * i, **one)  # type: ignore[arg-type]
         for i, one in enumerate(limits)
         for temperature in (0.6, 1.0, 1.5)
     ]
@@ -119,11 +119,11 @@ def test_shares_have_the_same_bits_everywhere_and_are_exponentials(target: str, 
 def test_a_sampler_edits_each_row_in_a_buffer_of_its_own(kind: str) -> None:
     rows = _rows(9, (5, 700), 1.0, 0.0)
     some = [
-        Sampling(temperature=1, presence_penalty=1.5, seed=1),
-        Sampling(temperature=0, frequency_penalty=1.0),
-        Sampling(temperature=1, repetition_penalty=1.7, seed=3, top_k=20),
-        Sampling(temperature=0.8, seed=4),
-        Sampling(temperature=2, logit_bias={5: 9.0}, seed=5, top_p=0.9),
+        EngineSampling(temperature=1, presence_penalty=1.5, seed=1),
+        EngineSampling(temperature=0, frequency_penalty=1.0),
+        EngineSampling(temperature=1, repetition_penalty=1.7, seed=3, top_k=20),
+        EngineSampling(temperature=0.8, seed=4),
+        EngineSampling(temperature=2, logit_bias={5: 9.0}, seed=5, top_p=0.9),
     ]
     tokens = [3, 5, 5, 9]
     states = [
@@ -140,5 +140,5 @@ def test_a_sampler_edits_each_row_in_a_buffer_of_its_own(kind: str) -> None:
 def test_a_vocabulary_whose_weights_overflow_is_refused(kind: str) -> None:
     row = np.zeros(2**22 + 1, np.float32)
     with pytest.raises(ValueError, match="vocab_size=4194305"):
-        _draws(kind).draw_rows([DrawJob(row, 0, Sampling(), 0)])
+        _draws(kind).draw_rows([DrawJob(row, 0, EngineSampling(), 0)])
     assert _draws(kind).draw_rows([]) == []

@@ -14,9 +14,9 @@ from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.runner import Runner
 from services.worker.engine.sampling.sampler import NOT_FINITE
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Sampled, StepPlan
 from services.worker.rank_protocol.sliding_pool import PoolSizes
-from shared.messages import Sampling
 from tests.kits.engine.rank_threads import GREEDY, Blocks, make_llama, new_sequence
 
 PROMPTS = ([5, 9, 2, 77, 140] * 8, [3, 1, 4])
@@ -39,7 +39,7 @@ def compute(model: Path, *, on_device: bool) -> PlainCompute:
     return made
 
 
-def sampled(made: PlainCompute, samplings: list[Sampling], steps: int = 4) -> list[list[Sampled]]:
+def sampled(made: PlainCompute, samplings: list[EngineSampling], steps: int = 4) -> list[list[Sampled]]:
     """Of a step with all prompts, and of decodes after it."""
     runner, blocks = Runner(made), Blocks(64)
     admit = [new_sequence(i, PROMPTS[i], sampling) for i, sampling in enumerate(samplings)]

@@ -20,15 +20,15 @@ from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.engine.rank.runner import Runner
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.sliding_pool import PoolSizes
-from shared.messages import Sampling
 from tests.kits.engine.rank_threads import GREEDY, ThreadCollectives, make_llama
 from tests.kits.worker.scheduler import Output, Run
 
 T = TypeVar("T")
 NUM_BLOCKS = 12
-SEEDED = Sampling(seed=3, temperature=0.8, top_p=0.9, repetition_penalty=1.2)
+SEEDED = EngineSampling(seed=3, temperature=0.8, top_p=0.9, repetition_penalty=1.2)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def ranks(model: Path, request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
         yield ThreadRanks(model, request.param, pool)
 
 
-def sequence(number: int, prompt: list[int], count: int, sampling: Sampling, **fields: Any) -> Sequence:
+def sequence(number: int, prompt: list[int], count: int, sampling: EngineSampling, **fields: Any) -> Sequence:
     made = Sequence(str(number), 0, prompt.copy(), len(prompt), count, sampling, **fields)
     made.enqueued_as(number)
     return made

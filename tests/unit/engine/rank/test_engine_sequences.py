@@ -5,14 +5,16 @@ import pytest
 
 from services.worker.engine.plain.batch import make_batch
 from services.worker.engine.rank.sequences import PlanError, Sequences
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, RankFailed, pack_frame
 from services.worker.rank_protocol.sliding_pool import PoolSizes
-from shared.messages import Sampling
 
 
 def _new(seq_id: int, token_ids: list[int]) -> NewSequence:
-    return NewSequence(seq_id=seq_id, token_ids=token_ids, prompt_len=len(token_ids), sampling=Sampling())
+    return NewSequence(
+        seq_id=seq_id, token_ids=token_ids, prompt_len=len(token_ids), sampling=EngineSampling()
+    )
 
 
 def _slice(

@@ -17,9 +17,9 @@ from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.native_compute import NativeCompute
 from services.worker.engine.rank.runner import Runner
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 from services.worker.rank_protocol.run_config import Precision
-from shared.messages import Sampling
 from tests.kits.engine.gguf_models import write_gguf
 from tests.kits.engine.rank_threads import GREEDY, make_llama, native_ranks, run_threads
 from tests.kits.worker.scheduler import Output, Run
@@ -27,9 +27,11 @@ from tests.kits.worker.scheduler import Output, Run
 NUM_BLOCKS, FEW_BLOCKS = 64, 18  # eight sequences have up to 32
 SAMPLINGS = [
     GREEDY,
-    Sampling(seed=3, temperature=0.8, top_p=0.9, repetition_penalty=1.3),
-    Sampling(seed=4, temperature=1.0, presence_penalty=0.9, frequency_penalty=0.7, logprobs=2),
-    Sampling(seed=5, temperature=0.3, top_k=20, logit_bias={7: 2.0}, min_tokens=9, stop_token_ids=[11, 12]),
+    EngineSampling(seed=3, temperature=0.8, top_p=0.9, repetition_penalty=1.3),
+    EngineSampling(seed=4, temperature=1.0, presence_penalty=0.9, frequency_penalty=0.7, logprobs=2),
+    EngineSampling(
+        seed=5, temperature=0.3, top_k=20, logit_bias={7: 2.0}, min_tokens=9, stop_token_ids=[11, 12]
+    ),
 ]
 CASES: list[tuple[Precision, int]] = [
     ("fp32", 1), ("bf16", 1), ("int8", 1), ("codes", 1), ("fp32", 2), ("int8", 2), ("codes", 2)

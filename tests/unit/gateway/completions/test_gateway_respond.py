@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 from openai.types import Completion as Completed
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
@@ -22,12 +23,13 @@ LOGPROBS = [
         token_id=1,
         token="é",
         logprob=-0.5,
+        offset=0,
         top=[
             TopLogprob(token_id=1, token="é", logprob=-0.5),
             TopLogprob(token_id=2, token="e", logprob=float("-inf")),
         ],
     ),
-    TokenLogprob(token_id=3, token="t", logprob=-1.0),
+    TokenLogprob(token_id=3, token="t", logprob=-1.0, offset=1),
 ]
 
 
@@ -62,14 +64,14 @@ def test_a_chat_answer() -> None:
 def test_a_text_answer_numbers_choices_over_the_prompts_and_sums_the_usage() -> None:
     parts = [
         part(
-            Choice(0, text=f"{prompt}0", finish_reason="stop", logprobs=LOGPROBS),
+            Choice(0, text=f"ét{prompt}", finish_reason="stop", logprobs=LOGPROBS),
             Choice(1, text=f"{prompt}1", finish_reason="stop"),
         )
         for prompt in range(2)
     ]
     raw = completion_body(TEXT, parts, logprobs=True)
     parsed = Completed.model_validate_json(raw, strict=True)
-    assert [choice.text for choice in parsed.choices] == ["00", "01", "10", "11"]
+    assert [choice.text for choice in parsed.choices] == ["ét0", "01", "ét1", "11"]
     logprobs = parsed.choices[0].logprobs
     assert logprobs is not None
     assert (logprobs.tokens, logprobs.text_offset) == (["é", "t"], [0, 1])
@@ -130,7 +132,8 @@ def test_text_chunks_keep_their_offsets_and_skip_empty_deltas() -> None:
     assert writer.opening() == b""
     raw = writer.deltas([Delta(text="ét", logprobs=LOGPROBS)], prompt=1)
     raw += writer.deltas([Delta(text="", token_ids=b"\1\0\0\0")], prompt=1)
-    raw += writer.deltas([Delta(text="t", logprobs=LOGPROBS[1:], finish_reason="stop")], prompt=1)
+    last = msgspec.structs.replace(LOGPROBS[1], offset=2)
+    raw += writer.deltas([Delta(text="t", logprobs=[last], finish_reason="stop")], prompt=1)
     first, second = events(raw)
     assert (first["session_id"], first["choices"][0]["index"]) == ("s-2", 1)
     assert "session_id" not in second

@@ -7,7 +7,12 @@ import pytest
 
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.responses.response_schema import ResponseRequest
-from services.gateway.responses.response_translation import ResponseCall, response_call
+from services.gateway.responses.response_translation import (
+    _REFUSED,
+    ResponseCall,
+    response_call,
+    with_our_names,
+)
 from services.gateway.responses.stored_responses import input_page
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, ResponseRecord, StructuredOutput, ToolCall, ToolDefinition, ToolUse
@@ -150,6 +155,17 @@ def test_what_is_wrong_is_named(body: dict[str, Any], param: str) -> None:
         call(**body)
     assert error.value.data["param"] == param
     assert param.rpartition(".")[2] in error.value.message
+
+
+@pytest.mark.parametrize("name", sorted(_REFUSED))
+def test_a_refused_field_keeps_its_name(name: str) -> None:
+    """The names of a leader's fields are some of them: `prompt` of a leader is `input` here."""
+    with pytest.raises(InvalidRequest) as error:
+        call(**{name: 2})
+    told = with_our_names(error.value)
+    assert told.data["param"] == name
+    assert told.message.startswith(f"`{name}` is not supported")
+    assert with_our_names(InvalidRequest("`prompt` is empty", param="prompt")).data["param"] == "input"
 
 
 def test_input_items_come_in_pages() -> None:

@@ -11,8 +11,8 @@ from services.worker.domain.blocks.transfer_costs import RETRY_S, TransferCostMo
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE
-from shared.messages import Sampling
 from tests.kits.engine.hash_engine import EOS, VOCAB, HashEngine, alone
 from tests.kits.worker.scheduler import Output, Run
 from tests.kits.worker.sliding import with_window
@@ -43,7 +43,7 @@ def sequence(request_id: str, tokens: list[int], max_tokens: int, priority: int 
         tokens=tokens.copy(),
         prompt_len=len(tokens),
         max_tokens=max_tokens,
-        sampling=Sampling(temperature=0),
+        sampling=EngineSampling(temperature=0),
         eos_ids=frozenset({EOS}),
         priority=priority,
     )

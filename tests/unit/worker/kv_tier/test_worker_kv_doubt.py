@@ -8,8 +8,8 @@ from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Sampled, StepResult
-from shared.messages import Sampling
 
 NAMES = [bytes([at]) * 16 for at in range(1, 7)]
 
@@ -95,7 +95,7 @@ def test_blocks_of_a_sequence_without_a_next_token_are_not_taken_from_the_store_
             tokens=[1] * 40,
             prompt_len=40,
             max_tokens=2,
-            sampling=Sampling(),
+            sampling=EngineSampling(),
             stored=2,
         )
 

@@ -12,10 +12,11 @@ from services.worker.domain.generation.generation import Generation
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.leader.kv_tier import block_ownership
 from services.worker.leader.kv_tier.block_ownership import FEW_BLOCKS, LINGER_S, MAX_BATCH, BlockOwnership
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared import kv_hash
 from shared.errors import Unavailable
-from shared.messages import BlocksCommitted, Sampling
+from shared.messages import BlocksCommitted
 from tests.kits.worker.kv_tier import Index
 from tests.kits.worker.leader import chat, leader_context
 
@@ -47,7 +48,7 @@ class Teller:
             tokens=[1] * (count * BLOCK_SIZE + 1),
             prompt_len=1,
             max_tokens=9,
-            sampling=Sampling(),
+            sampling=EngineSampling(),
         )
         one.block_names += [self._made.to_bytes(8, "big") + at.to_bytes(8, "big") for at in range(count)]
         generation = Generation(chat(name), "", 1e9, 0.0)

@@ -12,9 +12,9 @@ from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
 from services.worker.rank_protocol.plan import StepPlan
-from shared.messages import Sampling
 from tests.kits.engine.hash_engine import EOS, VOCAB, HashEngine, alone
 from tests.kits.engine.kv_moves import FakeBlocks, names, rank
 from tests.kits.worker.scheduler import Output
@@ -92,7 +92,7 @@ def sequence(name: str, tokens: list[int], max_tokens: int, stored: int = 0, pri
         tokens=tokens.copy(),
         prompt_len=len(tokens),
         max_tokens=max_tokens,
-        sampling=Sampling(temperature=0),
+        sampling=EngineSampling(temperature=0),
         eos_ids=frozenset({EOS}),
         priority=priority,
     )

@@ -15,6 +15,7 @@ from shared.codec import pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import (
     Accepted,
+    AnyFrame,
     Done,
     ErrorReply,
     Failed,
@@ -22,7 +23,9 @@ from shared.messages import (
     GenerateRequest,
     Resend,
     ResendReply,
+    ResumePoint,
     Route,
+    TokenLogprob,
     Tokens,
     Work,
 )
@@ -144,10 +147,38 @@ async def test_several_choices_are_numbered_and_end_together(kit: Kit) -> None:
     assert last.usage.prompt_tokens == len(PROMPT)
 
 
+def logprobs_of(frames: list[AnyFrame]) -> list[TokenLogprob]:
+    return [lp for f in frames if isinstance(f, Tokens) for d in f.deltas for lp in d.logprobs]
+
+
 async def test_logprobs_carry_the_text_of_tokens(kit: Kit) -> None:
     frames = await kit.run(chat("r", prompt="x" * 45, sampling={"logprobs": 1, "max_tokens": 2}))
-    logprobs = [lp for f in frames if isinstance(f, Tokens) for d in f.deltas for lp in d.logprobs]
+    logprobs = logprobs_of(frames)
     assert [(lp.token, lp.logprob, lp.top[0].token) for lp in logprobs] == [("T", 0.0, "T"), ("h", 0.0, "h")]
+
+
+async def test_logprobs_have_the_bytes_and_the_places_of_parts_of_characters(memory_bus: MemoryBus) -> None:
+    """By NATS; an attempt that goes on inside a character tells the same."""
+    said = "aé😀b".encode()
+    engine = NullEngine(tokens=list(said), num_blocks=64, vocab_size=257, context_length=256)
+    sampling = {"logprobs": 1, "max_tokens": len(said)}
+    async with Kit(memory_bus, engine) as kit:
+        whole = logprobs_of(await kit.run(chat("a", prompt="x" * len(said), sampling=sampling)))
+        point = ResumePoint(token_ids=[pack_tokens(list(said[:4]))], next_seq=3)
+        again = chat("b", prompt="x" * len(said), sampling=sampling, attempt=1, resume=point)
+        resumed = logprobs_of(await kit.run(again))
+    raw = [None, b"\xc3", b"\xa9", b"\xf0", b"\x9f", b"\x98", b"\x80", None]
+    assert [one.raw for one in whole] == [one.top[0].raw for one in whole] == raw
+    assert [one.offset for one in whole] == [0, 1, 1, 2, 2, 2, 2, 3]
+    assert resumed == whole[4:]
+
+
+async def test_the_token_that_ends_a_sequence_adds_no_bytes(memory_bus: MemoryBus) -> None:
+    engine = NullEngine(tokens=[97, 98, 256], num_blocks=64, vocab_size=257, context_length=256)
+    async with Kit(memory_bus, engine) as kit:
+        frames = await kit.run(chat("a", prompt="xxx", sampling={"logprobs": 0}))
+    assert (text_of(frames), finish_of(frames)) == ("ab", "stop")
+    assert [(one.raw, one.offset) for one in logprobs_of(frames)] == [(None, 0), (None, 1), (b"", 2)]
 
 
 async def test_a_known_request_is_not_started_twice(kit: Kit) -> None:

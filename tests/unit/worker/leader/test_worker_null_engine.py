@@ -6,14 +6,14 @@ from functools import partial
 
 import pytest
 
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import EngineFailed, NewSequence, ScheduledChunk, StepPlan
-from shared.messages import Sampling
 from tests.kits.worker.leader import null_engine
 
 
 def new(seq_id: int, length: int = 2) -> NewSequence:
     token_ids = [*range(1, 1 + length)]
-    return NewSequence(seq_id=seq_id, token_ids=token_ids, prompt_len=length, sampling=Sampling())
+    return NewSequence(seq_id=seq_id, token_ids=token_ids, prompt_len=length, sampling=EngineSampling())
 
 
 def part(

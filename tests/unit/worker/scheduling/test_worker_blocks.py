@@ -13,8 +13,8 @@ from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import BlockNames, PrefixSharing
 from services.worker.domain.blocks.block_pool import blocks_for
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE
-from shared.messages import Sampling
 
 NAMES = [bytes([number]) * 16 for number in range(20)]
 
@@ -113,7 +113,7 @@ def test_tenants_share_only_where_the_setting_says_so(sharing: PrefixSharing, sa
     blocks = BlockManager(32)
 
     def make(tenant: str) -> Sequence:
-        return Sequence(tenant, 0, list(range(40)), 40, 1, Sampling(), tenant=tenant)
+        return Sequence(tenant, 0, list(range(40)), 40, 1, EngineSampling(), tenant=tenant)
 
     first = make("a")
     blocks.allocate(1, 40, names.of(first))
@@ -130,7 +130,7 @@ def test_choices_have_the_names_that_their_tokens_give(
     tokens = list(range(prompt))
 
     def choice(index: int, output: list[int], first: Sequence | None = None) -> Sequence:
-        return Sequence("r", index, tokens + output, prompt, 100, Sampling(), tenant="t", first=first)
+        return Sequence("r", index, tokens + output, prompt, 100, EngineSampling(), tenant="t", first=first)
 
     first = choice(0, [7] * before)
     second = choice(1, [8] * other, first)
@@ -142,8 +142,8 @@ def test_choices_have_the_names_that_their_tokens_give(
 
 def test_names_grow_with_the_tokens() -> None:
     names = BlockNames("fingerprint")
-    whole = Sequence("r", 0, list(range(100)), 100, 1, Sampling())
-    growing = Sequence("r", 0, [], 0, 1, Sampling())
+    whole = Sequence("r", 0, list(range(100)), 100, 1, EngineSampling())
+    growing = Sequence("r", 0, [], 0, 1, EngineSampling())
     for token_id in range(100):
         growing.tokens.append(token_id)
         assert len(names.of(growing)) == len(growing.tokens) // BLOCK_SIZE

@@ -13,9 +13,9 @@ from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.constraints.forced_tokens import force_first
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import StepMasks, mask_of
-from shared.messages import Sampling
 from tests.kits.engine.hash_engine import EOS, VOCAB, HashEngine, mix, sample
 from tests.kits.worker.scheduler import Output, Run
 from tests.kits.worker.toy_constraint import ToyConstraint
@@ -30,7 +30,7 @@ def make(
         tokens=prompt.copy(),
         prompt_len=len(prompt),
         max_tokens=max_tokens,
-        sampling=Sampling(logprobs=logprobs),
+        sampling=EngineSampling(logprobs=logprobs),
         eos_ids=frozenset([EOS]),
         constraint=grammar,
     )
@@ -289,5 +289,5 @@ def test_forced_tokens_do_not_count_as_prompts_in_the_measured_costs() -> None:
 
 def test_stop_tokens_end_as_the_end_of_sequence_does() -> None:
     sequence = make("a", [5], 9, None)
-    sequence.sampling = Sampling(stop_token_ids=[8], ignore_eos=True)
+    sequence.sampling = EngineSampling(stop_token_ids=[8], ignore_eos=True)
     assert [sequence.take(token) for token in (EOS, 7, 8)] == [None, None, "stop"]

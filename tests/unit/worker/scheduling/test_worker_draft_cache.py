@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.worker.domain.speculation.draft_cache import DraftCache
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk, StepPlan
-from shared.messages import Sampling
 from tests.kits.engine.hash_engine import VOCAB, HashEngine, mix, sample
 
 CONTEXT = 120
@@ -41,7 +41,9 @@ class Drafting:
             return False
         self.tokens[key] = prompt
         self._admit.append(
-            NewSequence(seq_id=draft_id, token_ids=prompt.copy(), prompt_len=len(prompt), sampling=Sampling())
+            NewSequence(
+                seq_id=draft_id, token_ids=prompt.copy(), prompt_len=len(prompt), sampling=EngineSampling()
+            )
         )
         return True
 

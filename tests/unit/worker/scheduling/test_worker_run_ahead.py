@@ -15,8 +15,8 @@ from services.worker.domain.blocks.block_pool import blocks_for
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.null.null_engine import TEXT
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE
-from shared.messages import Sampling
 from tests.kits.engine.hash_engine import EOS, HashEngine, alone
 from tests.kits.worker.leader import null_engine
 from tests.kits.worker.scheduler import Output, Run
@@ -30,7 +30,7 @@ def make(name: str, prompt: list[int], max_tokens: int, **fields: object) -> Seq
         tokens=prompt.copy(),
         prompt_len=len(prompt),
         max_tokens=max_tokens,
-        sampling=Sampling(),
+        sampling=EngineSampling(),
         eos_ids=frozenset([EOS]),
     )
     for key, value in fields.items():

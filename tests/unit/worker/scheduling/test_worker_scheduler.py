@@ -8,8 +8,8 @@ from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import UNNAMED, BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import SequencePhase
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
-from shared.messages import Sampling
 from tests.kits.worker.scheduler import EOS, NAMES, compute, make, step
 
 
@@ -44,7 +44,7 @@ def test_a_prompt_is_computed_in_chunks_then_decoded() -> None:
 def test_end_of_sequence_ends_unless_ignored() -> None:
     scheduler = build()
     heeding, ignoring = make("a", 3, 9), make("b", 3, 2, arrival=1)
-    ignoring.sampling = Sampling(ignore_eos=True)
+    ignoring.sampling = EngineSampling(ignore_eos=True)
     scheduler.add(heeding)
     scheduler.add(ignoring)
     assert [a.finish_reason for a in step(scheduler, EOS)] == ["stop", None]

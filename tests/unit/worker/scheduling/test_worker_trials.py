@@ -8,7 +8,7 @@ from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
-from shared.messages import Sampling
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from tests.kits.engine.hash_engine import EOS, HashEngine, alone
 from tests.kits.worker.scheduler import Run
 
@@ -28,7 +28,7 @@ def add(run: Run, number: int, made: Made) -> None:
     for choice in range(choices):
         sequence = Sequence(
             request_id=f"r{number}", choice=choice, tokens=prompt(number, length), prompt_len=length,
-            max_tokens=12, sampling=Sampling(n=choices), eos_ids=frozenset({EOS}), arrival=number,
+            max_tokens=12, sampling=EngineSampling(n=choices), eos_ids=frozenset({EOS}), arrival=number,
             trial_tokens=TRIAL_TOKENS if trial else 0,
         )  # fmt: skip
         run.scheduler.add(sequence)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.worker.domain.answers.parted_answer import PartedAnswer
 from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
 from services.worker.text.answers.known_formats import BY_NAME, TOOL_FORMATS
 from services.worker.text.answers.known_reasoning import REASONING
@@ -73,6 +74,26 @@ def test_an_answer_has_the_parts_that_it_means(written: Written) -> None:
 @pytest.mark.parametrize("written", ANSWERS, ids=lambda written: written.form)
 def test_one_character_at_a_time_gives_the_same_parts(written: Written) -> None:
     assert joined(written.form, list(written.answer)) == joined(written.form, [written.answer])
+
+
+@pytest.mark.parametrize("written", ANSWERS, ids=lambda written: written.form)
+def test_a_cut_call_leaves_no_markup_as_text(written: Written) -> None:
+    """But for the beginning of an opening mark, which nothing tells from text, and calls without a mark."""
+    tools = FORMS[written.form].tools
+    assert tools is not None
+    marks = fixed_texts(FORMS[written.form])
+    for end in range(len(written.answer)):
+        begun = written.answer[:end]
+        bare = any(not syntax.opens for syntax in tools.calls) and begun.lstrip()[:1] in {"{", "["}
+        parser = AnswerParser(FORMS[written.form], SCHEMAS, str)
+        parts = parser.feed(begun) + parser.finish(cut=True)
+        text = "".join(part.text for part in parts if isinstance(part, TextPart))
+        if not bare:
+            halves = [text.removesuffix(mark[:size]) for mark in marks for size in range(len(mark))]
+            assert any(written.text.startswith(half.rstrip()) for half in [text, *halves]), (begun, text)
+        answer = PartedAnswer(AnswerParser(FORMS[written.form], SCHEMAS, str), only_calls=True)
+        if not written.text:
+            assert answer.read(begun, "length", None)[0] == ""
 
 
 def test_every_form_has_an_answer_and_texts_that_none_other_of_it_holds() -> None:

@@ -18,7 +18,7 @@ const MOST_TITLES = 200;
 const MOST_UNSAVED = 20;
 
 export const settings = {
-  read: () => get(local, "ryz.settings") ?? { temperature: 0.6, top_p: 0.95 }, // calmer than the API's defaults
+  read: () => get(local, "ryz.settings") ?? {},
   write: (value) => set(local, "ryz.settings", value),
 };
 

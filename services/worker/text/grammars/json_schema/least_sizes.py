@@ -40,10 +40,31 @@ class LeastSizes:
         parts += [min(map(self.size, schema[key])) for key in ("anyOf", "oneOf") if key in schema]
         return max(parts)
 
+    def reason(self, schema: dict[str, Any]) -> tuple[str, str]:
+        """Returns the keyword that asks for the size of a schema's smallest instance, and words for it."""
+        sizes = {
+            key: self.size({key: schema[key]}) for key in ("$ref", "allOf", "anyOf", "oneOf") if key in schema
+        }
+        own = self._own(schema)
+        keyword, size = max(sizes.items(), key=lambda each: each[1], default=("", 0.0))
+        if own >= size:
+            keyword, size = ("required" if "object" in _kinds(schema) else "minItems"), own
+        if not math.isinf(size):
+            return keyword, f"asks for more than {TOO_LARGE} values"
+        if keyword == "required":
+            known, other = schema.get("properties", {}), schema.get("additionalProperties", True)
+            never = [name for name in schema["required"] if known.get(name, other) is False]
+            if never:
+                return keyword, f"asks for {never[0][:80]!r}, which the schema does not allow"
+        if keyword == "minItems" and schema.get("items", True) is False:
+            return keyword, "asks for items, which the schema does not allow"
+        if keyword == "$ref" and self._sizes:
+            return keyword, "goes round without end: nothing finite satisfies it"
+        return keyword, "asks for what nothing finite satisfies"
+
     def _own(self, schema: dict[str, Any]) -> float:
         """Returns the size that the keywords for objects and arrays ask for."""
-        kinds = schema.get("type", ())
-        kinds = {kinds} if isinstance(kinds, str) else set(kinds)
+        kinds = _kinds(schema)
         if kinds == {"object"}:
             known = schema.get("properties", {})
             other = schema.get("additionalProperties", True)
@@ -54,3 +75,8 @@ class LeastSizes:
             rest = least - len(first)
             return counted + (rest * self.size(schema.get("items", True)) if rest > 0 else 0)
         return 1
+
+
+def _kinds(schema: dict[str, Any]) -> set[str]:
+    kinds = schema.get("type", ())
+    return {kinds} if isinstance(kinds, str) else set(kinds)

@@ -6,7 +6,6 @@ forced. Properties come in the order of the schema.
 """
 
 import json
-import math
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
@@ -67,14 +66,8 @@ class SchemaGrammar:
         for pointer, schema in [*self._places, ("", self._root)]:
             size = sizes.size(schema)
             if size > TOO_LARGE and not _is_never(schema):
-                keyword = "$ref" if math.isinf(size) and self._definitions else "minItems"
-                raise SchemaFault(
-                    "goes round without end: nothing finite satisfies it"
-                    if math.isinf(size)
-                    else f"asks for more than {TOO_LARGE} values",
-                    keyword,
-                    pointer,
-                )
+                keyword, why = sizes.reason(schema if isinstance(schema, dict) else {})
+                raise SchemaFault(why, keyword, pointer)
 
     @property
     def root(self) -> Schema:

@@ -12,6 +12,7 @@ from services.worker.leader.intake.answer_forms import AnswerForms
 from services.worker.leader.intake.tool_checks import check_tool_results, check_tools, template_input
 from services.worker.model import Model
 from services.worker.null.null_model import ByteTokenizer, null_model
+from services.worker.rank_protocol.engine_sampling import engine_sampling
 from services.worker.rank_protocol.plan import Sampled
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.control_tokens import ControlTokenGuard
@@ -75,11 +76,15 @@ def choice_of(request: GenerateRequest, before: bytes = b"", prompt: str = "<thi
     assert form is not None
     sequence = Sequence(
         request_id="r", choice=0, tokens=tokens + list(before), prompt_len=len(tokens), max_tokens=4096,
-        sampling=request.sampling, eos_ids=frozenset(), tenant="t", priority=0, deadline=1e9,
+        sampling=engine_sampling(request.sampling), eos_ids=frozenset(), tenant="t", priority=0, deadline=1e9,
     )  # fmt: skip
     stops = StopMatcher(StopStrings(request.sampling.stop)) if request.sampling.stop else None
     choice = ChoiceState(
-        sequence, form.detokenizer(its.tokenizer.detokenizer()), stops, str, answer=form.reader(0)
+        sequence,
+        form.detokenizer(its.tokenizer.detokenizer()),
+        stops,
+        its.tokenizer.spelling,
+        answer=form.reader(0),
     )
     if before:
         choice.prime()

@@ -6,10 +6,11 @@ import pytest
 
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
+from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import EngineFailed, NewSequence, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.step_masks import StepMasks, mask_of
 from shared.bus.memory import MemoryBus
-from shared.messages import Failed, GenerateRequest, Sampling
+from shared.messages import Failed, GenerateRequest
 from tests.kits.worker.leader import Kit, chat, finish_of, null_engine, text_of
 
 FORM = "id=[0-9]{3}, name=(fox|dog)[a-z]{9} and that is all"
@@ -84,7 +85,7 @@ async def test_requests_that_are_cancelled_or_fail_while_masks_are_due_leave_not
 
 
 def masked_step(step_id: int) -> StepPlan:
-    new = NewSequence(seq_id=step_id, token_ids=[1, 2], prompt_len=2, sampling=Sampling())
+    new = NewSequence(seq_id=step_id, token_ids=[1, 2], prompt_len=2, sampling=EngineSampling())
     piece = ScheduledChunk(
         seq_id=step_id, start=0, token_ids=[1, 2], new_blocks=[step_id], sample=True, masked=True
     )

@@ -66,6 +66,23 @@ async def test_a_required_call_comes_and_another_group_goes_on_with_it(
             assert call.arguments.endswith("".join(part.arguments for part in rest))
 
 
+@pytest.mark.parametrize("use", [{"choice": "named", "name": "weather"}, {}])
+async def test_a_required_call_that_is_cut_is_no_text(memory_bus: MemoryBus, use: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"choice": "required", "use": use}
+    async with Kit(memory_bus) as kit:
+        whole = parts_of(await kit.run(asking("r", sampling={"max_tokens": 200}, **asked)))
+        first = whole[0]
+        assert isinstance(first, ToolCallPart)
+        for count in range(1, 60):
+            frames = await kit.run(asking(f"r{count}", sampling={"max_tokens": count}, **asked))
+            parts = parts_of(frames)
+            assert not [part for part in parts if isinstance(part, TextPart)], count
+            if parts:
+                assert isinstance(parts[0], ToolCallPart)
+                assert first.arguments.startswith(parts[0].arguments)
+            assert finish_of(frames) in {"length", "tool_calls"}
+
+
 async def test_a_session_keeps_the_call_and_goes_on_with_its_result(memory_bus: MemoryBus) -> None:
     async with Kit(memory_bus) as kit:
         session = {"session_id": "s"}
