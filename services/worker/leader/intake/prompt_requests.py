@@ -49,8 +49,16 @@ def check_prompt_request(request: GenerateRequest, hidden_size: int) -> None:
         )
 
 
-def prompt_answer(request: GenerateRequest, sequence: Sequence, tokenizer: Tokenizer) -> PromptAnswer | None:
+def prompt_answer(
+    request: GenerateRequest, sequence: Sequence, tokenizer: Tokenizer, dropped: list[int]
+) -> PromptAnswer | None:
     """Prepares the sequence of the first choice for what is asked of the prompt.
+
+    Args:
+        request: The request.
+        sequence: Of the first choice.
+        tokenizer: Of the model.
+        dropped: Last tokens of the prompt that the sequence does not have (`GivenAnswer`).
 
     Returns:
         What the caller gets of it; None if nothing is asked.
@@ -59,7 +67,7 @@ def prompt_answer(request: GenerateRequest, sequence: Sequence, tokenizer: Token
         InvalidRequest: The resume point has more than the prompt.
     """
     scores = request.sampling.prompt_logprobs >= 0
-    if not (scores or request.echo or has_no_answer(request)):
+    if not (scores or request.echo or request.prompt_ids or has_no_answer(request)):
         return None
     sequence.embedding, sequence.prompt_only = request.embedding, has_no_answer(request)
     resume, text = request.resume, ""
@@ -72,7 +80,10 @@ def prompt_answer(request: GenerateRequest, sequence: Sequence, tokenizer: Token
             )
     if request.echo:
         text = _text_of(request, sequence, tokenizer)[resume.prompt_text if resume is not None else 0 :]
-    return PromptAnswer(sequence, tokenizer.token_text, unsent_text=text)
+    ids: list[int] = []
+    if request.prompt_ids:
+        ids = (sequence.tokens[: sequence.prompt_len] + dropped)[resume.prompt_ids if resume else 0 :]
+    return PromptAnswer(sequence, tokenizer.token_text, unsent_text=text, unsent_ids=ids)
 
 
 def _text_of(request: GenerateRequest, sequence: Sequence, tokenizer: Tokenizer) -> str:
