@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from services.worker.domain.answers.choice_state import Detokenizer
 from services.worker.domain.answers.parted_answer import PartedAnswer
-from services.worker.leader.intake.tool_checks import offered_tools, requires_call
+from services.worker.leader.intake.tool_checks import has_parts, offered_tools, requires_call
 from services.worker.model import Model
 from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
 from services.worker.text.answers.call_ids import call_ids
@@ -145,7 +145,7 @@ class AnswerForms:
             request: A request that was checked.
             tokens: Its prompt.
         """
-        if request.messages is None:
+        if not has_parts(request):
             return None
         tools = offered_tools(request)
         called = self.tool_format(request) if tools or self._tools.channels else None

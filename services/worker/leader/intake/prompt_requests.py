@@ -49,16 +49,8 @@ def check_prompt_request(request: GenerateRequest, hidden_size: int) -> None:
         )
 
 
-def prompt_answer(
-    request: GenerateRequest, sequence: Sequence, tokenizer: Tokenizer, dropped: list[int]
-) -> PromptAnswer | None:
+def prompt_answer(request: GenerateRequest, sequence: Sequence, tokenizer: Tokenizer) -> PromptAnswer | None:
     """Prepares the sequence of the first choice for what is asked of the prompt.
-
-    Args:
-        request: The request.
-        sequence: Of the first choice.
-        tokenizer: Of the model.
-        dropped: Last tokens of the prompt that the sequence does not have (`GivenAnswer`).
 
     Returns:
         What the caller gets of it; None if nothing is asked.
@@ -82,7 +74,7 @@ def prompt_answer(
         text = _text_of(request, sequence, tokenizer)[resume.prompt_text if resume is not None else 0 :]
     ids: list[int] = []
     if request.prompt_ids:
-        ids = (sequence.tokens[: sequence.prompt_len] + dropped)[resume.prompt_ids if resume else 0 :]
+        ids = sequence.tokens[resume.prompt_ids if resume else 0 : sequence.prompt_len]
     return PromptAnswer(sequence, tokenizer.token_text, unsent_text=text, unsent_ids=ids)
 
 

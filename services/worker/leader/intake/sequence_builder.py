@@ -268,7 +268,7 @@ class SequenceBuilder:
             if given is not None:
                 choice.text.append(given.message.content)
             if not index:
-                choice.prompt = prompt_answer(request, sequence, tokenizer, given.dropped if given else [])
+                choice.prompt = prompt_answer(request, sequence, tokenizer)
             if before:
                 choice.prime()
             choice.begin()

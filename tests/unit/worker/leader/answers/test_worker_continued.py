@@ -73,11 +73,8 @@ async def test_a_seam_inside_a_token_is_healed(memory_bus: MemoryBus) -> None:
             frames = await kit.run(asked)
             deltas = [delta for frame in frames if isinstance(frame, Tokens) for delta in frame.deltas]
             prompt = [one for delta in deltas for one in unpack_tokens(delta.prompt_token_ids)]
-            of_text = demo().tokenizer.encode(given, add_special_tokens=False)
-            assert prompt[-len(of_text) :] == of_text
-            whole, new = given + text_of(frames), tokens_of(frames)
-            ways = (demo().tokenizer.decode(of_text[:kept] + new) for kept in range(len(of_text), -1, -1))
-            assert any(way == whole for way in ways), f"{text_of(frames)!r} does not go on behind {given!r}"
+            whole = demo().tokenizer.decode(prompt + tokens_of(frames))
+            assert whole.endswith(given + text_of(frames))
             assert usage_of(frames)[1] == 6
 
 
