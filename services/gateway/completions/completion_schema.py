@@ -130,7 +130,8 @@ class ChatCompletionRequest(SamplingBody):
     prompt_token_ids: PromptIds | None = None
     """The prompt as token ids, in place of `messages`; no turn of a session. Absent: the messages are it."""
     continue_final_message: bool | None = None
-    """The answer goes on from the end of the last message, the assistant's; see below. Absent: false."""
+    """The answer goes on from the end of the last message, the assistant's ([continuing.md](continuing.md)).
+    Absent: false."""
     add_generation_prompt: bool | None = None
     """The prompt ends with the beginning of the assistant's message. Absent: true, unless the last message
     is continued."""

@@ -113,7 +113,7 @@ class RepeatedText:
     def count_token(self, token_id: int) -> int:
         """Takes the next token of the output; returns 1 if it is only a repetition, else 0."""
         size = len(self.speller.token_bytes(token_id))
-        if not self.most or size > len(self.left):
+        if not self.most or not size or size > len(self.left):  # without size: it ends the output
             self.most = 0
             return 0
         self.most -= 1

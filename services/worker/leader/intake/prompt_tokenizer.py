@@ -269,6 +269,10 @@ class PromptTokenizer:
     ) -> ContinuedPrompt:
         assert self._continued is not None
         messages = turn.messages if turn else request.messages or []
+        if len(messages) < 2:
+            raise InvalidRequest(
+                "there must be a message before the answer that is continued", param="messages"
+            )
         last = messages[-1]
         begun = (last.content, last.reasoning, *(call.arguments for call in last.tool_calls))
         self._check_length(request, turn, sum(map(self._model.tokenizer.least_tokens, begun)))

@@ -357,8 +357,6 @@ def _check_continued(request: GenerateRequest) -> None:
         raise InvalidRequest(
             "an answer is continued from the last message, which must be the assistant's", param="messages"
         )
-    if len(messages) == 1 and (request.session is None or not request.session.given):
-        raise InvalidRequest("there must be a message before the answer that is continued", param="messages")
     for name in ("truncate_prompt_tokens", "embedding", "prompt_only"):
         if getattr(request, name):
             raise InvalidRequest(f"`{name}` does not go with an answer that is continued", param=name)
