@@ -23,7 +23,10 @@ pytestmark = pytest.mark.timeout(scaled(180, 7200))
 ANSWERS: dict[Kind, int] = {"text": scaled(6, 100), "schema": scaled(3, 40), "call": scaled(3, 40)}
 CUTS: dict[Kind, int] = {"text": scaled(3, 6), "schema": scaled(3, 5), "call": scaled(3, 5)}
 MAX_TOKENS = {"text": 48, "schema": 160, "call": 160}
+# of the cuts, at least: what a grammar forces has other tokens than the same text has by itself
+SAME_IDS: dict[Kind, float] = {"text": 0.7, "schema": 0.2, "call": 0.2}
 AT_ONCE = 8
+BROKEN = "\ufffd"  # stands for bytes that are no character
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def test_continued_answers_are_those_that_were_not_cut(served: Served, kind: Kin
         draw = random.Random(number)
         whole = ask(http, case.body)
         (choice,) = whole["choices"]
-        text = case.text(choice["message"])
+        text = case.text(choice["message"]).rstrip(BROKEN)
         if len(text) < 2:
             seen["empty"] += 1
             return
@@ -60,7 +63,8 @@ def test_continued_answers_are_those_that_were_not_cut(served: Served, kind: Kin
 
     def judge(number: int, case: Case, whole: dict[str, Any], again: dict[str, Any], at: int) -> None:
         (choice,), (after,) = whole["choices"], again["choices"]
-        text, rest = case.text(choice["message"]), case.text(after["message"])
+        # an answer that reached its length may end in a part of a character
+        text, rest = (case.text(one["message"]).rstrip(BROKEN) for one in (choice, after))
         joined, uncut = text[:at] + rest, choice["token_ids"]
         kept = again["prompt_token_ids"][len(whole["prompt_token_ids"]) :]
         same_prompt = again["prompt_token_ids"][: len(whole["prompt_token_ids"])] == whole["prompt_token_ids"]
@@ -76,7 +80,7 @@ def test_continued_answers_are_those_that_were_not_cut(served: Served, kind: Kin
         )
         if same and not equal:
             problems.append(f"differs: {where}")
-        if "\ufffd" in joined and "\ufffd" not in text:
+        if BROKEN in joined and BROKEN not in text:
             problems.append(f"no valid text: {where}")
         if kind != "text" and after["finish_reason"] in ("stop", "tool_calls") and not _is_valid(joined):
             problems.append(f"does not fit: {where} ({joined!r})")
@@ -90,7 +94,7 @@ def test_continued_answers_are_those_that_were_not_cut(served: Served, kind: Kin
         list(pool.map(lambda one: cut_and_continue(*one), enumerate(asked)))
     record(f"continued_answers_{kind}", model=served.model, problems=len(problems), **seen)
     assert problems == []
-    assert seen["same_ids"] >= 0.5 * seen["cuts"], seen  # a grammar makes the model spell otherwise
+    assert seen["same_ids"] >= SAME_IDS[kind] * seen["cuts"], seen
 
 
 def _is_valid(text: str) -> bool:
