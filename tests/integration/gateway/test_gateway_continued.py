@@ -1,5 +1,6 @@
 """Answers that go on from the last message, prompts as token ids and the ids of answers, over real HTTP."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,9 +8,16 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from websockets.asyncio.client import connect
 
 from services.worker.null.null_engine import TEXT
+from shared import subjects
+from shared.bus import Message
+from shared.bus.memory import MemoryBus
+from tests.kits.gateway.gateway import Gateway
+from tests.kits.gateway.grpc_client import chat, texts, triton_client
 from tests.kits.gateway.with_leader import gateway_with_leader
+from tests.kits.servers import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 USER = {"role": "user", "content": "Hi"}
@@ -25,11 +33,14 @@ def said(prompt: str, size: int = 6) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        gateway_with_leader() as gateway,
-        httpx.AsyncClient(base_url=gateway.url, timeout=30) as client,
-    ):
+async def gateway() -> AsyncIterator[Gateway]:
+    async with gateway_with_leader(grpc_port=free_port()) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as client:
         yield client
 
 
@@ -168,3 +179,45 @@ async def test_a_history_with_reasoning_needs_no_content(http: httpx.AsyncClient
         CHAT, json={**ASKED, "messages": [USER, {"role": "assistant", "content": None}]}
     )
     assert nothing.status_code == 400
+
+
+async def test_grpc_goes_on_and_tells_the_ids(gateway: Gateway) -> None:
+    fields = {"continue_final_message": True, "return_token_ids": True, "max_tokens": 6}
+    inputs = [chat([USER, BEGUN]), texts("sampling_parameters", json.dumps(fields))]
+    async with triton_client(gateway) as client:
+        result = await client.infer("demo", inputs)
+    told = {
+        name: result.as_numpy(name)[0].decode() for name in ("text_output", "token_ids", "prompt_token_ids")
+    }
+    assert told["text_output"] == said(PROMPT + "I am ")
+    assert bytes(json.loads(told["token_ids"])).decode() == told["text_output"]
+    assert bytes(json.loads(told["prompt_token_ids"])).decode() == PROMPT + "I am "
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        ({"messages": [USER, BEGUN], "continue_final_message": True}, said(PROMPT + "I am ")),
+        ({"prompt_token_ids": list(PROMPT.encode())}, said(PROMPT)),
+    ],
+)
+async def test_one_message_on_the_bus_and_a_websocket_go_on(
+    gateway: Gateway, body: dict[str, Any], answer: str
+) -> None:
+    bus, replies = MemoryBus(gateway.broker), asyncio.Queue[Message]()
+
+    async def take(message: Message) -> None:
+        replies.put_nowait(message)
+
+    inbox = bus.new_inbox()
+    await bus.subscribe(inbox, take)
+    await bus.publish(subjects.complete("demo"), json.dumps({"max_tokens": 6, **body}).encode(), reply=inbox)
+    reply = json.loads((await asyncio.wait_for(replies.get(), 10)).data)
+    await bus.close()
+    assert reply["choices"][0]["message"]["content"] == answer
+    async with connect(f"ws://127.0.0.1:{gateway.port}/v1/realtime") as socket:
+        await socket.send(json.dumps({"type": "request", "id": "a", "body": {**ASKED, **body}}))
+        found: dict[str, Any] = {}
+        while found.get("type") not in ("answer", "error"):
+            found = json.loads(await asyncio.wait_for(socket.recv(), 10))
+    assert found["data"]["choices"][0]["message"]["content"] == answer
