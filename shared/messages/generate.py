@@ -150,8 +150,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
             such call.
         call_digest: Digest of the content of such a call. A different one shows that the key was used for
             another call.
-        tools: Functions that the model may call; not with `prompt`. Beside `prompt_token_ids`, the tokens show
-            them to the model.
+        tools: Functions that the model may call; not with `prompt`. Beside `prompt_token_ids` the tokens must
+            show them.
         structured: The form that the answer's text must have.
         template: Variables for the chat template.
         truncate_prompt_tokens: Keeps so many last tokens of the prompt; 0: all.
