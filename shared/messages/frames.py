@@ -87,6 +87,8 @@ class Delta(Wire, frozen=True, kw_only=True):
         prompt_text: The next piece of the prompt's text, if the request has `echo`; before all tokens, in the
             first choice only.
         stop: The stop string that ended the choice; empty if none did.
+        prompt_token_ids: The next tokens of the prompt, if the request has `prompt_ids`; before all others,
+            in the first choice only.
     """
 
     choice: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -99,6 +101,7 @@ class Delta(Wire, frozen=True, kw_only=True):
     embedding: bytes = b""
     prompt_text: str = ""
     stop: str = ""
+    prompt_token_ids: TokenIds = b""
 
 
 class Usage(Wire, frozen=True, kw_only=True):

@@ -163,6 +163,7 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
         session_version: Version of the session before this turn, from `Accepted`; -1: not known.
         prompt_logprobs: Log probabilities of the prompt that the caller has; they are not sent again.
         prompt_text: Characters of the prompt's text that the caller has, likewise.
+        prompt_ids: Tokens of the prompt that the caller has, likewise.
     """
 
     token_ids: Annotated[list[TokenIds], msgspec.Meta(max_length=MAX_CHOICES)]
@@ -171,6 +172,7 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
     session_version: Annotated[int, msgspec.Meta(ge=-1)] = -1
     prompt_logprobs: Annotated[int, msgspec.Meta(ge=0)] = 0
     prompt_text: Annotated[int, msgspec.Meta(ge=0)] = 0
+    prompt_ids: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class GenerateRequest(Wire, frozen=True, kw_only=True):
@@ -190,13 +192,18 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
             such call.
         call_digest: Digest of the content of such a call. A different one shows that the key was used for
             another call.
-        tools: Functions that the model may call; only with `messages`.
+        tools: Functions that the model may call; not with `prompt`. Beside `prompt_token_ids` the tokens must
+            show them.
         structured: The form that the answer's text must have.
         template: Variables for the chat template.
         truncate_prompt_tokens: Keeps so many last tokens of the prompt; 0: all.
         embedding: Asks for the prompt's embedding; then no token is generated.
         prompt_only: No token is generated: the answer is what `prompt_logprobs` and `echo` bring.
         echo: Sends the text of the prompt's tokens first (`Delta.prompt_text`).
+        generation_prompt: Ends `messages` with the template's beginning of the assistant's next message.
+        continues: The last of `messages` is the assistant's, and the answer goes on from its end: text,
+            reasoning, or the arguments of its last call. The answer has only what is new.
+        prompt_ids: Sends the prompt's tokens first (`Delta.prompt_token_ids`).
         confirms: The caller sends `Delivered` at the end. If it does not, an equal turn that follows replaces
             this one.
         party: For whom the request counts where callers take turns: a gateway without API keys names the
@@ -229,6 +236,9 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     embedding: EmbeddingOptions | None = None
     prompt_only: bool = False
     echo: bool = False
+    generation_prompt: bool = True
+    continues: bool = False
+    prompt_ids: bool = False
     party: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
     @property

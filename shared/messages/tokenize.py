@@ -22,6 +22,7 @@ class TokenizeQuery(Wire, frozen=True, kw_only=True):
         special_tokens: Puts the tokenizer's own tokens around a `prompt`, as a generation does. In messages
             the chat template alone writes them.
         generation_prompt: Ends the conversation with the beginning of the assistant's next message.
+        continues: The last message is the assistant's, and is left open (`GenerateRequest.continues`).
         ids: The answer has the token ids. False: only their count.
         texts: The answer has the text of each token.
     """
@@ -35,6 +36,7 @@ class TokenizeQuery(Wire, frozen=True, kw_only=True):
     template: TemplateOptions | None = None
     special_tokens: bool = True
     generation_prompt: bool = True
+    continues: bool = False
     ids: bool = True
     texts: bool = False
     tenant: Tenant = DEFAULT_TENANT

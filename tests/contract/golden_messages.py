@@ -22,7 +22,7 @@ CALL_PART = m.ToolCallPart(index=1, call_id="call_1", name="weather", arguments=
 DELTA = m.Delta(
     choice=1, text="naïve ☕", token_ids=pack_tokens([7, 70_000]), logprobs=[LOGPROB], finish_reason="stop",
     parts=[REASONING, TEXT, CALL_PART], prompt_logprobs=[LOGPROB], embedding=bytes(8), prompt_text="x",
-    stop="\n",
+    stop="\n", prompt_token_ids=pack_tokens([1, 70_000]),
 )  # fmt: skip
 USAGE = m.Usage(prompt_tokens=12, completion_tokens=2, cached_tokens=8, fetched_tokens=4, reasoning_tokens=1)
 DEFAULTS = m.SamplingDefaults(temperature=0.2, top_p=0.9, top_k=40, min_p=0.05, repetition_penalty=1.1)
@@ -82,14 +82,15 @@ SAMPLING = m.Sampling(
 SESSION = m.SessionRef(session_id="s1", given=False, mode="append", if_version=3, must_exist=True)
 RESUME = m.ResumePoint(
     token_ids=[pack_tokens([1, 2]), b""], next_seq=5, fingerprint="abcd", session_version=3,
-    prompt_logprobs=4, prompt_text=5,
+    prompt_logprobs=4, prompt_text=5, prompt_ids=6,
 )  # fmt: skip
 REQUEST = m.GenerateRequest(
     request_id="r-1", model="demo", messages=[MESSAGE], sampling=SAMPLING, session=SESSION, tenant="acme",
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
     note=b"a note", call_key="k", call_digest="d", confirms=True, crashes=1,
     tools=TOOLS, structured=STRUCTURED, template=TEMPLATE, truncate_prompt_tokens=100, embedding=EMBEDDING,
-    prompt_only=True, echo=True, party="address 192.0.2.1",
+    prompt_only=True, echo=True, generation_prompt=False, continues=True, prompt_ids=True,
+    party="address 192.0.2.1",
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
 LOAD = m.Load(
@@ -257,7 +258,7 @@ EXAMPLES: list[m.Wire] = [
     m.ResponseDeleted(response_id="resp_1"),
     m.TokenizeQuery(
         model="demo", messages=[MESSAGE], prompt="x", tools=TOOLS, template=TEMPLATE, special_tokens=False,
-        generation_prompt=False, ids=False, texts=True, tenant="acme",
+        generation_prompt=False, continues=True, ids=False, texts=True, tenant="acme",
     ),
     m.Tokenized(count=1, context_length=2048, token_ids=pack_tokens([7]), texts=[" Ada"], parts={0: b"\xe2"}),
     m.DetokenizeQuery(model="demo", token_ids=pack_tokens([7]), tenant="acme"),

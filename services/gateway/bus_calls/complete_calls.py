@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 ROUTES = {
     "messages": "/v1/chat/completions",
+    "prompt_token_ids": "/v1/chat/completions",
     "prompt": "/v1/completions",
     "input": "/v1/embeddings",
 }  # by the field that only this route's body has
@@ -173,7 +174,8 @@ def translate_call(message: Message) -> tuple[str, bytes]:
     fields = [name for name in ROUTES if name in body]
     if len(fields) != 1:
         raise InvalidRequest(
-            "the message needs exactly one of `messages` (chat), `prompt` (text) and `input` (embeddings)",
+            "the message needs exactly one of `messages` and `prompt_token_ids` (chat), `prompt` (text) and "
+            "`input` (embeddings)",
             param="messages",
         )
     if body.get("stream"):

@@ -21,6 +21,7 @@ from services.gateway.completions.whole_responses import (
 from services.gateway.generation.envelope import Envelope, fingerprint_of
 from services.gateway.http.errors import ErrorAnswer, error_event
 from services.gateway.streams.event_ids import UNNUMBERED, numbered
+from shared.codec import unpack_tokens
 from shared.messages import Accepted, Delta, FinishReason, SessionOutcome, Usage
 
 DONE = b"data: [DONE]\n\n"
@@ -31,9 +32,18 @@ class _ChunkWriter:
     _nothing: ClassVar[dict[str, Any]]  # a choice without text
 
     def __init__(
-        self, envelope: Envelope, kind: str, *, n: int, usage: bool, logprobs: bool, ids: bool
+        self,
+        envelope: Envelope,
+        kind: str,
+        *,
+        n: int,
+        usage: bool,
+        logprobs: bool,
+        ids: bool,
+        token_ids: bool,
     ) -> None:
         self._ids = ids
+        self._token_ids = token_ids
         self._n = n
         self._usage = usage
         self._logprobs = logprobs
@@ -76,6 +86,10 @@ class _ChunkWriter:
     def _join(self, events: list[bytes], seq: int) -> bytes:
         return numbered(events, seq) if self._ids else b"".join(events)
 
+    def _tokens_field(self, name: bytes, packed: bytes) -> bytes:
+        """A field with token ids, behind others; nothing if they were not asked for."""
+        return b',"%b":%b' % (name, _encode(unpack_tokens(packed))) if self._token_ids else b""
+
     def _session(self) -> bytes:
         """The suffix of the first chunk of the stream, which names the session."""
         if not self._envelope.session_id:
@@ -88,8 +102,25 @@ class ChatChunkWriter(_ChunkWriter):
 
     _nothing: ClassVar[dict[str, Any]] = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
 
-    def __init__(self, envelope: Envelope, *, n: int, usage: bool, logprobs: bool, ids: bool = False) -> None:
-        super().__init__(envelope, "chat.completion.chunk", n=n, usage=usage, logprobs=logprobs, ids=ids)
+    def __init__(
+        self,
+        envelope: Envelope,
+        *,
+        n: int,
+        usage: bool,
+        logprobs: bool,
+        ids: bool = False,
+        token_ids: bool = False,
+    ) -> None:
+        super().__init__(
+            envelope,
+            "chat.completion.chunk",
+            n=n,
+            usage=usage,
+            logprobs=logprobs,
+            ids=ids,
+            token_ids=token_ids,
+        )
         self._plain_end = b'},"logprobs":null,"finish_reason":null' + self._suffix
 
     def opening(self, accepted: Accepted | None = None) -> bytes:
@@ -112,11 +143,15 @@ class ChatChunkWriter(_ChunkWriter):
         events: list[bytes] = []
         for delta in deltas:
             start = self._prefix + b"%d" % (prompt * self._n + delta.choice)
+            if delta.prompt_token_ids:
+                told = self._tokens_field(b"prompt_token_ids", delta.prompt_token_ids)
+                head = b',"delta":{},"logprobs":null,"finish_reason":null}]' + told
+                events.append(start + head + self._suffix[2:])
             if delta.parts:
                 for place, part in enumerate(delta.parts):
                     end = self._plain_end if place else self._end(delta)
                     events.append(start + b',"delta":' + _encode(delta_of(part))[:-1] + end)
-            elif delta.text or delta.logprobs:
+            elif delta.text or delta.logprobs or (self._token_ids and delta.token_ids):
                 events.append(start + b',"delta":{"content":' + _encode(delta.text) + self._end(delta))
             if delta.finish_reason is not None:
                 reason = delta.finish_reason.encode()
@@ -125,10 +160,11 @@ class ChatChunkWriter(_ChunkWriter):
         return self._join(events, seq)
 
     def _end(self, delta: Delta) -> bytes:
+        ids = self._tokens_field(b"token_ids", delta.token_ids)
         if not self._logprobs or not delta.logprobs:
-            return self._plain_end
+            return b'},"logprobs":null,"finish_reason":null' + ids + self._suffix if ids else self._plain_end
         logprobs = _encode(chat_logprobs(delta.logprobs))
-        return b'},"logprobs":' + logprobs + b',"finish_reason":null' + self._suffix
+        return b'},"logprobs":' + logprobs + b',"finish_reason":null' + ids + self._suffix
 
 
 class CompletionChunkWriter(_ChunkWriter):
@@ -137,9 +173,19 @@ class CompletionChunkWriter(_ChunkWriter):
     _nothing: ClassVar[dict[str, Any]] = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
 
     def __init__(
-        self, envelope: Envelope, *, prompts: int, n: int, usage: bool, logprobs: bool, ids: bool = False
+        self,
+        envelope: Envelope,
+        *,
+        prompts: int,
+        n: int,
+        usage: bool,
+        logprobs: bool,
+        ids: bool = False,
+        token_ids: bool = False,
     ) -> None:
-        super().__init__(envelope, "text_completion", n=n, usage=usage, logprobs=logprobs, ids=ids)
+        super().__init__(
+            envelope, "text_completion", n=n, usage=usage, logprobs=logprobs, ids=ids, token_ids=token_ids
+        )
         self._offsets = [TextOffsets() for _ in range(prompts * n)]
         self._scored = [False] * (prompts * n)
         self._first = True
@@ -155,20 +201,32 @@ class CompletionChunkWriter(_ChunkWriter):
                 events += [
                     self._event(place, delta.prompt_text, self._echoed(place, delta)) for place in places
                 ]
-            if not delta.text and not delta.logprobs and delta.finish_reason is None:
+            if self._token_ids and delta.prompt_token_ids:
+                shown = self._tokens_field(b"prompt_token_ids", delta.prompt_token_ids)
+                places = range(prompt * self._n, (prompt + 1) * self._n)
+                events += [self._event(place, "", b"null", more=shown) for place in places]
+            ids = self._tokens_field(b"token_ids", delta.token_ids) if delta.token_ids else b""
+            if not delta.text and not delta.logprobs and delta.finish_reason is None and not ids:
                 continue
             index = prompt * self._n + delta.choice
             logprobs = b"null"
             if self._logprobs:
                 ended = delta.finish_reason is not None
                 told = self._offsets[index].take(delta.text, delta.logprobs, ended=ended)
-                if not told and not delta.text and not ended:
+                if not told and not delta.text and not ended and not ids:
                     continue  # tokens whose text is not clear yet
                 logprobs = _encode(completion_logprobs(told)) if told else b"null"
-            events.append(self._event(index, delta.text, logprobs, delta.finish_reason))
+            events.append(self._event(index, delta.text, logprobs, delta.finish_reason, ids))
         return self._join(events, seq)
 
-    def _event(self, index: int, text: str, logprobs: bytes, finish: FinishReason | None = None) -> bytes:
+    def _event(
+        self,
+        index: int,
+        text: str,
+        logprobs: bytes,
+        finish: FinishReason | None = None,
+        more: bytes = b"",
+    ) -> bytes:
         suffix = self._session() if self._first else self._suffix
         self._first = False
         return b"".join(
@@ -180,6 +238,7 @@ class CompletionChunkWriter(_ChunkWriter):
                 logprobs,
                 b',"finish_reason":',
                 _encode(finish),
+                more,
                 suffix,
             )
         )

@@ -43,7 +43,10 @@ def chat_call(body: ChatCompletionRequest, origin: CallOrigin) -> GenerationCall
     unknown = refuse_unsupported(body)
     session = given_session(origin.headers, body.session_id)
     request = chat_request(body, Origin(origin.request_id, origin.tenant, seed_of(origin.once), session))
-    request = in_session(request, origin.headers, body.session_must_exist, origin.once, origin.root_key)
+    if request.messages is None:  # token ids are no turn of a session, which only decides the route
+        with_conditions(None, origin.headers, body.session_must_exist, [])
+    else:
+        request = in_session(request, origin.headers, body.session_must_exist, origin.once, origin.root_key)
     return _call(body, origin, [count_once(request, origin.once)], unknown)
 
 

@@ -44,7 +44,14 @@ class ChatDoor(BodyDoor[ChatCompletionRequest]):
         sampling, usage = requests[0].sampling, token.include_usage
         logprobs = sampling.logprobs >= 0
         envelope = with_tier(envelope, token)
-        return ChatChunkWriter(envelope, n=sampling.n, usage=usage, logprobs=logprobs, ids=ids)
+        return ChatChunkWriter(
+            envelope,
+            n=sampling.n,
+            usage=usage,
+            logprobs=logprobs,
+            ids=ids,
+            token_ids=requests[0].prompt_ids,
+        )
 
     async def encode_whole(
         self,
@@ -79,7 +86,13 @@ class CompletionDoor(BodyDoor[CompletionRequest]):
         sampling, usage, prompts = requests[0].sampling, token.include_usage, len(requests)
         logprobs = sampling.logprobs >= 0
         return CompletionChunkWriter(
-            envelope, prompts=prompts, n=sampling.n, usage=usage, logprobs=logprobs, ids=ids
+            envelope,
+            prompts=prompts,
+            n=sampling.n,
+            usage=usage,
+            logprobs=logprobs,
+            ids=ids,
+            token_ids=requests[0].prompt_ids,
         )
 
     async def encode_whole(
@@ -100,7 +113,7 @@ class CompletionDoor(BodyDoor[CompletionRequest]):
 
 def shown_of(token: ResumeToken, request: GenerateRequest) -> PromptShown:
     """What the answer to a request tells of its prompt."""
-    return PromptShown(request.echo, PROMPT_LOGPROBS in token.door_data.split())
+    return PromptShown(request.echo, PROMPT_LOGPROBS in token.door_data.split(), request.prompt_ids)
 
 
 def with_tier(envelope: Envelope, token: ResumeToken) -> Envelope:

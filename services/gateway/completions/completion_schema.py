@@ -15,6 +15,7 @@ from services.gateway.completions.field_types import (
     Biases,
     Definition,
     Form,
+    PromptIds,
     Prompts,
     Stops,
     StopTokens,
@@ -100,6 +101,8 @@ class SamplingBody(RequestBody):
     """llama.cpp's name for a JSON Schema. Absent: any text."""
     grammar: str | None = None
     """llama.cpp's name for a grammar. Absent: any text."""
+    return_token_ids: bool | None = None
+    """The answer has the token ids of its prompt and of its choices, as vLLM has it. Absent: false."""
     user: str | None = None
     """Accepted; it changes nothing. Absent: nothing changes."""
     metadata: dict[str, Any] | None = None
@@ -121,8 +124,17 @@ class SamplingBody(RequestBody):
 class ChatCompletionRequest(SamplingBody):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[Messages, Field(min_length=1)]
-    """The conversation, or what comes after a session's history; see below."""
+    messages: Annotated[Messages, Field(min_length=1)] | None = None
+    """The conversation, or what comes after a session's history; see below. Absent: only beside
+    `prompt_token_ids`."""
+    prompt_token_ids: PromptIds | None = None
+    """The prompt as token ids, in place of `messages`; no turn of a session. Absent: the messages are it."""
+    continue_final_message: bool | None = None
+    """The answer goes on from the end of the last message, the assistant's ([continuing.md](continuing.md)).
+    Absent: false."""
+    add_generation_prompt: bool | None = None
+    """The prompt ends with the beginning of the assistant's message. Absent: true, unless the last message
+    is continued."""
     tools: Tools = None
     """Functions that the model may call; see [tools.md](tools.md). Absent: none."""
     tool_choice: ToolChoice = None

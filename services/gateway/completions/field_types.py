@@ -58,6 +58,13 @@ def _is_token_ids(value: Any) -> bool:
     return True
 
 
+def _ids_of(value: Any) -> list[int]:
+    if not _is_token_ids(value):
+        raise wrong("must be a non-empty list of token ids")
+    ids: list[int] = value
+    return ids
+
+
 def _prompts_of(prompt: Any) -> list[str | list[int]]:
     """One entry for each prompt: its text or its token ids."""
     if isinstance(prompt, str):
@@ -107,6 +114,11 @@ Prompts = Annotated[
 ]
 
 
+PromptIds = Annotated[
+    list[int],
+    PlainValidator(_ids_of),
+    WithJsonSchema(_TOKEN_IDS),
+]
 StopTokens = Annotated[
     list[Annotated[int, Field(ge=0, le=_U32_MAX)]], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)
 ]

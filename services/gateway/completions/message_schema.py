@@ -101,7 +101,8 @@ class ChatMessageBody(LenientBody):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     """Whose message it is."""
     content: Content = None
-    """A text, or text parts, which are joined. Absent: only beside an assistant's calls or `refusal`."""
+    """A text, or text parts, which are joined. Absent: only beside an assistant's calls, `refusal` or
+    reasoning."""
     name: Annotated[str, Field(max_length=256)] | None = None
     """Given to the chat template. Absent: none."""
     tool_calls: ToolCalls | None = None
@@ -114,16 +115,19 @@ class ChatMessageBody(LenientBody):
     """What the assistant thought; given to the chat template. Absent: none."""
     reasoning_content: str | None = None
     """Another word for `reasoning`. Absent: none."""
+    prefix: bool | None = None
+    """Of the last message: it is continued, as with `continue_final_message`. Absent: false."""
 
     @model_validator(mode="after")
     def _check_role(self) -> Self:
         if self.role != "assistant":
-            for field in ("tool_calls", "refusal"):
+            for field in ("tool_calls", "refusal", "prefix"):
                 if getattr(self, field):
                     raise wrong(f"is for assistant messages, not those of {self.role!r}", f".{field}")
         if self.tool_call_id and self.role != "tool":
             raise wrong(f"is for tool messages, not those of {self.role!r}", ".tool_call_id")
-        if self.content is None and not self.tool_calls and self.refusal is None:
+        thoughts = self.role == "assistant" and (self.reasoning or self.reasoning_content)
+        if self.content is None and not self.tool_calls and self.refusal is None and not thoughts:
             raise wrong("is required", ".content")
         return self
 

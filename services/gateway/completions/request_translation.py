@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -17,6 +17,7 @@ from services.gateway.completions.completion_schema import (
     CompletionRequest,
     SamplingBody,
 )
+from services.gateway.completions.message_schema import ChatMessageBody
 from shared.codec import pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import (
@@ -25,6 +26,7 @@ from shared.messages import (
     SessionRef,
     StructuredOutput,
     TemplateOptions,
+    ToolUse,
 )
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for the older route
@@ -33,9 +35,17 @@ NAMES_IN_BODY = {
     "template.variables": "chat_template_kwargs",
     "template.reasoning_effort": "reasoning_effort",
     "template": "chat_template_kwargs",
+    "continues": "continue_final_message",
 }
 NEWER_LENGTH = {"max_tokens": "max_completion_tokens"}  # of a body that has the newer field
 _SEED_STEP = 0x9E3779B97F4A7C15 % 2**63  # odd, so all prompts of a call have different seeds
+
+
+class ContinuableBody(Protocol):
+    """A body with messages, the last of which may be continued."""
+
+    continue_final_message: bool | None
+    add_generation_prompt: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,11 @@ def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else -1
+    if body.prompt_token_ids is not None:
+        return _chat_of_ids(body, origin, body.prompt_token_ids, logprobs)
+    if body.messages is None:
+        raise InvalidRequest("`messages` is required", param="messages")
+    continues = continues_last(body, body.messages)
     messages = messages_of(body.messages)
     answers = any(message.role == "assistant" for message in messages)
     check_results(messages, whole=answers or origin.session is None)
@@ -123,6 +138,74 @@ def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest
         structured=_structure_of(body),
         template=_template_of(body),
         truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
+        generation_prompt=continues or body.add_generation_prompt is not False,
+        continues=continues,
+        prompt_ids=bool(body.return_token_ids),
+    )
+
+
+def continues_last(body: ContinuableBody, messages: Sequence[ChatMessageBody]) -> bool:
+    """Whether the answer goes on from the last message, by the body's field or by the message's own.
+
+    Raises:
+        InvalidRequest: That message is not the assistant's, or fields contradict each other; names one.
+    """
+    last = len(messages) - 1
+    for place, message in enumerate(messages[:-1]):
+        if message.prefix:
+            raise InvalidRequest(
+                f"`messages[{place}].prefix` is for the last message, which the answer goes on from",
+                param=f"messages[{place}].prefix",
+            )
+    if not body.continue_final_message and not messages[last].prefix:
+        return False
+    if body.continue_final_message is False:
+        raise InvalidRequest(
+            f"`continue_final_message` is false, and `messages[{last}].prefix` is true",
+            param="continue_final_message",
+        )
+    if messages[last].role != "assistant":
+        raise InvalidRequest(
+            f"`continue_final_message` needs a last message of the assistant's, got {messages[last].role!r}",
+            param="continue_final_message",
+        )
+    if body.add_generation_prompt:
+        raise InvalidRequest(
+            "`add_generation_prompt` begins a new message, and `continue_final_message` goes on with the "
+            "last one: leave one out",
+            param="add_generation_prompt",
+        )
+    return True
+
+
+def _chat_of_ids(
+    body: ChatCompletionRequest, origin: Origin, prompt: list[int], logprobs: int
+) -> GenerateRequest:
+    """The generation of a chat completion whose prompt is token ids: its answer has parts all the same."""
+    for name in ("messages", "continue_final_message", "chat_template_kwargs", "reasoning_effort"):
+        if getattr(body, name):
+            raise InvalidRequest(
+                f"`{name}` is for messages, and `prompt_token_ids` is the whole prompt: leave one out",
+                param=name,
+            )
+    tools = tool_use_of(body.tools, body.tool_choice, parallel=body.parallel_tool_calls is not False)
+    return GenerateRequest(
+        request_id=origin.request_id,
+        model=body.model,
+        prompt_token_ids=pack_tokens(prompt),
+        sampling=sampling_of(
+            body,
+            seed=origin.seed,
+            max_tokens=body.max_completion_tokens or body.max_tokens or 0,
+            logprobs=logprobs,
+        ),
+        session=origin.session,
+        tenant=origin.tenant,
+        delivery=_delivery(body),
+        tools=tools or ToolUse(tools=[], choice="none"),
+        structured=_structure_of(body),
+        truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
+        prompt_ids=bool(body.return_token_ids),
     )
 
 
@@ -192,6 +275,7 @@ def completion_requests(
             truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
             prompt_only=body.max_tokens == 0,
             echo=bool(body.echo),
+            prompt_ids=bool(body.return_token_ids),
         )
         for place, (request_id, prompt) in enumerate(zip(request_ids, body.prompt, strict=True))
     ]

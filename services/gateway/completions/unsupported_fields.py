@@ -81,7 +81,7 @@ def refuse_unsupported(body: SamplingBody) -> list[str]:
             else:
                 _refuse_unless_neutral(field, value, neutral)
     if isinstance(body, ChatCompletionRequest):
-        for place, message in enumerate(body.messages):
+        for place, message in enumerate(body.messages or ()):
             for field, value in (message.model_extra or {}).items():
                 neutral = _NEUTRAL_IN_MESSAGE.get(field)
                 if neutral is not None:

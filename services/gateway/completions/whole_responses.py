@@ -23,6 +23,7 @@ from services.gateway.completions.message_parts import message_of
 from services.gateway.generation.answer_cost import entries_of_token
 from services.gateway.generation.envelope import Envelope
 from shared.client import Choice, Completion
+from shared.codec import unpack_tokens
 from shared.messages import ModelCard, SessionOutcome, TextPart, TokenLogprob, Usage
 
 _MANY_ENTRIES = 5_000  # tokens and log probabilities; each takes 1 to 5 us
@@ -86,10 +87,17 @@ def chat_logprobs(entries: Sequence[TokenLogprob]) -> msgspec.Raw:
 
 
 class PromptShown(NamedTuple):
-    """What an answer tells of its prompt: its text (and log probabilities), and vLLM's `prompt_logprobs`."""
+    """What an answer tells beside its text.
+
+    Attributes:
+        echo: The text of its prompt, and the log probabilities of that.
+        prompt_logprobs: vLLM's field of that name.
+        token_ids: The ids of all tokens, in vLLM's fields.
+    """
 
     echo: bool = False
     prompt_logprobs: bool = False
+    token_ids: bool = False
 
 
 NOT_SHOWN = PromptShown()
@@ -117,11 +125,14 @@ def chat_body(
             "message": message_of(choice.parts or [TextPart(text=choice.text)]),
             "logprobs": chat_logprobs(choice.logprobs) if logprobs else None,
             "finish_reason": choice.finish_reason,
+            **({"token_ids": choice.token_ids} if shown.token_ids else {}),
         }
         for index, choice in enumerate(_choices(parts))
     ]
     if shown.prompt_logprobs:
         body["prompt_logprobs"] = prompt_logprobs(parts[0].choices[0].prompt_logprobs)
+    if shown.token_ids:
+        body["prompt_token_ids"] = unpack_tokens(parts[0].choices[0].packed_prompt)
     return _finish(body, envelope, parts)
 
 
@@ -156,6 +167,8 @@ def _completion_choice(choice: Choice, first: Choice, logprobs: bool, shown: Pro
     }
     if shown.prompt_logprobs:
         fields["prompt_logprobs"] = prompt_logprobs(first.prompt_logprobs)
+    if shown.token_ids:
+        fields |= {"prompt_token_ids": unpack_tokens(first.packed_prompt), "token_ids": choice.token_ids}
     return fields
 
 

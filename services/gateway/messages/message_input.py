@@ -19,7 +19,7 @@ _NO_INPUT = {"image": "images", "document": "documents", "container_upload": "fi
 
 
 def conversation_of(messages: Sequence[MessageBody], system: Any, *, whole: bool) -> list[ChatMessage]:
-    """The messages of a request.
+    """The messages of a request. If the last one is the assistant's, the answer goes on from it.
 
     Args:
         messages: Of the body.
@@ -35,11 +35,10 @@ def conversation_of(messages: Sequence[MessageBody], system: Any, *, whole: bool
         builder.messages.append(ChatMessage(role="system", content=text))
     for place, message in enumerate(messages):
         builder.add(message, f"messages[{place}]")
-    if messages[-1].role == "assistant":
+    if builder.messages[-1].role == "assistant" and builder.messages[-1].tool_calls:
         raise InvalidRequest(
-            "the last message is the assistant's, and an answer that was begun elsewhere (prefill) is not "
-            "continued here: end with a message of the user",
-            param=f"messages[{len(messages) - 1}].role",
+            "the last message calls tools: end with a message of the user that has their results",
+            param=f"messages[{len(messages) - 1}].content",
         )
     return builder.messages
 

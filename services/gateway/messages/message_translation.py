@@ -61,6 +61,7 @@ def message_call(body: MessagesRequest, origin: CallOrigin) -> GenerationCall:
         tools=tool_use_of(body.tools, body.tool_choice),
         structured=structure_of(body),
         template=template_of(body, body.max_tokens),
+        continues=body.messages[-1].role == "assistant",
     )
     request = in_session(request, origin.headers, None, once, origin.root_key)
     hides = body.thinking is not None and body.thinking.display == "omitted"
@@ -97,6 +98,7 @@ def count_query(body: ConversationBody, tenant: str) -> TokenizeQuery:
         messages=conversation_of(body.messages, body.system, whole=True),
         tools=tool_use_of(body.tools, body.tool_choice),
         template=template_of(body),
+        continues=body.messages[-1].role == "assistant",
         ids=False,
         tenant=tenant,
     )

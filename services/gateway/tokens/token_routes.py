@@ -8,6 +8,7 @@ import msgspec
 from services.gateway.completions.chat_messages import messages_of
 from services.gateway.completions.chat_tools import tool_use_of
 from services.gateway.completions.logprob_forms import part_text
+from services.gateway.completions.request_translation import continues_last
 from services.gateway.generation.field_names import renamed
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.tokens.json_route import JsonRoute
@@ -76,7 +77,7 @@ def tokenize_query(body: TokenizeRequest, tenant: str) -> TokenizeQuery:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("give one of `prompt` and `messages`", param="messages")
     if body.messages is None:
-        for name in ("tools", "add_generation_prompt", "chat_template_kwargs"):
+        for name in ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
             if getattr(body, name) is not None:
                 raise InvalidRequest(f"`{name}` needs `messages`", param=name)
     elif body.add_special_tokens:
@@ -85,6 +86,7 @@ def tokenize_query(body: TokenizeRequest, tenant: str) -> TokenizeQuery:
             param="add_special_tokens",
         )
     variables = body.chat_template_kwargs
+    continues = body.messages is not None and continues_last(body, body.messages)
     return TokenizeQuery(
         model=body.model,
         messages=None if body.messages is None else messages_of(body.messages),
@@ -92,7 +94,8 @@ def tokenize_query(body: TokenizeRequest, tenant: str) -> TokenizeQuery:
         tools=tool_use_of(body.tools, None, parallel=True),
         template=TemplateOptions(variables=msgspec.json.encode(variables).decode()) if variables else None,
         special_tokens=body.add_special_tokens is not False,
-        generation_prompt=body.add_generation_prompt is not False,
+        generation_prompt=continues or body.add_generation_prompt is not False,
+        continues=continues,
         texts=bool(body.return_token_strs),
         tenant=tenant,
     )

@@ -32,6 +32,10 @@ class TokenizeRequest(_TokenBody):
     add_generation_prompt: Annotated[
         bool | None, Field(description="The beginning of the assistant's next message; if absent: true.")
     ] = None
+    continue_final_message: Annotated[
+        bool | None,
+        Field(description="The last message, the assistant's, is left open; if absent: false."),
+    ] = None
     return_token_strs: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 

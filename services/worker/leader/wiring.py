@@ -149,7 +149,11 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     end = EndOfRequest(finisher, kv_tier.ownership, turns)
     table = RequestTable(context, engine, FramePublisher(context, buffer), end)
     tokenizer = PromptTokenizer(
-        model, metrics, lambda: engine.facts.context_length, options.tokenize_timeout_s
+        model,
+        metrics,
+        lambda: engine.facts.context_length,
+        options.tokenize_timeout_s,
+        vocab_size=lambda: engine.facts.vocab_size,
     )
     grammars = GrammarCompiler(model, engine, options.grammars, metrics)
     builder = SequenceBuilder(model, engine, tokenizer, grammars)

@@ -7,15 +7,19 @@ decides where a turn begins. The model sees the same text as ordinary tokens.
 import json
 import re
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from services.worker.text.answers.call_layout import AnswerText
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.text_patterns import any_text, beginnings
 from services.worker.text.tokenizer import Tokenizer
 from services.worker.text.tool_prompt import NOTHING, TemplateInput
 from shared.messages import ChatMessage, ToolCall, ToolDefinition
+
+_LINE = "\n"
 
 
 def control_texts(tokenizer: Tokenizer, template_source: str) -> frozenset[str]:
@@ -40,6 +44,9 @@ class ControlTokenGuard:
     reasoning before it. Those stay whole until the template has run; then those that the template did not
     write itself are cut. Special tokens of one character and added tokens of white space cannot be cut, and
     stay control tokens everywhere.
+
+    Attributes:
+        control_ids: The control tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
@@ -49,7 +56,7 @@ class ControlTokenGuard:
         self._tokenizer, self._plain = tokenizer, tokenizer.without(texts)
         self._control = any_text(texts)
         ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        self._control_ids = {token for each in ids if len(each) == 1 for token in each}
+        self.control_ids = frozenset(token for each in ids if len(each) == 1 for token in each)
         self._template = template
         self._marking, self._searched = template.with_marks(texts, self._before, self._after)
         self._first_char = _any_of({text[0] for text in texts})
@@ -97,6 +104,27 @@ class ControlTokenGuard:
         spans = self._spans(pieces) if len(pieces) > 1 else [pieces]
         return [token for span in spans for token in self._encode_span(span)]
 
+    def encode_answer(self, answer: Sequence[AnswerText]) -> list[int]:
+        """Tokenize the beginning of an answer, as the tokens that a model would write behind its prompt."""
+        text = "".join(one.text if one.is_markup else self._marked(one.text, self._all) for one in answer)
+        ids = self.encode_prompt(text.split(self._cut))
+        size = len(text.replace(self._cut, "").encode())
+        if not self._tokenizer.has_token_bytes or sum(map(self._size, ids)) == size:
+            return ids
+        # the tokenizer puts a space before a text that begins a prompt
+        led = self.encode_prompt((_LINE + text).split(self._cut))
+        excess = sum(map(self._size, led)) - size
+        for place, token_id in enumerate(led):
+            excess -= self._size(token_id)
+            if excess <= 0:
+                return led[place + 1 :] if not excess else ids
+        return ids
+
+    def _size(self, token_id: int) -> int:
+        """Return the bytes of a token's text, also of a special one."""
+        tokenizer = self._tokenizer
+        return len(tokenizer.token_bytes(token_id)) or len(tokenizer.token_text(token_id).encode())
+
     def _spans(self, pieces: list[str]) -> list[list[str]]:
         """Return the prompt as texts that are tokenized separately; one with a cut has several parts."""
         spans, text, span = [], "", list[str]()
@@ -120,7 +148,7 @@ class ControlTokenGuard:
     def _encode_span(self, parts: list[str]) -> list[int]:
         if len(parts) > 1:
             ids = self._plain.encode("".join(parts), add_special_tokens=False)
-            if self._control_ids.isdisjoint(ids):
+            if self.control_ids.isdisjoint(ids):
                 return ids
         # such a tokenizer is not to be had; or it makes a control token from text, as if it were a word
         return [token for part in parts for token in self._tokenizer.encode(part, add_special_tokens=False)]

@@ -22,7 +22,7 @@ def weight_of(frame: Tokens) -> int:
             weight += _ENTRY * (1 + len(entry.top))
         for entry in delta.prompt_logprobs:
             weight += _ENTRY * (1 + len(entry.top))
-        weight += _PER_CHARACTER * len(delta.prompt_text) + len(delta.embedding)
+        weight += _PER_CHARACTER * len(delta.prompt_text) + len(delta.embedding) + len(delta.prompt_token_ids)
     return weight
 
 

@@ -66,9 +66,9 @@ class Attempts:
     """
 
     __slots__ = (
-        "_fingerprint", "_max_losses", "_prompt_logprobs", "_prompt_text", "_session_version", "_taken_at",
-        "_tokens", "_tokens_at", "accepted", "crashes", "interruptions", "losses", "number", "refusal",
-        "refusals", "sampling",
+        "_fingerprint", "_max_losses", "_prompt_ids", "_prompt_logprobs", "_prompt_text", "_session_version",
+        "_taken_at", "_tokens", "_tokens_at", "accepted", "crashes", "interruptions", "losses", "number",
+        "refusal", "refusals", "sampling",
     )  # fmt: skip
 
     def __init__(self, request: GenerateRequest, settings: ClientSettings) -> None:
@@ -87,6 +87,7 @@ class Attempts:
         self._taken_at = 0.0  # when a group took this attempt; 0: none has
         self._prompt_logprobs = resume.prompt_logprobs if resume is not None else 0
         self._prompt_text = resume.prompt_text if resume is not None else 0
+        self._prompt_ids = resume.prompt_ids if resume is not None else 0
         self._fingerprint = resume.fingerprint if resume is not None else ""
         self._session_version = resume.session_version if resume is not None else -1
         self._max_losses = settings.max_losses
@@ -102,7 +103,8 @@ class Attempts:
         for delta in frame.deltas:
             if delta.choice < len(self._tokens):
                 self._tokens[delta.choice] += delta.token_ids
-            if delta.prompt_logprobs or delta.prompt_text:
+            if delta.prompt_logprobs or delta.prompt_text or delta.prompt_token_ids:
+                self._prompt_ids += len(delta.prompt_token_ids) // 4
                 self._prompt_logprobs += len(delta.prompt_logprobs)
                 self._prompt_text += len(delta.prompt_text)
         self._tokens_at = now
@@ -143,6 +145,7 @@ class Attempts:
             session_version=self._session_version if any(tokens) else -1,
             prompt_logprobs=self._prompt_logprobs,
             prompt_text=self._prompt_text,
+            prompt_ids=self._prompt_ids,
         )
 
     def count_loss(

@@ -25,10 +25,12 @@ from shared.messages import (
 class Choice:
     """One of the `n` answers.
 
-    Answers about the prompt (`prompt_text`, `prompt_logprobs`, `embedding`) are in the first one.
+    Answers about the prompt (`packed_prompt`, `prompt_text`, `prompt_logprobs`, `embedding`) are in the
+    first one.
 
     Attributes:
         packed_tokens: As on the wire; `token_ids` unpacks them.
+        packed_prompt: The prompt's tokens likewise, if they were asked for.
         stop: The stop string that ended it; empty if none did.
         parts: Text, reasoning and tool calls in order, each of them whole.
     """
@@ -42,6 +44,7 @@ class Choice:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     embedding: bytes = b""
     stop: str = ""
+    packed_prompt: bytes = b""
     parts: list[AnswerPart] = field(default_factory=list)
 
     @property
@@ -107,7 +110,8 @@ def gather(frames: Sequence[Tokens], num_choices: int) -> list[Choice]:
             parts[delta.choice] += delta.parts or ([TextPart(text=delta.text)] if delta.text else [])
             if delta.logprobs:
                 choice.logprobs += delta.logprobs
-            if delta.prompt_logprobs or delta.prompt_text:
+            if delta.prompt_logprobs or delta.prompt_text or delta.prompt_token_ids:
+                choice.packed_prompt += delta.prompt_token_ids
                 choice.prompt_logprobs += delta.prompt_logprobs
                 choice.prompt_text += delta.prompt_text
             if delta.embedding:
@@ -131,6 +135,7 @@ def _whole_choice(delta: Delta) -> Choice:
         logprobs=delta.logprobs,
         finish_reason=delta.finish_reason,
         prompt_text=delta.prompt_text,
+        packed_prompt=delta.prompt_token_ids,
         prompt_logprobs=delta.prompt_logprobs,
         embedding=delta.embedding,
         stop=delta.stop if ended else "",

@@ -52,7 +52,9 @@ _JSON = frozenset(
 _PLAIN = frozenset({"tool_choice", "guided_json", "json_schema"})  # a text that is no JSON is meant as it is
 _NUMBERS_AND_FLAGS = frozenset(
     {
+        "add_generation_prompt",
         "best_of",
+        "continue_final_message",
         "echo",
         "frequency_penalty",
         "ignore_eos",
@@ -65,6 +67,7 @@ _NUMBERS_AND_FLAGS = frozenset(
         "presence_penalty",
         "prompt_logprobs",
         "repetition_penalty",
+        "return_token_ids",
         "seed",
         "temperature",
         "top_k",

@@ -13,6 +13,9 @@ FINAL = "triton_final_response"  # of the last response to a request on a stream
 _TEXT_ONLY = frozenset({"role", "content", "refusal"})  # fields of a message that `text_output` says already
 
 
+_NOTHING = msgspec.Raw(b"null")
+
+
 class AnswerUsage(msgspec.Struct):
     """The tokens of a call."""
 
@@ -27,8 +30,10 @@ class AnswerChoice(msgspec.Struct):
     text: str | None = None
     message: dict[str, Any] | None = None
     delta: dict[str, Any] | None = None
-    logprobs: msgspec.Raw = msgspec.Raw(b"null")
+    logprobs: msgspec.Raw = _NOTHING
     finish_reason: str | None = None
+    token_ids: msgspec.Raw = _NOTHING
+    prompt_token_ids: msgspec.Raw = _NOTHING
 
     @property
     def part(self) -> dict[str, Any]:
@@ -53,6 +58,7 @@ class AnswerPart(msgspec.Struct):
     choices: list[AnswerChoice] = []
     usage: AnswerUsage | None = None
     session_id: str = ""
+    prompt_token_ids: msgspec.Raw = _NOTHING
     error: dict[str, Any] | None = None
 
 
@@ -85,8 +91,9 @@ class ResponseMaker:
         if self._shows_messages(choices):
             outputs.append(text_tensor("message", [_encode(choice.part) for choice in choices]))
         outputs.append(text_tensor("finish_reason", [choice.finish_reason or "" for choice in choices]))
-        if any(_has_logprobs(choice) for choice in choices):
-            outputs.append(text_tensor("logprobs", [bytes(choice.logprobs) for choice in choices]))
+        outputs += _told("logprobs", [choice.logprobs for choice in choices])
+        outputs += _told("token_ids", [choice.token_ids for choice in choices])
+        outputs += _told("prompt_token_ids", _prompts(answer))
         return self._response([*outputs, *self._counts()], final=streamed)
 
     def parts(self, event: AnswerPart) -> list[ModelInferResponse]:
@@ -97,14 +104,17 @@ class ResponseMaker:
         for choice in event.choices:
             if choice.finish_reason:
                 self._finish_reasons[choice.index] = choice.finish_reason
-            text, more, scored = choice.output, choice.has_more, _has_logprobs(choice)
-            if not (text or more or scored):
+            told = [
+                *_told("logprobs", [choice.logprobs]),
+                *_told("token_ids", [choice.token_ids]),
+                *_told("prompt_token_ids", _prompts(event)),
+            ]
+            if not (choice.output or choice.has_more or told):
                 continue
-            outputs = [text_tensor("text_output", [text])]
+            outputs = [text_tensor("text_output", [choice.output])]
             if self._shows_messages([choice]):
                 outputs.append(text_tensor("message", [_encode(choice.part)]))
-            if scored:
-                outputs.append(text_tensor("logprobs", [bytes(choice.logprobs)]))
+            outputs += told
             response = self._response(outputs, final=False)
             if choice.index:
                 response.parameters["index"].int64_param = choice.index
@@ -164,8 +174,16 @@ def failed_response(model: str, request_id: str, told: dict[str, str | float]) -
     return response
 
 
-def _has_logprobs(choice: AnswerChoice) -> bool:
-    return bytes(choice.logprobs) != b"null"
+def _told(name: str, values: Sequence[msgspec.Raw]) -> list[OutputTensor]:
+    """A tensor of JSON texts; nothing if none of them is there."""
+    texts = [bytes(value) for value in values]
+    return [text_tensor(name, texts)] if any(text != b"null" for text in texts) else []
+
+
+def _prompts(answer: AnswerPart) -> list[msgspec.Raw]:
+    """The tokens of the prompts: one for a chat, else one for each choice."""
+    of_chat = bytes(answer.prompt_token_ids) != b"null"
+    return [answer.prompt_token_ids] if of_chat else [one.prompt_token_ids for one in answer.choices]
 
 
 def _encode(part: dict[str, Any]) -> bytes:

@@ -32,6 +32,8 @@ _OUTPUTS = {
     "message": ("BYTES", "TYPE_STRING", -1),
     "finish_reason": ("BYTES", "TYPE_STRING", -1),
     "logprobs": ("BYTES", "TYPE_STRING", -1),
+    "token_ids": ("BYTES", "TYPE_STRING", -1),
+    "prompt_token_ids": ("BYTES", "TYPE_STRING", -1),
     "num_input_tokens": ("UINT32", "TYPE_UINT32", 1),
     "num_output_tokens": ("UINT32", "TYPE_UINT32", 1),
 }

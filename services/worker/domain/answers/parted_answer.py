@@ -6,9 +6,11 @@ Stop strings are looked for in the text that the user sees, not in reasoning or 
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from services.worker.domain.answers.stop_strings import StopMatcher
 from shared.answer_text import join_parts
-from shared.messages import FinishReason, ToolCall
+from shared.messages import ChatMessage, FinishReason, ToolCall
 from shared.messages.answer_parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart
 
 
@@ -58,6 +60,32 @@ class PartedAnswer:
     reasoning: list[str] = field(default_factory=list)
     _calls: list[ToolCallPart] = field(default_factory=list)
     _arguments: list[list[str]] = field(default_factory=list)
+    _held: list[AnswerPart] = field(default_factory=list)
+
+    @classmethod
+    def continued(
+        cls,
+        reader: AnswerReader,
+        message: ChatMessage,
+        held: list[AnswerPart],
+        *,
+        reopens: bool = False,
+    ) -> "PartedAnswer":
+        """Makes the parts of an answer that goes on from a message.
+
+        Args:
+            reader: Has read the message.
+            message: The message.
+            held: The end of the message that the reader has not given as parts yet; the caller has it.
+            reopens: The last call of the message is begun once more, so that its new arguments belong to it.
+        """
+        answer = cls(reader, reasoning=[message.reasoning], _held=held)
+        for index, call in enumerate(message.tool_calls):
+            answer._calls.append(ToolCallPart(index=index, call_id=call.call_id, name=call.name))
+            answer._arguments.append([call.arguments])
+        if reopens:
+            answer.unsent += answer._calls[-1:]
+        return answer
 
     def read(
         self, piece: str, reason: FinishReason | None, stops: StopMatcher | None
@@ -69,6 +97,8 @@ class PartedAnswer:
         """
         reader, was_reasoning = self.reader, self.reader.reasoning
         parts = reader.feed(piece)
+        if self._held:
+            parts = self._without_held(parts)
         self.reasoning_tokens += was_reasoning or reader.reasoning
         if reader.ended:
             reason = "stop"
@@ -77,7 +107,8 @@ class PartedAnswer:
             )
             parts = parts[: last + 1]
         elif reason is not None:
-            parts += self._rest(cut=reason == "length")
+            rest = self._rest(cut=reason == "length")
+            parts += self._without_held(rest) if self._held else rest
         if stops is not None:
             parts, reason = _stopped(parts, reason, stops)
         self._keep(parts)
@@ -104,6 +135,26 @@ class PartedAnswer:
             return [part for part in rest if not isinstance(part, TextPart)]
         return rest
 
+    def _without_held(self, parts: list[AnswerPart]) -> list[AnswerPart]:
+        """Leaves out what the caller has, as far as it comes in the form that it was to have."""
+        new: list[AnswerPart] = []
+        for part in parts:
+            held = self._held[0] if self._held else None
+            if held is None or type(part) is not type(held):
+                self._held = []
+                new.append(part)
+                continue
+            known, text = _text_of(held), _text_of(part)
+            if text.startswith(known):
+                del self._held[0]
+                new += [_with_text(part, text[len(known) :])] if len(text) > len(known) else []
+            elif known.startswith(text):
+                self._held[0] = _with_text(held, known[len(text) :])
+            else:
+                self._held = []
+                new.append(part)
+        return new
+
     def _keep(self, parts: list[AnswerPart]) -> None:
         self.unsent += parts
         for part in parts:
@@ -114,6 +165,16 @@ class PartedAnswer:
                     self._calls.append(part)
                     self._arguments.append([])
                 self._arguments[-1].append(part.arguments)
+
+
+def _text_of(part: AnswerPart) -> str:
+    return part.arguments if isinstance(part, ToolCallPart) else part.text
+
+
+def _with_text(part: AnswerPart, text: str) -> AnswerPart:
+    if isinstance(part, ToolCallPart):
+        return replace(part, arguments=text)
+    return replace(part, text=text)
 
 
 def _stopped(

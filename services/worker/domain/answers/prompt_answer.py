@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from services.worker.domain.answers.token_spelling import SpellToken
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.prompt_parts import PromptPart
+from shared.codec import pack_tokens
 from shared.messages import Delta, FinishReason, TokenLogprob, TopLogprob
 
 MAX_ITEMS = 4096  # log probabilities and their alternatives in a frame, which has to fit into a message
+MAX_IDS = 65_536  # of the prompt's tokens in a frame
 MAX_CHARS = 65_536  # of the prompt's text in a frame
 
 
@@ -22,6 +24,7 @@ class PromptAnswer:
         offsets: Characters of the prompt's text before each token; empty: the text is not echoed.
         unsent_text: The prompt's text, if it is to be echoed.
         unsent_scores: Log probabilities of the next tokens of the prompt.
+        unsent_ids: Next tokens of the prompt, if they are asked for.
         embedding: The embedding that is asked for, once it is there.
         end: Why a choice without tokens has ended; None: it has not, or the caller knows.
     """
@@ -31,6 +34,7 @@ class PromptAnswer:
     offsets: collections.abc.Sequence[int] = ()
     unsent_text: str = ""
     unsent_scores: list[TokenLogprob] = field(default_factory=list)
+    unsent_ids: list[int] = field(default_factory=list)
     embedding: bytes = b""
     end: FinishReason | None = None
 
@@ -43,7 +47,9 @@ class PromptAnswer:
     @property
     def is_open(self) -> bool:
         """Whether there is more to send before the tokens of any choice."""
-        return bool(self.unsent_text or self.unsent_scores) or self.sequence.is_scored_later
+        return (
+            bool(self.unsent_ids or self.unsent_text or self.unsent_scores) or self.sequence.is_scored_later
+        )
 
     def add_part(self, part: PromptPart) -> None:
         """Takes what a step has brought."""
@@ -54,6 +60,9 @@ class PromptAnswer:
 
     def take_delta(self) -> Delta | None:
         """Returns the next piece that the caller has not got, and counts it as sent."""
+        if self.unsent_ids:
+            ids, self.unsent_ids = self.unsent_ids[:MAX_IDS], self.unsent_ids[MAX_IDS:]
+            return Delta(prompt_token_ids=pack_tokens(ids))
         if self.unsent_text:
             text, self.unsent_text = self.unsent_text[:MAX_CHARS], self.unsent_text[MAX_CHARS:]
             return Delta(prompt_text=text)

@@ -11,6 +11,7 @@ rebuilt from the tokens that a caller has then forces nothing more.
 
 from typing import Literal, NamedTuple
 
+from services.worker.domain.constraints.forced_text import ForcedText
 from services.worker.domain.generation.token_constraint import TokenConstraint, is_too_complex
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import Sampled
@@ -75,15 +76,26 @@ def _accept_newest(sequence: Sequence, constraint: TokenConstraint) -> list[int]
         sequence.forced.pop(0)
         return []
     constraint.accept(sequence.tokens[-1:])
+    _drop_forced_text(sequence)
     return _force(sequence, constraint)
+
+
+def _drop_forced_text(sequence: Sequence) -> None:
+    """Leaves the grammar alone with a sequence whose forced text has come, or nothing."""
+    constraint = sequence.constraint
+    if isinstance(constraint, ForcedText) and constraint.is_over:
+        sequence.constraint = constraint.inner
 
 
 def _force(sequence: Sequence, constraint: TokenConstraint) -> list[int]:
     """Returns the run that the grammar forces, or keeps it to be sampled one by one."""
     room, run = sequence.max_tokens - sequence.num_output, list[int]()
+    if sequence.repeated is not None:
+        room += sequence.repeated.most  # which do not count; `append_run` ends where the output is full
     while len(run) < room and (forced := constraint.forced()):
         constraint.accept(forced)
         run += forced
+    _drop_forced_text(sequence)
     if constraint.ended and len(sequence.eos_ids) == 1:  # of several the model chooses
         run += sequence.eos_ids
     del run[room:]

@@ -140,7 +140,8 @@ def turn_of(request: GenerateRequest, record: SessionRecord | None, resumed_at: 
             )
         told = rewind(record, record.recent[-place].version) if place > 1 else record
         if told is not None:
-            return TurnContext(session, told.messages[:-1], record, commits=False, stored=place)
+            seen = told.messages[:-1] + (messages[-1:] if request.continues else [])
+            return TurnContext(session, seen, record, commits=False, stored=place)
     if record is not None and 0 <= resumed_at < record.version:
         record = (rewind(record, resumed_at) or record) if resumed_at else None
     return TurnContext(
@@ -208,7 +209,9 @@ def next_record(
     began = replaced or record
     version = 1 + (replaced.version if replaced is not None else turn.version)
     whole = turn.added == 0
-    size = (len(turn.messages) if whole else turn.added) + 1
+    # the answer has the whole of a message that it goes on from
+    messages = [*(turn.messages[:-1] if request.continues else turn.messages), answer.message]
+    size = len(messages) if whole else turn.added + (not request.continues)
     mark = TurnMark(
         request_id=request.request_id,
         version=version,
@@ -223,7 +226,7 @@ def next_record(
         tenant=request.tenant,
         model=model,
         version=version,
-        messages=[*turn.messages, answer.message],
+        messages=messages,
         token_ids=answer.token_ids,
         turns=1 + (record.turns if record else 0),
         last_group=group,

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
+from services.worker.domain.constraints.forced_text import RepeatedText
 from services.worker.domain.generation.token_constraint import TokenConstraint
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence
@@ -62,6 +63,8 @@ class Sequence:
         embedding: The embedding that it is computed for; then it has no output.
         scored: Tokens of the prompt whose log probabilities have come; -1: none are wanted.
         prompt_only: It ends with its prompt and has no output.
+        repeated: Counts its first tokens that only repeat the end of a text that was given; None: none does.
+        repeated_tokens: Such tokens so far; they are no output.
         timeline: When its request passed the parts of the leader.
     """
 
@@ -104,6 +107,8 @@ class Sequence:
     forced: list[int] = field(default_factory=list)
     grammar_error: Exception | None = None
     run_start: int = FIRST
+    repeated: RepeatedText | None = None
+    repeated_tokens: int = 0
 
     def __post_init__(self) -> None:
         self.order = (-self.priority, self.arrival)
@@ -127,7 +132,7 @@ class Sequence:
     @property
     def num_output(self) -> int:
         """Tokens generated so far, those before a resume or a preemption included."""
-        return len(self.tokens) - self.prompt_len
+        return len(self.tokens) - self.prompt_len - self.repeated_tokens
 
     @property
     def is_scored_later(self) -> bool:
@@ -143,6 +148,11 @@ class Sequence:
     def has_run(self) -> bool:
         """Whether it decodes, and forced tokens are to be computed together with its newest sampled one."""
         return self.planned >= self.run_start - 1
+
+    def repeat_text(self, repeated: RepeatedText) -> None:
+        """Lets its first tokens repeat a text, those that it has included."""
+        self.repeated = repeated
+        self.repeated_tokens = sum(map(repeated.count_token, self.tokens[self.prompt_len :]))
 
     def append_run(self, token_ids: list[int]) -> list[tuple[int, FinishReason | None]]:
         """Appends forced tokens.
@@ -165,11 +175,13 @@ class Sequence:
         if self.prompt_only:
             return "length" if self.embedding is None else "stop"
         self.tokens.append(token_id)
+        if self.repeated is not None:
+            self.repeated_tokens += self.repeated.count_token(token_id)
         return self.end_reason()
 
     def end_reason(self) -> FinishReason | None:
         """Returns why the sequence ends with its newest token; None if it goes on."""
-        num_output = len(self.tokens) - self.prompt_len
+        num_output = len(self.tokens) - self.prompt_len - self.repeated_tokens
         if num_output:
             last, sampling = self.tokens[-1], self.sampling
             if (last in self.eos_ids and not sampling.ignore_eos) or last in sampling.stop_token_ids:

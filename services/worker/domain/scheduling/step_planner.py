@@ -215,7 +215,10 @@ class StepPlanner:
                 else:
                     num_run += count - 1
                 continue
-            if pending and known + pending - sequence.prompt_len >= sequence.max_tokens:
+            if (
+                pending
+                and known + pending - sequence.prompt_len - sequence.repeated_tokens >= sequence.max_tokens
+            ):
                 continue  # its last token is in flight
             if start >= sequence.capacity and not self._preemption.grow(sequence):
                 break  # it was the last one, and was preempted

@@ -61,12 +61,16 @@ class TokenCalls:
             prompt=query.prompt,
             tools=query.tools,
             template=query.template,
+            continues=query.continues,
             tenant=_tenant(query, message),
         )
         self._builder.check_request(request)
         form = PromptForm(query.special_tokens, query.generation_prompt)
         tokens = None
-        if self._prompts.is_short(request):
+        if request.continues:
+            prompt = await self._prompts.tokenize_continued(request, None)
+            tokens = prompt.tokens + prompt.given.dropped
+        elif self._prompts.is_short(request):
             tokens = self._prompts.tokenize_inline(request, None, form)
         if tokens is None:
             tokens = await self._prompts.tokenize_in_thread(request, None, form)

@@ -1,13 +1,15 @@
 """Decides which parts the answer to a request may have, and makes what reads them."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from services.worker.domain.answers.choice_state import Detokenizer
 from services.worker.domain.answers.parted_answer import PartedAnswer
-from services.worker.leader.intake.tool_checks import offered_tools, requires_call
+from services.worker.leader.intake.tool_checks import has_parts, offered_tools, requires_call
 from services.worker.model import Model
 from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
 from services.worker.text.answers.call_ids import call_ids
@@ -16,11 +18,34 @@ from services.worker.text.answers.known_reasoning import reasoning_of
 from services.worker.text.answers.marker_detokenizer import MarkerDetokenizer, marker_tokens
 from services.worker.text.answers.tool_format import AnswerFormat, ReasoningMarks, ToolFormat
 from services.worker.text.tool_prompt import parameters_of
-from shared.messages import GenerateRequest
+from shared.errors import InvalidRequest
+from shared.messages import (
+    AnswerPart,
+    ChatMessage,
+    GenerateRequest,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    ToolCallPart,
+)
 from shared.messages.conversation import MAX_TOOL_CALLS
 
 _LAST_TOKENS = 32  # of a prompt, in which a mark of reasoning is looked for
 _MAX_FORMS = 64
+
+
+class BegunAnswer(Protocol):
+    """The beginning of an answer that its caller has."""
+
+    @property
+    def message(self) -> ChatMessage:
+        """The beginning."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The same as the model writes it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +70,41 @@ class AnswerForm:
     max_calls: int
     only_calls: bool = False
 
-    def reader(self, choice: int) -> PartedAnswer:
-        """Makes the reader of a choice."""
-        parser = AnswerParser(
+    def reader(self, choice: int, begun: BegunAnswer | None = None) -> PartedAnswer:
+        """Makes the reader of a choice.
+
+        Args:
+            choice: Its number.
+            begun: What the answer goes on from; None: it begins.
+
+        Raises:
+            InvalidRequest: The calls that were begun are not read as calls.
+        """
+        if begun is None:
+            return PartedAnswer(self._parser(choice, ()), only_calls=self.only_calls)
+        calls = begun.message.tool_calls
+        parser = self._parser(choice, calls)
+        parts = parser.feed(begun.text)
+        read = parser.num_calls
+        if read != len(calls) and (read != len(calls) - 1 or calls[-1].arguments):
+            raise InvalidRequest(
+                "the last message has text that is read as a call of a tool, or calls that are not: it "
+                "cannot be continued",
+                param="messages",
+            )
+        if read < len(calls):  # a call without arguments is begun by what follows
+            return PartedAnswer.continued(parser, replace(begun.message, tool_calls=calls[:read]), [])
+        return PartedAnswer.continued(parser, begun.message, _held(begun.message, parts), reopens=True)
+
+    def _parser(self, choice: int, calls: Sequence[ToolCall]) -> AnswerParser:
+        made = call_ids(self.request_id, choice)
+        return AnswerParser(
             self.form,
             self.schemas,
-            call_ids(self.request_id, choice),
+            lambda index: calls[index].call_id if index < len(calls) else made(index),
             in_reasoning=self.in_reasoning,
             max_calls=self.max_calls,
         )
-        return PartedAnswer(parser, only_calls=self.only_calls)
 
     def detokenizer(self, inner: Detokenizer) -> Detokenizer:
         """Returns a detokenizer that shows what the reader has to see."""
@@ -99,7 +149,7 @@ class AnswerForms:
             request: A request that was checked.
             tokens: Its prompt.
         """
-        if request.messages is None:
+        if not has_parts(request):
             return None
         tools = offered_tools(request)
         called = self.tool_format(request) if tools or self._tools.channels else None
@@ -127,3 +177,28 @@ class AnswerForms:
             return False
         text = "".join(map(self._model.tokenizer.token_text, tokens[-_LAST_TOKENS:]))
         return text.rstrip().endswith(self._reasoning.opens)
+
+
+def _held(message: ChatMessage, parts: Sequence[AnswerPart]) -> list[AnswerPart]:
+    """Returns the end of a message that its reader holds back, since it may belong to what follows.
+
+    Args:
+        message: The message.
+        parts: What the reader has given of it.
+    """
+    if message.tool_calls:
+        last = len(message.tool_calls) - 1
+        shown = "".join(one.arguments for one in parts if isinstance(one, ToolCallPart) and one.index == last)
+        rest = _behind(message.tool_calls[last].arguments, shown)
+        return [ToolCallPart(index=last, arguments=rest)] if rest else []
+    if message.content:
+        rest = _behind(message.content, "".join(one.text for one in parts if isinstance(one, TextPart)))
+        return [TextPart(text=rest)] if rest else []
+    shown = "".join(one.text for one in parts if isinstance(one, ReasoningPart))
+    rest = _behind(message.reasoning, shown)
+    return [ReasoningPart(text=rest)] if rest else []
+
+
+def _behind(text: str, shown: str) -> str:
+    """Returns what of a text comes behind the part that was shown; empty if it has no such part."""
+    return text.partition(shown)[2] if shown else text

@@ -14,7 +14,7 @@ import msgspec
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.leader.intake.answer_forms import AnswerForms
 from services.worker.leader.intake.grammar_compiler import Work, digest_of
-from services.worker.leader.intake.tool_checks import offered_tools, requires_call
+from services.worker.leader.intake.tool_checks import has_parts, offered_tools, requires_call
 from services.worker.model import Model
 from services.worker.text.answers.marker_detokenizer import marker_tokens
 from services.worker.text.answers.tool_format import ReasoningMarks, ToolFormat
@@ -68,11 +68,11 @@ class AnswerGrammars:
         text = None if calls is not None and calls.required else request.structured
         if calls is None and text is None:
             return None
-        if calls is None and request.messages is not None and self._forms.tool_format(request).channels:
+        if calls is None and has_parts(request) and self._forms.tool_format(request).channels:
             calls = self._enforced(request, self._forms.tool_format(request), [])
         required = text is not None or (calls is not None and calls.required)
         optional = not required and calls is not None and not any(tool.strict for tool in calls.tools)
-        marks = self._forms.reasoning if request.messages is not None else None
+        marks = self._forms.reasoning if has_parts(request) else None
         form = AnswerForm(text, calls)
         work = functools.partial(compile_answer, form)
         if marks is not None:

@@ -122,11 +122,15 @@ class Preparation:
         if turn is not None:
             generation.session_turns, generation.session_version = turn.number, turn.version
             generation.timeline.mark("history", {"turns": turn.number})
-        short = tokenizer.is_short(request) and (turn is None or turn.record is None)
-        tokens = tokenizer.tokenize_inline(request, turn) if short else None
-        if tokens is None:
-            tokens = await tokenizer.tokenize_in_thread(request, turn)
-        await self._builder.build_long_choices(generation, tokens, turn)
+        if request.continues:
+            prompt = await tokenizer.tokenize_continued(request, turn)
+            await self._builder.build_long_choices(generation, prompt.tokens, turn, prompt.given)
+        else:
+            short = tokenizer.is_short(request) and (turn is None or turn.record is None)
+            tokens = tokenizer.tokenize_inline(request, turn) if short else None
+            if tokens is None:
+                tokens = await tokenizer.tokenize_in_thread(request, turn)
+            await self._builder.build_long_choices(generation, tokens, turn)
         generation.timeline.mark("tokenized")
         return await self._kv_tier.prefixes.find_source(generation)
 

@@ -61,7 +61,7 @@ def prompt_answer(request: GenerateRequest, sequence: Sequence, tokenizer: Token
         InvalidRequest: The resume point has more than the prompt.
     """
     scores = request.sampling.prompt_logprobs >= 0
-    if not (scores or request.echo or has_no_answer(request)):
+    if not (scores or request.echo or request.prompt_ids or has_no_answer(request)):
         return None
     sequence.embedding, sequence.prompt_only = request.embedding, has_no_answer(request)
     resume, text, offsets = request.resume, "", list[int]()
@@ -76,7 +76,10 @@ def prompt_answer(request: GenerateRequest, sequence: Sequence, tokenizer: Token
         given = request.prompt if not request.truncate_prompt_tokens else None
         text, offsets = _echoed(given, sequence, tokenizer, with_offsets=scores)
         text = text[resume.prompt_text if resume is not None else 0 :]
-    return PromptAnswer(sequence, tokenizer.spelling, offsets, unsent_text=text)
+    ids: list[int] = []
+    if request.prompt_ids:
+        ids = sequence.tokens[resume.prompt_ids if resume else 0 : sequence.prompt_len]
+    return PromptAnswer(sequence, tokenizer.spelling, offsets, unsent_text=text, unsent_ids=ids)
 
 
 def _echoed(

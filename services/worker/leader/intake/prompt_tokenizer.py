@@ -17,6 +17,7 @@ import structlog
 
 from services.worker.domain.generation.context_overflow import too_long
 from services.worker.domain.generation.turn_context import TurnContext
+from services.worker.leader.intake.continued_prompts import ContinuedPrompt, ContinuedPrompts
 from services.worker.leader.intake.thread_work import ThreadWork
 from services.worker.leader.intake.tool_checks import check_tool_results, offered_tools, template_input
 from services.worker.metrics import WorkerMetrics
@@ -27,7 +28,7 @@ from services.worker.text.template_guard import TemplateOverran
 from shared.codec import unpack_tokens
 from shared.errors import DeadlineExceeded, InvalidRequest
 from shared.flow.tenant_places import TenantPlaces
-from shared.messages import GenerateRequest
+from shared.messages import ChatMessage, GenerateRequest
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -72,6 +73,7 @@ class PromptTokenizer:
         timeout_s: For one prompt, in a thread.
         clock: Returns seconds.
         cpu_clock: Returns the CPU seconds of the calling thread.
+        vocab_size: Returns the number of the running engine's tokens; 0: not known.
     """
 
     def __init__(
@@ -83,12 +85,16 @@ class PromptTokenizer:
         *,
         clock: Callable[[], float] = time.perf_counter,
         cpu_clock: Callable[[], float] = time.thread_time,
+        vocab_size: Callable[[], int] = lambda: 0,
     ) -> None:
         self._model = model
         self._metrics = metrics
         self._context_length = context_length
         self._timeout_s = timeout_s
         self._control_tokens = ControlTokenGuard(model.tokenizer, model.template) if model.template else None
+        self._continued = (
+            ContinuedPrompts(model, self._control_tokens, vocab_size) if self._control_tokens else None
+        )
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
         self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT)
         self._clock = clock
@@ -105,7 +111,7 @@ class PromptTokenizer:
 
     def is_short(self, request: GenerateRequest) -> bool:
         """Returns whether tokenizing and making choices take less time than a thread would cost."""
-        if is_long(request, len(request.prompt_token_ids or b"") // 4):
+        if request.continues or is_long(request, len(request.prompt_token_ids or b"") // 4):
             return False
         messages = request.messages or ()
         if len(messages) > INLINE_MESSAGES:
@@ -152,6 +158,14 @@ class PromptTokenizer:
     ) -> list[int]:
         """Returns the tokens of any prompt. Raises `DeadlineExceeded` when it takes too long."""
         work = functools.partial(self._tokens, request, turn, form, self._timeout_s)
+        try:
+            return await self.run_in_thread(request.party_or_tenant, work, _PROMPT)
+        except TemplateOverran as error:
+            raise self._too_slow(_PROMPT) from error
+
+    async def tokenize_continued(self, request: GenerateRequest, turn: TurnContext | None) -> ContinuedPrompt:
+        """Returns the prompt of a request that `continues`; see `tokenize_in_thread`."""
+        work = functools.partial(self._continued_prompt, request, turn, self._timeout_s)
         try:
             return await self.run_in_thread(request.party_or_tenant, work, _PROMPT)
         except TemplateOverran as error:
@@ -213,19 +227,9 @@ class PromptTokenizer:
         """
         tokenizer = self._model.tokenizer
         if request.messages is not None:
-            assert self._control_tokens is not None
-            messages = turn.messages if turn else request.messages
-            holds = self._context_length()
-            if len(messages) > holds and not request.truncate_prompt_tokens:  # each has a token at least
-                raise too_long(self._model.name, request, turn, len(messages), holds, exact=False)
-            check_tool_results(messages)
-            assert self._model.template is not None
-            given = template_input(request, self._model.template)
-            pieces = self._control_tokens.render_prompt(
-                messages, limit_s, given, generation_prompt=form.generation_prompt
-            )
-            self._check_length(request, turn, sum(map(tokenizer.least_tokens, pieces)))
-            tokens, param = self._control_tokens.encode_prompt(pieces), "messages"
+            messages, param = turn.messages if turn else request.messages, "messages"
+            generation_prompt = form.generation_prompt and request.generation_prompt
+            tokens = self._tokens_of(request, turn, messages, limit_s, generation_prompt=generation_prompt)
         elif request.prompt is not None:
             self._check_length(request, turn, tokenizer.least_tokens(request.prompt))
             tokens, param = tokenizer.encode(request.prompt, add_special_tokens=form.special_tokens), "prompt"
@@ -236,6 +240,44 @@ class PromptTokenizer:
         if not tokens:
             raise InvalidRequest(f"{param}: the prompt has no tokens", param=param)
         return tokens[-request.truncate_prompt_tokens :]  # 0: all
+
+    def _tokens_of(
+        self,
+        request: GenerateRequest,
+        turn: TurnContext | None,
+        messages: list[ChatMessage],
+        limit_s: float,
+        *,
+        generation_prompt: bool,
+    ) -> list[int]:
+        """Returns the tokens of messages; see `_tokens`."""
+        assert self._control_tokens is not None
+        assert self._model.template is not None
+        holds = self._context_length()
+        if len(messages) > holds and not request.truncate_prompt_tokens:  # each has a token at least
+            raise too_long(self._model.name, request, turn, len(messages), holds, exact=False)
+        check_tool_results(messages)
+        given = template_input(request, self._model.template)
+        pieces = self._control_tokens.render_prompt(
+            messages, limit_s, given, generation_prompt=generation_prompt
+        )
+        self._check_length(request, turn, sum(map(self._model.tokenizer.least_tokens, pieces)))
+        return self._control_tokens.encode_prompt(pieces)
+
+    def _continued_prompt(
+        self, request: GenerateRequest, turn: TurnContext | None, limit_s: float
+    ) -> ContinuedPrompt:
+        assert self._continued is not None
+        messages = turn.messages if turn else request.messages or []
+        if len(messages) < 2:
+            raise InvalidRequest(
+                "there must be a message before the answer that is continued", param="messages"
+            )
+        last = messages[-1]
+        begun = (last.content, last.reasoning, *(call.arguments for call in last.tool_calls))
+        self._check_length(request, turn, sum(map(self._model.tokenizer.least_tokens, begun)))
+        before = self._tokens_of(request, turn, messages[:-1], limit_s, generation_prompt=True)
+        return self._continued.continued(request, before, last)
 
     def _check_length(self, request: GenerateRequest, turn: TurnContext | None, at_least: int) -> None:
         if request.truncate_prompt_tokens:

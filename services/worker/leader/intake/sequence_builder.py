@@ -5,17 +5,24 @@ Everything that can be refused before a token is computed is refused here, with 
 
 import functools
 
-from services.worker.domain.answers.choice_state import ChoiceState
+from services.worker.domain.answers.choice_state import ChoiceState, Detokenizer
 from services.worker.domain.answers.stop_strings import StopMatcher, StopStrings
+from services.worker.domain.constraints.forced_text import ForcedText, RepeatedText
 from services.worker.domain.generation.context_overflow import too_long
 from services.worker.domain.generation.generation import Generation
-from services.worker.domain.generation.token_constraint import TokenConstraint, TokenRefused
+from services.worker.domain.generation.token_constraint import (
+    ConstraintFactory,
+    ConstraintFailed,
+    TokenConstraint,
+    TokenRefused,
+)
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.leader.engine_state import EngineFacts, EngineState
-from services.worker.leader.intake.answer_forms import AnswerForms
+from services.worker.leader.intake.answer_forms import AnswerForm, AnswerForms
 from services.worker.leader.intake.answer_grammars import AnswerGrammars
+from services.worker.leader.intake.continued_prompts import GivenAnswer
 from services.worker.leader.intake.grammar_compiler import GrammarCompiler
 from services.worker.leader.intake.prompt_requests import (
     check_prompt_request,
@@ -26,7 +33,10 @@ from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer, is_l
 from services.worker.leader.intake.tool_checks import check_tools
 from services.worker.model import Model
 from services.worker.rank_protocol.engine_sampling import engine_sampling
+from services.worker.text.answers.continued_text import continued_detokenizer
 from services.worker.text.grammars.after_reasoning import ReasonedGrammar
+from services.worker.text.token_speller import MAX_TAKEN_BACK
+from services.worker.text.tokenizer import Tokenizer
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
 from shared.messages import GenerateRequest, ResumePoint
@@ -80,6 +90,8 @@ class SequenceBuilder:
                 f"model {self._model.name} has no chat template; send a prompt instead of messages",
                 param="messages",
             )
+        if request.continues:
+            _check_continued(request)
         if request.resume is not None:
             self._check_resume(request, request.resume)
 
@@ -97,7 +109,8 @@ class SequenceBuilder:
                 retry_after_s=1.0,
             )
         holds = self._engine.facts.context_length
-        _check_length(resume, min(request.sampling.max_tokens or holds, holds))
+        repeated = MAX_TAKEN_BACK if request.continues else 0
+        _check_length(resume, min(request.sampling.max_tokens or holds, holds) + repeated)
 
     def has_grammar(self, generation: Generation) -> bool:
         """Gives a generation its grammar if that is at hand; returns whether nothing is left to compile."""
@@ -132,11 +145,14 @@ class SequenceBuilder:
             ContextLengthExceeded: The prompt, or the prompt and the answer asked for, do not fit.
             InvalidRequest: The model does not have all of the token ids.
         """
-        facts, max_tokens = self._fit(generation, tokens, turn)
-        generation.choices = self._choices(generation, tokens, max_tokens, facts)
+        self._build(generation, tokens, turn, None)
 
     async def build_long_choices(
-        self, generation: Generation, tokens: list[int], turn: TurnContext | None
+        self,
+        generation: Generation,
+        tokens: list[int],
+        turn: TurnContext | None,
+        given: GivenAnswer | None = None,
     ) -> None:
         """Gives a generation its choices, made in a thread if they are long.
 
@@ -146,51 +162,78 @@ class SequenceBuilder:
             DeadlineExceeded: The thread took too long.
         """
         if not is_long(generation.request, len(tokens)):
-            self.build_choices(generation, tokens, turn)
+            self._build(generation, tokens, turn, given)
             return
-        facts, max_tokens = self._fit(generation, tokens, turn)
-        make = functools.partial(self._named_choices, generation, tokens, max_tokens, facts)
+        facts, max_tokens = self._fit(generation, tokens, turn, given)
+        make = functools.partial(self._named_choices, generation, tokens, max_tokens, facts, given)
         # assigned here and not in the thread, since the generation may have ended meanwhile
         generation.choices = await self._tokenizer.run_in_thread(
             generation.request.party_or_tenant, make, "the choices were not made"
         )
 
+    def _build(
+        self,
+        generation: Generation,
+        tokens: list[int],
+        turn: TurnContext | None,
+        given: GivenAnswer | None,
+    ) -> None:
+        facts, max_tokens = self._fit(generation, tokens, turn, given)
+        generation.choices = self._choices(generation, tokens, max_tokens, facts, given)
+
     def _fit(
-        self, generation: Generation, tokens: list[int], turn: TurnContext | None
+        self,
+        generation: Generation,
+        tokens: list[int],
+        turn: TurnContext | None,
+        given: GivenAnswer | None,
     ) -> tuple[EngineFacts, int]:
         """Returns the engine's facts, and how many tokens the answer may have."""
         request, facts = generation.request, self._engine.facts
         self._check_ids(request, tokens, facts)
-        max_tokens = request.sampling.max_tokens or max(1, facts.context_length - len(tokens))
+        repeated = len(given.dropped) if given is not None else 0
+        prompt_tokens = len(tokens) + repeated
+        max_tokens = request.sampling.max_tokens or max(1, facts.context_length - prompt_tokens)
         if has_no_answer(request):
             max_tokens = 0
-        if len(tokens) + max_tokens > facts.context_length:
-            raise too_long(self._model.name, request, turn, len(tokens), facts.context_length)
+        if prompt_tokens + max_tokens > facts.context_length:
+            raise too_long(self._model.name, request, turn, prompt_tokens, facts.context_length)
         if request.sampling.min_tokens > max_tokens:
             raise InvalidRequest(
                 f"min_tokens is {request.sampling.min_tokens}, and the answer may have {max_tokens} tokens",
                 param="min_tokens",
             )
         if request.resume is not None:
-            _check_length(request.resume, max_tokens)
-        generation.turn, generation.prompt_tokens = turn, len(tokens)
+            _check_length(request.resume, max_tokens + repeated)
+        generation.turn, generation.prompt_tokens = turn, prompt_tokens
         return facts, max_tokens
 
     def _named_choices(
-        self, generation: Generation, tokens: list[int], max_tokens: int, facts: EngineFacts
+        self,
+        generation: Generation,
+        tokens: list[int],
+        max_tokens: int,
+        facts: EngineFacts,
+        given: GivenAnswer | None,
     ) -> list[ChoiceState]:
         """Makes the choices, and names the blocks of the first one, of which a long prompt has many."""
-        choices = self._choices(generation, tokens, max_tokens, facts)
+        choices = self._choices(generation, tokens, max_tokens, facts, given)
         facts.names.of(choices[0].sequence)
         return choices
 
     def _choices(
-        self, generation: Generation, tokens: list[int], max_tokens: int, facts: EngineFacts
+        self,
+        generation: Generation,
+        tokens: list[int],
+        max_tokens: int,
+        facts: EngineFacts,
+        given: GivenAnswer | None,
     ) -> list[ChoiceState]:
         """Makes the choices of a request. Changes nothing else, so that it may be called in a thread."""
         request, sampling = generation.request, engine_sampling(generation.request.sampling)
         tokenizer, stops = self._model.tokenizer, StopStrings(sampling.stop) if sampling.stop else None
-        form = self._forms.form_of(request, tokens)
+        form = self._forms.form_of(request, tokens[: len(tokens) - len(given.kept)] if given else tokens)
+        make = functools.partial(_detokenizer, tokenizer, form)
         choices: list[ChoiceState] = []
         for index, before in enumerate(self._before(request, facts)):
             sequence = Sequence(
@@ -210,17 +253,21 @@ class SequenceBuilder:
                 trial_tokens=TRIAL_TOKENS if request.crashes else 0,
                 first=choices[0].sequence if choices else None,
                 timeline=generation.timeline,
-                constraint=_constraint(
-                    generation, before, in_reasoning=form is not None and form.in_reasoning
+                constraint=self._constraint(
+                    generation, before, given, in_reasoning=form is not None and form.in_reasoning
                 ),
             )
+            if given is not None and given.speller is not None:
+                sequence.repeat_text(RepeatedText(given.speller, given.forced, len(given.dropped)))
             choice = ChoiceState(
                 sequence=sequence,
-                detokenizer=form.detokenizer(tokenizer.detokenizer()) if form else tokenizer.detokenizer(),
+                detokenizer=continued_detokenizer(make, given.kept, given.dropped) if given else make(),
                 stops=StopMatcher(stops) if stops is not None else None,
                 spell_token=tokenizer.spelling,
-                answer=form.reader(index) if form else None,
+                answer=form.reader(index, given) if form else None,
             )
+            if given is not None:
+                choice.text.append(given.message.content)
             if not index:
                 choice.prompt = prompt_answer(request, sequence, tokenizer)
             if before:
@@ -228,6 +275,26 @@ class SequenceBuilder:
             choice.begin()
             choices.append(choice)
         return choices
+
+    def _constraint(
+        self, generation: Generation, before: list[int], given: GivenAnswer | None, *, in_reasoning: bool
+    ) -> TokenConstraint | None:
+        """Returns the constraint of a choice, after the tokens that earlier attempts have generated."""
+        grammar = generation.constraint
+        constraint = None if grammar is None else _begin_grammar(grammar, given, in_reasoning=in_reasoning)
+        if given is not None and given.speller is not None:
+            barred = self._model.eos_ids.union(generation.request.sampling.stop_token_ids)
+            constraint = ForcedText(given.speller, given.forced, constraint, barred)
+        if constraint is None:
+            return None
+        try:
+            constraint.accept(before)
+        except TokenRefused as error:
+            raise InvalidRequest(
+                f"resume.token_ids does not follow the form that the answer is to have: {error}",
+                param="resume",
+            ) from error
+        return constraint.inner if isinstance(constraint, ForcedText) and constraint.is_over else constraint
 
     @staticmethod
     def _before(request: GenerateRequest, facts: EngineFacts) -> list[list[int]]:
@@ -259,19 +326,43 @@ class SequenceBuilder:
                 )
 
 
-def _constraint(generation: Generation, before: list[int], *, in_reasoning: bool) -> TokenConstraint | None:
-    """Returns the constraint of a choice, after the tokens that earlier attempts have generated."""
-    grammar = generation.constraint
-    if grammar is None:
-        return None
-    constraint = grammar.begun() if in_reasoning and isinstance(grammar, ReasonedGrammar) else grammar()
+def _detokenizer(tokenizer: Tokenizer, form: AnswerForm | None) -> Detokenizer:
+    made = tokenizer.detokenizer()
+    return made if form is None else form.detokenizer(made)
+
+
+def _begin_grammar(
+    grammar: ConstraintFactory, given: GivenAnswer | None, *, in_reasoning: bool
+) -> TokenConstraint:
+    """Returns the state of a grammar behind the beginning of an answer that is in the prompt."""
+
+    def begun(tokens: list[int]) -> TokenConstraint:
+        constraint = grammar.begun() if in_reasoning and isinstance(grammar, ReasonedGrammar) else grammar()
+        constraint.accept(tokens)
+        return constraint
+
+    if given is None:
+        return begun([])
     try:
-        constraint.accept(before)
-    except TokenRefused as error:
+        if given.dropped:
+            begun(given.kept + given.dropped)
+        return begun(given.kept)
+    except ConstraintFailed as error:
         raise InvalidRequest(
-            f"resume.token_ids does not follow the form that the answer is to have: {error}", param="resume"
+            f"the last message does not follow the form that the answer is to have: {error}", param="messages"
         ) from error
-    return constraint
+
+
+def _check_continued(request: GenerateRequest) -> None:
+    """Checks that a request has an answer to go on from, and nothing that does not go with it."""
+    messages = request.messages or []
+    if not messages or messages[-1].role != "assistant":
+        raise InvalidRequest(
+            "an answer is continued from the last message, which must be the assistant's", param="messages"
+        )
+    for name in ("truncate_prompt_tokens", "embedding", "prompt_only"):
+        if getattr(request, name):
+            raise InvalidRequest(f"`{name}` does not go with an answer that is continued", param=name)
 
 
 def _check_length(resume: ResumePoint, max_tokens: int) -> None:

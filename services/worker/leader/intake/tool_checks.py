@@ -23,6 +23,15 @@ def offered_tools(request: GenerateRequest) -> Sequence[ToolDefinition]:
     return request.tools.tools if request.tools is not None and request.tools.choice != "none" else ()
 
 
+def has_parts(request: GenerateRequest) -> bool:
+    """Returns whether the answer may have reasoning and calls: that to messages, or to tokens with tools.
+
+    Tokens may be those of a conversation, whose tools the answer may then call.
+    """
+    tokens = request.prompt_token_ids is not None and request.tools is not None
+    return request.messages is not None or tokens
+
+
 def requires_call(request: GenerateRequest) -> bool:
     """Returns whether the answer must call a tool."""
     return request.tools is not None and request.tools.choice in ("required", "named")
@@ -37,7 +46,7 @@ def check_tools(request: GenerateRequest, template: ChatTemplate | None) -> None
     use = request.tools
     if use is None:
         return
-    if request.messages is None:
+    if not has_parts(request):
         raise InvalidRequest("`tools` need messages: a prompt is completed as it is", param="tools")
     names = [tool.name for tool in use.tools]
     for place, name in enumerate(names):

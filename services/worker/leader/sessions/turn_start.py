@@ -82,7 +82,7 @@ class TurnStarter:
         if resumed_at >= 0 or turn.stored:
             return turn
         check_conditions(session, record)
-        if record is None or request.call_key or not repeats(messages, session, record):
+        if record is None or request.call_key or request.continues or not repeats(messages, session, record):
             return turn
         lost = await self._deliveries.was_lost(request.tenant, session.session_id, record.last_request)
         return (in_place_of_last(messages, session, record) or turn) if lost else turn

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from services.worker.domain.generation.token_constraint import ConstraintFactory
+from services.worker.text.answers.call_layout import block_texts
 from services.worker.text.answers.tool_format import CallSyntax
 from services.worker.text.grammars.arguments.argument_schema import argument_schema
 from services.worker.text.grammars.arguments.call_terms import CallTerms
@@ -141,21 +142,7 @@ def _lark(
 
 def _block(calls: EnforcedCalls, text: Write) -> str:
     """Returns the term of all calls."""
-    syntax = calls.syntax
-    opens, closes = "".join(syntax.opens[:1]), "".join(syntax.closes[:1])
-    first = opens if calls.required else ""
-    if syntax.enforced == "each":
-        own_lines = (
-            bool(opens) and (syntax.body == "json" or bool(syntax.items)) and syntax.body != "plain_keys"
-        )
-        line = "\n" if own_lines else ""
-        between = f"{line}{closes}{line}{opens}{line}" if opens else "; "
-        end = closes if syntax.body == "tagged" and not syntax.items else line + closes
-    elif syntax.enforced == "list":
-        lines = syntax.body == "python" and bool(opens)
-        line, between = ("\n", "\n") if lines else ("[", ", ")
-        end = f"\n{closes}" if lines else f"]{closes}"
-    else:
-        line, between, end = "", "" if syntax.items else opens, closes
-    more = f"({text(between)} call)*" if calls.many else ""
-    return f"{text(first + line)} call {more} {text(end)}"
+    block = block_texts(calls.syntax)
+    first = block.opens if calls.required else ""
+    more = f"({text(block.between)} call)*" if calls.many else ""
+    return f"{text(first + block.line)} call {more} {text(block.end)}"

@@ -235,7 +235,9 @@ def test_the_parts_of_a_message_have_a_bound() -> None:
         content = [part] * parts
         return json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode()
 
-    assert parse_body(chat(MAX_PARTS), ChatCompletionRequest).messages[0].content == "a" * MAX_PARTS
+    messages = parse_body(chat(MAX_PARTS), ChatCompletionRequest).messages
+    assert messages is not None
+    assert messages[0].content == "a" * MAX_PARTS
     with pytest.raises(InvalidRequest, match=r"`messages\[0\].content` must have at most 4096 text parts"):
         parse_body(chat(MAX_PARTS + 1), ChatCompletionRequest)
 

@@ -104,7 +104,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"max_tokens": -1}, "max_tokens", "at least 1"),
     ({"temperature": 1.5}, "temperature", "at most 1"),
     ({"messages": []}, "messages", "at least one"),
-    ({"messages": [HELLO, {"role": "assistant", "content": "I am"}]}, "messages[1].role", "prefill"),
+    ({"messages": [HELLO, {"role": "assistant", "content": [USE]}]}, "messages[1].content", "calls tools"),
     (said(IMAGE), "messages[0].content[0].type", "no input for images"),
     (said({"type": "document"}), "messages[0].content[0].type", "no input for documents"),
     (said({"type": "web_search_tool_result"}), "messages[0].content[0].type", "not served"),

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from services.worker.text.answers.call_layout import json_call_texts
 from services.worker.text.answers.json_text import is_text
 from services.worker.text.answers.tagged_calls import MAX_KEY
 from services.worker.text.answers.tool_format import CallSyntax
@@ -78,15 +79,8 @@ class CallTerms:
     def _json(self, tool: ToolDefinition, number: int, schema: SchemaGrammar) -> CallTerm:
         if self._proven:
             schema.check()
-        syntax, name = self._syntax, f"args_{number}"
-        if syntax.enforced == "named":
-            fence = "\n" if syntax.before_arguments else ""
-            before = f"{syntax.items}{syntax.name_prefix}{tool.name}{syntax.name_ends[0]}"
-            before += "".join(part + fence for part in syntax.before_arguments)
-            after = fence + "".join(syntax.after_arguments)
-        else:
-            before = f'{{"{syntax.name_keys[0]}": "{tool.name}", "{syntax.argument_keys[0]}": '
-            after = "}"
+        name = f"args_{number}"
+        before, after = json_call_texts(self._syntax, tool.name)
         rule = f"{name}: %json {json.dumps(schema.document)}"
         return CallTerm(f"{self._write(before)} {name} {self._write(after)}", [rule])
 
