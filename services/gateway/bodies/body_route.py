@@ -7,8 +7,8 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from services.gateway.bodies.body_parser import check_content_type, parse_body
+from services.gateway.bodies.ignored_fields import IgnoredFields
 from services.gateway.bodies.large_bodies import is_large
-from services.gateway.bodies.unknown_fields import UnknownFields
 from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
 from shared.web.admitted_connection import CONNECTION
 
@@ -21,7 +21,7 @@ class BodyRoute(ServingRoute):
 
     def __init__(self, path: str, context: GatewayContext) -> None:
         super().__init__(path, context)
-        self.unknown = UnknownFields(path, context.metrics, strict=context.settings.strict_fields)
+        self.ignored_fields = IgnoredFields(path, context.metrics, strict=context.settings.strict_fields)
 
     async def take_body(self, exchange: HttpExchange) -> bytes:
         """Admits the request and reads its body; from then on the request holds one place.

@@ -74,6 +74,7 @@ def plain_chat_call(raw: bytes, origin: CallOrigin) -> GenerationCall | None:
         include_usage=options is not None and bool(options.include_usage),
         event_ids=STREAM_GRACE in origin.headers if ids is None else ids,
         unknown_fields=[],
+        left_out=[],
         field_names=NAMES_IN_BODY,
     )
 

@@ -17,6 +17,7 @@ from services.gateway.completions.completion_schema import (
     CompletionRequest,
     SamplingBody,
 )
+from services.gateway.field_policy.priority import priority_of
 from shared.codec import pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import (
@@ -122,6 +123,7 @@ def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest
         structured=_structure_of(body),
         template=_template_of(body),
         truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
+        priority=priority_of(body.priority),
     )
 
 
@@ -188,6 +190,7 @@ def completion_requests(
             delivery=delivery,
             structured=structured,
             truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
+            priority=priority_of(body.priority),
             prompt_only=body.max_tokens == 0,
             echo=bool(body.echo),
         )

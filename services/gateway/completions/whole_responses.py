@@ -5,7 +5,7 @@ thread, since the largest take a second.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -92,10 +92,15 @@ def _chat_token(token: str, logprob: float) -> dict[str, Any]:
 
 
 class PromptShown(NamedTuple):
-    """What an answer tells of its prompt: its text (and log probabilities), and vLLM's `prompt_logprobs`."""
+    """What an answer tells of its prompt: its text (and log probabilities), and vLLM's `prompt_logprobs`.
+
+    Attributes:
+        custom: Names of the request's custom tools.
+    """
 
     echo: bool = False
     prompt_logprobs: bool = False
+    custom: Collection[str] = frozenset()
 
 
 NOT_SHOWN = PromptShown()
@@ -120,7 +125,7 @@ def chat_body(
     body["choices"] = [
         {
             "index": index,
-            "message": message_of(choice.parts or [TextPart(text=choice.text)]),
+            "message": message_of(choice.parts or [TextPart(text=choice.text)], shown.custom),
             "logprobs": chat_logprobs(choice.logprobs) if logprobs else None,
             "finish_reason": choice.finish_reason,
         }

@@ -6,7 +6,9 @@ A leader of the model makes the tokens, in the way of a generation's prompt.
 import msgspec
 
 from services.gateway.completions.chat_messages import messages_of
-from services.gateway.completions.chat_tools import tool_use_of
+from services.gateway.completions.chat_tools import SERVED_TYPES, tool_use_of
+from services.gateway.field_policy.left_out import LeftOut
+from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
 from services.gateway.generation.field_names import renamed
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.tokens.json_route import JsonRoute
@@ -23,6 +25,13 @@ class TokenizeRoute(JsonRoute[TokenizeRequest]):
 
     def __init__(self, context: GatewayContext) -> None:
         super().__init__("/tokenize", TokenizeRequest, context)
+
+    def judge(self, body: TokenizeRequest) -> tuple[list[str], list[LeftOut]]:
+        """See `JsonRoute`."""
+        unknown, left_out = super().judge(body)
+        if isinstance(body.tools, list):
+            left_out += offered_tools(body.tools, SERVED_TYPES).left_out
+        return inner_without_tools(unknown, left_out), left_out
 
     async def answer_body(self, body: TokenizeRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
         """See `JsonRoute`."""
