@@ -48,7 +48,7 @@ def fields_of(body: ResponseRequest, response_id: str, created_s: int) -> dict[s
         "tools": [_shown_tool(tool) for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": 1.0 if body.top_p is None else body.top_p,
-        "truncation": "disabled",
+        "truncation": body.truncation or "disabled",
         "usage": None,
         "user": body.user,
         "metadata": body.metadata or {},

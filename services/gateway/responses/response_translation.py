@@ -162,6 +162,7 @@ def response_call(
         ),
         tenant=tenant,
         priority=priority_of(body.priority),
+        truncation=body.truncation or "disabled",
         delivery="stream" if body.stream or body.background else "whole",
         note=NOTE if body.background else b"",
         tools=tool_use_of(body.tools, body.tool_choice, parallel=body.parallel_tool_calls is not False),
@@ -196,12 +197,6 @@ def _check(body: ResponseRequest) -> tuple[list[str], list[LeftOut]]:
                 f"`include[{place}]` is {included[:64]!r}, and can be {', '.join(sorted(_INCLUDES))}",
                 param=f"include[{place}]",
             )
-    if body.truncation == "auto":
-        raise InvalidRequest(
-            "`truncation` 'auto' is not supported: send 'disabled', and begin a new conversation when this "
-            "one does not fit",
-            param="truncation",
-        )
     if body.background and body.store is False:
         raise InvalidRequest("`background` needs `store` to be true", param="background")
     if body.stream_options is not None and not body.stream:

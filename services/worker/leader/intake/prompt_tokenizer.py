@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 
 from services.worker.domain.generation.context_overflow import too_long
+from services.worker.domain.generation.conversation_cut import first_that_fits, shorter_conversations
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.leader.intake.thread_work import ThreadWork
 from services.worker.leader.intake.tool_checks import check_tool_results, offered_tools, template_input
@@ -27,7 +28,7 @@ from services.worker.text.template_guard import TemplateOverran
 from shared.codec import unpack_tokens
 from shared.errors import DeadlineExceeded, InvalidRequest
 from shared.flow.tenant_places import TenantPlaces
-from shared.messages import GenerateRequest
+from shared.messages import ChatMessage, GenerateRequest
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -216,14 +217,12 @@ class PromptTokenizer:
             assert self._control_tokens is not None
             messages = turn.messages if turn else request.messages
             holds = self._context_length()
+            check_tool_results(messages)
+            if request.truncation == "auto":
+                messages = self._cut_conversation(request, messages, form, limit_s)
             if len(messages) > holds and not request.truncate_prompt_tokens:  # each has a token at least
                 raise too_long(self._model.name, request, turn, len(messages), holds, exact=False)
-            check_tool_results(messages)
-            assert self._model.template is not None
-            given = template_input(request, self._model.template)
-            pieces = self._control_tokens.render_prompt(
-                messages, limit_s, given, generation_prompt=form.generation_prompt
-            )
+            pieces = self._render(request, messages, form, limit_s)
             self._check_length(request, turn, sum(map(tokenizer.least_tokens, pieces)))
             tokens, param = self._control_tokens.encode_prompt(pieces), "messages"
         elif request.prompt is not None:
@@ -236,6 +235,37 @@ class PromptTokenizer:
         if not tokens:
             raise InvalidRequest(f"{param}: the prompt has no tokens", param=param)
         return tokens[-request.truncate_prompt_tokens :]  # 0: all
+
+    def _render(
+        self, request: GenerateRequest, messages: list[ChatMessage], form: PromptForm, limit_s: float
+    ) -> list[str]:
+        """The pieces of text of a conversation; see `ControlTokenGuard.render_prompt`."""
+        assert self._control_tokens is not None
+        assert self._model.template is not None
+        given = template_input(request, self._model.template)
+        return self._control_tokens.render_prompt(
+            messages, limit_s, given, generation_prompt=form.generation_prompt
+        )
+
+    def _cut_conversation(
+        self, request: GenerateRequest, messages: list[ChatMessage], form: PromptForm, limit_s: float
+    ) -> list[ChatMessage]:
+        """The part of a conversation that fits with its answer, the whole one if that fits."""
+        room = self._context_length() - max(1, request.sampling.max_tokens)
+
+        def fits(part: list[ChatMessage]) -> bool:
+            assert self._control_tokens is not None
+            if len(part) > room:
+                return False
+            pieces = self._render(request, part, form, limit_s)
+            if sum(map(self._model.tokenizer.least_tokens, pieces)) > room:
+                return False
+            return len(self._control_tokens.encode_prompt(pieces)) <= room
+
+        if fits(messages):
+            return messages
+        # a quarter of the context, if a token has four characters
+        return first_that_fits(shorter_conversations(messages, self._context_length()), fits)
 
     def _check_length(self, request: GenerateRequest, turn: TurnContext | None, at_least: int) -> None:
         if request.truncate_prompt_tokens:

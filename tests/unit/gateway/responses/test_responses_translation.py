@@ -137,7 +137,7 @@ def test_what_is_accepted_and_changes_nothing() -> None:
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"include": ["everything"]}, "include[0]"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "some"}, "truncation"),
         ({"background": True, "store": False}, "background"),
         ({"stream_options": {}}, "stream_options"),
         ({"temperature": 3}, "temperature"),
