@@ -140,6 +140,9 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSetti
     its bytes while it runs, and for its tokens at its end, also if it is cut off."""
     outside_rps: PerSecond = 500.0
     """Requests per second for whole answers (`ryz.v1.complete`) from each bus user outside; 0: no limit."""
+    model_aliases: str = ""
+    """Other names of models, `name=model,name=model`, such as `gpt-4o=smollm2-135m,*=smollm2-135m`. A name
+    with `*` is a pattern, for names that no group serves. Empty: none."""
     max_priority: Annotated[int, Interval(ge=0, le=10)] = 0
     """How far a body's `priority` may put a request before others: -5 needs 5. 0: behind others only."""
     strict_fields: bool = False

@@ -66,4 +66,11 @@ class BodyRoute(ServingRoute):
         """
         raw = await self.take_body(exchange)
         async with self.turn(exchange, raw):
-            return parse_body(raw, kind, self.context.settings.max_body_values)
+            body = parse_body(raw, kind, self.context.settings.max_body_values)
+        return await self.with_real_name(body)
+
+    async def with_real_name(self, body: B) -> B:
+        """The body with the real name of its model, if it has one; see `ModelAliases`."""
+        name = getattr(body, "model", None)
+        real = await self.context.aliases.real_name(name) if isinstance(name, str) else name
+        return body if real == name else body.model_copy(update={"model": real})

@@ -60,6 +60,10 @@ class GenerationRoute(BodyRoute):
         once = once_of(exchange.headers, exchange.tenant, self.path, raw)
         async with self.turn(exchange, raw):
             call = await self.door.translate(raw, exchange, once)
+        real = await self.context.aliases.real_name(call.model)
+        if real != call.model:
+            named = [msgspec.structs.replace(request, model=real) for request in call.requests]
+            call = replace(call, requests=named)
         requests, limited = limit_priority(call.requests, self.context.settings.max_priority)
         if limited:
             call = replace(call, requests=requests, left_out=[*call.left_out, *limited])

@@ -173,7 +173,7 @@ class ResponseSocket:
         """Answers one message."""
         context, settings = self._route.context, self._route.context.settings
         context.metrics.request_bytes.inc(len(raw))
-        body = parse_body(raw, SocketRequest, settings.max_body_values)
+        body = await self._route.with_real_name(parse_body(raw, SocketRequest, settings.max_body_values))
         if body.type != "response.create":
             raise InvalidRequest(f"`type` must be 'response.create', got {body.type[:64]!r}", param="type")
         if body.background:

@@ -271,3 +271,39 @@ async def test_priority_of_grpc_is_served(gateway: Gateway) -> None:
     async with triton_client(gateway) as client:
         await client.infer("demo", [texts("text_input", "Hi")], priority=3)
     assert gateway.fleet.requests[-1].priority == -3
+
+
+async def test_model_aliases_reach_a_model_on_all_apis() -> None:
+    async with (
+        running_gateway(model_aliases="gpt-4o=demo,*=demo", grpc_port=free_port()) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+        triton_client(gateway) as client,
+    ):
+        for path, body in BODIES.items():
+            for name in ("gpt-4o", "claude-opus-4", "demo"):
+                answer = await http.post(path, json={"model": name, **body})
+                assert (answer.status_code, answer.json()["model"]) == (200, "demo"), answer.text
+            streamed = await http.post(path, json={"model": "gpt-4o", **body, "stream": True})
+            assert '"model":"demo"' in streamed.text
+            assert "gpt-4o" not in streamed.text
+        assert (await http.get("/v1/models/gpt-4o")).json()["id"] == "demo"
+        assert (await http.get("/v1/models/a/b")).json()["id"] == "a/b"
+        assert (
+            await http.post("/v1/chat/completions", json={"model": "a/b", **BODIES[CHAT]})
+        ).status_code == 404
+        result = (await client.infer("gpt-4o", [texts("text_input", "Hi")])).get_response()
+        assert result.model_name == "demo"
+        async with connect(f"ws://127.0.0.1:{gateway.port}{RESPONSES}") as socket:
+            await socket.send(json.dumps({"type": "response.create", "model": "gpt-4o", "input": "x"}))
+            assert json.loads(await socket.recv())["response"]["model"] == "demo"
+        bus, found = MemoryBus(gateway.broker), list[Any]()
+
+        async def take(message: Any) -> None:
+            found.append(json.loads(message.data))
+
+        inbox = bus.new_inbox()
+        await bus.subscribe(inbox, take)
+        await bus.publish(subjects.complete("gpt-4o"), json.dumps(BODIES[CHAT]).encode(), reply=inbox)
+        await eventually(lambda: bool(found))
+        assert found[0]["model"] == "demo"
+        await bus.close()

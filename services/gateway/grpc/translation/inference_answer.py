@@ -53,6 +53,7 @@ class AnswerPart(msgspec.Struct):
     choices: list[AnswerChoice] = []
     usage: AnswerUsage | None = None
     session_id: str = ""
+    model: str = ""
     error: dict[str, Any] | None = None
 
 
@@ -68,6 +69,7 @@ class ResponseMaker:
         self._call = call
         self._told = told
         self._session_id = ""
+        self._model = call.model
         self._finish_reasons: dict[int, str] = {}
         self._usage = AnswerUsage()
 
@@ -79,6 +81,7 @@ class ResponseMaker:
             streamed: It is sent on a stream.
         """
         self._session_id = answer.session_id
+        self._model = answer.model or self._model
         self._usage = answer.usage or self._usage
         choices = answer.choices
         outputs = [text_tensor("text_output", [choice.output for choice in choices])]
@@ -92,6 +95,7 @@ class ResponseMaker:
     def parts(self, event: AnswerPart) -> list[ModelInferResponse]:
         """The responses for an event of a streamed answer; none if it has no text."""
         self._session_id = event.session_id or self._session_id
+        self._model = event.model or self._model
         self._usage = event.usage or self._usage
         found = []
         for choice in event.choices:
@@ -130,7 +134,7 @@ class ResponseMaker:
 
     def _response(self, outputs: Sequence[OutputTensor], *, final: bool) -> ModelInferResponse:
         call = self._call
-        response = ModelInferResponse(model_name=call.model, model_version=VERSION, id=call.request_id)
+        response = ModelInferResponse(model_name=self._model, model_version=VERSION, id=call.request_id)
         for output in outputs:
             if call.outputs and output.name not in call.outputs:
                 continue
