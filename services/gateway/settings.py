@@ -143,6 +143,9 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSetti
     model_aliases: str = ""
     """Other names of models, `name=model,name=model`, such as `gpt-4o=smollm2-135m,*=smollm2-135m`. A name
     with `*` is a pattern, for names that no group serves. Empty: none."""
+    leave_out_changing_blocks: bool = True
+    """Leave blocks out of prompts that clients are known to change with each request, such as Claude Code's
+    `x-anthropic-billing-header`: they would end the reuse of KV at the first token."""
     max_priority: Annotated[int, Interval(ge=0, le=10)] = 0
     """How far a body's `priority` may put a request before others: -5 needs 5. 0: behind others only."""
     strict_fields: bool = False

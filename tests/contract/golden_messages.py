@@ -22,7 +22,14 @@ DELTA = m.Delta(
     parts=[REASONING, TEXT, CALL_PART], prompt_logprobs=[LOGPROB], embedding=bytes(8), prompt_text="x",
     stop="\n",
 )  # fmt: skip
-USAGE = m.Usage(prompt_tokens=12, completion_tokens=2, cached_tokens=8, fetched_tokens=4, reasoning_tokens=1)
+USAGE = m.Usage(
+    prompt_tokens=12,
+    completion_tokens=2,
+    cached_tokens=8,
+    fetched_tokens=4,
+    reasoning_tokens=1,
+    stored_tokens=3,
+)
 ACCEPTED = m.Accepted(
     request_id="r-1",
     attempt=1,
@@ -36,7 +43,7 @@ ACCEPTED = m.Accepted(
     fingerprint="abcd",
     session_version=3,
 )
-TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA])
+TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA], prompt=m.Usage(prompt_tokens=12))
 OUTCOME = m.SessionOutcome(
     state="continued", turns=3, version=4, stored="not_stored", reason="too_large", replaced=True
 )
@@ -65,7 +72,9 @@ MESSAGE = m.ChatMessage(
     tool_call_id="call_1",
     reasoning="hm",
 )
-TOOL = m.ToolDefinition(name="weather", description="Tells it.", parameters='{"type": "object"}', strict=True)
+TOOL = m.ToolDefinition(
+    name="weather", description="Tells it.", parameters='{"type": "object"}', strict=True, custom=True
+)
 TOOLS = m.ToolUse(tools=[TOOL], choice="named", name="weather", parallel=False, format="hermes")
 STRUCTURED = m.StructuredOutput(kind="choice", definition="x", choices=["yes", "no"])
 TEMPLATE = m.TemplateOptions(reasoning_effort="low", variables='{"enable_thinking": false}')
@@ -85,6 +94,7 @@ REQUEST = m.GenerateRequest(
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
     note=b"a note", call_key="k", call_digest="d", confirms=True, crashes=1,
     tools=TOOLS, structured=STRUCTURED, template=TEMPLATE, truncate_prompt_tokens=100, embedding=EMBEDDING,
+    truncation="auto",
     prompt_only=True, echo=True, party="address 192.0.2.1",
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")

@@ -48,6 +48,10 @@ class _ChunkWriter:
             self._set_envelope(replace(self._envelope, fingerprint=fingerprint_of(accepted)))
         return b""
 
+    def begin(self, prompt: Usage) -> bytes:
+        """See `EventWriter`; here nothing."""
+        return b""
+
     def failure(self, answer: ErrorAnswer) -> bytes:
         """See `EventWriter`; no `[DONE]` follows."""
         return error_event(answer)

@@ -18,6 +18,7 @@ from services.gateway.completions.request_translation import (
     field_names_of,
 )
 from services.gateway.completions.unsupported_fields import judge_body
+from services.gateway.field_policy.changing_blocks import request_without_blocks
 from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.field_policy.tool_types import inner_without_tools
 from services.gateway.generation.body_door import CallOrigin
@@ -45,6 +46,8 @@ def chat_call(body: ChatCompletionRequest, origin: CallOrigin) -> GenerationCall
     unknown, left_out = judge_body(body)
     session = given_session(origin.headers, body.session_id)
     request = chat_request(body, Origin(origin.request_id, origin.tenant, seed_of(origin.once), session))
+    request, blocks = request_without_blocks(request, origin.drops_blocks)
+    left_out += blocks
     request = in_session(request, origin.headers, body.session_must_exist, origin.once, origin.root_key)
     return _call(body, origin, [count_once(request, origin.once)], unknown, left_out)
 

@@ -88,7 +88,8 @@ class CountTokensRoute(JsonRoute[CountTokensRequest]):
     async def answer_body(self, body: CountTokensRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
         """See `JsonRoute`."""
         exchange.model = body.model
-        query = count_query(body, exchange.tenant)
+        drops_blocks = self.context.settings.leave_out_changing_blocks
+        query = count_query(body, exchange.tenant, drops_blocks=drops_blocks)
         try:
             told = await self.context.client.tokenize(query, timeout_s=timeout_s)
         except RyzError as error:

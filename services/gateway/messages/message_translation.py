@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from services.gateway.field_policy.changing_blocks import request_without_blocks, without_changing_blocks
 from services.gateway.field_policy.fields import judge_fields
 from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.field_policy.priority import priority_of
@@ -60,6 +61,8 @@ def message_call(body: MessagesRequest, origin: CallOrigin) -> GenerationCall:
         template=template_of(body, body.max_tokens),
         priority=priority_of(body.priority),
     )
+    request, blocks = request_without_blocks(request, origin.drops_blocks)
+    left_out += blocks
     request = in_session(request, origin.headers, None, once, origin.root_key)
     hides = body.thinking is not None and body.thinking.display == "omitted"
     return GenerationCall(
@@ -80,16 +83,17 @@ def shows_thinking(door_data: bytes) -> bool:
     return door_data != _HIDES_THINKING
 
 
-def count_query(body: ConversationBody, tenant: str) -> TokenizeQuery:
-    """The question how many tokens a message has.
+def count_query(body: ConversationBody, tenant: str, *, drops_blocks: bool = True) -> TokenizeQuery:
+    """The question how many tokens a message has; `drops_blocks` as in `CallOrigin`.
 
     Raises:
         InvalidRequest: A field is wrong; names it.
     """
     structure_of(body)
+    messages = conversation_of(body.messages, body.system, whole=True)
     return TokenizeQuery(
         model=body.model,
-        messages=conversation_of(body.messages, body.system, whole=True),
+        messages=without_changing_blocks(messages)[0] if drops_blocks else messages,
         tools=tool_use_of(body.tools, body.tool_choice),
         template=template_of(body),
         ids=False,

@@ -66,7 +66,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {
             "cached_tokens": usage.cached_tokens,
-            "cache_write_tokens": 0,
+            "cache_write_tokens": usage.stored_tokens,
             "fetched_tokens": usage.fetched_tokens,
         },
         "output_tokens": usage.completion_tokens,

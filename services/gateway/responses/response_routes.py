@@ -81,6 +81,7 @@ class ResponseRoute(BodyRoute):
             tenant=tenant,
             seed=random.getrandbits(63),  # no secret: it decides what is drawn
             created_s=int(time.time()),
+            drops_blocks=self.context.settings.leave_out_changing_blocks,
         )
         (request,), limited = limit_priority([call.request], self.context.settings.max_priority)
         if limited:

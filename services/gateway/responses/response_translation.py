@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from services.gateway.field_policy.changing_blocks import request_without_blocks
 from services.gateway.field_policy.custom_tools import custom_names
 from services.gateway.field_policy.fields import judge_fields
 from services.gateway.field_policy.left_out import LeftOut
@@ -126,6 +127,7 @@ def response_call(
     tenant: str,
     seed: int,
     created_s: int,
+    drops_blocks: bool = True,
 ) -> ResponseCall:
     """Makes the call.
 
@@ -136,6 +138,7 @@ def response_call(
         tenant: Whose it is.
         seed: Used if the body has none.
         created_s: Unix time.
+        drops_blocks: As in `CallOrigin`.
 
     Raises:
         InvalidRequest: A field is wrong; names it.
@@ -169,6 +172,8 @@ def response_call(
         structured=structure_of(body.text.format if body.text else None),
         template=TemplateOptions(reasoning_effort=effort) if effort else None,
     )
+    request, blocks = request_without_blocks(request, drops_blocks)
+    left_out += blocks
     unknown = [*unknown, *inner_without_tools(body.unknown_inside, left_out)]
     fields = fields_of(body, f"{ID_PREFIX}{name}", created_s)
     if unknown or left_out:  # a WebSocket and a later reader get no header

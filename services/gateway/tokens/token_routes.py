@@ -7,6 +7,7 @@ import msgspec
 
 from services.gateway.completions.chat_messages import messages_of
 from services.gateway.completions.chat_tools import SERVED_TYPES, tool_use_of
+from services.gateway.field_policy.changing_blocks import without_changing_blocks
 from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
 from services.gateway.generation.field_names import renamed
@@ -37,6 +38,8 @@ class TokenizeRoute(JsonRoute[TokenizeRequest]):
         """See `JsonRoute`."""
         exchange.model = body.model
         query = tokenize_query(body, exchange.tenant)
+        if query.messages and self.context.settings.leave_out_changing_blocks:
+            query = msgspec.structs.replace(query, messages=without_changing_blocks(query.messages)[0])
         try:
             told = await self.context.client.tokenize(query, timeout_s=timeout_s)
         except RyzError as error:

@@ -307,3 +307,44 @@ async def test_model_aliases_reach_a_model_on_all_apis() -> None:
         await eventually(lambda: bool(found))
         assert found[0]["model"] == "demo"
         await bus.close()
+
+
+def billed(checksum: str) -> str:
+    return f"x-anthropic-billing-header: cc_version=2.1.0; cc_entrypoint=cli; cch={checksum};"
+
+
+def bodies_with_block(checksum: str) -> dict[str, dict[str, Any]]:
+    blocks = [{"type": "text", "text": text} for text in (billed(checksum), "You code.")]
+    system: Any = {"role": "system", "content": f"{billed(checksum)}\nYou code."}
+    return {
+        MESSAGES: {"messages": HELLO, "max_tokens": 9, "system": blocks},
+        CHAT: {"messages": [system, *HELLO]},
+        RESPONSES: {"input": "Hello", "instructions": system["content"]},
+    }
+
+
+@pytest.mark.parametrize("path", [MESSAGES, CHAT, RESPONSES])
+async def test_a_block_that_changes_with_each_request_is_left_out(
+    gateway: Gateway, http: httpx.AsyncClient, path: str
+) -> None:
+    before, roots = gateway.metric("ryz_gateway_left_out_total", kind="block"), set()
+    for checksum in ("aa111", "bb222"):
+        answer = await http.post(path, json={"model": "demo", **bodies_with_block(checksum)[path]})
+        assert answer.status_code == 200
+        assert answer.headers["x-ryz-ignored"].endswith("(x-anthropic-billing-header)")
+        messages = gateway.fleet.requests[-1].messages or []
+        assert [message.content for message in messages] == ["You code.", "Hello"]
+        roots.add(answer.headers.get("x-session-id", "s-none-0").split("-")[1])
+    assert len(roots) == 1  # both go to the same group
+    assert gateway.metric("ryz_gateway_left_out_total", kind="block") == before + 2
+
+
+async def test_leaving_blocks_out_can_be_switched_off() -> None:
+    async with (
+        running_gateway(leave_out_changing_blocks=False) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        for path, body in bodies_with_block("aa111").items():
+            answer = await http.post(path, json={"model": "demo", **body})
+            assert "x-ryz-ignored" not in answer.headers
+            assert billed("aa111") in (gateway.fleet.requests[-1].messages or [])[0].content
