@@ -14,8 +14,8 @@ from services.gateway.batches.batch_assembly import batch_doors, batch_watch, ru
 from services.gateway.bodies.body_reader import BodyReader
 from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_complete_calls
 from services.gateway.checked_settings import checked_aliases, checked_keys, made_root_key
-from services.gateway.grpc.assembly import open_grpc
 from services.gateway.field_policy.model_aliases import ModelAliases
+from services.gateway.grpc.assembly import open_grpc
 from services.gateway.http.auth import Keyring
 from services.gateway.http.gateway_gate import QuotaCollector, gateway_gate
 from services.gateway.http.parties import Parties

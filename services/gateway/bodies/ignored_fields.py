@@ -1,4 +1,4 @@
-"""What becomes of what is left out of the bodies of a route: a refusal, or a header, a count and a log line."""
+"""Refuses what is left out of the bodies of a route, or tells it: a header, a count, a line in the log."""
 
 import re
 from collections.abc import Sequence

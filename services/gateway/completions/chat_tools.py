@@ -41,6 +41,16 @@ def tool_use_of(tools: Any, choice: Any, *, parallel: bool) -> ToolUse | None:
     if len(tools) > MAX_TOOLS:
         raise _wrong("tools", f"must have at most {MAX_TOOLS} tools, got {len(tools)}")
     offered = offered_tools(tools, SERVED_TYPES)
+    definitions = _definitions(offered)
+    _check_choice(offered, choice)
+    if not definitions:
+        if choice not in (None, "auto", "none"):
+            raise _wrong("tool_choice", "needs a tool that is served, and none of `tools` is")
+        return None
+    return _chosen(definitions, choice, parallel=parallel)
+
+
+def _definitions(offered: OfferedTools) -> list[ToolDefinition]:
     definitions = [_definition(tool, f"tools[{place}]") for place, tool in offered.kept]
     seen: set[str] = set()
     for (place, _), one in zip(offered.kept, definitions, strict=True):
@@ -48,11 +58,10 @@ def tool_use_of(tools: Any, choice: Any, *, parallel: bool) -> ToolUse | None:
             at = f"tools[{place}].{'custom' if one.custom else 'function'}.name"
             raise _wrong(at, f"is {one.name!r}, as that of an earlier tool")
         seen.add(one.name)
-    _check_choice(offered, choice)
-    if not definitions:
-        if choice not in (None, "auto", "none"):
-            raise _wrong("tool_choice", "needs a tool that is served, and none of `tools` is")
-        return None
+    return definitions
+
+
+def _chosen(definitions: list[ToolDefinition], choice: Any, *, parallel: bool) -> ToolUse:
     if choice is None:
         return ToolUse(tools=definitions, parallel=parallel)
     if isinstance(choice, str):
@@ -62,7 +71,7 @@ def tool_use_of(tools: Any, choice: Any, *, parallel: bool) -> ToolUse | None:
         return ToolUse(tools=definitions, choice=mode, parallel=parallel)
     if not isinstance(choice, dict):
         raise _wrong("tool_choice", "must be a string or an object")
-    kind = choice.get("type")
+    kind, seen = choice.get("type"), {one.name for one in definitions}
     if kind in SERVED_TYPES:
         name = _named(choice, "tool_choice", seen)
         return ToolUse(tools=definitions, choice="named", name=name, parallel=parallel)

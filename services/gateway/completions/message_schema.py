@@ -95,9 +95,9 @@ class ToolCallBody(LenientBody):
     type: Literal["function", "custom"] = "function"
     """The kind of call. Absent: `function`."""
     function: FewFields[CalledFunction | None] = None
-    """The function that was called; needed unless the call is `custom`."""
+    """The function that was called. Absent: the call is `custom`."""
     custom: FewFields[CalledCustomTool | None] = None
-    """The custom tool that was called. Absent: none."""
+    """The custom tool that was called. Absent: the call is one of a function."""
 
     @model_validator(mode="after")
     def _check_called(self) -> Self:

@@ -1,4 +1,4 @@
-"""Judges the fields of a completion's body that no route serves; the rule is that of `field_policy/`. Pure."""
+"""Judges what a completion's body has that no route serves, by the rule of `field_policy/`. Pure."""
 
 from typing import Any
 

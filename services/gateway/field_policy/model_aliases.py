@@ -55,7 +55,7 @@ class ModelAliases:
         self._asked_at = float("-inf")
 
     async def real_name(self, name: str) -> str:
-        """Returns the name of the model that a request for `name` reaches; `name` itself if it has no alias."""
+        """Returns the name of the model that a request for `name` reaches; `name` if it has no alias."""
         exact = self._exact.get(name)
         if exact is not None or not self._patterns or name in self._real:
             return exact or name

@@ -1,4 +1,4 @@
-"""One policy for all APIs: what a model can do without is left out and told, what changes the answer is not."""
+"""One policy for all APIs: what a model can do without is left out and told to the caller."""
 
 import json
 from collections.abc import AsyncIterator
@@ -28,51 +28,97 @@ GRAMMAR: Any = {
     "name": "edit",
     "format": {"type": "grammar", "syntax": "lark", "definition": "x"},
 }
+SEARCH: Any = {"type": "web_search"}
 CLAUDE_TOOL: Any = {"name": "weather", "input_schema": SCHEMA}
 BODIES: dict[str, dict[str, Any]] = {
     CHAT: {"messages": HELLO},
     "/v1/completions": {"prompt": "Hi"},
     RESPONSES: {"input": "Hi"},
     MESSAGES: {"messages": HELLO, "max_tokens": 9},
-}  # fmt: skip
+}
 LEFT_OUT: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"prediction": {"type": "content", "content": "x"}}, "prediction (a hint for speed)"),
     (CHAT, {"web_search_options": {}}, "web_search_options (no web search)"),
     (CHAT, {"tools": [CHAT_TOOL, {"type": "web_search", "depth": 1}]}, "tools[1] (web_search)"),
     (CHAT, {"verbosity": "low", "strange": 1}, "verbosity (no such control), strange"),
     ("/v1/completions", {"prediction": {}}, "prediction (a hint for speed)"),
-    (RESPONSES, {"context_management": [{"type": "compaction"}]}, "context_management (no editing of the context)"),
     (
         RESPONSES,
-        {"tools": [{"type": "local_shell"}, TOOL, {"type": "web_search"}, {"type": "namespace", "name": "n", "tools": [TOOL]}, GRAMMAR]},
-        "tools[0] (local_shell), tools[2] (web_search), tools[3] (namespace), tools[4] (custom with a grammar)",
+        {"context_management": [{"type": "compaction"}]},
+        "context_management (no editing of the context)",
+    ),
+    (
+        RESPONSES,
+        {
+            "tools": [
+                {"type": "local_shell"},
+                TOOL,
+                {"type": "web_search"},
+                {"type": "namespace", "name": "n", "tools": [TOOL]},
+                GRAMMAR,
+            ]
+        },
+        "tools[0] (local_shell), tools[2] (web_search), tools[3] (namespace), "
+        "tools[4] (custom with a grammar)",
     ),
     (MESSAGES, {"context_management": {"edits": []}}, "context_management (no editing of the context)"),
     (MESSAGES, {"mcp_servers": [{"url": "x"}]}, "mcp_servers (no tools of servers)"),
     (
         MESSAGES,
-        {"tools": [CLAUDE_TOOL, {"type": "bash_20250124", "name": "bash"}, {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}]},
+        {
+            "tools": [
+                CLAUDE_TOOL,
+                {"type": "bash_20250124", "name": "bash"},
+                {"type": "web_search_20250305", "name": "web_search", "max_uses": 3},
+            ]
+        },
         "tools[1] (bash_20250124), tools[2] (web_search_20250305)",
     ),
-]  # fmt: skip
+]
 CHOICES: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
-    (CHAT, {"tools": [CHAT_TOOL, {"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+    (
+        CHAT,
+        {"tools": [CHAT_TOOL, SEARCH], "tool_choice": {"type": "web_search"}},
+        "tool_choice.type",
+    ),
     (RESPONSES, {"tools": [{"type": "local_shell"}], "tool_choice": "required"}, "tool_choice"),
-    (RESPONSES, {"tools": [TOOL, GRAMMAR], "tool_choice": {"type": "custom", "name": "edit"}}, "tool_choice.name"),
-    (RESPONSES, {"tools": [TOOL, {"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
     (
         RESPONSES,
-        {"tools": [TOOL, GRAMMAR], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "edit"}]}},
-        "tool_choice.tools[0].name",
-    ),
-    (MESSAGES, {"tools": [{"type": "bash_20250124", "name": "bash"}], "tool_choice": {"type": "any"}}, "tool_choice"),
-    (
-        MESSAGES,
-        {"tools": [CLAUDE_TOOL, {"type": "bash_20250124", "name": "bash"}], "tool_choice": {"type": "tool", "name": "bash"}},
+        {"tools": [TOOL, GRAMMAR], "tool_choice": {"type": "custom", "name": "edit"}},
         "tool_choice.name",
     ),
-]  # fmt: skip
+    (
+        RESPONSES,
+        {"tools": [TOOL, {"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+        "tool_choice.type",
+    ),
+    (
+        RESPONSES,
+        {
+            "tools": [TOOL, GRAMMAR],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "custom", "name": "edit"}],
+            },
+        },
+        "tool_choice.tools[0].name",
+    ),
+    (
+        MESSAGES,
+        {"tools": [{"type": "bash_20250124", "name": "bash"}], "tool_choice": {"type": "any"}},
+        "tool_choice",
+    ),
+    (
+        MESSAGES,
+        {
+            "tools": [CLAUDE_TOOL, {"type": "bash_20250124", "name": "bash"}],
+            "tool_choice": {"type": "tool", "name": "bash"},
+        },
+        "tool_choice.name",
+    ),
+]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -205,7 +251,11 @@ async def test_its_form_on_websockets(gateway: Gateway) -> None:
             while stream and json.loads(await socket.recv())["type"] != "done":
                 pass
     async with connect(f"{base}{RESPONSES}") as socket:
-        await socket.send(json.dumps({"type": "response.create", "model": "demo", "input": "x", "tools": [{"type": "web_search"}]}))  # fmt: skip
+        await socket.send(
+            json.dumps(
+                {"type": "response.create", "model": "demo", "input": "x", "tools": [{"type": "web_search"}]}
+            )
+        )
         created = json.loads(await socket.recv())
         assert created["response"]["ignored"] == ["tools[0] (web_search)"]
 
@@ -218,8 +268,9 @@ async def test_custom_tools_of_chat_take_a_text(gateway: Gateway, http: httpx.As
     request = gateway.fleet.requests[-1]
     assert request.tools is not None
     assert [(tool.name, tool.custom, tool.strict) for tool in request.tools.tools] == [
-        ("weather", False, False), ("patch", True, True),
-    ]  # fmt: skip
+        ("weather", False, False),
+        ("patch", True, True),
+    ]
     pieces = []
     answer = await http.post(CHAT, json=body | {"stream": True})
     for line in answer.text.split("\n\n"):
@@ -235,13 +286,22 @@ async def test_custom_tools_of_chat_take_a_text(gateway: Gateway, http: httpx.As
 
 
 async def test_custom_tools_of_responses_take_a_text(gateway: Gateway, http: httpx.AsyncClient) -> None:
-    body = {"model": "custom", "input": "Hi", "tools": [CUSTOM, TOOL], "tool_choice": {"type": "custom", "name": "patch"}}  # fmt: skip
+    body = {
+        "model": "custom",
+        "input": "Hi",
+        "tools": [CUSTOM, TOOL],
+        "tool_choice": {"type": "custom", "name": "patch"},
+    }
     whole = (await http.post(RESPONSES, json=body)).json()
     called = whole["output"][0]
     assert (called["type"], called["name"], called["input"]) == ("custom_tool_call", "patch", PATCH)
     assert whole["output"][1]["arguments"] == '{"city":"Ulm"}'
     assert (gateway.fleet.requests[-1].tools or None).name == "patch"  # type: ignore[union-attr]
-    events = [json.loads(line[6:]) for line in (await http.post(RESPONSES, json=body | {"stream": True})).text.split("\n") if line.startswith("data: {")]  # fmt: skip
+    events = [
+        json.loads(line[6:])
+        for line in (await http.post(RESPONSES, json=body | {"stream": True})).text.split("\n")
+        if line.startswith("data: {")
+    ]
     deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
     done = next(event for event in events if event["type"] == "response.custom_tool_call_input.done")
     assert "".join(deltas) == done["input"] == PATCH
@@ -258,10 +318,13 @@ async def test_custom_tools_of_responses_take_a_text(gateway: Gateway, http: htt
 
 
 @pytest.mark.parametrize("path", list(BODIES))
-@pytest.mark.parametrize(("given", "served", "told"), [(-1, 1, None), (7, -7, None), (99, -9, None), (-5, 2, "priority (limited to -2)")])  # fmt: skip
+@pytest.mark.parametrize(
+    "case", [(-1, 1, None), (7, -7, None), (99, -9, None), (-5, 2, "priority (limited to -2)")]
+)
 async def test_priority_is_served(
-    gateway: Gateway, http: httpx.AsyncClient, path: str, given: int, served: int, told: str | None
+    gateway: Gateway, http: httpx.AsyncClient, path: str, case: tuple[int, int, str | None]
 ) -> None:
+    given, served, told = case
     answer = await http.post(path, json={"model": "demo", **BODIES[path], "priority": given})
     assert (answer.status_code, answer.headers.get("x-ryz-ignored")) == (200, told)
     assert gateway.fleet.requests[-1].priority == served

@@ -10,7 +10,7 @@ COMPLETED, FAILED = "completed", "failed"
 
 
 def answered(
-    record: BatchRecord, number: int, custom_id: str, status: int, answer: bytes, ignored: str = ""
+    record: BatchRecord, number: int, custom_id: str, status: int, answer: bytes, *, ignored: str = ""
 ) -> bytes:
     """The line for a request that was answered, whatever the status.
 

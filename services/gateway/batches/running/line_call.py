@@ -67,7 +67,7 @@ class LineCall:
             body.setdefault("store", False)  # ten thousand of them would push out what their tenant stored
         background = BackgroundCall(name, seeded=body.get("seed") is not None)
         status, answer, ignored = await self._answer(record, name, msgspec.json.encode(body), background)
-        text = answered(record, line.number, read.custom_id, status, answer, ignored)
+        text = answered(record, line.number, read.custom_id, status, answer, ignored=ignored)
         if len(text) > self._max_bytes:
             return failed(
                 "response_too_large",

@@ -158,15 +158,15 @@ class Generation:
         if not deltas:
             return None
         request = self.request
-        prompt = None
+        counts: Usage | None = None
         if not self.prompt_told and request.delivery == "stream":
-            self.prompt_told, prompt = True, self._prompt_usage()
+            self.prompt_told, counts = True, self._prompt_usage()
         return Tokens(
             request_id=request.request_id,
             attempt=request.attempt,
             seq=self._number(),
             deltas=deltas,
-            prompt=prompt,
+            prompt=counts,
         )
 
     def token_frames(self) -> Iterator[Tokens]:

@@ -1,5 +1,7 @@
 """A conversation that is too long loses its oldest turns, in steps, and begins at the same place for long."""
 
+from itertools import pairwise
+
 from services.worker.domain.generation.conversation_cut import first_that_fits, shorter_conversations
 from shared.messages import ChatMessage, ToolCall
 
@@ -33,7 +35,7 @@ def test_the_beginning_stays_the_same_while_a_conversation_grows() -> None:
         part = first_that_fits(shorter_conversations(turns(count), 500), lambda one: size(one) <= 1500)
         assert size(part) <= 1500
         beginnings.append(part[1].content)
-    changes = sum(a != b for a, b in zip(beginnings, beginnings[1:], strict=False))
+    changes = sum(a != b for a, b in pairwise(beginnings))
     assert 5 <= changes <= 10  # 45 turns are dropped in the end
 
 
