@@ -32,7 +32,7 @@ TEMPLATE = (
 )
 
 
-async def shares_of(shape: type[Agent], turns: int, **settings: bool) -> list[float]:
+async def shares_of(shape: type[Agent], turns: int, *, drops: bool = True) -> list[float]:
     """The reused share of the reusable tokens of each turn after the first."""
     demo = load_model(DEMO, "real")
     template = ChatTemplate(TEMPLATE, {"bos_token": "<|bos|>"})
@@ -46,7 +46,9 @@ async def shares_of(shape: type[Agent], turns: int, **settings: bool) -> list[fl
     agent, before, shares, lost, calls = shape(), 0, list[float](), 0, 0
     async with (
         gateway_with_leader(
-            leader={"engine": engine, "model": model}, model_aliases="claude-*=real,gpt-*=real", **settings
+            leader={"engine": engine, "model": model},
+            model_aliases="claude-*=real,gpt-*=real",
+            leave_out_changing_blocks=drops,
         ) as gateway,
         httpx.AsyncClient(base_url=gateway.url, timeout=60) as http,
     ):
@@ -79,4 +81,4 @@ async def test_twenty_turns_reuse_what_they_send_again(shape: type[Agent]) -> No
 
 
 async def test_a_block_that_changes_would_end_reuse() -> None:
-    assert max(await shares_of(ClaudeCode, 4, leave_out_changing_blocks=False)) < 0.5
+    assert max(await shares_of(ClaudeCode, 4, drops=False)) < 0.5
