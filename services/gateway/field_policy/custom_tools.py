@@ -27,8 +27,8 @@ _PAIR = 12  # characters of two escapes that are one character
 
 
 def definition_of(name: str, description: str) -> ToolDefinition:
-    """The function that stands for a custom tool."""
-    return ToolDefinition(name=name, description=description, parameters=PARAMETERS, strict=True, custom=True)
+    """The function that stands for a custom tool; not strict, so that every form of calls can have it."""
+    return ToolDefinition(name=name, description=description, parameters=PARAMETERS, custom=True)
 
 
 def arguments_of(text: str) -> str:

@@ -13,6 +13,7 @@ from shared import subjects
 from shared.bus.memory import MemoryBus
 from tests.kits.gateway.gateway import PATCH, Gateway, eventually, running_gateway
 from tests.kits.gateway.grpc_client import texts, triton_client
+from tests.kits.gateway.with_leader import gateway_with_leader
 from tests.kits.servers import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -269,7 +270,7 @@ async def test_custom_tools_of_chat_take_a_text(gateway: Gateway, http: httpx.As
     assert request.tools is not None
     assert [(tool.name, tool.custom, tool.strict) for tool in request.tools.tools] == [
         ("weather", False, False),
-        ("patch", True, True),
+        ("patch", True, False),
     ]
     pieces = []
     answer = await http.post(CHAT, json=body | {"stream": True})
@@ -411,3 +412,27 @@ async def test_leaving_blocks_out_can_be_switched_off() -> None:
             answer = await http.post(path, json={"model": "demo", **body})
             assert "x-ryz-ignored" not in answer.headers
             assert billed("aa111") in (gateway.fleet.requests[-1].messages or [])[0].content
+
+
+async def test_a_leader_writes_the_input_of_a_custom_tool() -> None:
+    body = {
+        "model": "demo", "messages": HELLO, "tools": [CHAT_TOOL, CHAT_PATCH], "max_tokens": 90, "seed": 1,
+        "tool_choice": {"type": "custom", "custom": {"name": "patch"}},
+    }  # fmt: skip
+    async with (
+        gateway_with_leader() as gateway,
+        httpx.AsyncClient(base_url=gateway.url, timeout=30) as http,
+    ):
+        whole = (await http.post(CHAT, json=body)).json()["choices"][0]["message"]["tool_calls"][0]
+        assert (whole["type"], whole["custom"]["name"]) == ("custom", "patch")
+        assert len(whole["custom"]["input"]) > 10
+        assert '"input"' not in whole["custom"]["input"]
+        answer = await http.post(CHAT, json=body | {"stream": True})
+        events = [json.loads(line[6:]) for line in answer.text.split("\n\n") if line.startswith("data: {")]
+        calls = [call for event in events for call in event["choices"][0]["delta"].get("tool_calls", ())]
+        assert "".join(call["custom"]["input"] for call in calls) == whole["custom"]["input"]
+        named = {"type": "custom", "name": "patch"}
+        asked = {"model": "demo", "input": "Hello", "tools": [CUSTOM], "tool_choice": named}
+        made = await http.post(RESPONSES, json=asked | {"store": False, "max_output_tokens": 90})
+        assert made.json()["output"][0]["type"] == "custom_tool_call", made.text
+        assert len(made.json()["output"][0]["input"]) > 10
