@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 
 from shared import subjects
@@ -436,3 +437,22 @@ async def test_a_leader_writes_the_input_of_a_custom_tool() -> None:
         made = await http.post(RESPONSES, json=asked | {"store": False, "max_output_tokens": 90})
         assert made.json()["output"][0]["type"] == "custom_tool_call", made.text
         assert len(made.json()["output"][0]["input"]) > 10
+
+
+async def test_openais_client_reads_custom_tools(gateway: Gateway) -> None:
+    async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
+        async with client.responses.stream(model="custom", input="Hi", tools=[CUSTOM, TOOL]) as stream:
+            deltas = [
+                event.delta async for event in stream if event.type == "response.custom_tool_call_input.delta"
+            ]
+            final = await stream.get_final_response()
+        call = final.output[0]
+        assert call.type == "custom_tool_call"
+        assert "".join(deltas) == call.input == PATCH
+        made = await client.chat.completions.create(
+            model="custom", messages=HELLO, tools=[CHAT_TOOL, CHAT_PATCH]
+        )
+        (custom, function) = made.choices[0].message.tool_calls or []
+        assert custom.type == "custom"
+        assert function.type == "function"
+        assert (custom.custom.name, custom.custom.input) == ("patch", PATCH)
