@@ -13,7 +13,8 @@ from services.gateway.app import create_app
 from services.gateway.batches.batch_assembly import batch_doors, batch_watch, run_batches
 from services.gateway.bodies.body_reader import BodyReader
 from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_complete_calls
-from services.gateway.checked_settings import checked_keys, made_root_key
+from services.gateway.checked_settings import checked_aliases, checked_keys, made_root_key
+from services.gateway.field_policy.model_aliases import ModelAliases
 from services.gateway.grpc.assembly import open_grpc
 from services.gateway.http.auth import Keyring
 from services.gateway.http.gateway_gate import QuotaCollector, gateway_gate
@@ -106,6 +107,16 @@ async def start(
     spaces = parties.quota(settings.stream_max_parked, what="detached streams", reason="parked_streams")
     detached = DetachedStreams(places, metrics, spaces)
     stack.push_async_callback(detached.close)
+
+    async def models() -> list[ModelCard]:
+        return await client.list_models(timeout_s=settings.models_timeout_s)
+
+    async def ask_models() -> list[ModelCard]:
+        return await list_models(bus, timeout_s=min(settings.models_timeout_s, ROUTER_WAIT_S))
+
+    async def model_names() -> list[str]:
+        return [card.name for card in await ask_models()]
+
     context = GatewayContext(
         settings=settings,
         client=client,
@@ -122,14 +133,8 @@ async def start(
         accepting=lambda: service.state in {"starting", "ready"},
         timelines=service.timelines,
         tracing=RequestTracing(service.spans, settings.trace_ratio) if service.spans is not None else None,
+        aliases=ModelAliases(checked_aliases(settings), model_names),
     )
-
-    async def models() -> list[ModelCard]:
-        return await client.list_models(timeout_s=settings.models_timeout_s)
-
-    async def ask_models() -> list[ModelCard]:
-        return await list_models(bus, timeout_s=min(settings.models_timeout_s, ROUTER_WAIT_S))
-
     secret = made_root_key(settings)
     files = FileThread()
     stack.callback(files.close)
@@ -223,6 +228,7 @@ def main() -> None:
     """The entry point of the process."""
     settings, client_settings = load(GatewaySettings), load(ClientSettings)
     keys, passed = checked_keys(settings), passed_socket()
+    checked_aliases(settings)  # before anything is connected
 
     async def setup(service: Service, stack: AsyncExitStack) -> None:
         bus = await service.connect_bus(stack)

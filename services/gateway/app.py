@@ -152,7 +152,7 @@ def create_app(
     message = MessageDoor(context.settings, root_key)
     direct |= add_messages(app, message, context, detached)
     _add_streams(app, context, detached, [chat, text, message])
-    app.include_router(info_router(context.settings, context.keyring, list_models, info))
+    app.include_router(info_router(context.settings, context.keyring, list_models, info, context.aliases))
     app.include_router(sessions.router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics)
     bodies: list[type[BaseModel]] = [

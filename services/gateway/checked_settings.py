@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import structlog
 
+from services.gateway.field_policy.model_aliases import parse_aliases
 from services.gateway.http.auth import parse_keys
 from services.gateway.sessions.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.settings import GatewaySettings
@@ -32,6 +33,14 @@ def checked_keys(settings: GatewaySettings) -> dict[str, str]:
                 "that reaches this one: set RYZ_API_KEYS, or RYZ_OPEN_TO_NETWORK=true if that is meant"
             )
     return keys
+
+
+def checked_aliases(settings: GatewaySettings) -> dict[str, str]:
+    """The other names of models; ends the process if the setting is wrong."""
+    try:
+        return parse_aliases(settings.model_aliases)
+    except ValueError as error:
+        _refuse_setting(f"RYZ_MODEL_ALIASES: {error}")
 
 
 def made_root_key(settings: GatewaySettings) -> bytes:

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry
 
 from services.gateway.completions.whole_responses import model_object
+from services.gateway.field_policy.model_aliases import ModelAliases
 from services.gateway.http.auth import Keyring
 from services.gateway.http.errors import HttpRefusal
 from services.gateway.readiness import Readiness
@@ -46,7 +47,11 @@ class ServiceInfo:
 
 
 def info_router(
-    settings: GatewaySettings, keyring: Keyring, list_models: ListModels, info: ServiceInfo
+    settings: GatewaySettings,
+    keyring: Keyring,
+    list_models: ListModels,
+    info: ServiceInfo,
+    aliases: ModelAliases,
 ) -> APIRouter:
     """The routes.
 
@@ -55,6 +60,7 @@ def info_router(
         keyring: Finds the tenant of a caller.
         list_models: The models on offer; raises an error of the family if no router answers.
         info: The state of this process.
+        aliases: Find the models that are meant by other names.
     """
     probe_key, metrics_key = BearerKey(settings.probe_key), BearerKey(settings.metrics_key)
     page = MetricsPage(info.registry, metrics_key)
@@ -78,10 +84,11 @@ def info_router(
 
     @router.get("/v1/models/{model:path}")
     async def model(request: Request, model: str) -> Response:
-        """One model."""
+        """One model, also by another name that it has (`RYZ_MODEL_ALIASES`)."""
         authorize(request)
+        name = await aliases.real_name(model)
         for card in await list_models():
-            if card.name == model:
+            if card.name == name:
                 return JSONResponse(model_object(card))
         raise ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")
 

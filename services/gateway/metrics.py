@@ -99,7 +99,13 @@ class GatewayMetrics:
         )
         self.unknown_fields = Counter(
             "ryz_gateway_unknown_fields",
-            "Fields of bodies that were accepted and not used.",
+            "Unknown fields of bodies that were accepted and not used.",
+            registry=registry,
+        )
+        self.left_out = Counter(
+            "ryz_gateway_left_out",
+            "Known fields and tools that are not served, and blocks that change with each request.",
+            ["kind"],
             registry=registry,
         )
         for code in ("group_lost", "internal"):  # alerts measure their growth, from 0 on

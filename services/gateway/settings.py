@@ -140,8 +140,16 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSetti
     its bytes while it runs, and for its tokens at its end, also if it is cut off."""
     outside_rps: PerSecond = 500.0
     """Requests per second for whole answers (`ryz.v1.complete`) from each bus user outside; 0: no limit."""
+    model_aliases: str = ""
+    """Other names of models, `name=model,name=model`, such as `gpt-4o=smollm2-135m,*=smollm2-135m`. A name
+    with `*` is a pattern, for names that no group serves. Empty: none."""
+    leave_out_changing_blocks: bool = True
+    """Leave blocks out of prompts that clients are known to change with each request, such as Claude Code's
+    `x-anthropic-billing-header`: they would end the reuse of KV at the first token."""
+    max_priority: Annotated[int, Interval(ge=0, le=10)] = 0
+    """How far a body's `priority` may put a request before others: -5 needs 5. 0: behind others only."""
     strict_fields: bool = False
-    """Refuse a body with an unknown field, also inside messages, tools and options; else it is logged as a
-    warning, once for each name."""
+    """Refuse a body with a field or tool that is not known or not served, also inside messages and options;
+    else it is left out, told in the header `X-Ryz-Ignored`, and logged as a warning, once for each name."""
     request_log: bool = False
     """Log one line for every request, at level info."""

@@ -50,12 +50,14 @@ class ToolDefinition(Wire, frozen=True, kw_only=True):
     Attributes:
         parameters: JSON Schema of the arguments, as JSON text. Empty: an object without fields.
         strict: The arguments of each call must match the schema; a grammar enforces it.
+        custom: A custom tool: its one argument is the text `input`, and a gateway's caller gets that text.
     """
 
     name: FunctionName
     description: str = ""
     parameters: JsonText = ""
     strict: bool = False
+    custom: bool = False
 
 
 class ToolUse(Wire, frozen=True, kw_only=True):

@@ -111,6 +111,7 @@ class Usage(Wire, frozen=True, kw_only=True):
         cached_tokens: Prompt tokens whose KV was not computed again.
         fetched_tokens: Those of `cached_tokens` whose KV was read from the store for this request.
         reasoning_tokens: Those of `completion_tokens` that are reasoning.
+        stored_tokens: Prompt tokens whose KV was computed and can be used again: those of whole blocks.
     """
 
     prompt_tokens: int = 0
@@ -118,6 +119,7 @@ class Usage(Wire, frozen=True, kw_only=True):
     cached_tokens: int = 0
     fetched_tokens: int = 0
     reasoning_tokens: int = 0
+    stored_tokens: int = 0
 
 
 class SessionOutcome(Wire, frozen=True, kw_only=True):
@@ -181,9 +183,14 @@ class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
 
 
 class Tokens(Frame, frozen=True, kw_only=True, tag="tokens"):
-    """New text of one or more choices."""
+    """New text of one or more choices.
+
+    Attributes:
+        prompt: The counts of the prompt, in the first such frame of an attempt that streams.
+    """
 
     deltas: list[Delta]
+    prompt: Usage | None = None
 
 
 class Done(Frame, frozen=True, kw_only=True, tag="done"):

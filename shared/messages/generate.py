@@ -197,6 +197,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
         structured: The form that the answer's text must have.
         template: Variables for the chat template.
         truncate_prompt_tokens: Keeps so many last tokens of the prompt; 0: all.
+        truncation: `auto` drops the oldest messages of a conversation that does not fit into the context.
         embedding: Asks for the prompt's embedding; then no token is generated.
         prompt_only: No token is generated: the answer is what `prompt_logprobs` and `echo` bring.
         echo: Sends the text of the prompt's tokens first (`Delta.prompt_text`).
@@ -233,6 +234,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     structured: StructuredOutput | None = None
     template: TemplateOptions | None = None
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    truncation: Literal["disabled", "auto"] = "disabled"
     embedding: EmbeddingOptions | None = None
     prompt_only: bool = False
     echo: bool = False

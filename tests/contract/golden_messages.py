@@ -24,8 +24,15 @@ DELTA = m.Delta(
     parts=[REASONING, TEXT, CALL_PART], prompt_logprobs=[LOGPROB], embedding=bytes(8), prompt_text="x",
     stop="\n", prompt_token_ids=pack_tokens([1, 70_000]),
 )  # fmt: skip
-USAGE = m.Usage(prompt_tokens=12, completion_tokens=2, cached_tokens=8, fetched_tokens=4, reasoning_tokens=1)
 DEFAULTS = m.SamplingDefaults(temperature=0.2, top_p=0.9, top_k=40, min_p=0.05, repetition_penalty=1.1)
+USAGE = m.Usage(
+    prompt_tokens=12,
+    completion_tokens=2,
+    cached_tokens=8,
+    fetched_tokens=4,
+    reasoning_tokens=1,
+    stored_tokens=3,
+)
 ACCEPTED = m.Accepted(
     request_id="r-1",
     attempt=1,
@@ -40,7 +47,7 @@ ACCEPTED = m.Accepted(
     session_version=3,
     sampling=DEFAULTS,
 )
-TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA])
+TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA], prompt=m.Usage(prompt_tokens=12))
 OUTCOME = m.SessionOutcome(
     state="continued", turns=3, version=4, stored="not_stored", reason="too_large", replaced=True
 )
@@ -69,7 +76,9 @@ MESSAGE = m.ChatMessage(
     tool_call_id="call_1",
     reasoning="hm",
 )
-TOOL = m.ToolDefinition(name="weather", description="Tells it.", parameters='{"type": "object"}', strict=True)
+TOOL = m.ToolDefinition(
+    name="weather", description="Tells it.", parameters='{"type": "object"}', strict=True, custom=True
+)
 TOOLS = m.ToolUse(tools=[TOOL], choice="named", name="weather", parallel=False, format="hermes")
 STRUCTURED = m.StructuredOutput(kind="choice", definition="x", choices=["yes", "no"])
 TEMPLATE = m.TemplateOptions(reasoning_effort="low", variables='{"enable_thinking": false}')
@@ -89,7 +98,7 @@ REQUEST = m.GenerateRequest(
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
     note=b"a note", call_key="k", call_digest="d", confirms=True, crashes=1,
     tools=TOOLS, structured=STRUCTURED, template=TEMPLATE, truncate_prompt_tokens=100, embedding=EMBEDDING,
-    prompt_only=True, echo=True, generation_prompt=False, continues=True, prompt_ids=True,
+    prompt_only=True, echo=True, generation_prompt=False, continues=True, prompt_ids=True, truncation="auto",
     party="address 192.0.2.1",
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")

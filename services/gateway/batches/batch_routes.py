@@ -30,7 +30,8 @@ class NewBatchRoute(BodyRoute):
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
         body = await self.take_model(exchange, BatchRequest)
-        self.unknown.tell([*(body.model_extra or ()), *body.unknown_inside], exchange.request_id)
+        unknown = [*(body.model_extra or ()), *body.unknown_inside]
+        exchange.reply.headers += self.ignored_fields.tell(unknown, [], exchange.request_id)
         try:
             record = await self._desk.create(exchange.tenant, body)
         except RyzError as error:

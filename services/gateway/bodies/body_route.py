@@ -7,8 +7,8 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from services.gateway.bodies.body_parser import check_content_type, parse_body
+from services.gateway.bodies.ignored_fields import IgnoredFields
 from services.gateway.bodies.large_bodies import is_large
-from services.gateway.bodies.unknown_fields import UnknownFields
 from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
 from shared.web.admitted_connection import CONNECTION
 
@@ -21,7 +21,7 @@ class BodyRoute(ServingRoute):
 
     def __init__(self, path: str, context: GatewayContext) -> None:
         super().__init__(path, context)
-        self.unknown = UnknownFields(path, context.metrics, strict=context.settings.strict_fields)
+        self.ignored_fields = IgnoredFields(path, context.metrics, strict=context.settings.strict_fields)
 
     async def take_body(self, exchange: HttpExchange) -> bytes:
         """Admits the request and reads its body; from then on the request holds one place.
@@ -66,4 +66,11 @@ class BodyRoute(ServingRoute):
         """
         raw = await self.take_body(exchange)
         async with self.turn(exchange, raw):
-            return parse_body(raw, kind, self.context.settings.max_body_values)
+            body = parse_body(raw, kind, self.context.settings.max_body_values)
+        return await self.with_real_name(body)
+
+    async def with_real_name(self, body: B) -> B:
+        """The body with the real name of its model, if it has one; see `ModelAliases`."""
+        name = getattr(body, "model", None)
+        real = await self.context.aliases.real_name(name) if isinstance(name, str) else name
+        return body if real == name else body.model_copy(update={"model": real})

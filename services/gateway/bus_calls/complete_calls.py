@@ -41,10 +41,11 @@ PASSED_ON = frozenset(
 RETURNED = (
     (b"x-session-id", "X-Session-Id"),
     (b"x-request-id", "X-Request-Id"),
+    (b"x-ryz-ignored", "X-Ryz-Ignored"),
     (b"retry-after", "Retry-After"),
 )
 MAX_WAITING = 256  # messages that wait for one of `max_concurrent` handlers
-HEADERS_ROOM = 1024  # bytes of the reply's headers
+HEADERS_ROOM = 4096  # bytes of the reply's headers
 MAX_ERROR_TEXT = 200
 _MAX_MS = 10**9
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from services.gateway.completions.message_schema import ChatMessageBody
+from services.gateway.completions.message_schema import ChatMessageBody, ToolCallBody
+from services.gateway.field_policy.custom_tools import arguments_of
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, Role, ToolCall
 
@@ -26,13 +27,18 @@ def _message(message: ChatMessageBody) -> ChatMessage:
         role=_ROLES[message.role],
         content=message.content if message.content is not None else message.refusal or "",
         name=message.name or "",
-        tool_calls=[
-            ToolCall(call_id=call.id, name=call.function.name, arguments=call.function.arguments)
-            for call in message.tool_calls or []
-        ],
+        tool_calls=[_call(call) for call in message.tool_calls or []],
         tool_call_id=message.tool_call_id or "",
         reasoning=(thoughts or "") if message.role == "assistant" else "",
     )
+
+
+def _call(call: ToolCallBody) -> ToolCall:
+    if call.type == "custom":
+        assert call.custom is not None
+        return ToolCall(call_id=call.id, name=call.custom.name, arguments=arguments_of(call.custom.input))
+    assert call.function is not None
+    return ToolCall(call_id=call.id, name=call.function.name, arguments=call.function.arguments)
 
 
 def check_results(messages: Sequence[ChatMessage], *, whole: bool) -> None:

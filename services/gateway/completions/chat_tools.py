@@ -6,11 +6,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from services.gateway.field_policy.custom_tools import definition_of
+from services.gateway.field_policy.tool_types import CUSTOM, OfferedTools, check_choice, offered_tools
 from shared.errors import InvalidRequest
 from shared.messages import ToolDefinition, ToolUse
 from shared.messages.conversation import MAX_TOOLS
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+SERVED_TYPES = ("function", CUSTOM)
 _MODES: dict[str, Literal["auto", "none", "required"]] = {
     "auto": "auto",
     "none": "none",
@@ -27,7 +30,7 @@ def tool_use_of(tools: Any, choice: Any, *, parallel: bool) -> ToolUse | None:
         parallel: The answer may have more than one call.
 
     Raises:
-        InvalidRequest: A tool is wrong or not a function, or the choice names none of them.
+        InvalidRequest: A tool is wrong, or the choice names none of them.
     """
     if tools is not None and not isinstance(tools, list):
         raise _wrong("tools", "must be a list of tools")
@@ -37,12 +40,28 @@ def tool_use_of(tools: Any, choice: Any, *, parallel: bool) -> ToolUse | None:
         return None
     if len(tools) > MAX_TOOLS:
         raise _wrong("tools", f"must have at most {MAX_TOOLS} tools, got {len(tools)}")
-    definitions = [_definition(tool, f"tools[{place}]") for place, tool in enumerate(tools)]
+    offered = offered_tools(tools, SERVED_TYPES)
+    definitions = _definitions(offered)
+    _check_choice(offered, choice)
+    if not definitions:
+        if choice not in (None, "auto", "none"):
+            raise _wrong("tool_choice", "needs a tool that is served, and none of `tools` is")
+        return None
+    return _chosen(definitions, choice, parallel=parallel)
+
+
+def _definitions(offered: OfferedTools) -> list[ToolDefinition]:
+    definitions = [_definition(tool, f"tools[{place}]") for place, tool in offered.kept]
     seen: set[str] = set()
-    for place, one in enumerate(definitions):
+    for (place, _), one in zip(offered.kept, definitions, strict=True):
         if one.name in seen:
-            raise _wrong(f"tools[{place}].function.name", f"is {one.name!r}, as that of an earlier tool")
+            at = f"tools[{place}].{'custom' if one.custom else 'function'}.name"
+            raise _wrong(at, f"is {one.name!r}, as that of an earlier tool")
         seen.add(one.name)
+    return definitions
+
+
+def _chosen(definitions: list[ToolDefinition], choice: Any, *, parallel: bool) -> ToolUse:
     if choice is None:
         return ToolUse(tools=definitions, parallel=parallel)
     if isinstance(choice, str):
@@ -52,13 +71,15 @@ def tool_use_of(tools: Any, choice: Any, *, parallel: bool) -> ToolUse | None:
         return ToolUse(tools=definitions, choice=mode, parallel=parallel)
     if not isinstance(choice, dict):
         raise _wrong("tool_choice", "must be a string or an object")
-    kind = choice.get("type")
-    if kind == "function":
+    kind, seen = choice.get("type"), {one.name for one in definitions}
+    if kind in SERVED_TYPES:
         name = _named(choice, "tool_choice", seen)
         return ToolUse(tools=definitions, choice="named", name=name, parallel=parallel)
     if kind == "allowed_tools":
         return _allowed(definitions, choice.get("allowed_tools"), seen, parallel=parallel)
-    raise _wrong("tool_choice.type", f"must be 'function' or 'allowed_tools', got {str(kind)[:64]!r}")
+    raise _wrong(
+        "tool_choice.type", f"must be 'function', 'custom' or 'allowed_tools', got {str(kind)[:64]!r}"
+    )
 
 
 def _allowed(definitions: list[ToolDefinition], allowed: Any, known: set[str], *, parallel: bool) -> ToolUse:
@@ -74,29 +95,53 @@ def _allowed(definitions: list[ToolDefinition], allowed: Any, known: set[str], *
     return ToolUse(tools=chosen, choice=_MODES[mode], parallel=parallel)
 
 
+def _check_choice(offered: OfferedTools, choice: Any) -> None:
+    """Refuses a choice of tools that are left out."""
+    if not isinstance(choice, dict):
+        return
+    check_choice(offered, choice.get("type"), "tool_choice.type")
+    allowed = choice.get("allowed_tools")
+    listed = allowed.get("tools") if isinstance(allowed, dict) else None
+    named = {"tool_choice": choice}
+    for place, one in enumerate(listed if isinstance(listed, list) else ()):
+        named[f"tool_choice.allowed_tools.tools[{place}]"] = one
+    for at, one in named.items():
+        if isinstance(one, dict):
+            check_choice(offered, one.get("type"), f"{at}.type")
+            key = _key_of(one)
+            inner = one.get(key)
+            if isinstance(inner, dict):
+                check_choice(offered, inner.get("name"), f"{at}.{key}.name")
+
+
+def _key_of(one: Any) -> str:
+    return CUSTOM if isinstance(one, dict) and one.get("type") == CUSTOM else "function"
+
+
 def _named(choice: Any, at: str, known: set[str]) -> str:
-    function = choice.get("function") if isinstance(choice, dict) else None
+    key = _key_of(choice)
+    function = choice.get(key) if isinstance(choice, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or name not in known:
-        raise _wrong(f"{at}.function.name", f"must be the name of one of `tools`, got {str(name)[:64]!r}")
+        raise _wrong(f"{at}.{key}.name", f"must be the name of one of `tools`, got {str(name)[:64]!r}")
     return name
 
 
 def _definition(tool: Any, at: str) -> ToolDefinition:
     if not isinstance(tool, dict):
         raise _wrong(at, "must be an object")
-    kind = tool.get("type")
-    if kind != "function":
-        raise _wrong(f"{at}.type", f"must be 'function': tools of type {str(kind)[:64]!r} are not served")
-    function = tool.get("function")
+    key = _key_of(tool)
+    function = tool.get(key)
     if not isinstance(function, dict):
-        raise _wrong(f"{at}.function", "must be an object")
+        raise _wrong(f"{at}.{key}", "must be an object")
     name, description = function.get("name"), function.get("description")
     parameters, strict = function.get("parameters"), function.get("strict")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise _wrong(f"{at}.function.name", "must have 1 to 128 letters, digits or _ . : -")
+        raise _wrong(f"{at}.{key}.name", "must have 1 to 128 letters, digits or _ . : -")
     if description is not None and not isinstance(description, str):
-        raise _wrong(f"{at}.function.description", "must be a string")
+        raise _wrong(f"{at}.{key}.description", "must be a string")
+    if key == CUSTOM:
+        return definition_of(name, description or "")
     if parameters is not None and not isinstance(parameters, dict):
         raise _wrong(f"{at}.function.parameters", "must be a JSON Schema, which is an object")
     if strict is not None and not isinstance(strict, bool):

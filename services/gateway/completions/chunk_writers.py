@@ -4,7 +4,7 @@ Each writer holds what never changes in a stream already encoded and puts only t
 connection; `event_stream.py` sends what it makes. Events carry ids if they are asked for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from services.gateway.completions.whole_responses import (
     session_of,
     usage_of,
 )
+from services.gateway.field_policy.custom_tools import CustomCalls
 from services.gateway.generation.envelope import Envelope, fingerprint_of
 from services.gateway.http.errors import ErrorAnswer, error_event
 from services.gateway.streams.event_ids import UNNUMBERED, numbered
@@ -55,6 +56,10 @@ class _ChunkWriter:
         """See `EventWriter`; here nothing."""
         if accepted is not None:
             self._set_envelope(replace(self._envelope, fingerprint=fingerprint_of(accepted)))
+        return b""
+
+    def begin(self, prompt: Usage) -> bytes:
+        """See `EventWriter`; here nothing."""
         return b""
 
     def failure(self, answer: ErrorAnswer) -> bytes:
@@ -111,6 +116,7 @@ class ChatChunkWriter(_ChunkWriter):
         logprobs: bool,
         ids: bool = False,
         token_ids: bool = False,
+        custom: Collection[str] = (),
     ) -> None:
         super().__init__(
             envelope,
@@ -121,6 +127,7 @@ class ChatChunkWriter(_ChunkWriter):
             ids=ids,
             token_ids=token_ids,
         )
+        self._custom = CustomCalls(custom)
         self._plain_end = b'},"logprobs":null,"finish_reason":null' + self._suffix
 
     def opening(self, accepted: Accepted | None = None) -> bytes:
@@ -150,7 +157,8 @@ class ChatChunkWriter(_ChunkWriter):
             if delta.parts:
                 for place, part in enumerate(delta.parts):
                     end = self._plain_end if place else self._end(delta)
-                    events.append(start + b',"delta":' + _encode(delta_of(part))[:-1] + end)
+                    made = delta_of(part, self._custom, delta.choice)
+                    events.append(start + b',"delta":' + _encode(made)[:-1] + end)
             elif delta.text or delta.logprobs or (self._token_ids and delta.token_ids):
                 events.append(start + b',"delta":{"content":' + _encode(delta.text) + self._end(delta))
             if delta.finish_reason is not None:

@@ -17,7 +17,10 @@ from services.gateway.completions.request_translation import (
     completion_requests,
     field_names_of,
 )
-from services.gateway.completions.unsupported_fields import refuse_unsupported
+from services.gateway.completions.unsupported_fields import judge_body
+from services.gateway.field_policy.changing_blocks import request_without_blocks
+from services.gateway.field_policy.left_out import LeftOut
+from services.gateway.field_policy.tool_types import inner_without_tools
 from services.gateway.generation.body_door import CallOrigin
 from services.gateway.generation.door import GenerationCall
 from services.gateway.generation.new_calls import count_once, in_session, seed_of
@@ -40,14 +43,16 @@ def chat_call(body: ChatCompletionRequest, origin: CallOrigin) -> GenerationCall
     Raises:
         InvalidRequest: A field or header is wrong; names it.
     """
-    unknown = refuse_unsupported(body)
+    unknown, left_out = judge_body(body)
     session = given_session(origin.headers, body.session_id)
     request = chat_request(body, Origin(origin.request_id, origin.tenant, seed_of(origin.once), session))
+    request, blocks = request_without_blocks(request, origin.drops_blocks)
+    left_out += blocks
     if request.messages is None:  # token ids are no turn of a session, which only decides the route
         with_conditions(None, origin.headers, body.session_must_exist, [])
     else:
         request = in_session(request, origin.headers, body.session_must_exist, origin.once, origin.root_key)
-    return _call(body, origin, [count_once(request, origin.once)], unknown)
+    return _call(body, origin, [count_once(request, origin.once)], unknown, left_out)
 
 
 def completion_call(body: CompletionRequest, origin: CallOrigin, *, max_prompts: int) -> GenerationCall:
@@ -55,7 +60,7 @@ def completion_call(body: CompletionRequest, origin: CallOrigin, *, max_prompts:
     count, request_id = len(body.prompt), origin.request_id
     if count > max_prompts:
         raise InvalidRequest(f"`prompt` may have {max_prompts} prompts, got {count}", param="prompt")
-    unknown = refuse_unsupported(body)
+    unknown, left_out = judge_body(body)
     session = given_session(origin.headers, body.session_id)
     # here a session only decides the route
     with_conditions(None, origin.headers, body.session_must_exist, [])
@@ -64,7 +69,7 @@ def completion_call(body: CompletionRequest, origin: CallOrigin, *, max_prompts:
     requests = completion_requests(body, from_call, request_ids)
     if count == 1:
         requests = [count_once(requests[0], origin.once)]
-    return _call(body, origin, requests, unknown)
+    return _call(body, origin, requests, unknown, left_out)
 
 
 def _told(body: SamplingBody) -> Iterator[bytes]:
@@ -75,7 +80,11 @@ def _told(body: SamplingBody) -> Iterator[bytes]:
 
 
 def _call(
-    body: SamplingBody, origin: CallOrigin, requests: list[GenerateRequest], unknown: list[str]
+    body: SamplingBody,
+    origin: CallOrigin,
+    requests: list[GenerateRequest],
+    unknown: list[str],
+    left_out: list[LeftOut],
 ) -> GenerationCall:
     options = body.stream_options
     ids = None if options is None else options.include_event_ids
@@ -91,7 +100,8 @@ def _call(
         include_usage=options is not None and bool(options.include_usage),
         event_ids=STREAM_GRACE in origin.headers if ids is None else ids,
         timeout_s=body.timeout,
-        unknown_fields=[*unknown, *body.unknown_inside],
+        unknown_fields=[*unknown, *inner_without_tools(body.unknown_inside, left_out)],
+        left_out=left_out,
         door_data=b" ".join(_told(body)),
         field_names=field_names_of(body),
     )

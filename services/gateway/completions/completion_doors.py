@@ -19,6 +19,7 @@ from services.gateway.completions.whole_responses import (
     completion_body,
     encode_in_time,
 )
+from services.gateway.field_policy.custom_tools import custom_names
 from services.gateway.generation.body_door import BodyDoor
 from services.gateway.generation.envelope import Envelope
 from services.gateway.settings import GatewaySettings
@@ -51,6 +52,7 @@ class ChatDoor(BodyDoor[ChatCompletionRequest]):
             logprobs=logprobs,
             ids=ids,
             token_ids=requests[0].prompt_ids,
+            custom=custom_names(requests[0]),
         )
 
     async def encode_whole(
@@ -65,8 +67,8 @@ class ChatDoor(BodyDoor[ChatCompletionRequest]):
         return await encode_in_time(encode, with_tier(envelope, token), parts, requests[0].sampling.logprobs)
 
     def needs_start(self, request: GenerateRequest) -> bool:
-        """See `Door`."""
-        return False
+        """See `Door`; the input of custom tools is read from the beginning of their calls."""
+        return bool(custom_names(request))
 
 
 class CompletionDoor(BodyDoor[CompletionRequest]):
@@ -113,7 +115,8 @@ class CompletionDoor(BodyDoor[CompletionRequest]):
 
 def shown_of(token: ResumeToken, request: GenerateRequest) -> PromptShown:
     """What the answer to a request tells of its prompt."""
-    return PromptShown(request.echo, PROMPT_LOGPROBS in token.door_data.split(), request.prompt_ids)
+    told = PROMPT_LOGPROBS in token.door_data.split()
+    return PromptShown(request.echo, told, request.prompt_ids, custom_names(request))
 
 
 def with_tier(envelope: Envelope, token: ResumeToken) -> Envelope:

@@ -111,6 +111,9 @@ class SamplingBody(RequestBody):
     """Accepted; completions are not stored for later retrieval. Absent: nothing changes."""
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
     """There is one tier: a chat completion that asks for any says `default`. Absent: none is named."""
+    priority: Annotated[int, Field(ge=-_I64, lt=_I64)] | None = None
+    """The lower, the earlier the request is served, as vLLM has it; at least -`RYZ_MAX_PRIORITY`.
+    Absent: 0."""
     timeout: Annotated[float, Field(gt=0)] | None = None
     """Seconds for the whole answer, at most `RYZ_MAX_TIMEOUT_S`; the header `X-Request-Timeout` comes first.
     Absent: `RYZ_DEFAULT_TIMEOUT_S`."""

@@ -138,17 +138,28 @@ _FUNCTION = {
     },
     "required": ["name"],
 }
+_CUSTOM = {
+    "type": "object",
+    "description": "A tool whose input is a text.",
+    "properties": {
+        "name": {"type": "string"},
+        "description": {"type": "string"},
+        "format": {"type": "object", "properties": {"type": {"const": "text"}}},
+    },
+    "required": ["name"],
+}
 _TOOL = {
     "type": "object",
-    "properties": {"type": {"const": "function"}, "function": _FUNCTION},
-    "required": ["type", "function"],
+    "properties": {"type": {"enum": ["function", "custom"]}, "function": _FUNCTION, "custom": _CUSTOM},
+    "required": ["type"],
     ACCEPTED: ["cache_control"],
 }
 _NAMED = {
     "type": "object",
     "properties": {
-        "type": {"const": "function"},
+        "type": {"enum": ["function", "custom"]},
         "function": {"type": "object", "properties": {"name": {"type": "string"}}},
+        "custom": {"type": "object", "properties": {"name": {"type": "string"}}},
     },
 }
 _ALLOWED = {

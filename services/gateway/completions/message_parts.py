@@ -4,20 +4,34 @@ A stream sends what `delta_of` makes of each part; a whole message is those delt
 come from the same translation.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from services.gateway.field_policy.custom_tools import CustomCalls
 from shared.messages import AnswerPart, ReasoningPart, TextPart
 
 
-def delta_of(part: AnswerPart) -> dict[str, Any]:
-    """The field `delta` of the chunk that brings a part."""
+def delta_of(part: AnswerPart, custom: CustomCalls | None = None, choice: int = 0) -> dict[str, Any]:
+    """The field `delta` of the chunk that brings a part.
+
+    Args:
+        part: Of an answer.
+        custom: Knows calls of custom tools by their earlier parts; None: the request has no such tools.
+        choice: The answer's choice.
+    """
     if isinstance(part, TextPart):
         return {"content": part.text}
     if isinstance(part, ReasoningPart):
         # vLLM's and DeepSeek's word for it
         return {"reasoning": part.text, "reasoning_content": part.text}
     call: dict[str, Any] = {"index": part.index}
+    text = custom.input_of(part, choice) if custom else None
+    if text is not None:
+        called = {"input": text}
+        if part.call_id:
+            call |= {"id": part.call_id, "type": "custom"}
+            called = {"name": part.name, **called}
+        return {"tool_calls": [call | {"custom": called}]}
     function = {"arguments": part.arguments}
     if part.call_id:
         call |= {"id": part.call_id, "type": "function"}
@@ -25,11 +39,17 @@ def delta_of(part: AnswerPart) -> dict[str, Any]:
     return {"tool_calls": [call | {"function": function}]}
 
 
-def message_of(parts: Sequence[AnswerPart]) -> dict[str, Any]:
-    """The whole message of an assistant; its content is null if it only calls tools."""
+def message_of(parts: Sequence[AnswerPart], custom: Collection[str] = ()) -> dict[str, Any]:
+    """The whole message of an assistant; its content is null if it only calls tools.
+
+    Args:
+        parts: The whole answer.
+        custom: Names of the request's custom tools.
+    """
     if len(parts) == 1 and isinstance(parts[0], TextPart):  # as most are; the same as below
         return {"role": "assistant", "content": parts[0].text, "refusal": None}
-    return fold_deltas(delta_of(part) for part in parts)
+    calls = CustomCalls(custom)
+    return fold_deltas(delta_of(part, calls) for part in parts)
 
 
 def fold_deltas(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -44,12 +64,10 @@ def fold_deltas(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
         for piece in delta.get("tool_calls", ()):
             index = piece["index"]
             if "id" in piece:
-                calls[index] = {
-                    "id": piece["id"],
-                    "type": piece["type"],
-                    "function": {"name": piece["function"]["name"]},
-                }
-            arguments.setdefault(index, []).append(piece["function"]["arguments"])
+                kind = piece["type"]
+                calls[index] = {"id": piece["id"], "type": kind, kind: {"name": piece[kind]["name"]}}
+            text = piece["custom"]["input"] if "custom" in piece else piece["function"]["arguments"]
+            arguments.setdefault(index, []).append(text)
     joined = {field: "".join(pieces) for field, pieces in texts.items()}
     message: dict[str, Any] = {
         "role": "assistant",
@@ -59,6 +77,7 @@ def fold_deltas(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
     message |= {field: joined[field] for field in ("reasoning", "reasoning_content") if joined[field]}
     if calls:
         for index, call in calls.items():
-            call["function"]["arguments"] = "".join(arguments[index])
+            field = "input" if call["type"] == "custom" else "arguments"
+            call[call["type"]][field] = "".join(arguments[index])
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
     return message

@@ -76,6 +76,15 @@ class CalledFunction(LenientBody):
     """Its arguments, as JSON text."""
 
 
+class CalledCustomTool(LenientBody):
+    """The custom tool of a call, and the text that it got."""
+
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    """The tool's name."""
+    input: str
+    """Its input."""
+
+
 class ToolCallBody(LenientBody):
     """A call that an assistant's message has made."""
 
@@ -83,10 +92,18 @@ class ToolCallBody(LenientBody):
 
     id: Annotated[str, Field(min_length=1, max_length=256)]
     """By which the result names the call."""
-    type: Literal["function"] = "function"
+    type: Literal["function", "custom"] = "function"
     """The kind of call. Absent: `function`."""
-    function: FewFields[CalledFunction]
-    """What was called."""
+    function: FewFields[CalledFunction | None] = None
+    """The function that was called. Absent: the call is `custom`."""
+    custom: FewFields[CalledCustomTool | None] = None
+    """The custom tool that was called. Absent: the call is one of a function."""
+
+    @model_validator(mode="after")
+    def _check_called(self) -> Self:
+        if getattr(self, self.type) is None:
+            raise wrong("is required", f".{self.type}")
+        return self
 
 
 ToolCalls = Annotated[list[FewFields[ToolCallBody]], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)]

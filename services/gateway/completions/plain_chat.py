@@ -11,6 +11,7 @@ import msgspec
 
 from services.gateway.completions.plain_chat_body import PlainChat
 from services.gateway.completions.request_translation import NAMES_IN_BODY, NEWER_LENGTH
+from services.gateway.field_policy.changing_blocks import request_without_blocks
 from services.gateway.generation.body_door import CallOrigin
 from services.gateway.generation.door import GenerationCall
 from services.gateway.generation.new_calls import count_once, in_session, seed_of
@@ -65,6 +66,7 @@ def plain_chat_call(raw: bytes, origin: CallOrigin) -> GenerationCall | None:
         tenant=origin.tenant,
         delivery="stream" if body.stream else "whole",
     )
+    request, blocks = request_without_blocks(request, origin.drops_blocks)
     request = in_session(request, origin.headers, body.session_must_exist, origin.once, origin.root_key)
     ids = None if options is None else options.include_event_ids
     return GenerationCall(
@@ -74,6 +76,7 @@ def plain_chat_call(raw: bytes, origin: CallOrigin) -> GenerationCall | None:
         include_usage=options is not None and bool(options.include_usage),
         event_ids=STREAM_GRACE in origin.headers if ids is None else ids,
         unknown_fields=[],
+        left_out=blocks,
         field_names=NAMES_IN_BODY | NEWER_LENGTH if body.max_completion_tokens else NAMES_IN_BODY,
     )
 

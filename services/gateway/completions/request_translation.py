@@ -18,6 +18,7 @@ from services.gateway.completions.completion_schema import (
     SamplingBody,
 )
 from services.gateway.completions.message_schema import ChatMessageBody
+from services.gateway.field_policy.priority import priority_of
 from shared.codec import pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import (
@@ -141,6 +142,7 @@ def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest
         generation_prompt=continues or body.add_generation_prompt is not False,
         continues=continues,
         prompt_ids=bool(body.return_token_ids),
+        priority=priority_of(body.priority),
     )
 
 
@@ -206,6 +208,7 @@ def _chat_of_ids(
         structured=_structure_of(body),
         truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
         prompt_ids=bool(body.return_token_ids),
+        priority=priority_of(body.priority),
     )
 
 
@@ -273,6 +276,7 @@ def completion_requests(
             delivery=delivery,
             structured=structured,
             truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
+            priority=priority_of(body.priority),
             prompt_only=body.max_tokens == 0,
             echo=bool(body.echo),
             prompt_ids=bool(body.return_token_ids),

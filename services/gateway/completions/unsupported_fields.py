@@ -1,105 +1,37 @@
-"""Decides which fields of a body are refused and which are only named: those beside the known ones. Pure.
+"""Judges what a completion's body has that no route serves, by the rule of `field_policy/`. Pure."""
 
-Refused are fields that would change the answer and are not supported, and misspelt ones.
-"""
-
-import difflib
 from typing import Any
 
-from services.gateway.completions.chat_tools import refuse_older_tools
+from services.gateway.completions.chat_tools import SERVED_TYPES, refuse_older_tools
 from services.gateway.completions.completion_schema import ChatCompletionRequest, SamplingBody
-from shared.errors import InvalidRequest
+from services.gateway.field_policy.fields import judge_fields, refuse_unless_neutral
+from services.gateway.field_policy.left_out import LeftOut
+from services.gateway.field_policy.tool_types import offered_tools
 
-MISSPELT = 0.85  # how similar a field must be to a known one to count as misspelt
-_LONGEST_FIELD = 64  # comparing takes time; no known name is nearly as long
-_MAX_COMPARED = 16  # unknown fields of a body that are compared; some 0.2 ms each
-
-# Fields that would change the answer if they were supported, and their values that change nothing. `False`
-# and `0` are equal in Python, as needed here.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-    "suffix": ("",),
-    "echo": (False,),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "include_stop_str_in_output": (False,),
-    "use_beam_search": (False,),
-    "guided_whitespace_pattern": (),
-    "continue_final_message": (False,),
-    "chat_template": (),
-}
-# OpenAI's fields that do not change the answer: they are accepted and counted, with any value.
-_ACCEPTED = frozenset(
-    {
-        "moderation",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "verbosity",
-        # of other servers that speak this API
-        "add_generation_prompt",
-        "guided_decoding_backend",
-        "length_penalty",
-        "priority",
-        "request_id",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-    }
-)
 _NEUTRAL_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
     "function_call": (),
     "audio": (),
 }
 
 
-def refuse_unsupported(body: SamplingBody) -> list[str]:
-    """Refuses fields that would change the answer and are not supported, and misspelt ones.
-
-    Only the first `_MAX_COMPARED` unknown fields are compared with known ones.
+def judge_body(body: SamplingBody) -> tuple[list[str], list[LeftOut]]:
+    """Judges the unknown fields of a body, and its tools.
 
     Returns:
-        The names of the fields that are not known, shortened.
+        The names of the fields that are not known, shortened; and what is known and left out.
 
     Raises:
-        InvalidRequest: Names the field.
+        InvalidRequest: A field or tool changes the meaning of the answer or is misspelt; names it.
     """
-    extra = body.model_extra
-    unknown: list[str] = []
-    if extra:
-        refuse_older_tools(extra)
-        for field, value in extra.items():
-            neutral = _NEUTRAL.get(field)
-            if neutral is None:
-                if field in _ACCEPTED:
-                    continue
-                if len(unknown) < _MAX_COMPARED:
-                    _refuse_misspelt(field, type(body))
-                unknown.append(field[:_LONGEST_FIELD])
-            else:
-                _refuse_unless_neutral(field, value, neutral)
+    if body.model_extra:
+        refuse_older_tools(body.model_extra)
+    unknown, left_out = judge_fields(body.model_extra, type(body).model_fields)
     if isinstance(body, ChatCompletionRequest):
         for place, message in enumerate(body.messages or ()):
             for field, value in (message.model_extra or {}).items():
                 neutral = _NEUTRAL_IN_MESSAGE.get(field)
                 if neutral is not None:
-                    _refuse_unless_neutral(f"messages[{place}].{field}", value, neutral)
-    return unknown
-
-
-def _refuse_misspelt(field: str, kind: type[SamplingBody]) -> None:
-    """Raises `InvalidRequest` if an unknown field is nearly a known one."""
-    if len(field) > _LONGEST_FIELD:
-        return
-    meant = difflib.get_close_matches(field, [*kind.model_fields, *_NEUTRAL], n=1, cutoff=MISSPELT)
-    if meant:
-        raise InvalidRequest(f"unknown field `{field}`: did you mean `{meant[0]}`?", param=field)
-
-
-def _refuse_unless_neutral(field: str, value: Any, neutral: tuple[Any, ...]) -> None:
-    if value is None or value in neutral:
-        return
-    allowed = " or ".join(["absent", *(repr(item) for item in neutral if item != "")])
-    raise InvalidRequest(f"`{field}` is not supported: it must be {allowed}", param=field)
+                    refuse_unless_neutral(f"messages[{place}].{field}", value, neutral)
+        if isinstance(body.tools, list):
+            left_out += offered_tools(body.tools, SERVED_TYPES).left_out
+    return unknown, left_out

@@ -5,7 +5,7 @@ thread, since the largest take a second.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -93,11 +93,13 @@ class PromptShown(NamedTuple):
         echo: The text of its prompt, and the log probabilities of that.
         prompt_logprobs: vLLM's field of that name.
         token_ids: The ids of all tokens, in vLLM's fields.
+        custom: Names of the request's custom tools.
     """
 
     echo: bool = False
     prompt_logprobs: bool = False
     token_ids: bool = False
+    custom: Collection[str] = frozenset()
 
 
 NOT_SHOWN = PromptShown()
@@ -122,7 +124,7 @@ def chat_body(
     body["choices"] = [
         {
             "index": index,
-            "message": message_of(choice.parts or [TextPart(text=choice.text)]),
+            "message": message_of(choice.parts or [TextPart(text=choice.text)], shown.custom),
             "logprobs": chat_logprobs(choice.logprobs) if logprobs else None,
             "finish_reason": choice.finish_reason,
             **({"token_ids": choice.token_ids} if shown.token_ids else {}),

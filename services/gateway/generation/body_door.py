@@ -26,6 +26,7 @@ class CallOrigin:
         headers: Headers of the request.
         once: What its `Idempotency-Key` says, if it has one.
         root_key: The secret behind new session ids; see `root_key.py`.
+        drops_blocks: Blocks that change with each request are left out; see `changing_blocks.py`.
     """
 
     request_id: str
@@ -33,6 +34,7 @@ class CallOrigin:
     headers: RawHeaders
     once: IdempotentCall | None = None
     root_key: bytes = b""
+    drops_blocks: bool = True
 
 
 class BodyDoor(Generic[B]):
@@ -59,13 +61,16 @@ class BodyDoor(Generic[B]):
         self._make_call = make_call
         self._max_values = settings.max_body_values
         self._root_key = root_key
+        self._drops_blocks = settings.leave_out_changing_blocks
         self._make_plain = make_plain
 
     async def translate(
         self, raw: bytes, exchange: HttpExchange, once: IdempotentCall | None
     ) -> GenerationCall:
         """See `Door`."""
-        origin = CallOrigin(exchange.request_id, exchange.tenant, exchange.headers, once, self._root_key)
+        origin = CallOrigin(
+            exchange.request_id, exchange.tenant, exchange.headers, once, self._root_key, self._drops_blocks
+        )
         if self._make_plain is not None and len(raw) <= self._max_values:  # so many values at most
             call = self._make_plain(raw, origin)
             if call is not None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.generation.envelope import Envelope, envelope_of
 from services.gateway.generation.idempotency import IdempotentCall
 from services.gateway.http.serving_route import HttpExchange
@@ -29,6 +30,7 @@ class GenerationCall:
         event_ids: The events of a stream carry ids.
         timeout_s: The time limit in the body; None if it has none.
         unknown_fields: Names of fields of the body that are not known; shortened if they are long.
+        left_out: Parts of the body that are known and not served; callers see them with the unknown fields.
         door_data: More that the answer's format needs; see `ResumeToken`.
         field_names: The caller's names of fields of `GenerateRequest`, for errors of a leader that name one.
     """
@@ -40,6 +42,7 @@ class GenerationCall:
     event_ids: bool = False
     timeout_s: float | None = None
     unknown_fields: Sequence[str] = ()
+    left_out: Sequence[LeftOut] = ()
     door_data: bytes = b""
     field_names: Mapping[str, str] = field(default_factory=dict)
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from services.gateway.bodies.body_route import BodyRoute
+from services.gateway.field_policy.priority import limit_priority
 from services.gateway.generation.answer_cost import check_cost
 from services.gateway.generation.door import Door, GenerationCall
 from services.gateway.generation.envelope import envelope_of
@@ -59,6 +60,13 @@ class GenerationRoute(BodyRoute):
         once = once_of(exchange.headers, exchange.tenant, self.path, raw)
         async with self.turn(exchange, raw):
             call = await self.door.translate(raw, exchange, once)
+        real = await self.context.aliases.real_name(call.model)
+        if real != call.model:
+            named = [msgspec.structs.replace(request, model=real) for request in call.requests]
+            call = replace(call, requests=named)
+        requests, limited = limit_priority(call.requests, self.context.settings.max_priority)
+        if limited:
+            call = replace(call, requests=requests, left_out=[*call.left_out, *limited])
         if BACKGROUND in exchange.scope:
             call = replace(call, requests=in_background(call.requests, exchange.scope))
         if exchange.party != exchange.tenant:
@@ -81,7 +89,9 @@ class GenerationRoute(BodyRoute):
             default_s=settings.default_timeout_s,
             max_s=settings.max_timeout_s,
         )
-        self.unknown.tell(call.unknown_fields, exchange.request_id)
+        exchange.reply.headers += self.ignored_fields.tell(
+            call.unknown_fields, call.left_out, exchange.request_id
+        )
         if len(call.requests) > 1:
             self.take_places(exchange, len(call.requests) - 1)
         if call.session_id:

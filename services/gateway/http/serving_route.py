@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from services.gateway.bodies.body_reader import LINGER_S, BodyReader, discard_body
 from services.gateway.bodies.large_bodies import LargeBodies
+from services.gateway.field_policy.model_aliases import ModelAliases, no_aliases
 from services.gateway.http.auth import Keyring
 from services.gateway.http.background_calls import BACKGROUND
 from services.gateway.http.disconnects import ClientDisconnected, StreamLeft
@@ -60,6 +61,7 @@ class GatewayContext:
         tokens: Limits the tokens of tenants.
         timelines: Keeps when requests passed the parts of this gateway.
         tracing: Records requests in traces; None: none are recorded.
+        aliases: Find the models that requests mean by other names.
         levels: Count requests that are refused before the fleet is asked; None: they are not counted.
     """
 
@@ -79,6 +81,7 @@ class GatewayContext:
     timelines: Timelines = field(default_factory=lambda: Timelines(0))
     tracing: RequestTracing | None = None
     levels: ServiceLevels | None = None
+    aliases: ModelAliases = field(default_factory=no_aliases)
 
     def check_accepting(self) -> None:
         """Raises `Unavailable` while no requests are welcome."""

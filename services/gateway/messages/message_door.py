@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from starlette.types import ASGIApp
 
+from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.generation.body_door import BodyDoor
 from services.gateway.generation.envelope import Envelope
 from services.gateway.generation.field_names import renamed
@@ -18,8 +19,8 @@ from services.gateway.messages.message_events import MessageEventWriter, whole_m
 from services.gateway.messages.message_schema import CountTokensRequest, MessagesRequest
 from services.gateway.messages.message_translation import (
     FIELD_NAMES,
-    IGNORED,
     count_query,
+    judge_body,
     message_call,
     shows_thinking,
 )
@@ -77,15 +78,18 @@ class MessageDoor(BodyDoor[MessagesRequest]):
 class CountTokensRoute(JsonRoute[CountTokensRequest]):
     """Answers `POST /v1/messages/count_tokens`."""
 
-    ignored = IGNORED
-
     def __init__(self, context: GatewayContext) -> None:
         super().__init__(f"{ANTHROPIC}/count_tokens", CountTokensRequest, context)
+
+    def judge(self, body: CountTokensRequest) -> tuple[list[str], list[LeftOut]]:
+        """See `JsonRoute`."""
+        return judge_body(body)
 
     async def answer_body(self, body: CountTokensRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
         """See `JsonRoute`."""
         exchange.model = body.model
-        query = count_query(body, exchange.tenant)
+        drops_blocks = self.context.settings.leave_out_changing_blocks
+        query = count_query(body, exchange.tenant, drops_blocks=drops_blocks)
         try:
             told = await self.context.client.tokenize(query, timeout_s=timeout_s)
         except RyzError as error:

@@ -12,6 +12,7 @@ from services.gateway.messages.content_blocks import ContentBlocks, Event
 from services.gateway.streams.event_ids import UNNUMBERED, numbered
 from shared.messages import Accepted, Delta, SessionOutcome, Usage
 
+_COMMENT = b": ping\n\n"  # clients expect no other event before `message_start`
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
@@ -30,15 +31,24 @@ class MessageEventWriter:
         self._ids = ids
         self._shown_id = shown_id
         self._blocks = ContentBlocks(show_thinking=show_thinking)
+        self._begun = False
 
     def opening(self, accepted: Accepted | None = None) -> bytes:
-        """The beginning of the message, and a `ping`. Its tokens are counted at the end."""
-        message = message_object(self._envelope, [], Usage(), ContentBlocks())
+        """Nothing: the beginning of a message has the tokens of its prompt, which are not counted yet."""
+        return b""
+
+    def begin(self, prompt: Usage) -> bytes:
+        """The beginning of the message, and a `ping`; once."""
+        if self._begun:
+            return b""
+        self._begun = True
+        message = message_object(self._envelope, [], prompt, ContentBlocks())
         return self._join([("message_start", {"message": message}), ("ping", {})], 0)
 
     def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
         """The events of content blocks."""
-        return self._join([event for delta in deltas for event in self._blocks.take(delta)], seq)
+        begin = self.begin(Usage())  # of a leader that does not tell the counts of the prompt
+        return begin + self._join([event for delta in deltas for event in self._blocks.take(delta)], seq)
 
     def closing(
         self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
@@ -55,7 +65,7 @@ class MessageEventWriter:
             ("message_delta", {"delta": end, "usage": usage_of(usages[0])}),
             ("message_stop", {}),
         ]
-        return self._join(told, seq)
+        return self.begin(usages[0]) + self._join(told, seq)
 
     def failure(self, answer: ErrorAnswer) -> bytes:
         """See `EventWriter`."""
@@ -63,7 +73,7 @@ class MessageEventWriter:
 
     def ping(self) -> bytes:
         """See `EventWriter`."""
-        return _PING
+        return _PING if self._begun else _COMMENT
 
     def _join(self, events: Sequence[Event], seq: int) -> bytes:
         encoded = [
@@ -107,12 +117,12 @@ def message_object(
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
-    """Token counts. `input_tokens` has all tokens of the prompt; `cached_tokens` is an addition."""
+    """Token counts. The three counts of input add up to the prompt; `cached_tokens` is an addition."""
     return {
-        "input_tokens": usage.prompt_tokens,
+        "input_tokens": max(0, usage.prompt_tokens - usage.cached_tokens - usage.stored_tokens),
         "output_tokens": usage.completion_tokens,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
+        "cache_creation_input_tokens": usage.stored_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
         "cached_tokens": usage.cached_tokens,
         "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
         "service_tier": "standard",

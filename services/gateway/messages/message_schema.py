@@ -139,4 +139,8 @@ class MessagesRequest(ConversationBody):
     service_tier: Literal["auto", "standard_only"] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63, description="Not of Anthropic. Absent: random.")] | None = None
     session_id: str | None = None
+    priority: (
+        Annotated[int, Field(ge=-(2**63), lt=2**63, description="Not of Anthropic. The lower, the earlier.")]
+        | None
+    ) = None
     timeout: Annotated[float, Field(gt=0, description="Seconds; not of Anthropic.")] | None = None

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from services.gateway.field_policy.tool_types import check_choice, offered_tools
 from services.gateway.messages.message_schema import (
     ConversationBody,
     OutputFormatBody,
@@ -16,6 +17,7 @@ from shared.errors import InvalidRequest
 from shared.messages import StructuredOutput, TemplateOptions, ToolDefinition, ToolUse
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+SERVED_TYPES = (None, "custom")  # other types are Anthropic's own tools
 _CHOICES: dict[str, Literal["auto", "none", "required", "named"]] = {
     "auto": "auto",
     "any": "required",
@@ -34,11 +36,18 @@ def tool_use_of(tools: Sequence[dict[str, Any]] | None, choice: ToolChoiceBody |
         if choice is not None and choice.type in {"any", "tool"}:
             raise _wrong("tool_choice", "needs `tools`")
         return None
-    definitions = [_definition(tool, f"tools[{place}]") for place, tool in enumerate(tools)]
+    offered = offered_tools(tools, SERVED_TYPES)
+    if choice is not None and choice.type == "tool":
+        check_choice(offered, choice.name, "tool_choice.name")
+    if not offered.kept:
+        if choice is not None and choice.type in {"any", "tool"}:
+            raise _wrong("tool_choice", "needs a tool that is served, and none of `tools` is")
+        return None
+    definitions = [_definition(tool, f"tools[{place}]") for place, tool in offered.kept]
     names = [one.name for one in definitions]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise _wrong(f"tools[{place}].name", f"is {name!r}, as that of an earlier tool")
+    for number, (place, _) in enumerate(offered.kept):
+        if names[number] in names[:number]:
+            raise _wrong(f"tools[{place}].name", f"is {names[number]!r}, as that of an earlier tool")
     if choice is None:
         return ToolUse(tools=definitions)
     named = choice.name if choice.type == "tool" else None
@@ -53,13 +62,6 @@ def tool_use_of(tools: Sequence[dict[str, Any]] | None, choice: ToolChoiceBody |
 
 
 def _definition(tool: dict[str, Any], at: str) -> ToolDefinition:
-    kind = tool.get("type")
-    if kind not in (None, "custom"):
-        raise _wrong(
-            f"{at}.type",
-            f"is {str(kind)[:64]!r}: tools that Anthropic defines or runs are not served; define it as a "
-            "tool of yours, with `name`, `description` and `input_schema`",
-        )
     name, description = tool.get("name"), tool.get("description")
     schema, strict = tool.get("input_schema"), tool.get("strict")
     if not isinstance(name, str) or not _NAME.fullmatch(name):

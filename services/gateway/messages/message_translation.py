@@ -2,14 +2,18 @@
 
 from typing import Any
 
+from services.gateway.field_policy.changing_blocks import request_without_blocks, without_changing_blocks
+from services.gateway.field_policy.fields import judge_fields
+from services.gateway.field_policy.left_out import LeftOut
+from services.gateway.field_policy.priority import priority_of
+from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
 from services.gateway.generation.body_door import CallOrigin
 from services.gateway.generation.door import GenerationCall
 from services.gateway.generation.new_calls import count_once, in_session, seed_of
 from services.gateway.http.request_headers import STREAM_GRACE, given_session
 from services.gateway.messages.message_input import conversation_of
 from services.gateway.messages.message_schema import ConversationBody, MessagesRequest
-from services.gateway.messages.message_tools import structure_of, template_of, tool_use_of
-from shared.errors import InvalidRequest
+from services.gateway.messages.message_tools import SERVED_TYPES, structure_of, template_of, tool_use_of
 from shared.messages import GenerateRequest, Sampling, SessionRef, TokenizeQuery
 
 # our names of the fields of a request that a leader may refuse
@@ -20,12 +24,6 @@ FIELD_NAMES = {
     "sampling.stop": "stop_sequences",
 }
 _HIDES_THINKING = b"omitted"  # as `door_data`
-# fields of Anthropic's that change nothing here, with any value
-IGNORED = frozenset(
-    {"betas", "cache_control", "diagnostics", "inference_geo", "speed", "user_profile_id", "workspace_id"}
-)
-# fields of Anthropic's that would change the answer, which nothing here serves
-_UNSERVED = ("mcp_servers", "container", "context_management")
 
 
 def message_call(body: MessagesRequest, origin: CallOrigin) -> GenerationCall:
@@ -38,7 +36,7 @@ def message_call(body: MessagesRequest, origin: CallOrigin) -> GenerationCall:
     Raises:
         InvalidRequest: A field or header is wrong; names it.
     """
-    _refuse_unserved(body)
+    unknown, left_out = judge_body(body)
     once, session = origin.once, given_session(origin.headers, body.session_id)
     sampling: dict[str, Any] = {
         name: getattr(body, name)
@@ -62,7 +60,10 @@ def message_call(body: MessagesRequest, origin: CallOrigin) -> GenerationCall:
         structured=structure_of(body),
         template=template_of(body, body.max_tokens),
         continues=body.messages[-1].role == "assistant",
+        priority=priority_of(body.priority),
     )
+    request, blocks = request_without_blocks(request, origin.drops_blocks)
+    left_out += blocks
     request = in_session(request, origin.headers, None, once, origin.root_key)
     hides = body.thinking is not None and body.thinking.display == "omitted"
     return GenerationCall(
@@ -71,10 +72,8 @@ def message_call(body: MessagesRequest, origin: CallOrigin) -> GenerationCall:
         stream=bool(body.stream),
         event_ids=STREAM_GRACE in origin.headers,
         timeout_s=body.timeout,
-        unknown_fields=[
-            *(name[:64] for name in body.model_extra or () if name not in IGNORED),
-            *body.unknown_inside,
-        ],
+        unknown_fields=unknown,
+        left_out=left_out,
         door_data=_HIDES_THINKING if hides else b"",
         field_names=FIELD_NAMES,
     )
@@ -85,17 +84,17 @@ def shows_thinking(door_data: bytes) -> bool:
     return door_data != _HIDES_THINKING
 
 
-def count_query(body: ConversationBody, tenant: str) -> TokenizeQuery:
-    """The question how many tokens a message has.
+def count_query(body: ConversationBody, tenant: str, *, drops_blocks: bool = True) -> TokenizeQuery:
+    """The question how many tokens a message has; `drops_blocks` as in `CallOrigin`.
 
     Raises:
         InvalidRequest: A field is wrong; names it.
     """
-    _refuse_unserved(body)
     structure_of(body)
+    messages = conversation_of(body.messages, body.system, whole=True)
     return TokenizeQuery(
         model=body.model,
-        messages=conversation_of(body.messages, body.system, whole=True),
+        messages=without_changing_blocks(messages)[0] if drops_blocks else messages,
         tools=tool_use_of(body.tools, body.tool_choice),
         template=template_of(body),
         continues=body.messages[-1].role == "assistant",
@@ -111,7 +110,8 @@ def _is_whole(body: ConversationBody, session: SessionRef | None) -> bool:
     return session.mode == "auto" and any(message.role == "assistant" for message in body.messages)
 
 
-def _refuse_unserved(body: ConversationBody) -> None:
-    for name in _UNSERVED:
-        if (body.model_extra or {}).get(name):
-            raise InvalidRequest(f"`{name}` is not served here: leave it out", param=name)
+def judge_body(body: ConversationBody) -> tuple[list[str], list[LeftOut]]:
+    """Judges the unknown fields of a body, and its tools; see `judge_fields`."""
+    unknown, left_out = judge_fields(body.model_extra, type(body).model_fields)
+    left_out += offered_tools(body.tools, SERVED_TYPES).left_out
+    return [*unknown, *inner_without_tools(body.unknown_inside, left_out)], left_out

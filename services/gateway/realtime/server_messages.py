@@ -9,7 +9,15 @@ from services.gateway.inner.server_sent_events import ServerSentEvent
 _encode = msgspec.json.encode
 PONG = b'{"type":"pong"}'
 # headers of an answer that `accepted` tells
-_TOLD = (b"x-request-id", b"x-session-id", b"x-stream-id", b"x-ryz-group", b"x-ryz-session", b"retry-after")
+_TOLD = (
+    b"x-request-id",
+    b"x-session-id",
+    b"x-stream-id",
+    b"x-ryz-group",
+    b"x-ryz-session",
+    b"x-ryz-ignored",
+    b"retry-after",
+)
 
 
 def ready(tenant: str, limits: Mapping[str, int | float]) -> bytes:

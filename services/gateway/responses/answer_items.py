@@ -4,14 +4,24 @@ Whatever the borders between parts, the items at the end are the same, and they 
 they are joined. One item is open at a time; a part of another kind, or of another call, closes it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from services.gateway.completions.logprob_forms import token_fields
+from services.gateway.field_policy.custom_tools import CustomCalls
 from shared.messages import AnswerPart, Delta, ReasoningPart, TextPart, TokenLogprob, ToolCallPart, TopLogprob
 
 Event = tuple[str, dict[str, Any]]  # its type and its fields, without the number
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+_DELTA_OF = {
+    "function_call": "response.function_call_arguments.delta",
+    "custom_tool_call": "response.custom_tool_call_input.delta",
+}
+_DONE_OF = {
+    "function_call": "response.function_call_arguments.done",
+    "custom_tool_call": "response.custom_tool_call_input.done",
+}
+_TEXT_OF = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 class AnswerItems:
@@ -20,15 +30,17 @@ class AnswerItems:
     Args:
         name: Ends the ids of the items; unique for the response.
         with_logprobs: Texts carry the log probabilities of their tokens.
+        custom: Names of the request's custom tools.
 
     Attributes:
         items: The items so far, the open one at the end.
     """
 
-    def __init__(self, name: str, *, with_logprobs: bool = False) -> None:
+    def __init__(self, name: str, *, with_logprobs: bool = False, custom: Collection[str] = ()) -> None:
         self.items: list[dict[str, Any]] = []
         self._name = name
         self._with_logprobs = with_logprobs
+        self._custom = CustomCalls(custom)
         self._kind = ""  # of the open item; empty: none is open
         self._call = -1  # its index, if it is a call
         self._pieces: list[str] = []
@@ -73,13 +85,16 @@ class AnswerItems:
         yield "response.output_text.delta", where | {"delta": part.text, "logprobs": logprobs}
 
     def _take_call(self, part: ToolCallPart) -> Iterator[Event]:
-        if self._kind != "function_call" or self._call != part.index:
+        text = self._custom.input_of(part)
+        kind = "function_call" if text is None else "custom_tool_call"
+        if self._kind != kind or self._call != part.index:
             yield from self._close("completed")
             self._call = part.index
-            yield from self._open("function_call", call_id=part.call_id, name=part.name)
-        if part.arguments:
-            self._pieces.append(part.arguments)
-            yield "response.function_call_arguments.delta", self._where() | {"delta": part.arguments}
+            yield from self._open(kind, call_id=part.call_id, name=part.name)
+        piece = part.arguments if text is None else text
+        if piece:
+            self._pieces.append(piece)
+            yield _DELTA_OF[kind], self._where() | {"delta": piece}
 
     def _where(self) -> dict[str, Any]:
         return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
@@ -91,15 +106,15 @@ class AnswerItems:
             "type": kind,
             "status": "in_progress",
         }
-        if kind == "function_call":
-            item |= {"call_id": call_id, "name": name, "arguments": ""}
+        if kind in _TEXT_OF:
+            item |= {"call_id": call_id, "name": name, _TEXT_OF[kind]: ""}
         elif kind == "message":
             item |= {"role": "assistant", "content": []}
         else:
             item |= {"summary": [], "content": []}
         self.items.append(item)
         yield "response.output_item.added", {"output_index": len(self.items) - 1, "item": dict(item)}
-        if kind != "function_call":
+        if kind not in _TEXT_OF:
             part = self._part("")
             yield "response.content_part.added", self._where() | {"content_index": 0, "part": part}
 
@@ -113,10 +128,11 @@ class AnswerItems:
             return
         text, item, where = "".join(self._pieces), self.items[-1], self._where()
         item["status"] = status
-        if self._kind == "function_call":
-            item["arguments"] = text
-            done = where | {"name": item["name"], "arguments": text}
-            yield "response.function_call_arguments.done", done
+        if self._kind in _TEXT_OF:
+            field = _TEXT_OF[self._kind]
+            item[field] = text
+            named = {"name": item["name"]} if self._kind == "function_call" else {}
+            yield _DONE_OF[self._kind], where | named | {field: text}
         else:
             if self._kind == "message":
                 self._logprobs += [_shown(entry) for entry in self._early]

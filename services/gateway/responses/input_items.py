@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from services.gateway.field_policy.custom_tools import arguments_of
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, Role, ToolCall
 
@@ -18,6 +19,7 @@ _ROLES: dict[object, Role] = {
     "developer": "system",
 }
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+CALLS = ("function_call", "custom_tool_call")
 _NO_INPUT = {
     "input_image": "images",
     "input_file": "files",
@@ -74,23 +76,24 @@ class ConversationBuilder:
         kind = item.get("type") or ("message" if "role" in item else None)
         if kind == "message":
             self._add_message(item, at)
-        elif kind == "function_call":
+        elif kind in CALLS:
+            custom = kind == "custom_tool_call"
             call = ToolCall(
                 call_id=_text(item, "call_id", at, 256),
                 name=_text(item, "name", at, 128),
-                arguments=_text(item, "arguments", at),
+                arguments=arguments_of(_text(item, "input", at)) if custom else _text(item, "arguments", at),
             )
             self._draft.calls.append(call)
             self._open_calls.add(call.call_id)
-        elif kind == "function_call_output":
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             self._add_output(item, at)
         elif kind == "reasoning":
             self._add_reasoning(item, at)
         else:
             raise _wrong(
                 f"{at}.type",
-                "must be 'message', 'function_call', 'function_call_output' or 'reasoning', got "
-                f"{str(kind)[:64]!r}",
+                "must be 'message', 'function_call', 'custom_tool_call', one of their outputs or "
+                f"'reasoning', got {str(kind)[:64]!r}",
             )
 
     def _add_message(self, item: Mapping[str, Any], at: str) -> None:

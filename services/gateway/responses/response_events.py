@@ -3,7 +3,7 @@
 It keeps no connection: HTTP streams, WebSockets and stored responses use the same events.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,14 +36,18 @@ class ResponseEvents:
     Args:
         fields: The response object at its beginning; see `fields_of`. It is changed here.
         with_logprobs: Texts carry log probabilities.
+        custom: Names of the request's custom tools.
 
     Attributes:
         ended: The last event is there.
     """
 
-    def __init__(self, fields: dict[str, Any], *, with_logprobs: bool = False) -> None:
+    def __init__(
+        self, fields: dict[str, Any], *, with_logprobs: bool = False, custom: Collection[str] = ()
+    ) -> None:
         self._fields = fields
-        self._items = AnswerItems(str(fields["id"]).partition("_")[2], with_logprobs=with_logprobs)
+        name = str(fields["id"]).partition("_")[2]
+        self._items = AnswerItems(name, with_logprobs=with_logprobs, custom=custom)
         self._number = 0
         self._finish: FinishReason | None = None
         self.ended = False

@@ -48,7 +48,7 @@ def fields_of(body: ResponseRequest, response_id: str, created_s: int) -> dict[s
         "tools": [_shown_tool(tool) for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
-        "truncation": "disabled",
+        "truncation": body.truncation or "disabled",
         "usage": None,
         "user": body.user,
         "metadata": body.metadata or {},
@@ -66,7 +66,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {
             "cached_tokens": usage.cached_tokens,
-            "cache_write_tokens": 0,
+            "cache_write_tokens": usage.stored_tokens,
             "fetched_tokens": usage.fetched_tokens,
         },
         "output_tokens": usage.completion_tokens,

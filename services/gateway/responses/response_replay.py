@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from services.gateway.field_policy.custom_tools import arguments_of
+from services.gateway.responses.input_items import CALLS
 from services.gateway.responses.response_events import ResponseEvent, ResponseEvents
 from shared.messages import AnswerPart, Delta, ReasoningPart, ResponseRecord, TextPart, ToolCallPart, Usage
 
@@ -17,7 +19,9 @@ def replayed(record: ResponseRecord, after: int) -> list[ResponseEvent]:
     """The events after number `after`; -1: from the beginning."""
     whole: dict[str, Any] = msgspec.json.decode(record.body)
     kind = whole["status"] if whole["status"] in {"completed", "incomplete"} else "failed"
-    events = ResponseEvents(whole | {"status": "in_progress", "output": [], "usage": None})
+    custom = {item["name"] for item in whole["output"] if item["type"] == "custom_tool_call"}
+    begun = whole | {"status": "in_progress", "output": [], "usage": None}
+    events = ResponseEvents(begun, custom=custom)
     made: list[ResponseEvent] = []
     if after < 0:
         cut = Delta(finish_reason="length" if kind == "incomplete" else "stop")
@@ -31,10 +35,10 @@ def replayed(record: ResponseRecord, after: int) -> list[ResponseEvent]:
 def _deltas(items: Iterable[dict[str, Any]]) -> Iterator[Delta]:
     for place, item in enumerate(items):
         part: AnswerPart
-        if item["type"] == "function_call":
-            part = ToolCallPart(
-                index=place, call_id=item["call_id"], name=item["name"], arguments=item["arguments"]
-            )
+        if item["type"] in CALLS:
+            custom = item["type"] == "custom_tool_call"
+            arguments = arguments_of(item["input"]) if custom else item["arguments"]
+            part = ToolCallPart(index=place, call_id=item["call_id"], name=item["name"], arguments=arguments)
         else:
             text = "".join(one["text"] for one in item["content"])
             part = TextPart(text=text) if item["type"] == "message" else ReasoningPart(text=text)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from services.gateway.bodies.body_route import BodyRoute
+from services.gateway.field_policy.priority import limit_priority
 from services.gateway.generation.answer_cost import check_cost, entries_of_token
 from services.gateway.generation.generation_route import trace_headers
 from services.gateway.generation.new_calls import counted_for
@@ -21,7 +22,7 @@ from services.gateway.http.running_request import RunningRequest
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.kept_events import EventsGone
-from services.gateway.responses.response_events import DONE, ResponseEvent, ResponseEvents
+from services.gateway.responses.response_events import DONE, ResponseEvent
 from services.gateway.responses.response_run import FRAMES_AT_ONCE, KeptRun, ResponseEnd, event_batches
 from services.gateway.responses.response_schema import ResponseRequest
 from services.gateway.responses.response_translation import ResponseCall, response_call, with_our_names
@@ -80,9 +81,12 @@ class ResponseRoute(BodyRoute):
             tenant=tenant,
             seed=random.getrandbits(63),  # no secret: it decides what is drawn
             created_s=int(time.time()),
+            drops_blocks=self.context.settings.leave_out_changing_blocks,
         )
+        (request,), limited = limit_priority([call.request], self.context.settings.max_priority)
+        if limited:
+            call = replace(call, request=request, left_out=(*call.left_out, *limited))
         check_cost([call.request], self.context.settings.max_answer_entries)
-        self.unknown.tell(call.unknown_fields, request_id)
         return call
 
     def end_of(self, call: ResponseCall) -> ResponseEnd:
@@ -94,6 +98,9 @@ class ResponseRoute(BodyRoute):
         body = await self.take_model(exchange, ResponseRequest)
         history = await self.history_of(body, exchange.tenant)
         call = self.make_call(body, history, exchange.request_id, exchange.tenant)
+        exchange.reply.headers += self.ignored_fields.tell(
+            call.unknown_fields, call.left_out, exchange.request_id
+        )
         (request,) = in_background([call.request], exchange.scope)
         (request,) = counted_for([request], exchange.tenant, exchange.party)
         call = replace(call, request=request)
@@ -132,7 +139,7 @@ class ResponseRoute(BodyRoute):
             await exchange.reply.send_whole(200, msgspec.json.encode(call.fields), [])
 
     async def _whole(self, exchange: HttpExchange, call: ResponseCall, stream: GenerationStream) -> None:
-        events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
+        events = call.new_events()
         events.opening()
         events.note_sampling((await stream.wait_accepted()).sampling)
         while frames := await stream.next_frames(FRAMES_AT_ONCE):
@@ -156,7 +163,7 @@ class ResponseRoute(BodyRoute):
         except TimeoutError:
             pass  # a slow start is no failure: the headers go out, the text follows
         note_outcome(exchange, stream)
-        events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
+        events = call.new_events()
         events.note_sampling(accepted.sampling)
         exchange.outcome.first_text_s = asyncio.get_running_loop().time() if first else 0.0
         with self.context.metrics.open_stream:

@@ -112,7 +112,7 @@ class KeptRun:
         self.call = call
         self.exact = exact
         self.left = False
-        self.events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
+        self.events = call.new_events()
         self.kept = KeptEvents(room)
         self.kept.append(self.events.opening())
         self._changed = asyncio.Event()

@@ -35,6 +35,7 @@ _ITEM = {
         "call_id": _STRING,
         "name": _STRING,
         "arguments": _STRING,
+        "input": _STRING,
         "output": _TEXTS,
         "summary": {"type": "array", "items": _PART},
     },
@@ -44,8 +45,9 @@ _ITEMS = {"type": "array", "items": _ITEM, "maxItems": MAX_ITEMS}
 _TOOL = {
     "type": "object",
     "properties": {
-        "type": {"const": "function"},
+        "type": {"enum": ["function", "custom"]},
         "name": _STRING,
+        "format": {"type": "object", "properties": {"type": {"const": "text"}}},
         "description": {"anyOf": [_STRING, {"type": "null"}]},
         "parameters": {"anyOf": [{"type": "object", "description": "A JSON Schema."}, {"type": "null"}]},
         "strict": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
@@ -127,4 +129,5 @@ class ResponseRequest(RequestBody):
     stream: bool | None = None
     stream_options: FewFields[ResponseStreamOptions | None] = None
     seed: Annotated[int, Field(ge=-_I64, lt=_I64, description="Absent: drawn at random.")] | None = None
+    priority: Annotated[int, Field(ge=-_I64, lt=_I64, description="The lower, the earlier.")] | None = None
     timeout: Annotated[float, Field(gt=0, description="Seconds.")] | None = None

@@ -20,7 +20,7 @@ from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for
 from services.gateway.http.held_places import HeldPlace, HeldPlaces
 from services.gateway.http.request_headers import time_limit_s
 from services.gateway.http.socket_refusals import refuse_socket
-from services.gateway.responses.response_events import ResponseEvent, ResponseEvents
+from services.gateway.responses.response_events import ResponseEvent
 from services.gateway.responses.response_routes import PATH, ResponseRoute
 from services.gateway.responses.response_run import RunLeft, event_batches
 from services.gateway.responses.response_schema import ResponseRequest
@@ -173,7 +173,7 @@ class ResponseSocket:
         """Answers one message."""
         context, settings = self._route.context, self._route.context.settings
         context.metrics.request_bytes.inc(len(raw))
-        body = parse_body(raw, SocketRequest, settings.max_body_values)
+        body = await self._route.with_real_name(parse_body(raw, SocketRequest, settings.max_body_values))
         if body.type != "response.create":
             raise InvalidRequest(f"`type` must be 'response.create', got {body.type[:64]!r}", param="type")
         if body.background:
@@ -181,11 +181,12 @@ class ResponseSocket:
         history = await self._history_of(body)
         streamed = body.model_copy(update={"stream": True})
         call = self._route.make_call(streamed, history, new_request_id(), self._tenant)
+        self._route.ignored_fields.tell(call.unknown_fields, call.left_out, call.request.request_id)
         timeout_s = time_limit_s(
             self._headers, call.timeout_s, default_s=settings.default_timeout_s, max_s=settings.max_timeout_s
         )
         headers = trace_headers(self._headers)
-        events = ResponseEvents(dict(call.fields), with_logprobs=call.with_logprobs)
+        events = call.new_events()
         (request,) = counted_for([call.request], self._tenant, self._place.party)
         async with context.client.submit(request, timeout_s=timeout_s, headers=headers) as stream:
             await stream.wait_accepted()

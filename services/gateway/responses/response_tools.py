@@ -6,10 +6,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from services.gateway.field_policy.custom_tools import definition_of
+from services.gateway.field_policy.tool_types import CUSTOM, OfferedTools, check_choice, offered_tools
 from shared.errors import InvalidRequest
 from shared.messages import StructuredOutput, ToolDefinition, ToolUse
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+SERVED_TYPES = ("function", CUSTOM)
 _ALWAYS: tuple[Literal["auto", "none", "required"], ...] = ("auto", "none", "required")
 
 
@@ -19,17 +22,23 @@ def tool_use_of(
     """The tools of a request; None without tools.
 
     Raises:
-        InvalidRequest: A tool is wrong or not a function, or the choice names none of them.
+        InvalidRequest: A tool is wrong, or the choice names none of them.
     """
     if not tools:
         if choice not in (None, "auto", "none"):
             raise _wrong("tool_choice", "needs `tools`")
         return None
-    definitions = [_definition(tool, f"tools[{place}]") for place, tool in enumerate(tools)]
+    offered = offered_tools(tools, SERVED_TYPES)
+    definitions = [_definition(tool, f"tools[{place}]") for place, tool in offered.kept]
     names = [one.name for one in definitions]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise _wrong(f"tools[{place}].name", f"is {name!r}, as that of an earlier tool")
+    for number, (place, _) in enumerate(offered.kept):
+        if names[number] in names[:number]:
+            raise _wrong(f"tools[{place}].name", f"is {names[number]!r}, as that of an earlier tool")
+    _check_choice(offered, choice)
+    if not definitions:
+        if choice not in (None, "auto", "none"):
+            raise _wrong("tool_choice", "needs a tool that is served, and none of `tools` is")
+        return None
     if choice is None:
         return ToolUse(tools=definitions, parallel=parallel)
     if isinstance(choice, str):
@@ -39,7 +48,7 @@ def tool_use_of(
             )
         return ToolUse(tools=definitions, choice=_mode(choice), parallel=parallel)
     kind = choice.get("type")
-    if kind == "function":
+    if kind in SERVED_TYPES:
         wanted = choice.get("name")
         if wanted not in names:
             raise _wrong(
@@ -48,7 +57,9 @@ def tool_use_of(
         return ToolUse(tools=definitions, choice="named", name=str(wanted), parallel=parallel)
     if kind == "allowed_tools":
         return _allowed(definitions, choice, parallel=parallel)
-    raise _wrong("tool_choice.type", f"must be 'function' or 'allowed_tools', got {str(kind)[:64]!r}")
+    raise _wrong(
+        "tool_choice.type", f"must be 'function', 'custom' or 'allowed_tools', got {str(kind)[:64]!r}"
+    )
 
 
 def _allowed(definitions: list[ToolDefinition], choice: dict[str, Any], *, parallel: bool) -> ToolUse:
@@ -67,20 +78,32 @@ def _allowed(definitions: list[ToolDefinition], choice: dict[str, Any], *, paral
     return ToolUse(tools=allowed, choice=_mode(mode), parallel=parallel)
 
 
+def _check_choice(offered: OfferedTools, choice: str | dict[str, Any] | None) -> None:
+    """Refuses a choice of tools that are left out."""
+    if not isinstance(choice, dict):
+        return
+    listed = choice.get("tools")
+    named: dict[str, Any] = {"tool_choice": choice}
+    for place, one in enumerate(listed if isinstance(listed, list) else ()):
+        named[f"tool_choice.tools[{place}]"] = one
+    for at, one in named.items():
+        for field in ("type", "name"):
+            check_choice(offered, one.get(field) if isinstance(one, dict) else None, f"{at}.{field}")
+
+
 def _mode(word: str) -> Literal["auto", "none", "required"]:
     return next(mode for mode in _ALWAYS if mode == word)
 
 
 def _definition(tool: dict[str, Any], at: str) -> ToolDefinition:
-    kind = tool.get("type")
-    if kind != "function":
-        raise _wrong(f"{at}.type", f"must be 'function': tools of type {str(kind)[:64]!r} are not served")
     name, description = tool.get("name"), tool.get("description") or ""
     parameters, strict = tool.get("parameters"), tool.get("strict")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise _wrong(f"{at}.name", "must have 1 to 128 letters, digits or _ . : -")
     if not isinstance(description, str):
         raise _wrong(f"{at}.description", "must be a string")
+    if tool["type"] == CUSTOM:
+        return definition_of(name, description)
     if parameters is not None and not isinstance(parameters, dict):
         raise _wrong(f"{at}.parameters", "must be a JSON Schema")
     if strict is not None and not isinstance(strict, bool):

@@ -6,12 +6,18 @@ from typing import Any
 
 import msgspec
 
+from services.gateway.field_policy.changing_blocks import request_without_blocks
+from services.gateway.field_policy.custom_tools import custom_names
+from services.gateway.field_policy.fields import judge_fields
+from services.gateway.field_policy.left_out import LeftOut
+from services.gateway.field_policy.priority import priority_of
+from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
 from services.gateway.generation.field_names import renamed
-from services.gateway.responses.input_items import ConversationBuilder
-from services.gateway.responses.response_events import wants_logprobs
+from services.gateway.responses.input_items import CALLS, ConversationBuilder
+from services.gateway.responses.response_events import ResponseEvents, wants_logprobs
 from services.gateway.responses.response_object import fields_of, shown_input
 from services.gateway.responses.response_schema import ResponseRequest
-from services.gateway.responses.response_tools import structure_of, tool_use_of
+from services.gateway.responses.response_tools import SERVED_TYPES, structure_of, tool_use_of
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import ChatMessage, GenerateRequest, ResponseRecord, Sampling, TemplateOptions
 
@@ -62,6 +68,7 @@ class ResponseCall:
         input_items: The items of its own input.
         timeout_s: The time limit in the body; None if it has none.
         unknown_fields: Names of fields of the body that are not known.
+        left_out: Parts of the body that are known and not served.
     """
 
     request: GenerateRequest
@@ -70,6 +77,7 @@ class ResponseCall:
     stream: bool
     timeout_s: float | None = None
     unknown_fields: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def response_id(self) -> str:
@@ -90,6 +98,12 @@ class ResponseCall:
     def with_logprobs(self) -> bool:
         """Whether texts carry log probabilities."""
         return self.request.sampling.logprobs >= 0
+
+    def new_events(self) -> ResponseEvents:
+        """The events of the response, before the first."""
+        return ResponseEvents(
+            dict(self.fields), with_logprobs=self.with_logprobs, custom=custom_names(self.request)
+        )
 
     def record(self, body: dict[str, Any], *, ended: bool, request: bytes = b"") -> ResponseRecord:
         """The record of the response; `body` is its object."""
@@ -114,6 +128,7 @@ def response_call(
     tenant: str,
     seed: int,
     created_s: int,
+    drops_blocks: bool = True,
 ) -> ResponseCall:
     """Makes the call.
 
@@ -124,11 +139,12 @@ def response_call(
         tenant: Whose it is.
         seed: Used if the body has none.
         created_s: Unix time.
+        drops_blocks: As in `CallOrigin`.
 
     Raises:
         InvalidRequest: A field is wrong; names it.
     """
-    unknown = _check(body)
+    unknown, left_out = _check(body)
     name = request_id
     messages = _messages_of(body, history)
     logprobs = -1
@@ -149,27 +165,34 @@ def response_call(
             logprobs=logprobs,
         ),
         tenant=tenant,
+        priority=priority_of(body.priority),
+        truncation=body.truncation or "disabled",
         delivery="stream" if body.stream or body.background else "whole",
         note=NOTE if body.background else b"",
         tools=tool_use_of(body.tools, body.tool_choice, parallel=body.parallel_tool_calls is not False),
         structured=structure_of(body.text.format if body.text else None),
         template=TemplateOptions(reasoning_effort=effort) if effort else None,
     )
+    request, blocks = request_without_blocks(request, drops_blocks)
+    left_out += blocks
+    unknown = [*unknown, *inner_without_tools(body.unknown_inside, left_out)]
+    fields = fields_of(body, f"{ID_PREFIX}{name}", created_s)
+    if unknown or left_out:  # a WebSocket and a later reader get no header
+        fields["ignored"] = [part.shown for part in (*left_out, *map(LeftOut, unknown))]
     return ResponseCall(
         request=request,
-        fields=fields_of(body, f"{ID_PREFIX}{name}", created_s),
+        fields=fields,
         input_items=shown_input(body.input, name),
         stream=bool(body.stream),
         timeout_s=body.timeout,
-        unknown_fields=(*unknown, *body.unknown_inside),
+        unknown_fields=tuple(unknown),
+        left_out=tuple(left_out),
     )
 
 
-def _check(body: ResponseRequest) -> tuple[str, ...]:
-    """Refuses what is not served; returns the names of unknown fields."""
-    unknown = tuple(body.model_extra or ())
-    for name in unknown:
-        value = (body.model_extra or {})[name]
+def _check(body: ResponseRequest) -> tuple[list[str], list[LeftOut]]:
+    """Refuses what is not served; returns the names of unknown fields, and what is left out."""
+    for name, value in (body.model_extra or {}).items():
         if name == "generate" and value is False:
             raise InvalidRequest("`generate` false is not supported: nothing needs a warm-up", param=name)
         if name in _REFUSED and value is not None and not (name == "n" and value == 1):
@@ -182,17 +205,15 @@ def _check(body: ResponseRequest) -> tuple[str, ...]:
                 f"`include[{place}]` is {included[:64]!r}, and can be {', '.join(sorted(_INCLUDES))}",
                 param=f"include[{place}]",
             )
-    if body.truncation == "auto":
-        raise InvalidRequest(
-            "`truncation` 'auto' is not supported: send 'disabled', and begin a new conversation when this "
-            "one does not fit",
-            param="truncation",
-        )
     if body.background and body.store is False:
         raise InvalidRequest("`background` needs `store` to be true", param="background")
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("`stream_options` needs `stream` to be true", param="stream_options")
-    return tuple(name[:64] for name in unknown)
+    # what is neutral of the refused fields asks for nothing
+    rest = {name: value for name, value in (body.model_extra or {}).items() if name not in _REFUSED}
+    unknown, left_out = judge_fields(rest, ResponseRequest.model_fields, _REFUSED)
+    left_out += offered_tools(body.tools, SERVED_TYPES).left_out
+    return unknown, left_out
 
 
 def _messages_of(body: ResponseRequest, history: Sequence[ResponseRecord]) -> list[ChatMessage]:
@@ -208,9 +229,7 @@ def _messages_of(body: ResponseRequest, history: Sequence[ResponseRecord]) -> li
         builder.add_items(msgspec.json.decode(record.input_items), "previous_response_id.input")
         # a call that was cut off is no call
         kept = [
-            item
-            for item in whole["output"]
-            if not (item["type"] == "function_call" and item["status"] == "incomplete")
+            item for item in whole["output"] if not (item["type"] in CALLS and item["status"] == "incomplete")
         ]
         builder.add_items(kept, "previous_response_id.output")
     if isinstance(body.input, str):

@@ -157,6 +157,8 @@ async def _send(
         if item.frames and not outcome.first_text_s:
             outcome.first_text_s = asyncio.get_running_loop().time()
         for frame in item.frames:
+            if frame.prompt is not None:
+                data += writer.begin(frame.prompt)
             data += writer.deltas(frame.deltas, item.prompt, frame.seq)
         if data and not source.ended:
             await reply.send_part(data)

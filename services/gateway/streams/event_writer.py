@@ -20,6 +20,10 @@ class EventWriter(Protocol):
         """
         ...
 
+    def begin(self, prompt: Usage) -> bytes:
+        """The events, of frame 0 too, that have the counts of the prompt; made before the first text."""
+        ...
+
     def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
         """The events for new text of a prompt's choices, from frame number `seq`."""
         ...
@@ -67,6 +71,10 @@ class ResumedWriter:
     def opening(self, accepted: Accepted | None = None) -> bytes:
         """See `EventWriter`."""
         return what_follows(self._writer.opening(accepted), 0, self._last)
+
+    def begin(self, prompt: Usage) -> bytes:
+        """See `EventWriter`."""
+        return what_follows(self._writer.begin(prompt), 0, self._last)
 
     def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
         """See `EventWriter`."""

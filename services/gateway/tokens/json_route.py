@@ -5,6 +5,8 @@ from typing import Generic, TypeVar
 
 from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.bodies.body_types import RequestBody
+from services.gateway.field_policy.fields import judge_fields
+from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.http.request_headers import time_limit_s
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 
@@ -18,12 +20,7 @@ class JsonRoute(BodyRoute, Generic[B]):
         path: The route.
         body: Model of its bodies.
         context: What all requests share.
-
-    Attributes:
-        ignored: Fields that are known and change nothing.
     """
-
-    ignored: frozenset[str] = frozenset()
 
     def __init__(self, path: str, body: type[B], context: GatewayContext) -> None:
         super().__init__(path, context)
@@ -33,6 +30,11 @@ class JsonRoute(BodyRoute, Generic[B]):
     async def answer_body(self, body: B, exchange: HttpExchange, timeout_s: float) -> bytes:
         """Returns the answer; raises the error that becomes it."""
 
+    def judge(self, body: B) -> tuple[list[str], list[LeftOut]]:
+        """Returns the unknown fields of a body, and the parts that are known and left out."""
+        unknown, left_out = judge_fields(body.model_extra, type(body).model_fields)
+        return [*unknown, *body.unknown_inside], left_out
+
     def timeout_in(self, body: B) -> float | None:
         """Returns the time limit in a body, in seconds; None if it has none."""
         return None
@@ -41,8 +43,8 @@ class JsonRoute(BodyRoute, Generic[B]):
         """See `ServingRoute`."""
         settings = self.context.settings
         body = await self.take_model(exchange, self._body)
-        top = [name[:64] for name in body.model_extra or () if name not in self.ignored]
-        self.unknown.tell([*top, *body.unknown_inside], exchange.request_id)
+        unknown, left_out = self.judge(body)
+        exchange.reply.headers += self.ignored_fields.tell(unknown, left_out, exchange.request_id)
         timeout_s = time_limit_s(
             exchange.headers,
             self.timeout_in(body),

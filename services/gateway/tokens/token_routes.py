@@ -6,9 +6,12 @@ A leader of the model makes the tokens, in the way of a generation's prompt.
 import msgspec
 
 from services.gateway.completions.chat_messages import messages_of
-from services.gateway.completions.chat_tools import tool_use_of
+from services.gateway.completions.chat_tools import SERVED_TYPES, tool_use_of
 from services.gateway.completions.logprob_forms import part_text
 from services.gateway.completions.request_translation import continues_last
+from services.gateway.field_policy.changing_blocks import without_changing_blocks
+from services.gateway.field_policy.left_out import LeftOut
+from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
 from services.gateway.generation.field_names import renamed
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.tokens.json_route import JsonRoute
@@ -26,10 +29,19 @@ class TokenizeRoute(JsonRoute[TokenizeRequest]):
     def __init__(self, context: GatewayContext) -> None:
         super().__init__("/tokenize", TokenizeRequest, context)
 
+    def judge(self, body: TokenizeRequest) -> tuple[list[str], list[LeftOut]]:
+        """See `JsonRoute`."""
+        unknown, left_out = super().judge(body)
+        if isinstance(body.tools, list):
+            left_out += offered_tools(body.tools, SERVED_TYPES).left_out
+        return inner_without_tools(unknown, left_out), left_out
+
     async def answer_body(self, body: TokenizeRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
         """See `JsonRoute`."""
         exchange.model = body.model
         query = tokenize_query(body, exchange.tenant)
+        if query.messages and self.context.settings.leave_out_changing_blocks:
+            query = msgspec.structs.replace(query, messages=without_changing_blocks(query.messages)[0])
         try:
             told = await self.context.client.tokenize(query, timeout_s=timeout_s)
         except RyzError as error:

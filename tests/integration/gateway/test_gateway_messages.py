@@ -72,12 +72,43 @@ async def test_a_stream_is_the_whole_message(gateway: Gateway, sdk: AsyncAnthrop
     assert len(text) == 12
     assert shown(final) == shown(whole)
     assert (whole.stop_reason, final.stop_reason) == ("max_tokens", "max_tokens")
-    assert final.usage == whole.usage
     prompt = "system: Be brief.\nuser: Hello\nassistant: "
-    assert (whole.usage.input_tokens, whole.usage.output_tokens) == (len(prompt), 12)
+    assert (prompt_tokens(whole.usage), whole.usage.output_tokens) == (len(prompt), 12)
+    assert (prompt_tokens(final.usage), final.usage.output_tokens) == (len(prompt), 12)
     assert whole.id.startswith("msg_")
     assert whole._request_id
     assert {request.tenant for request in gateway.fleet.requests} == {"acme"}
+
+
+def prompt_tokens(usage: Any) -> int:
+    """The three counts of Anthropic's usage, which add up to the prompt."""
+    total: int = usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+    return total
+
+
+async def test_the_usage_tells_what_was_cached_also_at_the_start(
+    sdk: AsyncAnthropic, http: httpx.AsyncClient
+) -> None:
+    system = "Quietly tell the truth about caches. " * 3
+    asked: Any = KEPT | {"system": system}
+    prompt = len(f"system: {system}\nuser: Hello\nassistant: ")
+    blocks = prompt // 16 * 16
+    first, second = [(await sdk.messages.create(**asked)).usage for _ in range(2)]
+    assert (first.cache_read_input_tokens, first.cache_creation_input_tokens) == (0, blocks)
+    assert (second.cache_read_input_tokens, second.cache_creation_input_tokens) == (blocks, 0)
+    assert first.input_tokens == second.input_tokens == prompt - blocks
+    answer = await http.post("/v1/messages", json=asked | {"stream": True})
+    events = [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: ")]
+    assert [event["type"] for event in events[:2]] == ["message_start", "ping"]
+    start = events[0]["message"]["usage"]
+    end = next(event for event in events if event["type"] == "message_delta")["usage"]
+    counts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    assert [start[name] for name in counts] == [prompt - blocks, blocks, 0]
+    assert [end[name] for name in counts] == [prompt - blocks, blocks, 0]
+    asking = {"model": "demo", "input": system * 2, "store": False, "max_output_tokens": 4}
+    whole = await http.post("/v1/responses", json=asking)
+    details = whole.json()["usage"]["input_tokens_details"]
+    assert details["cache_write_tokens"] == whole.json()["usage"]["input_tokens"] // 16 * 16 > 0
 
 
 def shown(message: Any) -> Any:
@@ -98,7 +129,7 @@ async def test_the_stop_sequence_is_named(sdk: AsyncAnthropic) -> None:
 async def test_tokens_are_counted_as_they_are_used(sdk: AsyncAnthropic, gateway: Gateway) -> None:
     counted = await sdk.messages.count_tokens(model="demo", messages=HELLO, system="Be brief.")
     made = await sdk.messages.create(**{**KEPT, "max_tokens": 1})
-    assert counted.input_tokens == made.usage.input_tokens
+    assert counted.input_tokens == prompt_tokens(made.usage)
     with pytest.raises(anthropic.NotFoundError, match="models that are served: demo"):
         await sdk.messages.count_tokens(model="nope", messages=HELLO)
     with pytest.raises(anthropic.APIStatusError) as away:  # a router knows it, and its groups are away
@@ -136,7 +167,7 @@ async def test_a_tool_is_called_the_same_in_a_stream(sdk: AsyncAnthropic) -> Non
     assert (call.name, call.input) == (streamed.name, streamed.input)
     assert call.input in ({"unit": "c"}, {"unit": "f"})
     counted = await sdk.messages.count_tokens(**asked)
-    assert counted.input_tokens == whole.usage.input_tokens > len("user: Hello\nassistant: ")
+    assert counted.input_tokens == prompt_tokens(whole.usage) > len("user: Hello\nassistant: ")
 
 
 async def test_models_are_listed(sdk: AsyncAnthropic) -> None:
@@ -157,7 +188,9 @@ async def test_a_session_goes_on(http: httpx.AsyncClient) -> None:
     first = await http.post("/v1/messages", json=body, headers=headers)
     second = await http.post("/v1/messages", json=body, headers=headers)
     assert first.headers["x-session-id"] == "tea"
-    tokens = [answer.json()["usage"]["input_tokens"] for answer in (first, second)]
+    usages = [answer.json()["usage"] for answer in (first, second)]
+    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    tokens = [sum(usage[name] for name in names) for usage in usages]
     assert tokens[1] == tokens[0] + 4 + len("\n") + tokens[0]  # the answer is between
 
 
@@ -232,11 +265,10 @@ async def test_pings_come_while_no_text_does(monkeypatch: pytest.MonkeyPatch) ->
         text = ""
         async for piece in answer.aiter_text():
             text += piece
-            if text.count("event: ping") == 4:
+            if text.count(": ping") == 4:
                 break
-    first, *pings = text.strip().split("\n\n")
-    assert first.startswith("event: message_start")
-    assert pings == ['event: ping\ndata: {"type":"ping"}'] * 4
+    # comments: the message begins when the tokens of its prompt are counted
+    assert text.strip().split("\n\n") == [": ping"] * 4
 
 
 async def test_an_error_in_the_middle_of_a_stream_is_an_event(http: httpx.AsyncClient) -> None:

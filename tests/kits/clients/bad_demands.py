@@ -108,7 +108,14 @@ def _tools() -> list[BadDemand]:
         _chat("a result for another call", "tool_call_id",
               messages=[*HELLO, {"role": "assistant", "content": None, "tool_calls": [CALL]}, result]),
         _chat("a result without an id", "the id", messages=[*HELLO, {"role": "tool", "content": "x"}]),
-        _chat("an unknown kind of tool", "tools", tools=[{"type": "web_search"}]),
+        _chat("a misspelt kind of tool", "tools", tools=[{"type": "functoin"}]),
+        _chat(
+            "a choice of a tool that is left out",
+            "tool_choice",
+            tools=[LOOK_UP, {"type": "web_search"}],
+            tool_choice={"type": "web_search"},
+        ),
+        _chat("required with no served tool", "tool_choice", tools=[{"type": "web_search"}], tool_choice="required"),
     ]  # fmt: skip
 
 

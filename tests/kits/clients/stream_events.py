@@ -13,6 +13,8 @@ RESPONSE_EVENTS = {
     "response.reasoning_text.done": "all of it",
     "response.function_call_arguments.delta": "a piece of the arguments of a call",
     "response.function_call_arguments.done": "all arguments",
+    "response.custom_tool_call_input.delta": "a piece of the input of a custom tool",
+    "response.custom_tool_call_input.done": "the whole input",
     "response.output_item.done": "the whole item",
     "response.completed": "last",
     "response.incomplete": "last, of an answer that was cut",

@@ -4,6 +4,7 @@ The model's name selects the leader's behaviour: see `Fleet`.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -60,6 +61,15 @@ PARTS: tuple[AnswerPart, ...] = (
 )
 
 
+PATCH = '*** Begin Patch\n+say "\u00e9"\n*** End Patch'
+_ARGUMENTS = json.dumps({"input": PATCH})
+CUSTOM_PARTS: tuple[AnswerPart, ...] = (
+    ToolCallPart(index=0, call_id="call_p", name="patch"),
+    *(ToolCallPart(index=0, arguments=_ARGUMENTS[at : at + 5]) for at in range(0, len(_ARGUMENTS), 5)),
+    ToolCallPart(index=1, call_id="call_w", name="weather", arguments='{"city":"Ulm"}'),
+)
+
+
 async def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Returns when the condition holds."""
     async with asyncio.timeout(timeout_s):
@@ -79,6 +89,7 @@ class Fleet:
     - `late-refusal` accepts and fails.
     - `breaks` fails after one word.
     - `parts` thinks, writes, calls two functions.
+    - `custom` calls the tool `patch` with a text, and the function `weather`.
     - `cut` ends after one word for its length.
     - `fails-CODE` is refused with that code; any other is not known.
     """
@@ -161,6 +172,7 @@ class Fleet:
             "flood",
             "long",
             "parts",
+            "custom",
             "cut",
         }:
             code = request.model[6:] if request.model.startswith("fails-") else "model_not_found"
@@ -183,8 +195,8 @@ class Fleet:
             for _ in range(100):
                 yield [tokens("word " * 40_000)]
             yield [tokens("", "stop"), lambda **ids: Done(usage=Usage(completion_tokens=9), **ids)]
-        elif request.model == "parts":
-            for part in PARTS:
+        elif request.model in ("parts", "custom"):
+            for part in PARTS if request.model == "parts" else CUSTOM_PARTS:
                 text = part.text if isinstance(part, TextPart) else ""
                 delta = Delta(text=text, parts=[part])
                 yield [lambda delta=delta, **ids: Tokens(deltas=[delta], **ids)]

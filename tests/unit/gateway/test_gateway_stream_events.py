@@ -22,6 +22,7 @@ PARTS: list[AnswerPart] = [
     TextPart(text="Well"),
     ToolCallPart(index=0, call_id="c", name="f", arguments="{}"),
 ]
+CUSTOM = ToolCallPart(index=1, call_id="d", name="patch", arguments='{"input":"x"}')
 
 
 def written(room: str, pattern: str) -> set[str]:
@@ -69,8 +70,8 @@ def response_events(status: str, ends: Iterable[RyzError | str]) -> set[str]:
             "usage": None,
             "error": None,
         }
-        events = ResponseEvents(fields)
-        made = [*events.opening(), *events.deltas([Delta(parts=PARTS)])]
+        events = ResponseEvents(fields, custom=["patch"])
+        made = [*events.opening(), *events.deltas([Delta(parts=[*PARTS, CUSTOM])])]
         if isinstance(end, RyzError):
             events.fail(end)
         else:

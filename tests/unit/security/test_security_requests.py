@@ -11,7 +11,7 @@ import pytest
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.completions.request_translation import Origin, chat_request
-from services.gateway.completions.unsupported_fields import refuse_unsupported
+from services.gateway.completions.unsupported_fields import judge_body
 from services.gateway.http.auth import Keyring
 from services.gateway.http.errors import HttpRefusal
 from shared.errors import InvalidRequest
@@ -79,7 +79,7 @@ def test_no_template_comes_from_a_request(field: str) -> None:
     """CVE-2025-61620: servers compiled these as sent. Grammars and tools are compiled within limits."""
     for value in (BOMB, [{"type": "function"}]):
         with pytest.raises(InvalidRequest) as caught:
-            refuse_unsupported(chat(**{field: value}))
+            judge_body(chat(**{field: value}))
         assert caught.value.data["param"] == field
 
 
@@ -91,7 +91,7 @@ def test_no_template_comes_from_a_request(field: str) -> None:
 def test_fields_of_other_servers_reach_nothing(field: str) -> None:
     """CVE-2025-62164, CVE-2025-62426, CVE-2026-7304: such fields are unknown here and only counted."""
     body = chat(**{field: {"chat_template": BOMB, "tokenize": True}})
-    assert refuse_unsupported(body) == [field]
+    assert judge_body(body) == ([field], [])
     plain, more = (chat_request(one, Origin("r1", "acme", 7, None)) for one in (chat(), body))
     assert more == plain
 

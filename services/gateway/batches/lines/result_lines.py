@@ -9,10 +9,23 @@ from services.gateway.batches.state.batch_record import BatchRecord
 COMPLETED, FAILED = "completed", "failed"
 
 
-def answered(record: BatchRecord, number: int, custom_id: str, status: int, answer: bytes) -> bytes:
-    """The line for a request that was answered, whatever the status."""
+def answered(
+    record: BatchRecord, number: int, custom_id: str, status: int, answer: bytes, *, ignored: str = ""
+) -> bytes:
+    """The line for a request that was answered, whatever the status.
+
+    Args:
+        record: Of the batch.
+        number: Of the request in it.
+        custom_id: The caller's name of the request.
+        status: Of HTTP.
+        answer: The body.
+        ignored: What was left out of the request; empty: nothing.
+    """
     name = record.request_name(number)
-    response = {"status_code": status, "request_id": name, "body": _body(answer)}
+    response: dict[str, Any] = {"status_code": status, "request_id": name, "body": _body(answer)}
+    if ignored:
+        response["ignored"] = ignored
     return _line(name, custom_id, response, None)
 
 

@@ -66,8 +66,8 @@ class LineCall:
                 return failed("invalid_request", "`background` has no place in a batch; leave it out")
             body.setdefault("store", False)  # ten thousand of them would push out what their tenant stored
         background = BackgroundCall(name, seeded=body.get("seed") is not None)
-        status, answer = await self._answer(record, name, msgspec.json.encode(body), background)
-        text = answered(record, line.number, read.custom_id, status, answer)
+        status, answer, ignored = await self._answer(record, name, msgspec.json.encode(body), background)
+        text = answered(record, line.number, read.custom_id, status, answer, ignored=ignored)
         if len(text) > self._max_bytes:
             return failed(
                 "response_too_large",
@@ -78,25 +78,26 @@ class LineCall:
 
     async def _answer(
         self, record: BatchRecord, name: str, body: bytes, background: BackgroundCall
-    ) -> tuple[int, bytes]:
+    ) -> tuple[int, bytes, str]:
         headers = [
             (b"x-request-id", name.encode()),
             (b"x-request-timeout", b"%d" % self._timeout_s),
         ]
         faults, wait_s = 0, WAIT_S
         while True:
-            status, answer = 0, b""
+            status, answer, ignored = 0, b"", ""
             try:
                 async with self._inner.call(
                     record.endpoint, body, headers, tenant=record.tenant, background=background
                 ) as found:
                     status, answer = found.status, await found.read()
+                    ignored = found.headers.get(b"x-ryz-ignored", b"").decode()
             except AnswerCut:
                 status = 499
             if status in ONCE_MORE:
                 faults += 1
             if status not in LATER and (status not in ONCE_MORE or faults >= MAX_FAULTS):
-                return status, answer
+                return status, answer, ignored
             log.debug("a request of a batch waits", batch_id=record.batch_id, status=status)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, MAX_WAIT_S)

@@ -24,7 +24,14 @@ _OF_SINGLE_REQUESTS = frozenset(
     {"idempotency-key", "if-match", "if-none-match", "x-request-id", "x-request-timeout"}
 )
 # headers of answers that become trailing metadata
-SHOWN = ("x-request-id", "x-session-id", "x-ryz-group", "x-ryz-session", "idempotent-replayed")
+SHOWN = (
+    "x-request-id",
+    "x-session-id",
+    "x-ryz-group",
+    "x-ryz-session",
+    "x-ryz-ignored",
+    "idempotent-replayed",
+)
 _LONGEST_ID = 64
 
 

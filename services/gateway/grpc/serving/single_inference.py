@@ -28,7 +28,8 @@ log = structlog.get_logger(__name__)
 
 _answer = msgspec.json.Decoder(AnswerPart)
 _DONE = b"[DONE]"
-_TOLD = {b"x-request-id": "request_id", b"x-ryz-group": "group"}  # headers as parameters of responses
+# headers as parameters of responses
+_TOLD = {b"x-request-id": "request_id", b"x-ryz-group": "group", b"x-ryz-ignored": "ignored"}
 
 
 class SingleInference:

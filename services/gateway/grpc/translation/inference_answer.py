@@ -59,6 +59,7 @@ class AnswerPart(msgspec.Struct):
     usage: AnswerUsage | None = None
     session_id: str = ""
     prompt_token_ids: msgspec.Raw = _NOTHING
+    model: str = ""
     error: dict[str, Any] | None = None
 
 
@@ -74,6 +75,7 @@ class ResponseMaker:
         self._call = call
         self._told = told
         self._session_id = ""
+        self._model = call.model
         self._finish_reasons: dict[int, str] = {}
         self._usage = AnswerUsage()
 
@@ -85,6 +87,7 @@ class ResponseMaker:
             streamed: It is sent on a stream.
         """
         self._session_id = answer.session_id
+        self._model = answer.model or self._model
         self._usage = answer.usage or self._usage
         choices = answer.choices
         outputs = [text_tensor("text_output", [choice.output for choice in choices])]
@@ -99,6 +102,7 @@ class ResponseMaker:
     def parts(self, event: AnswerPart) -> list[ModelInferResponse]:
         """The responses for an event of a streamed answer; none if it has no text."""
         self._session_id = event.session_id or self._session_id
+        self._model = event.model or self._model
         self._usage = event.usage or self._usage
         found = []
         for choice in event.choices:
@@ -140,7 +144,7 @@ class ResponseMaker:
 
     def _response(self, outputs: Sequence[OutputTensor], *, final: bool) -> ModelInferResponse:
         call = self._call
-        response = ModelInferResponse(model_name=call.model, model_version=VERSION, id=call.request_id)
+        response = ModelInferResponse(model_name=self._model, model_version=VERSION, id=call.request_id)
         for output in outputs:
             if call.outputs and output.name not in call.outputs:
                 continue

@@ -12,6 +12,7 @@ import msgspec
 from services.worker.domain.answers.choice_state import ChoiceState
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.domain.generation.turn_context import TurnContext
+from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.errors import GroupLost, RyzError
 from shared.messages import (
     Accepted,
@@ -48,6 +49,7 @@ class Generation:
         choices: Its choices, once it is prepared.
         next_seq: Number of the next frame.
         prompt_tokens: Tokens of its prompt.
+        prompt_told: Whether the caller of a stream has the counts of the prompt.
         open_choices: Choices that go on.
         turn: Of its session; None without one.
         session_turns: Turns of the session before this one.
@@ -77,6 +79,7 @@ class Generation:
     choices: list[ChoiceState] = field(default_factory=list)
     next_seq: int = 0
     prompt_tokens: int = 0
+    prompt_told: bool = False
     open_choices: int = 0
     turn: TurnContext | None = None
     session_turns: int = 0
@@ -159,8 +162,15 @@ class Generation:
         if not deltas:
             return None
         request = self.request
+        counts: Usage | None = None
+        if not self.prompt_told and request.delivery == "stream":
+            self.prompt_told, counts = True, self._prompt_usage()
         return Tokens(
-            request_id=request.request_id, attempt=request.attempt, seq=self._number(), deltas=deltas
+            request_id=request.request_id,
+            attempt=request.attempt,
+            seq=self._number(),
+            deltas=deltas,
+            prompt=counts,
         )
 
     def token_frames(self) -> Iterator[Tokens]:
@@ -171,15 +181,23 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """Token counts so far."""
+        return msgspec.structs.replace(
+            self._prompt_usage(),
+            completion_tokens=sum(choice.sequence.num_output for choice in self.choices),
+            reasoning_tokens=sum(choice.answer.reasoning_tokens for choice in self.choices if choice.answer),
+        )
+
+    def _prompt_usage(self) -> Usage:
+        """The counts of the prompt alone."""
         # of the first choice: the others find what it computed
-        cached = self.choices[0].sequence.cached_tokens if self.choices else 0
+        cached = self.choices[0].sequence.cached_tokens if self.choices else -1
         fetched = self.choices[0].sequence.fetched_tokens if self.choices else 0
+        whole_blocks = self.prompt_tokens // BLOCK_SIZE * BLOCK_SIZE
         return Usage(
             prompt_tokens=self.prompt_tokens,
-            completion_tokens=sum(choice.sequence.num_output for choice in self.choices),
             cached_tokens=min(self.prompt_tokens, max(0, cached)),
             fetched_tokens=min(self.prompt_tokens, fetched),
-            reasoning_tokens=sum(choice.answer.reasoning_tokens for choice in self.choices if choice.answer),
+            stored_tokens=max(0, whole_blocks - cached) if cached >= 0 else 0,
         )
 
     def done(self) -> Done:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 
 from services.worker.domain.generation.context_overflow import too_long
+from services.worker.domain.generation.conversation_cut import first_that_fits, shorter_conversations
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.leader.intake.continued_prompts import ContinuedPrompt, ContinuedPrompts
 from services.worker.leader.intake.thread_work import ThreadWork
@@ -252,15 +253,13 @@ class PromptTokenizer:
     ) -> list[int]:
         """Returns the tokens of messages; see `_tokens`."""
         assert self._control_tokens is not None
-        assert self._model.template is not None
         holds = self._context_length()
+        check_tool_results(messages)
+        if request.truncation == "auto":
+            messages = self._cut_conversation(request, messages, limit_s, generation_prompt=generation_prompt)
         if len(messages) > holds and not request.truncate_prompt_tokens:  # each has a token at least
             raise too_long(self._model.name, request, turn, len(messages), holds, exact=False)
-        check_tool_results(messages)
-        given = template_input(request, self._model.template)
-        pieces = self._control_tokens.render_prompt(
-            messages, limit_s, given, generation_prompt=generation_prompt
-        )
+        pieces = self._render(request, messages, limit_s, generation_prompt=generation_prompt)
         self._check_length(request, turn, sum(map(self._model.tokenizer.least_tokens, pieces)))
         return self._control_tokens.encode_prompt(pieces)
 
@@ -278,6 +277,47 @@ class PromptTokenizer:
         self._check_length(request, turn, sum(map(self._model.tokenizer.least_tokens, begun)))
         before = self._tokens_of(request, turn, messages[:-1], limit_s, generation_prompt=True)
         return self._continued.continued(request, before, last)
+
+    def _render(
+        self,
+        request: GenerateRequest,
+        messages: list[ChatMessage],
+        limit_s: float,
+        *,
+        generation_prompt: bool,
+    ) -> list[str]:
+        """The pieces of text of a conversation; see `ControlTokenGuard.render_prompt`."""
+        assert self._control_tokens is not None
+        assert self._model.template is not None
+        given = template_input(request, self._model.template)
+        return self._control_tokens.render_prompt(
+            messages, limit_s, given, generation_prompt=generation_prompt
+        )
+
+    def _cut_conversation(
+        self,
+        request: GenerateRequest,
+        messages: list[ChatMessage],
+        limit_s: float,
+        *,
+        generation_prompt: bool,
+    ) -> list[ChatMessage]:
+        """The part of a conversation that fits with its answer, the whole one if that fits."""
+        room = self._context_length() - max(1, request.sampling.max_tokens)
+
+        def fits(part: list[ChatMessage]) -> bool:
+            assert self._control_tokens is not None
+            if len(part) > room:
+                return False
+            pieces = self._render(request, part, limit_s, generation_prompt=generation_prompt)
+            if sum(map(self._model.tokenizer.least_tokens, pieces)) > room:
+                return False
+            return len(self._control_tokens.encode_prompt(pieces)) <= room
+
+        if fits(messages):
+            return messages
+        # a quarter of the context, if a token has four characters
+        return first_that_fits(shorter_conversations(messages, self._context_length()), fits)
 
     def _check_length(self, request: GenerateRequest, turn: TurnContext | None, at_least: int) -> None:
         if request.truncate_prompt_tokens:

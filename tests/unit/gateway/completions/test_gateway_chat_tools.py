@@ -63,7 +63,7 @@ def test_without_tools_there_is_nothing_to_choose(fields: dict[str, Any]) -> Non
         ({"tools": [3]}, "tools[0]"),
         ({"tools": [TOOL] * 129}, "tools"),
         ({"tools": [TOOL, TOOL]}, "tools[1].function.name"),
-        ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].custom"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 1}}]},
          "tools[0].function.parameters"),

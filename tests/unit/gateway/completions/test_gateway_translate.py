@@ -14,7 +14,7 @@ from services.gateway.completions.request_translation import (
     chat_request,
     completion_requests,
 )
-from services.gateway.completions.unsupported_fields import refuse_unsupported
+from services.gateway.completions.unsupported_fields import judge_body
 from services.gateway.http.errors import invalid_body
 from shared.codec import decode, encode, pack_tokens
 from shared.errors import InvalidRequest
@@ -148,7 +148,7 @@ def test_a_seed_that_was_asked_for_holds_for_all_prompts() -> None:
 )
 def test_what_would_change_the_answer_is_refused_by_name(body: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        refuse_unsupported(body)
+        judge_body(body)
     assert caught.value.data["param"] == param
 
 
@@ -161,8 +161,8 @@ def test_neutral_values_pass_and_are_not_unknown() -> None:
         store=True,
         metadata={"a": "b"},
     )
-    assert refuse_unsupported(body) == []
-    assert refuse_unsupported(completion(echo=False, suffix=None)) == []
+    assert judge_body(body) == ([], [])
+    assert judge_body(completion(echo=False, suffix=None)) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_any_json_gives_a_request_that_the_wire_takes_or_an_error_of_the_family(
         msgspec.json.encode(message)
         return
     try:
-        refuse_unsupported(body)
+        judge_body(body)
         request = chat_request(body, origin())
     except InvalidRequest as refusal:
         param = refusal.data.get("param")

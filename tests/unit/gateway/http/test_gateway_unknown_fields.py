@@ -9,9 +9,10 @@ from prometheus_client import CollectorRegistry
 
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.bodies.body_types import RequestBody
+from services.gateway.bodies.ignored_fields import IgnoredFields
 from services.gateway.bodies.inner_fields import MAX_UNKNOWN
-from services.gateway.bodies.unknown_fields import UnknownFields
 from services.gateway.completions.completion_schema import ChatCompletionRequest
+from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.messages.message_schema import MessagesRequest
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.responses.response_schema import ResponseRequest
@@ -123,14 +124,19 @@ def test_only_so_many_are_named() -> None:
 def test_a_name_is_logged_once_whatever_message_it_is_in() -> None:
     registry = CollectorRegistry()
     metrics = GatewayMetrics(registry)
-    unknown = UnknownFields("/v1/x", metrics, strict=False)
+    unknown = IgnoredFields("/v1/x", metrics, strict=False)
     with structlog.testing.capture_logs() as logs:
         for place in range(3):
-            unknown.tell([f"messages[{place}].foo"], "r-1")
-        unknown.tell(["messages[0].bar"], "r-2")
-        unknown.tell([], "r-3")
-    assert [line["fields"] for line in logs] == [["messages[0].foo"], ["messages[0].bar"]]
+            unknown.tell([f"messages[{place}].foo"], [], "r-1")
+        told = unknown.tell(["messages[0].bar"], [LeftOut("tools[1]", "tool", "bash, x")], "r-2")
+        assert unknown.tell([], [], "r-3") == []
+    assert told == [(b"x-ryz-ignored", b"tools[1] (bash_ x), messages[0].bar")]
+    assert [line["fields"] for line in logs] == [
+        ["messages[0].foo"],
+        ["messages[0].bar", "tools[1] (bash_ x)"],
+    ]
     assert registry.get_sample_value("ryz_gateway_unknown_fields_total") == 4
+    assert registry.get_sample_value("ryz_gateway_left_out_total", {"kind": "tool"}) == 1
     with pytest.raises(InvalidRequest, match=r"unknown field `messages\[7\]\.foo`") as caught:
-        UnknownFields("/v1/x", metrics, strict=True).tell(["messages[7].foo"], "r-4")
+        IgnoredFields("/v1/x", metrics, strict=True).tell(["messages[7].foo"], [], "r-4")
     assert caught.value.data["param"] == "messages[7].foo"

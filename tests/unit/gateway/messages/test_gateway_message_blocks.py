@@ -145,7 +145,9 @@ def test_a_call_that_was_cut_keeps_what_is_whole() -> None:
 
 def test_events_have_ids_by_frame() -> None:
     writer = MessageEventWriter(ENVELOPE, ids=True, show_thinking=True, shown_id="r")
-    assert writer.opening().startswith(b"id: 0.1\nevent: message_start\ndata: {")
+    assert writer.opening() == b""  # the counts of the prompt come with the first text
+    assert writer.begin(USAGE).startswith(b"id: 0.1\nevent: message_start\ndata: {")
+    assert writer.begin(USAGE) == b""
     data = writer.deltas([Delta(text="a", finish_reason="stop")], 0, 3)
     assert [line for line in data.split(b"\n") if line.startswith(b"id")] == [
         b"id: 3.2",

@@ -113,13 +113,12 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (said({"type": "text"}), "messages[0].content[0].text", "must be a string"),
     ({"system": [IMAGE]}, "system[0].type", "no input for images"),
     ({"tools": [TOOL, TOOL]}, "tools[1].name", "earlier tool"),
-    ({"tools": [{"type": "bash_20250124"}]}, "tools[0].type", "bash_20250124"),
+    ({"tools": [{"type": "function", "name": "f"}]}, "tools[0].type", "'custom'"),
     ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name", "letters"),
     ({"tools": [{"name": "a"}]}, "tools[0].input_schema", "JSON Schema"),
     ({"tool_choice": {"type": "any"}}, "tool_choice", "needs `tools`"),
     ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name", "one of the tools"),
     ({"thinking": {"type": "enabled", "budget_tokens": 4000}}, "thinking.budget_tokens", "less than"),
-    ({"mcp_servers": [{"url": "x"}]}, "mcp_servers", "not served"),
     ({"stop_sequences": [""]}, "stop_sequences[0]", "empty"),
 ]  # fmt: skip
 

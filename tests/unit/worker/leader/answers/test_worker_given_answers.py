@@ -10,6 +10,7 @@ from services.worker.leader.intake.answer_forms import AnswerForms
 from services.worker.leader.intake.continued_prompts import ContinuedPrompt, ContinuedPrompts
 from services.worker.model import Model
 from services.worker.null.null_model import ByteTokenizer, null_model
+from services.worker.rank_protocol.engine_sampling import engine_sampling
 from services.worker.rank_protocol.plan import Sampled
 from services.worker.text.answers.continued_text import continued_detokenizer
 from services.worker.text.chat_template import ChatTemplate
@@ -72,12 +73,12 @@ def begun(message: ChatMessage, prompt: str, *, tools: bool = True) -> tuple[Con
     assert form is not None
     sequence = Sequence(
         request_id="r", choice=0, tokens=made.tokens, prompt_len=len(made.tokens), max_tokens=4096,
-        sampling=request.sampling, tenant="t",
+        sampling=engine_sampling(request.sampling), tenant="t",
     )  # fmt: skip
     inner = continued_detokenizer(
         lambda: form.detokenizer(model.tokenizer.detokenizer()), made.given.kept, made.given.dropped
     )
-    choice = ChoiceState(sequence, inner, None, str, answer=form.reader(0, made.given))
+    choice = ChoiceState(sequence, inner, None, model.tokenizer.spelling, answer=form.reader(0, made.given))
     choice.text.append(message.content)
     return made, choice
 

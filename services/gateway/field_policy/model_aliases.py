@@ -1,0 +1,82 @@
+"""Other names by which requests reach a model: `RYZ_MODEL_ALIASES`. The answer names the real one.
+
+A name without `*` is always replaced. A pattern is used only for names that no group has served, so that it
+never takes a request from a model that is away for a moment.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from shared.errors import RyzError
+
+_REFRESH_S = 1.0  # between two questions for the models that are served
+
+
+def parse_aliases(text: str) -> dict[str, str]:
+    """Reads `name=model,pattern=model` as a map in the order of the entries.
+
+    Raises:
+        ValueError: An entry is wrong; names its place.
+    """
+    aliases: dict[str, str] = {}
+    for place, entry in enumerate(filter(None, (part.strip() for part in text.split(","))), start=1):
+        name, _, model = (part.strip() for part in entry.partition("="))
+        if not name or not model:
+            raise ValueError(f"entry {place} needs the form name=model, got {entry[:64]!r}")
+        if "*" in model:
+            raise ValueError(f"entry {place} needs the name of one model after the '=', got {model[:64]!r}")
+        if name in aliases:
+            raise ValueError(f"entry {place} repeats the name {name[:64]!r} of an earlier entry")
+        aliases[name] = model
+    return aliases
+
+
+class ModelAliases:
+    """Finds the real names of models.
+
+    Args:
+        aliases: Models by name or pattern.
+        list_names: Returns the names that are served now; raises an error of the family if that is not known.
+        clock: Returns seconds.
+    """
+
+    def __init__(
+        self,
+        aliases: Mapping[str, str],
+        list_names: Callable[[], Awaitable[Iterable[str]]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._exact = {name: model for name, model in aliases.items() if "*" not in name}
+        self._patterns = [(name, model) for name, model in aliases.items() if "*" in name]
+        self._list_names = list_names
+        self._clock = clock
+        self._real = set(aliases.values())  # with all that were served since the start
+        self._asked_at = float("-inf")
+
+    async def real_name(self, name: str) -> str:
+        """Returns the name of the model that a request for `name` reaches; `name` if it has no alias."""
+        exact = self._exact.get(name)
+        if exact is not None or not self._patterns or name in self._real:
+            return exact or name
+        found = next((model for pattern, model in self._patterns if fnmatchcase(name, pattern)), None)
+        if found is None:
+            return name
+        now = self._clock()
+        if now - self._asked_at >= _REFRESH_S:
+            self._asked_at = now
+            try:
+                self._real.update(await self._list_names())
+            except RyzError:
+                self._asked_at = float("-inf")
+                return name  # the fleet says what is wrong
+        return name if name in self._real else found
+
+
+async def _no_names() -> Iterable[str]:
+    return ()
+
+
+def no_aliases() -> ModelAliases:
+    """For gateways without aliases."""
+    return ModelAliases({}, _no_names)
