@@ -44,7 +44,8 @@ def chosen_subprotocol(subprotocols: Sequence[str]) -> str | None:
 def speaks_openai(headers: RawHeaders, query: bytes) -> bool:
     """Whether a client expects OpenAI's Realtime API: its address or a header has what that API asks for."""
     named = parse_qs(query.decode("latin-1"), keep_blank_values=True)
-    return not _OPENAI_NAMES.isdisjoint(named) or b"realtime" in headers.get(b"openai-beta", b"")
+    beta = headers.get(b"openai-beta", b"")
+    return not _OPENAI_NAMES.isdisjoint(named) or b"realtime" in beta
 
 
 def _decoded(text: str) -> bytes:

@@ -15,8 +15,9 @@ READ = re.compile(
     r'headers\.get\(\s*b?"([a-z-]+)"|"([a-z-]+)" (?:not )?in (?:\w+\.)*headers|headers\[b?"([a-z-]+)"\]'
 )
 
-# `accept` may stand in several lines, and chooses only the kind of a page; the others are read from answers
-_SEVERAL = {"accept", "x-stream-id", "x-ryz-ignored"}
+# `accept` and `openai-beta` may stand in several lines: they choose the kind of a page and the words of a
+# refusal; the others are read from answers
+_SEVERAL = {"accept", "openai-beta", "x-stream-id", "x-ryz-ignored"}
 
 
 def test_every_header_that_is_read_may_come_once() -> None:

@@ -23,6 +23,6 @@ def test_it_names_every_message_subject_and_code() -> None:
 
 def test_bounds_and_meanings_come_from_the_types() -> None:
     text = protocol_doc.render()
-    assert "| `top_p` | float, > 0, <= 1 | 1.0 |" in text
+    assert "| `top_p` | float or nil, > 0, <= 1 | nil |" in text
     assert "| `delivery` | string, one of `stream`, `whole` | `stream` | `stream` sends tokens" in text
     assert "unsigned 32-bit little-endian" in text
