@@ -9,6 +9,7 @@ CLIENTS = (
     OutsideClient("haystack_parts.py", ("haystack-ai==3.4.1",)),
     OutsideClient("semantic_kernel_parts.py", ("semantic-kernel==1.45.0",)),
     OutsideClient("smolagents_models.py", ("smolagents[openai]==1.26.0",)),
+    OutsideClient("dspy_programs.py", ("dspy==3.4.1", "numpy==2.4.6")),
     OutsideClient("litellm_calls.py", ("litellm==1.110.2",)),
     OutsideClient(
         "vercel_ai.mjs",

@@ -2,16 +2,17 @@
 
 import dspy
 from cases import API, MODEL, QUESTION, run_cases
+from dspy.lm15 import AccessPolicy, ModelSupport, OpenAIChatCompat, ProviderDefinition, register_provider
 
-LM = dspy.LM(
-    f"openai/{MODEL}",
-    api_base=API,
-    api_key="none",
-    cache=False,
-    max_tokens=300,
-    temperature=0.0,
-    num_retries=0,
+# DSPy sends a schema only to models that are said to take one
+register_provider(
+    ProviderDefinition.chat(
+        AccessPolicy(provider="ryzanstein", env_keys=("OPENAI_API_KEY",), base_url=API),
+        compat=OpenAIChatCompat.preset("openai"),
+    ),
+    supports=ModelSupport(response_schema=True, function_calling=True),
 )
+LM = dspy.LM(f"ryzanstein/{MODEL}", cache=False, max_tokens=300, temperature=0.0, num_retries=0)
 
 
 class Judge(dspy.Signature):
