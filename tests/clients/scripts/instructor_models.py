@@ -1,4 +1,4 @@
-"""instructor: typed answers by its modes, streamed parts, and a list."""
+"""instructor: typed answers by its modes, and streamed parts."""
 
 import instructor
 from cases import API, MODEL, run_cases
