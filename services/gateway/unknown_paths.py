@@ -40,10 +40,8 @@ _PAGE = (
 )
 _PAGE_HEADERS: Headers = [
     (b"content-security-policy", b"default-src 'none'; base-uri 'none'; frame-ancestors 'none'"),
-    (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-]
+]  # the others are those of all answers
 
 
 def nearest_path(path: str, served: Iterable[str]) -> str:

@@ -74,6 +74,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         )
     },
     subjects.GROUP_DOWN: (ROUTERS, ROUTERS | LEADERS | {"gateway"}),
+    subjects.ROUTER_ALIVE: (ROUTERS, ROUTERS),
     subjects.drain("g0"): ({"cli"}, LEADERS),
     subjects.BROKER_DISCONNECT: (set(), ROUTERS),
     subjects.MODELS: ({"gateway", "cli"}, ROUTERS),
