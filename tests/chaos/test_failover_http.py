@@ -161,7 +161,7 @@ def test_messages_and_responses_survive_their_leader(
 def nameless(answer: Any) -> Any:
     """Returns an answer without ids, which follow from the request's, times, and where its KV came from."""
     if isinstance(answer, dict):
-        hidden = {"id", "created_at", "completed_at", "call_id", "input_tokens_details"}
+        hidden = {"id", "created_at", "completed_at", "call_id", "input_tokens_details", "cached_tokens"}
         found = {name: nameless(value) for name, value in answer.items() if name not in hidden}
         if "cache_read_input_tokens" in found:  # with the two others it is the whole prompt
             for name in ("cache_read_input_tokens", "cache_creation_input_tokens"):
