@@ -110,6 +110,7 @@ def recording_engine() -> RecordingEngine:
     return engine
 
 
+@pytest.mark.sources
 @pytest.mark.parametrize(
     ("sampling", "engine_gets", "told"),
     [
