@@ -262,7 +262,9 @@ class FailoverPlan:
     kills: Annotated[int, Option(min=0, max=100_000, help="Ranks and leaders to kill.")] = 100
     streams: Annotated[int, Option(min=1, max=4096, help="Streams that are read at a time.")] = 32
     tokens: Annotated[int, Option(min=2, help="Tokens of each stream.")] = 128
-    freeze: Annotated[bool, Option("--freeze", help="Freeze leaders for a while instead of killing.")] = False
+    freeze: Annotated[
+        bool, Option("--freeze", help="Freeze leaders and ranks in turn instead of killing them.")
+    ] = False
     structured: Annotated[
         bool, Option("--structured", help="Ask for answers under schemas and for tool calls.")
     ] = False

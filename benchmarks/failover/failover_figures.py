@@ -11,7 +11,9 @@ from shared.client.generation.attempts import Interruption
 Victim = Literal["rank", "leader"]
 _PARTS = ("detect", "republish", "first_token")
 _PauseParts = dict[str, list[float]]  # parts of pauses of streams whose group was hit, in milliseconds
-_WINDOW_S = 3.0  # a pause within this time after a fault, and before the next one, counts for the fault
+# A pause counts for a fault if it comes within this time after it and before the next fault. A frozen rank is
+# detected after two seconds.
+_WINDOW_S = 6.0
 
 
 @dataclass(slots=True)

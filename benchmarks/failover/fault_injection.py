@@ -39,7 +39,10 @@ async def inject_faults(
     chance, done = random.Random(plan.seed), "frozen" if plan.freeze else "killed"
     try:
         while len(faults) < plan.kills:
-            fault = await _inject_fault(fleet, chance, plan.streams // 4, freezes=plan.freeze)
+            victim: Victim = "leader" if chance.random() < 1 / 3 else "rank"
+            if plan.freeze:
+                victim = "rank" if len(faults) % 2 else "leader"
+            fault = await _inject_fault(fleet, chance, victim, plan.streams // 4, freezes=plan.freeze)
             faults.append(fault)
             progress(f"{fault.victim} of {fault.group} {done}, {len(faults)} of {plan.kills}; {describe()}")
     except BenchError as error:
@@ -55,18 +58,20 @@ async def inject_faults(
 
 
 async def _inject_fault(
-    fleet: FleetProbe, chance: random.Random, least: int, *, freezes: bool
+    fleet: FleetProbe, chance: random.Random, victim: Victim, least: int, *, freezes: bool
 ) -> InjectedFault:
-    """Kill or freeze a random member once each group runs `least` sequences; wait until its group is back."""
+    """Kill or freeze such a member of any group once each runs `least` sequences; wait until the group is back.
+
+    A frozen leader is continued after a while; a frozen rank is killed by its leader, which starts another one.
+    """
     groups = await fleet.await_streams(least)
     await asyncio.sleep(_SETTLE_S * chance.random())
     group = chance.choice(sorted(groups))
     leader, ranks = groups[group]
-    victim: Victim = "leader" if freezes or chance.random() < 1 / 3 else "rank"
     pid = leader if victim == "leader" else chance.choice(ranks)
     fetched = await fleet.fetches()
     fault = InjectedFault(victim, group, time.monotonic())
-    if freezes:
+    if freezes and victim == "leader":
         os.kill(pid, signal.SIGSTOP)
         try:
             await asyncio.sleep(_FROZEN_S)
@@ -76,7 +81,7 @@ async def _inject_fault(
         await fleet.await_back(group, thawed)
         fault.back_s = time.monotonic() - thawed
     else:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGSTOP if freezes else signal.SIGKILL)
         await fleet.await_away(group, fault.at)
         await fleet.await_back(group, time.monotonic())  # a heartbeat from before the fault may come after it
         fault.back_s = time.monotonic() - fault.at

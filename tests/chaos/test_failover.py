@@ -59,12 +59,13 @@ def test_kills_inside_schemas_and_tool_calls_change_nothing(pair: Stack) -> None
     assert report["interrupted"] > 0
 
 
-def test_frozen_leaders_are_passed_by_and_nothing_of_them_comes_through(pair: Stack) -> None:
-    """Frames sent after SIGCONT belong to a superseded attempt, so the client ignores them."""
+def test_frozen_leaders_and_ranks_are_passed_by_and_nothing_of_them_comes_through(pair: Stack) -> None:
+    """Frames sent after SIGCONT of a leader belong to a superseded attempt, so the client ignores them."""
     plan = FailoverPlan(kills=scaled(2, 30), streams=STREAMS, tokens=128, seed=4, freeze=True)
     report = asyncio.run(measure(RunningStack("", "demo", nats_urls=pair.state.nats_urls), plan, say))
     record("freezes", **report)
     assert (report["gave_up"], report["unequal"], report["lost"]) == ("", 0, 0), report
     assert report["interrupted"] > 0
+    assert min(report["killed"].values()) > 0
     assert report["client"]["ignored"] > 0  # late frames; one that was used would make a stream unequal
     assert report["back_s"]["p50"] < BACK_S
