@@ -100,7 +100,7 @@ class RedisLink:
     @property
     def is_away(self) -> bool:
         """True while the circuit is open."""
-        return self._circuit is not None and self._circuit.open
+        return self._circuit is not None and not self._circuit.is_closed
 
     async def close(self) -> None:
         """Lets go of all connections. May be called twice."""
@@ -138,7 +138,7 @@ class RedisLink:
         circuit = self._circuit
         if circuit is None:
             return await self._exchange(commands)
-        if circuit.open and not probe:
+        if not circuit.is_closed and not probe:
             raise Unavailable(
                 f"the {self._name} is away; retry later",
                 reason=self._reason,
@@ -147,11 +147,12 @@ class RedisLink:
         try:
             answers = await self._exchange(commands)
         except StoreAway as error:
-            if circuit.failed(time.monotonic(), refused=error.refused):
+            was_closed = circuit.is_closed
+            if circuit.count_failure(time.monotonic(), certain=error.refused) and was_closed:
                 log.warning("store is away", store=self._name, error=error.message,
                             cause=str(error.__cause__ or ""))  # fmt: skip
             raise
-        if circuit.succeeded():
+        if circuit.count_success():
             log.info("store is back", store=self._name)
         return answers
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
-from services.worker.domain.generation.resend_budget import ResendBudget
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.stream_pace import StreamPace
 from services.worker.leader.bad_messages import BadMessages
@@ -68,6 +67,7 @@ from services.worker.rank_protocol.plan import Engine
 from services.worker.vllm_metrics import VllmCollector, vllm_histograms
 from shared.bus.api import Bus
 from shared.bus.endpoint import Endpoint
+from shared.flow.retry_budgets import ResendBudget
 from shared.kv_hash import BLOCK_TOKENS
 from shared.telemetry.spans.span_facts import SpanSink
 from shared.telemetry.timelines import Timelines

@@ -13,7 +13,7 @@ from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.sessions.memory_sessions import MemorySessionStore
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.session_store import SessionStore
-from shared.flow.circuit import Circuit, CircuitLimits
+from shared.flow.circuit import Circuit, store_limits
 from shared.messages import ChatMessage, SessionRecord
 from tests.kits.servers import GuardedRedis
 
@@ -46,7 +46,7 @@ def open_store(
     quotas: SessionQuotas = DEFAULT_QUOTAS,
     max_connections: int = 16,
 ) -> RedisSessionStore:
-    circuit = Circuit(CircuitLimits())
+    circuit = Circuit(store_limits())
     link = RedisLink(
         url,
         timeout_s=2.0,
