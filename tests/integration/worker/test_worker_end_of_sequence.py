@@ -9,8 +9,8 @@ import pytest
 
 from services.worker.load_model import load_model
 from services.worker.orchestrator.rank_engine import RankEngine
-from shared.bus.memory import MemoryBus
 from tests.kits.engine.rank_options import rank_options
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, finish_of, text_of
 
 DEMO = Path(__file__).parents[3] / "models" / "demo"

@@ -26,7 +26,6 @@ from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.plan import Engine
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Bus, Message
-from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.client.calls.blocks_client import BlocksClient
 from shared.errors import SessionNotFound, Unavailable
 from shared.kv_store import data_key
@@ -48,6 +47,7 @@ from shared.messages import (
 )
 from shared.telemetry.service_registry import ServiceRegistry
 from shared.telemetry.spans.span_facts import SpanSink
+from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.waiting import PATIENCE_S
 
 

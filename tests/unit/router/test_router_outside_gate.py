@@ -20,10 +20,10 @@ from services.router.router_state import RouterState
 from services.router.settings import RouterSettings
 from services.router.subscriptions import RouterSubscriptions
 from shared.bus import Message
-from shared.bus.memory import MemoryBus
 from shared.codec import decode
 from shared.flow.token_bucket import BURST_S
 from shared.messages import FrameBatch
+from tests.kits.memory_bus import MemoryBus
 
 SUBJECT = "ryz.v1.tenant.t.u.generate.demo"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.bus.memory import MemoryBus
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine
 
 VLLM = {"model_name": "demo", "engine": "0"}

@@ -17,9 +17,9 @@ from services.worker.sampling_defaults import OPENAI, defaults_of_gguf, join_def
 from services.worker.settings import WorkerSettings
 from shared import codec, subjects
 from shared.bus.api import Message
-from shared.bus.memory import MemoryBus
 from shared.errors import InvalidRequest
 from shared.messages import Accepted, GenerateRequest, Heartbeat, ModelCard, Sampling, SamplingDefaults
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine
 
 DEMO = Path(__file__).parents[4] / "models" / "demo"

@@ -1,4 +1,4 @@
-"""A session store in memory: for tests, and as the plain form of what the Lua scripts do."""
+"""A session store in memory: the plain form of what the Lua scripts do."""
 
 import time
 from collections.abc import Callable, Sequence
