@@ -8,16 +8,14 @@ from typing import Annotated
 
 import typer
 
+from cli.command_groups import command_group
 from cli.command_options import with_options
 from cli.models.convert.convert_command import convert
 
-app = typer.Typer(
-    help="List, fetch, look at, convert and remove models. A NAME is one of the catalogue, or "
+app = command_group(
+    "List, fetch, look at, convert and remove models. A NAME is one of the catalogue, or "
     "hf:OWNER/NAME[@REVISION][/FILE.gguf] on the Hugging Face Hub. They are kept in RYZ_MODELS_DIR, or in "
     "the user's cache directory. Exit codes: 1 it failed, 2 wrong usage, no such model, or a damaged one.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 app.command("convert")(convert)
