@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from services.router.domain.decision import Assignment, FleetView, GroupView, Refusal, RequestFacts
 from services.router.domain.pins import PinTable
 from services.router.domain.policies import PolicyName, make_policy
-from services.router.domain.policies.pinned import choose_pinned
+from services.router.domain.policies.choice import choose_pinned
 from services.router.domain.rendezvous import preferred
 from services.router.metrics import RouterMetrics
 from services.router.pin_sync import PinKeeper
