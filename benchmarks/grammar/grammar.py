@@ -15,7 +15,7 @@ from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, start
 from benchmarks.lib.measuring import BenchError, Progress, milliseconds
 from benchmarks.plans import GrammarPlan, model_name
 from services.worker.domain.generation.token_constraint import ConstraintFactory, TokenConstraint
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.rank_protocol.plan import EngineInfo
 from services.worker.rank_protocol.run_config import EngineRunConfig

@@ -24,8 +24,8 @@ from services.router.router_state import RouterState
 from services.router.settings import RouterSettings
 from services.worker.leader.step_log import StepLog
 from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
-from services.worker.rank_metrics import RankCollector
-from services.worker.vllm_metrics import VllmCollector, vllm_histograms
+from services.worker.telemetry.rank_metrics import RankCollector
+from services.worker.telemetry.vllm_metrics import VllmCollector, vllm_histograms
 from shared.bus.delivery import BusStats
 from shared.kv_hash import BLOCK_TOKENS
 from shared.messages import KVRates, Load

@@ -19,7 +19,7 @@ from services.worker.engine.plain.layers.linears import ColumnParallelLinear, Ro
 from services.worker.engine.plain.layers.mlp import Mlp
 from services.worker.engine.plain.model import DecoderLayer
 from services.worker.engine.plain.placement import CPU
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from training.quantize.candidates import Moments
 from training.quantize.layer_pass import LayerPass
 from training.quantize.layer_units import UnitName

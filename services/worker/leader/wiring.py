@@ -59,12 +59,12 @@ from services.worker.leader.sessions.turn_start import TurnStarter
 from services.worker.leader.subscriptions import LeaderCalls, Subscriptions
 from services.worker.leader.token_output import TokenOutput
 from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
-from services.worker.rank_metrics import RankCollector
 from services.worker.rank_protocol.plan import Engine
-from services.worker.vllm_metrics import VllmCollector, vllm_histograms
+from services.worker.telemetry.rank_metrics import RankCollector
+from services.worker.telemetry.vllm_metrics import VllmCollector, vllm_histograms
 from shared.bus.api import Bus
 from shared.bus.endpoint import Endpoint
 from shared.flow.retry_budgets import ResendBudget

@@ -12,7 +12,7 @@ from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.domain.speculation import draft_budget, model_costs, prompt_lookup, speculation
 from services.worker.leader.drafting import draft_rounds
 from services.worker.leader.drafting.draft_engine import DraftEngine
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.orchestrator.rank_engine import RankEngine
 from shared.messages import GenerateRequest

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.orchestrator.rank_engine import RankEngine
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.memory_bus import MemoryBus

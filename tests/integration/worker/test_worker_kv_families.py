@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.load_model import load_model
-from services.worker.model import Model
+from services.worker.model_files.load_model import load_model
+from services.worker.model_files.model import Model
 from tests.kits.families.models import make_family
 from tests.kits.kv.kv_groups import ALWAYS, PROMPT, add_byte_tokenizer, ask, kv_engine, settled, usage_of
 from tests.kits.memory_bus import MemoryBus

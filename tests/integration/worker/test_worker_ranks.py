@@ -10,8 +10,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.load_model import load_model
-from services.worker.model import Model
+from services.worker.model_files.load_model import load_model
+from services.worker.model_files.model import Model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.orchestrator.rank_engine import RankEngine
 from shared.messages import Done, Failed, GenerateRequest

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.orchestrator.rank_engine import RankEngine
 from shared.codec import pack_tokens

@@ -19,7 +19,7 @@ from services.worker.leader.kv_tier.block_ownership import BlockIndex
 from services.worker.leader.options import LeaderOptions
 from services.worker.leader.wiring import LeaderPorts, build_leader
 from services.worker.metrics import WorkerMetrics
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses

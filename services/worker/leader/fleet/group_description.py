@@ -9,7 +9,7 @@ from services.worker.leader.engine_state import EngineState
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.options import LeaderOptions
 from services.worker.leader.request_table import RequestTable
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from shared.messages import Heartbeat, ModelCard
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from services.worker.domain.answers.choice_state import Detokenizer
 from services.worker.domain.answers.parted_answer import PartedAnswer
 from services.worker.leader.intake.tool_checks import has_parts, offered_tools, requires_call
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
 from services.worker.text.answers.known_formats import BY_NAME, GENERIC, format_of
 from services.worker.text.answers.known_reasoning import reasoning_of

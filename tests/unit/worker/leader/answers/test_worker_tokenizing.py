@@ -19,7 +19,7 @@ from services.worker.leader.intake.prompt_tokenizer import (
     PromptTokenizer,
 )
 from services.worker.metrics import WorkerMetrics
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.null.null_model import ByteTokenizer, null_model
 from services.worker.text.chat_template import ChatTemplate
 from shared import kv_hash, subjects

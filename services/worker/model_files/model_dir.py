@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from services.worker.end_ids import EndIds
-from services.worker.json_files import (
+from services.worker.model_files.end_ids import EndIds
+from services.worker.model_files.json_files import (
     MAX_TEMPLATE_BYTES,
     MAX_TOKENIZER_BYTES,
     BadFile,
@@ -14,8 +14,8 @@ from services.worker.json_files import (
     require_size,
     shown,
 )
-from services.worker.model import MAX_POSITIONS, Model, served_name, within_embedding
-from services.worker.sampling_defaults import GENERATION_CONFIG, defaults_of_directory
+from services.worker.model_files.model import MAX_POSITIONS, Model, served_name, within_embedding
+from services.worker.model_files.sampling_defaults import GENERATION_CONFIG, defaults_of_directory
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.tokenizer import read_tokenizer
 from shared.errors import InvalidRequest

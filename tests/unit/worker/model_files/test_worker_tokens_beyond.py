@@ -9,7 +9,7 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFWriter, TokenType
 from tokenizers import AddedToken, Tokenizer, models, processors
 
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.tokenizer import LibraryTokenizer
 from shared.errors import InvalidRequest

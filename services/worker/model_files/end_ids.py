@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from services.worker.json_files import shown
+from services.worker.model_files.json_files import shown
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.end_tokens import turn_end
 from services.worker.text.tokenizer import LibraryTokenizer

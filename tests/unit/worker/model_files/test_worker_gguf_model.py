@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from gguf import TokenType
 
-from services.worker.gguf_model import load_gguf_model
-from services.worker.load_model import load_model
+from services.worker.model_files.gguf_model import load_gguf_model
+from services.worker.model_files.load_model import load_model
 from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.from_gguf.byte_level import MAX_MERGES
 from services.worker.text.from_gguf.vocabulary import MAX_TOKENS

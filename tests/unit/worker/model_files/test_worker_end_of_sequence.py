@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from services.worker.load_model import load_model
-from services.worker.model_dir import load_model_dir
+from services.worker.model_files.load_model import load_model
+from services.worker.model_files.model_dir import load_model_dir
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage
 from tests.kits.worker.gguf_vocabularies import byte_level_keys, write_gguf

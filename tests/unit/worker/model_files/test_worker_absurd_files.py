@@ -19,8 +19,13 @@ from services.worker.engine.checkpoint.safetensors_file import (
 )
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
-from services.worker.json_files import MAX_CONFIG_BYTES, MAX_INDEX_BYTES, MAX_TOKENIZER_BYTES, shown
-from services.worker.model_dir import load_model_dir
+from services.worker.model_files.json_files import (
+    MAX_CONFIG_BYTES,
+    MAX_INDEX_BYTES,
+    MAX_TOKENIZER_BYTES,
+    shown,
+)
+from services.worker.model_files.model_dir import load_model_dir
 from shared.errors import InvalidRequest
 from tests.kits.engine.published_configs import LLAMA, QWEN2, QWEN3, YARN_SCALING
 

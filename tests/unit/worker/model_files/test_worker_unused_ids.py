@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.worker.engine.config.read_config import read_config
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from shared.errors import InvalidRequest
 from tests.kits.engine.published_configs import LLAMA
 from tests.kits.worker.gguf_vocabularies import byte_level_keys, piece_keys, write_gguf

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from services.worker.gguf.gguf_file import is_gguf, read_gguf
-from services.worker.json_files import BadFile, read_object, shown
+from services.worker.model_files.json_files import BadFile, read_object, shown
 from shared.errors import InvalidRequest
 from shared.messages import SamplingDefaults
 from shared.messages.generate import DEFAULTED

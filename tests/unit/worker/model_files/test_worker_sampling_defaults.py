@@ -10,10 +10,15 @@ import pytest
 from pydantic import ValidationError
 
 from services.worker.__main__ import make_model
+from services.worker.model_files.sampling_defaults import (
+    OPENAI,
+    defaults_of_gguf,
+    join_defaults,
+    parse_sampling,
+)
 from services.worker.null.null_engine import NullEngine
 from services.worker.null.null_model import null_model
 from services.worker.rank_protocol.plan import StepPlan, StepResult
-from services.worker.sampling_defaults import OPENAI, defaults_of_gguf, join_defaults, parse_sampling
 from services.worker.settings import WorkerSettings
 from shared import codec, subjects
 from shared.bus.api import Message

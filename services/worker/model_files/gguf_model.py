@@ -5,9 +5,9 @@ from pathlib import Path
 from services.worker.gguf.architectures.base import EMBEDDING
 from services.worker.gguf.gguf_file import GgufFile, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
-from services.worker.json_files import shown
-from services.worker.model import MAX_POSITIONS, Model, served_name, within_embedding
-from services.worker.sampling_defaults import defaults_of_gguf
+from services.worker.model_files.json_files import shown
+from services.worker.model_files.model import MAX_POSITIONS, Model, served_name, within_embedding
+from services.worker.model_files.sampling_defaults import defaults_of_gguf
 from services.worker.text.end_tokens import turn_end
 from services.worker.text.from_gguf.gguf_template import gguf_template
 from services.worker.text.from_gguf.gguf_tokenizer import gguf_tokenizer

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from services.worker.gguf.gguf_file import is_gguf
-from services.worker.gguf_model import load_gguf_model
-from services.worker.model import Model
-from services.worker.model_dir import load_model_dir
-from services.worker.sampling_defaults import join_defaults
+from services.worker.model_files.gguf_model import load_gguf_model
+from services.worker.model_files.model import Model
+from services.worker.model_files.model_dir import load_model_dir
+from services.worker.model_files.sampling_defaults import join_defaults
 from services.worker.text.answers.known_formats import BY_NAME
 from shared.errors import InvalidRequest
 from shared.messages import SamplingDefaults

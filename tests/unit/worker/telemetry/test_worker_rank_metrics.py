@@ -4,8 +4,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.worker.leader.step_log import StepLog
-from services.worker.rank_metrics import RankCollector
 from services.worker.rank_protocol.step_times import KINDS, PartsOfStep, private_times
+from services.worker.telemetry.rank_metrics import RankCollector
 
 SECOND = 1_000_000_000
 
