@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import structlog
 
-from shared.bus.memory import MemoryBus
 from shared.bus.nats import NatsBus
 from tests.kits.import_order import import_tests, modules_of_tests, part_first
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.parallel.forked_run import ForkedRun
 from tests.kits.servers import GuardedRedis, NatsServer, RedisServer
 from tests.kits.side_by_side import StackScheduling, give_way, sort_for_many_processes

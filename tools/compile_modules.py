@@ -42,7 +42,7 @@ MODULES = (
     "services/worker/leader/step_log.py",
     "services/worker/leader/token_output.py",
     "services/worker/null/*.py",
-    "services/worker/request_metrics.py",
+    "services/worker/telemetry/request_metrics.py",
     "shared/bus/broker/parser.py",
     "shared/bus/broker/publish_command.py",
     "shared/bus/credit.py",

@@ -20,7 +20,7 @@ from benchmarks.quality.divergence import Logits
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.scored_texts import text_windows
 from services.worker.engine.config.read_config import read_config
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.rank_protocol.page_policy import FULL
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import EngineRunConfig, KVCold

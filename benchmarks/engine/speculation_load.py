@@ -16,17 +16,17 @@ from benchmarks.engine.driver import Driver, Run, kv_tokens, start_driver
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.plans import SpeculationPlan, model_name
 from services.worker.draft_model import check_draft_model, draft_run
-from services.worker.host import usable_cores
 from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.drafting.draft_rounds import DraftRounds
-from services.worker.load_model import load_model
-from services.worker.model import Model
+from services.worker.model_files.load_model import load_model
+from services.worker.model_files.model import Model
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from services.worker.text.chat_template import LIMIT_S
 from services.worker.text.control_tokens import ControlTokenGuard
+from shared.host.cores_and_memory import usable_cores
 from shared.messages import ChatMessage
 
 _START_S = 900.0

@@ -6,19 +6,20 @@ one by one. One batch is run by `benchmarks/engine/driver.py`.
 """
 
 import json
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from statistics import median
 from typing import Any
 
 from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, start_driver
-from benchmarks.grammar.one_by_one import OneByOne
 from benchmarks.lib.measuring import BenchError, Progress, milliseconds
 from benchmarks.plans import GrammarPlan, model_name
-from services.worker.domain.generation.token_constraint import ConstraintFactory
-from services.worker.load_model import load_model
+from services.worker.domain.generation.token_constraint import ConstraintFactory, TokenConstraint
+from services.worker.model_files.load_model import load_model
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.rank_protocol.plan import EngineInfo
 from services.worker.rank_protocol.run_config import EngineRunConfig
+from services.worker.rank_protocol.step_masks import mask_of
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.structured_grammar import compile_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
@@ -45,6 +46,39 @@ _RECORD = {
 }
 _SCHEMAS = {"text": _TEXT, "records": {"type": "array", "minItems": 50, "items": _RECORD}}
 _START_S = 900.0
+
+
+class OneByOne:
+    """Gives the same tokens as the grammar does with forced tokens, and forces none.
+
+    Args:
+        grammar: At the beginning of an answer.
+    """
+
+    def __init__(self, grammar: TokenConstraint) -> None:
+        self._grammar = grammar
+        self._run = grammar.forced()  # the rest of a run
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        """Moves on by tokens of the choice."""
+        for token_id in token_ids:
+            self._grammar.accept([token_id])
+            del self._run[:1]
+            if not self._run:
+                self._run = self._grammar.forced()
+
+    def mask(self) -> bytes | None:
+        """Returns the tokens that may come next: one token inside a run."""
+        return mask_of(self._run[0]) if self._run else self._grammar.mask()
+
+    def forced(self) -> list[int]:
+        """Returns no token."""
+        return []
+
+    @property
+    def ended(self) -> bool:
+        """Whether only the end may come."""
+        return self._grammar.ended and not self._run
 
 
 async def measure(plan: GrammarPlan, progress: Progress) -> dict[str, Any]:

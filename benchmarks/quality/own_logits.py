@@ -10,13 +10,13 @@ from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.native_compute import NativeCompute
 from services.worker.engine.rank.backend import load_backend
 from services.worker.engine.rank.runner import Runner
-from services.worker.host import usable_cores
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.page_policy import FULL
 from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.rank_messages import RankConfig
 from services.worker.rank_protocol.run_config import EngineRunConfig, KVCold, Precision
 from services.worker.rank_protocol.sliding_pool import PoolSizes
+from shared.host.cores_and_memory import usable_cores
 
 _GREEDY = EngineSampling(temperature=0.0)
 

@@ -18,9 +18,9 @@ from benchmarks.plans import QualityPlan, model_name
 from benchmarks.quality.divergence import Distributions, Divergence, Logits
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.scored_texts import chat_prompts, text_windows
-from services.worker.host import usable_cores
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.rank_protocol.run_config import Precision
+from shared.host.cores_and_memory import usable_cores
 
 _AT_ONCE = 20  # sequences side by side; bounds the memory of their KV
 _STEPS = 64  # tokens of each window between reports of progress

@@ -6,7 +6,7 @@ The prose ships with Python (`pydoc_data.topics`), so it is the same wherever th
 from pydoc_data.topics import topics
 
 from benchmarks.lib.measuring import BenchError
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.text.chat_template import LIMIT_S
 from services.worker.text.control_tokens import ControlTokenGuard
 from shared.messages import ChatMessage

@@ -5,47 +5,29 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.command_groups import GatewayOptions, command_group
 from cli.command_options import with_options
 from cli.console import fail
-from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
     from cli.batch.batch_api import BatchApi
 
-app = typer.Typer(
-    help="Run files of requests when there is room: submit, follow, fetch, pause, cancel (docs/batches.md). "
+app = command_group(
+    "Run files of requests when there is room: submit, follow, fetch, pause, cancel (docs/batches.md). "
     "Exit codes: 1 it failed, 2 wrong usage, 3 there is no such batch.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 InputFile = Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A request in each line.")]
 BatchName = Annotated[str, typer.Argument(metavar="FILE.jsonl|BATCH", help="The file, or the batch's id.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions:
-    """The options that all of these commands have."""
-
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
-    url: Annotated[
-        str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")
-    ] = ""
-    api_key: Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")] = ""
-    state_dir: Annotated[
-        Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
-    ] = None
-
-
 @contextmanager
-def _gateway(common: BatchOptions) -> Iterator["BatchApi"]:
+def _gateway(common: GatewayOptions) -> Iterator["BatchApi"]:
     from cli.batch.batch_api import BatchApi  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.http_api import find_url  # noqa: PLC0415
 
@@ -82,7 +64,7 @@ def submit(
     again: Annotated[
         bool, typer.Option("--again", help="Make another batch, even if one was made of this file.")
     ] = False,
-    common: BatchOptions,
+    common: GatewayOptions,
 ) -> None:
     """Make a batch of a file; the same file again shows the batch that it is already.
 
@@ -109,7 +91,7 @@ def status(
     name: BatchName,
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end, with a progress bar.")] = False,
-    common: BatchOptions,
+    common: GatewayOptions,
 ) -> None:
     """Show how far a batch is."""
     from cli.batch.batch_view import follow  # noqa: PLC0415
@@ -132,7 +114,7 @@ def fetch(
     errors: Annotated[
         Path | None, typer.Option(help="For requests that failed.  [default: FILE.errors.jsonl]")
     ] = None,
-    common: BatchOptions,
+    common: GatewayOptions,
 ) -> None:
     """Wait for the end of a batch, with a progress bar, and write its results.
 
@@ -175,26 +157,26 @@ def _write(api: "BatchApi", file_id: str, path: Path) -> None:
 
 @app.command()
 @with_options
-def cancel(name: BatchName, *, common: BatchOptions) -> None:
+def cancel(name: BatchName, *, common: GatewayOptions) -> None:
     """End a batch; `fetch` brings what was done."""
     _change(name, "cancel", common)
 
 
 @app.command()
 @with_options
-def pause(name: BatchName, *, common: BatchOptions) -> None:
+def pause(name: BatchName, *, common: GatewayOptions) -> None:
     """Hold the requests of a batch back; those that run end."""
     _change(name, "pause", common)
 
 
 @app.command()
 @with_options
-def resume(name: BatchName, *, common: BatchOptions) -> None:
+def resume(name: BatchName, *, common: GatewayOptions) -> None:
     """Let a paused batch go on."""
     _change(name, "resume", common)
 
 
-def _change(name: str, action: str, common: BatchOptions) -> None:
+def _change(name: str, action: str, common: GatewayOptions) -> None:
     with _gateway(common) as api:
         _print(api.change(api.find(name)["id"], action), common.as_json)
 
@@ -204,7 +186,7 @@ def _change(name: str, action: str, common: BatchOptions) -> None:
 def list_batches(
     *,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 20,
-    common: BatchOptions,
+    common: GatewayOptions,
 ) -> None:
     """List batches, newest first."""
     from itertools import islice  # noqa: PLC0415

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.command_groups import command_group
 from cli.command_options import with_options
 from cli.stack.state import DEFAULT_DIR
 
@@ -15,12 +16,9 @@ if TYPE_CHECKING:
     from shared.bus.users import BusUser, BusUsers
 
 NONE_SUCH, KNOWN_ALREADY = 3, 4
-app = typer.Typer(
-    help="Give services outside users of their own on the broker. "
+app = command_group(
+    "Give services outside users of their own on the broker. "
     "Exit codes: 1 it failed, 2 wrong usage, 3 there is no such user, 4 there is one already.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 StateDirectory = Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")]
 UserName = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, - and _.")]

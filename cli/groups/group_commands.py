@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.command_groups import command_group
 from cli.command_options import with_options
 from cli.stack.state import DEFAULT_DIR
 
@@ -19,12 +20,9 @@ if TYPE_CHECKING:
     from cli.groups.silent_groups import SilentGroup
     from shared.messages import Draining
 
-app = typer.Typer(
-    help="List worker groups, and drain them. "
+app = command_group(
+    "List worker groups, and drain them. "
     "Exit codes: 1 it failed, 2 wrong usage, 3 there is no such group, 4 it drains already.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="A group, as `ryz groups list` shows them.")]

@@ -1,12 +1,15 @@
 """`ryz logs`: shows the lines of all services by time; `log_files.py` reads them."""
 
+import re
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from cli.command_options import with_options
+from cli.console import fail
 from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.2  # between two looks for new lines
 _STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red", "debug": "dim"}
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +73,6 @@ def logs(options: LogOptions) -> None:
 
     from cli.console import fail  # noqa: PLC0415
     from cli.logs.log_files import LogFiles  # noqa: PLC0415
-    from cli.logs.log_times import parse_since  # noqa: PLC0415
     from cli.stack.state import StateDir  # noqa: PLC0415
 
     from_s = parse_since(options.since, time.time())
@@ -153,3 +157,20 @@ def _shown(line: "LogLine") -> "Text":
             told = value if isinstance(value, str) else json.dumps(value)
             text.append(f" {name}=", style="dim").append(told)
     return text
+
+
+def parse_since(text: str, now_s: float) -> float:
+    """The moment in seconds since 1970; an empty text stands for the beginning.
+
+    Raises:
+        CommandError: It is neither a span nor a time.
+    """
+    if not text:
+        return 0.0
+    span = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if span is not None:
+        return now_s - float(span[1]) * _UNITS_S[span[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()  # without a zone, the machine's
+    except ValueError:
+        fail(f"`--since` is a span such as 90s, 10m, 2h or 1d, or a time in ISO 8601, got {text!r}.", 2)

@@ -4,20 +4,19 @@
 """
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.command_groups import command_group
 from cli.command_options import with_options
 from cli.models.convert.convert_command import convert
 
-app = typer.Typer(
-    help="List, fetch, look at, convert and remove models. A NAME is one of the catalogue, or "
+app = command_group(
+    "List, fetch, look at, convert and remove models. A NAME is one of the catalogue, or "
     "hf:OWNER/NAME[@REVISION][/FILE.gguf] on the Hugging Face Hub. They are kept in RYZ_MODELS_DIR, or in "
     "the user's cache directory. Exit codes: 1 it failed, 2 wrong usage, no such model, or a damaged one.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 app.command("convert")(convert)
@@ -121,7 +120,6 @@ def remove_model(
     from cli.console import err, fail, out  # noqa: PLC0415
     from cli.models.catalogue import DEMO  # noqa: PLC0415
     from cli.models.model_store import discard, in_bytes, locked, size_of  # noqa: PLC0415
-    from cli.models.model_users import users_of  # noqa: PLC0415
     from cli.models.pull import place_of, pullable  # noqa: PLC0415
 
     if name == DEMO:
@@ -143,3 +141,21 @@ def remove_model(
     with locked(target, lambda: err.print(f"Another process is fetching {name}: waiting for it.")):
         freed = discard(target)
     out.print(f"Removed {name}: {in_bytes(freed)} are free again.", soft_wrap=True)
+
+
+def users_of(target: Path) -> list[int]:
+    """Return the ids of processes whose `RYZ_MODEL` is that file or directory.
+
+    Processes of other users, and those of containers, are not seen.
+    """
+    import psutil  # noqa: PLC0415 (slow to import)
+
+    found = list[int]()
+    for process in psutil.process_iter():
+        try:
+            model = process.environ().get("RYZ_MODEL", "")
+        except (psutil.Error, OSError):
+            continue
+        if model and Path(model) == target.resolve():
+            found.append(process.pid)
+    return sorted(found)

@@ -117,7 +117,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
     from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415
     from services.worker.engine.config.read_config import read_config  # noqa: PLC0415
     from services.worker.engine.precision import SERVED  # noqa: PLC0415
-    from services.worker.load_model import load_model  # noqa: PLC0415
+    from services.worker.model_files.load_model import load_model  # noqa: PLC0415
     from shared.errors import InvalidRequest  # noqa: PLC0415
 
     known, record = catalogue().get(name), read_record(path)

@@ -1,6 +1,6 @@
 """Fetches one wheel with pip's own client, and goes on with the part that an earlier run has left.
 
-`pip_process.py` runs this file as a script. `pip download` cannot go on with a part of a file. Therefore the
+`wheels.py` runs this file as a script. `pip download` cannot go on with a part of a file. Therefore the
 link comes from pip's finder and the bytes from pip's session, which use the indexes, credentials, proxies and
 certificates of pip's configuration. These parts of pip are not a stable interface: where they have changed,
 the script ends with `NOT_THIS_PIP`, and `pip download` is used.

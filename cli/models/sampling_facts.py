@@ -32,7 +32,7 @@ def sampling_facts(path: Path) -> dict[str, SamplingFact]:
         CommandError: A setting has no such form.
         InvalidRequest: A file of the model has a value that sampling does not have.
     """
-    from services.worker.sampling_defaults import (  # noqa: PLC0415 (quick `--help`)
+    from services.worker.model_files.sampling_defaults import (  # noqa: PLC0415 (quick `--help`)
         LAST,
         defaults_of_files,
         parse_sampling,

@@ -6,25 +6,21 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.command_groups import GatewayOptions, command_group
 from cli.command_options import with_options
 from cli.sessions.recovery.recover_command import recover
-from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
     from cli.sessions.sessions_api import SessionsApi
 
-app = typer.Typer(
-    help="List, look at, pin, move, export, import, delete and recover sessions. "
+app = command_group(
+    "List, look at, pin, move, export, import, delete and recover sessions. "
     "Exit codes: 1 it failed, 2 wrong usage, 3 there is no such session, 4 it exists already or is pinned.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 app.command("recover")(recover)
@@ -33,22 +29,8 @@ SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="A group, as `ryz status` shows them.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOptions:
-    """The options that all of these commands have."""
-
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
-    url: Annotated[
-        str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")
-    ] = ""
-    api_key: Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")] = ""
-    state_dir: Annotated[
-        Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
-    ] = None
-
-
 @contextmanager
-def _gateway(common: SessionOptions) -> Iterator["SessionsApi"]:
+def _gateway(common: GatewayOptions) -> Iterator["SessionsApi"]:
     from cli.http_api import find_url  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.sessions.sessions_api import SessionsApi  # noqa: PLC0415
 
@@ -81,7 +63,7 @@ def list_sessions(
     *,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 50,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    common: SessionOptions,
+    common: GatewayOptions,
 ) -> None:
     """List sessions, newest first.
 
@@ -110,7 +92,7 @@ def create(
     model: Annotated[str, typer.Option(help="The model.  [default: the one that is served]")] = "",
     system: Annotated[str, typer.Option(help="The system prompt.", show_default=False)] = "",
     pin_to: Annotated[str, typer.Option("--pin", help="Bind it to this group.", show_default=False)] = "",
-    common: SessionOptions,
+    common: GatewayOptions,
 ) -> None:
     """Begin a session. Talking under a new id does that too.
 
@@ -133,7 +115,7 @@ def show(
     session: SessionId,
     *,
     messages: Annotated[bool, typer.Option("--messages", "-m", help="With the text.")] = False,
-    common: SessionOptions,
+    common: GatewayOptions,
 ) -> None:
     """Show a session: tokens, stored KV, groups that have it in memory, where its next turn would go.
 
@@ -156,7 +138,7 @@ def show(
 def pin(
     session: SessionId,
     group: GroupName,
-    common: SessionOptions,
+    common: GatewayOptions,
 ) -> None:
     """Bind all turns of a session to a group.
 
@@ -171,7 +153,7 @@ def pin(
 @with_options
 def unpin(
     session: SessionId,
-    common: SessionOptions,
+    common: GatewayOptions,
 ) -> None:
     """Let the router choose again."""
     with _gateway(common) as api:
@@ -183,7 +165,7 @@ def unpin(
 def move(
     session: SessionId,
     group: GroupName,
-    common: SessionOptions,
+    common: GatewayOptions,
 ) -> None:
     """Bring a session's KV into a group's memory, so that its next turn goes there.
 
@@ -205,7 +187,7 @@ def export(
         str, typer.Option("--output", "-o", help="The file; `-`: print it.  [default: named after it]")
     ] = "",
     force: Annotated[bool, typer.Option("--force", "-f", help="Also over a file that is there.")] = False,
-    common: SessionOptions,
+    common: GatewayOptions,
 ) -> None:
     """Write a session to a file: text and tokens, no KV, which any stack computes anew.
 
@@ -238,7 +220,7 @@ def import_session(
         str, typer.Option("--session", help="Under this id.  [default: the file's]", show_default=False)
     ] = "",
     replace: Annotated[bool, typer.Option("--replace", help="Also over a session that is there.")] = False,
-    common: SessionOptions,
+    common: GatewayOptions,
 ) -> None:
     """Begin a session from an exported file; the model's weights must be the same.
 
@@ -261,7 +243,7 @@ def delete(
     session: SessionId,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    common: SessionOptions,
+    common: GatewayOptions,
 ) -> None:
     """Delete a session: its text, its tokens and its KV.
 

@@ -23,7 +23,7 @@ from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native import build
 from services.worker.engine.precision import require_served, stored_precision
-from services.worker.host import available_bytes, total_bytes, usable_cores
+from shared.host.cores_and_memory import available_bytes, total_bytes, usable_cores
 
 NULL_GROUPS = NULL_RANKS = 2  # the null engine needs neither memory nor cores
 

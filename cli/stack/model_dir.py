@@ -57,7 +57,7 @@ def find_model(
 
 def _check_texts(model: Path) -> None:
     """Fail if the workers would refuse the tokenizer, the chat template or the end tokens of a model."""
-    from services.worker.load_model import load_model  # noqa: PLC0415 (quick `--help`)
+    from services.worker.model_files.load_model import load_model  # noqa: PLC0415 (quick `--help`)
     from shared.errors import InvalidRequest  # noqa: PLC0415
 
     try:

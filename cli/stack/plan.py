@@ -22,9 +22,9 @@ from cli.stack.servers.redis_server import find_redis
 from cli.stack.servers.stores import Stores, plan_stores
 from services.gateway.http.auth import parse_keys
 from services.gateway.http.parties import ADDRESS_SHARE
-from services.worker.host import total_bytes, usable_cores
 from shared.bus import nats_conf
 from shared.bus.accounts import ACCOUNTS
+from shared.host.cores_and_memory import total_bytes, usable_cores
 from shared.host.own_python import module_command
 
 # settings of a given broker or store; empty for the services of our own

@@ -1,7 +1,12 @@
 """`ryz top`: the fleet live in the terminal, from what `ryz status` asks all services."""
 
+import os
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from select import select
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +17,51 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cli.top.fleet_rates import FleetRates
+
+_QUIT = frozenset(b"qQ")
+
+
+class QuitKey:
+    """Reads keys while the command waits, without an Enter behind them.
+
+    Args:
+        reads: Whether stdin is a terminal.
+        resume: Call it when the command goes on after Ctrl-Z, since a shell resets the terminal.
+    """
+
+    def __init__(self, reads: bool, resume: Callable[[], object] = lambda: None) -> None:
+        self._reads = reads
+        self.resume = resume
+
+    def pressed_within(self, seconds: float) -> bool:
+        """Waits so long, or until q is pressed, which makes it True."""
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            if not self._reads:
+                time.sleep(left)
+                return False
+            if select([sys.stdin], [], [], left)[0]:
+                keys = os.read(sys.stdin.fileno(), 64)  # not buffered, so that `select` sees what is left
+                if not keys or _QUIT.intersection(keys):  # nothing: the terminal is gone
+                    return True
+        return False
+
+
+@contextmanager
+def quit_key() -> Iterator[QuitKey]:
+    """Gives keys one by one in the block, where stdin is a terminal; restores the terminal afterwards."""
+    if not sys.stdin.isatty():
+        yield QuitKey(False)
+        return
+    import termios  # noqa: PLC0415 (not on Windows)
+    import tty  # noqa: PLC0415
+
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield QuitKey(True, lambda: tty.setcbreak(sys.stdin))
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 def top(
@@ -86,7 +136,6 @@ def _show(look: "Callable[[], FleetRates]", broker: str, interval: float) -> Non
 
     from cli.console import out  # noqa: PLC0415
     from cli.live_pause import pause_with  # noqa: PLC0415
-    from cli.top.quit_key import quit_key  # noqa: PLC0415
     from cli.top.top_view import render  # noqa: PLC0415
 
     with quit_key() as keys, Live(console=out, screen=True, auto_refresh=False) as live:

@@ -31,7 +31,7 @@ from services.kvstate.sessions.session_calls import RecordLimits, SessionCalls
 from services.kvstate.sessions.session_watch import probe_store, watch_store
 from services.kvstate.settings import KVStateSettings
 from shared.errors import InvalidRequest, Unavailable
-from shared.flow.circuit import Circuit, CircuitLimits
+from shared.flow.circuit import Circuit, store_limits
 from shared.lifecycle import Service, run_service
 from shared.settings import load
 
@@ -55,23 +55,23 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     stack.push_async_callback(blocks.close)
     bus = await service.connect_bus(stack)
     metrics, counted = KVStateMetrics(service.registry), BlockMetrics(service.registry)
-    metrics.store_up.set_function(lambda: 0.0 if circuit.open else 1.0)
+    metrics.store_up.set_function(lambda: 1.0 if circuit.is_closed else 0.0)
     metrics.store_writable.set_function(lambda: 1.0 if store.writable else 0.0)
     metrics.watch(lambda: store.last)
     metrics.watch_starts(lambda: starts.contents, lambda: starts.refused_commands)
     tier = BlockTier(blocks, tier_limits(settings), counted.evicted, store.fates)
-    service.registry.register(TierCollector(tier, lambda: kv_circuit.open))
+    service.registry.register(TierCollector(tier, lambda: not kv_circuit.is_closed))
     sweeper = BlockSweeper(tier, blocks, sweep_rules(settings), counted.evicted, store.fates)
     sessions_redis = MeasuredRedis(
         "sessions",
         store.exchanges,
-        lambda: circuit.open,
+        lambda: not circuit.is_closed,
         lambda: RedisMemory(store.last.used_memory, store.last.maxmemory),
     )
     kv_redis = MeasuredRedis(
         "kv",
         blocks.exchanges,
-        lambda: kv_circuit.open,
+        lambda: not kv_circuit.is_closed,
         lambda: RedisMemory(tier.totals.used_memory, tier.totals.maxmemory),
     )
     service.registry.register(RedisCollector([sessions_redis, kv_redis]))
@@ -89,14 +89,14 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
 
     def detail() -> dict[str, Any]:
         return {
-            "store": "away" if circuit.open else "up" if store.writable else "disk full",
+            "store": ("up" if store.writable else "disk full") if circuit.is_closed else "away",
             "sessions": store.last.sessions,
             "session_bytes": store.last.num_bytes,
             "tenants_nearly_full": store.last.nearly_full,
             "store_losses": circuit.opened_total,
             "store_read": asdict(starts.contents) if starts.contents else None,
             "store_refused_commands": starts.refused_commands,
-            "kv_store": "away" if kv_circuit.open else "full" if tier.full else "up",
+            "kv_store": ("full" if tier.full else "up") if kv_circuit.is_closed else "away",
             "kv_blocks": tier.totals.total.blocks,
             "kv_bytes": tier.totals.total.num_bytes,
             "kv_limit_bytes": tier.marks.limit,
@@ -105,7 +105,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         }
 
     await probe_store(store)
-    if not circuit.open:
+    if circuit.is_closed:
         await refuse_incomplete(starts)
     watching = starts.watch(settings.redis_check_s, lambda: service.stop(MISCONFIGURED))
     await sweeper.sweep_once()
@@ -114,7 +114,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.spawn(sweeper.sweep_forever(), "sweep KV blocks")
     if settings.kv_redis_url:
         service.spawn(clear_leftovers(settings), "clear the session store of KV blocks")
-    service.add_check("session store", lambda: not circuit.open)
+    service.add_check("session store", lambda: circuit.is_closed)
     service.set_detail(detail)
     service.on_drain(server.stop)
     await server.start([*sessions.calls(), *responses.calls(), *BlockCalls(tier, counted).calls()])
@@ -125,7 +125,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
 
 def make_circuit(settings: KVStateSettings) -> Circuit:
     """A circuit for one link."""
-    return Circuit(CircuitLimits(settings.redis_circuit_failures, settings.redis_probe_s))
+    return Circuit(store_limits(settings.redis_circuit_failures, settings.redis_probe_s))
 
 
 def make_session_store(settings: KVStateSettings, circuit: Circuit) -> RedisSessionStore:

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from services.router.domain.breaker import BreakerLimits
 from services.router.domain.fleet_limits import FleetLimits
 from services.router.domain.group import LoadLimits
 from services.router.domain.policies import HybridLimits, PolicyName
 from services.router.domain.policies.costs import Costs
+from shared.flow.circuit import CircuitLimits
 from shared.setting_types import (
     PerSecond,
     UpToDay,
@@ -124,7 +124,7 @@ class RouterSettings(CommonSettings, PinLimitSettings):
             load=LoadLimits(
                 self.router_max_inflight, self.router_assumed_service_s, self.router_assumed_tokens_per_s
             ),
-            breaker=BreakerLimits(
+            breaker=CircuitLimits(
                 self.router_breaker_failures, self.router_breaker_window_s, self.router_breaker_open_s
             ),
         )

@@ -22,8 +22,9 @@ from services.worker.leader.options import LeaderOptions
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.leader.wiring import LeaderPorts, build_leader
-from services.worker.load_model import load_model, with_sampling_defaults, with_tool_format
-from services.worker.model import Model
+from services.worker.model_files.load_model import load_model, with_sampling_defaults, with_tool_format
+from services.worker.model_files.model import Model
+from services.worker.model_files.sampling_defaults import parse_sampling
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
@@ -32,7 +33,6 @@ from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
 from services.worker.rank_protocol.run_config import EngineRunConfig
-from services.worker.sampling_defaults import parse_sampling
 from services.worker.settings import WorkerSettings
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from shared.client.calls.blocks_client import BlocksClient

@@ -8,8 +8,8 @@ from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.drafting.draft_rounds import FEW_TOKENS, READ_TOKENS
-from services.worker.load_model import load_model
-from services.worker.model import Model
+from services.worker.model_files.load_model import load_model
+from services.worker.model_files.model import Model
 from services.worker.orchestrator.options import RankEngineOptions, RankProcessOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionWish

@@ -1,7 +1,7 @@
 """Metrics of a worker group with the prefix `ryz_worker_`.
 
-Gauges are computed from the group's state when they are scraped. `request_metrics.py` has what is measured of
-each request, `vllm_metrics.py` shows the same under the names of vLLM.
+Gauges are computed from the group's state when they are scraped. `telemetry/` has what is measured of
+each request, and shows the same under the names of vLLM.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from services.worker.domain.generation.failure_owners import all_owners
 from services.worker.domain.generation.request_counts import Control
 from services.worker.domain.speculation.speculation import DraftCounts
 from services.worker.rank_protocol.failures import FailureKind
-from services.worker.request_metrics import RequestHistograms
+from services.worker.telemetry.request_metrics import RequestHistograms
 from shared.messages import KVRates, Load
 from shared.telemetry.children import Children
 from shared.telemetry.histograms import HistogramFamily

@@ -9,12 +9,12 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from services.worker.domain.blocks.block_names import PrefixSharing
 from services.worker.domain.blocks.transfer_costs import FetchMode
+from services.worker.model_files.sampling_defaults import parse_sampling
 from services.worker.orchestrator.options import RankProcessOptions
 from services.worker.rank_protocol.join_messages import MIN_TOKEN_LENGTH, split_address
 from services.worker.rank_protocol.kv_messages import Compression
 from services.worker.rank_protocol.page_policy import page_policy
 from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionWish
-from services.worker.sampling_defaults import parse_sampling
 from shared.messages.base import NOT_IN_NAMES
 from shared.setting_types import (
     From1KiB,

@@ -1,7 +1,7 @@
 """The message bus: publish, request, subscribe.
 
-`api.py` is the contract, which `tests/contract` checks for both implementations: `nats.py`, which serves, and
-`memory.py`, inside one process.
+`api.py` is the contract. `tests/contract` checks it for `nats.py`, which serves, and for the bus inside one
+process that other tests use.
 """
 
 from shared.bus.api import (

@@ -22,13 +22,13 @@ from shared.client.generation.generation_state import GenerationState
 from shared.client.generation.generation_stream import MAX_WHOLE_FRAMES, GenerationStream
 from shared.client.generation.latest_loss import LatestLoss
 from shared.client.generation.request_lifecycle import ClientContext, GenerationPhase
-from shared.client.generation.retry_schedule import RetryBudget
 from shared.client.generation.unwanted_frames import UnwantedFrames
 from shared.client.generation.usage_reports import UsageListener
 from shared.client.running_streams import RunningStreams
 from shared.client.settings import ClientSettings
 from shared.codec import decode
 from shared.errors import Cancelled, InvalidRequest
+from shared.flow.retry_budgets import RetryBudget
 from shared.messages import (
     Accepted,
     Done,

@@ -1,1 +1,1 @@
-"""Flow control that several services use: back-off, circuit breaker, fair shares of tenants. Pure."""
+"""Flow control that several services use: back-off, token buckets, retry budgets, circuits, shares."""

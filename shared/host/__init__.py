@@ -1,1 +1,1 @@
-"""This machine: its other users, its sockets, and how Python processes are started on it."""
+"""This machine: its cores, memory, users and sockets, and how Python processes are started on it."""

@@ -48,7 +48,7 @@ def require_finite(given: msgspec.Struct, fields: Sequence[str]) -> None:
 class SamplingDefaults(Wire, frozen=True, kw_only=True):
     """Parameters of sampling for which a model has defaults. None: not given.
 
-    The order of defaults is in `services/worker/sampling_defaults.py`.
+    The order of defaults is in `services/worker/model_files/sampling_defaults.py`.
     """
 
     temperature: (

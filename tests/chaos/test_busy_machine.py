@@ -12,27 +12,19 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from benchmarks.failover.failover_streams import Reading, make_requests, read_once
-from shared import subjects
-from shared.bus import Message
-from shared.bus.nats import NatsBus
 from shared.client import InferenceClient
-from shared.codec import decode
-from shared.messages import GroupDown, Heartbeat
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
-from tests.kits.chaos.services import ServiceProcess
-from tests.kits.servers import GuardedNats
-from tests.kits.tcp_proxy import TcpProxy
+from tests.kits.chaos.two_groups import GROUPS, MODEL, TwoGroups, two_groups
 from tests.kits.waiting import until
 
 pytestmark = pytest.mark.timeout(scaled(240, 3600))
-MODEL, GROUPS = "demo", ("g0", "g1")
 LOOPS = 24
 BUSY_S = scaled(30, 600)
 STREAMS, TOKENS, STREAM_S = 12, 400, 120.0
@@ -58,89 +50,39 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
-class World:
-    """A broker, a router and two groups."""
+async def time_to_find(world: TwoGroups, group: str, fault: Callable[[], None]) -> float:
+    """Causes a fault of a group, and returns the seconds until its loss is announced."""
+    number, began = len(world.lost), time.monotonic()
+    fault()
+    await until(lambda: any(down.group == group for _, down in world.lost[number:]), 30)
+    return next(at for at, down in world.lost[number:] if down.group == group) - began
 
-    def __init__(
-        self, proxy: TcpProxy, client: InferenceClient, start: Callable[[str], ServiceProcess]
-    ) -> None:
-        self.proxy, self.client = proxy, client
-        self.workers = {group: start(group) for group in GROUPS}
-        self.beats: dict[str, tuple[Heartbeat, float]] = {}
-        self.lost: list[tuple[float, GroupDown]] = []
 
-    async def beat(self, message: Message) -> None:
-        heartbeat = decode(message.data, Heartbeat)
-        self.beats[heartbeat.group] = heartbeat, time.monotonic()
+async def read_streams(client: InferenceClient, seconds: float) -> list[Reading]:
+    """Reads streams again and again for that long; returns all that ended."""
+    requests, ended, until_s = make_requests(MODEL, STREAMS, TOKENS), [], time.monotonic() + seconds
 
-    async def down(self, message: Message) -> None:
-        self.lost.append((time.monotonic(), decode(message.data, GroupDown)))
+    async def read_on(number: int) -> None:
+        while time.monotonic() < until_s:
+            ended.append(await read_once(client, requests[number], number, STREAM_S))
 
-    def ready(self, group: str, since: float) -> bool:
-        """Whether the group said after that moment that it is ready."""
-        heartbeat, at = self.beats.get(group, (None, 0.0))
-        return heartbeat is not None and heartbeat.state == "ready" and at > since
-
-    async def found(self, group: str, fault: Callable[[], None]) -> float:
-        """Causes a fault of a group, and returns the seconds until its loss is told."""
-        number, began = len(self.lost), time.monotonic()
-        fault()
-        await until(lambda: any(down.group == group for _, down in self.lost[number:]), 30)
-        return next(at for at, down in self.lost[number:] if down.group == group) - began
-
-    async def read_streams(self, seconds: float) -> list[Reading]:
-        """Reads streams again and again for that long; returns all that ended."""
-        requests, ended, until_s = make_requests(MODEL, STREAMS, TOKENS), [], time.monotonic() + seconds
-
-        async def read_on(number: int) -> None:
-            while time.monotonic() < until_s:
-                ended.append(await read_once(self.client, requests[number], number, STREAM_S))
-
-        await asyncio.gather(*(read_on(number) for number in range(STREAMS)))
-        return ended
+    await asyncio.gather(*(read_on(number) for number in range(STREAMS)))
+    return ended
 
 
 @pytest.fixture
-async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """Both groups are ready. With the parameter True g0 reaches the broker through the proxy."""
-    async with AsyncExitStack() as stack:
-        server = GuardedNats(tmp_path)
-        server.start()
-        stack.callback(server.stop, kill=True)
-        proxy = await stack.enter_async_context(TcpProxy(server.port))
-        near = server.url("worker")
-        far = near.replace(f":{server.port}", f":{proxy.port}") if getattr(request, "param", False) else near
-        common = {"RYZ_ENGINE": "null", "RYZ_MODEL_NAME": MODEL, "RYZ_NULL_STEP_DELAY_MS": "10"}
-
-        def start(group: str) -> ServiceProcess:
-            process = ServiceProcess("worker", far if group == "g0" else near, RYZ_GROUP=group, **common)
-            stack.callback(process.__exit__)
-            return process
-
-        router = ServiceProcess("router", server.url("router"))
-        stack.callback(router.__exit__)
-        bus = await NatsBus.connect(server.url("gateway"), name="gateway/test")
-        stack.push_async_callback(bus.close)
-        hears = await NatsBus.connect(server.url("router"), name="test")
-        stack.push_async_callback(hears.close)
-        client = InferenceClient(bus)
-        await client.start()
-        stack.push_async_callback(client.close)
-        world = World(proxy, client, start)
-        await hears.subscribe(subjects.HEARTBEAT_ALL, world.beat)
-        await hears.subscribe(subjects.GROUP_DOWN, world.down)
-        await until(lambda: all(world.ready(group, 0.0) for group in GROUPS), 40)
-        for process in (router, *world.workers.values()):
-            await asyncio.to_thread(process.await_ready)
-        yield world
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[TwoGroups]:
+    """With the parameter True g0 reaches the broker through the proxy."""
+    async with two_groups(tmp_path, proxied=getattr(request, "param", False)) as groups:
+        yield groups
 
 
 @pytest.mark.parametrize("world", [True], indirect=True)
-async def test_load_loses_no_group(world: World) -> None:
+async def test_load_loses_no_group(world: TwoGroups) -> None:
     """The proxy before g0 is in the process that reads the streams, and has no core of its own either."""
     before = len(world.lost)
     with busy_loops(LOOPS):
-        readings = await world.read_streams(BUSY_S)
+        readings = await read_streams(world.client, BUSY_S)
     lost = [(down.group, down.reason, down.cause) for _, down in world.lost[before:]]
     moved = [one.reason for reading in readings for one in reading.interruptions]
     errors = [reading.error for reading in readings if reading.answer is None]
@@ -150,7 +92,7 @@ async def test_load_loses_no_group(world: World) -> None:
     assert not errors
 
 
-async def back(world: World, group: str) -> None:
+async def back(world: TwoGroups, group: str) -> None:
     """Waits until the group is ready, and what routers remember of its last fault is over."""
     since = time.monotonic()
     await until(lambda: world.ready(group, since), BACK_S)
@@ -166,30 +108,30 @@ def judge(fault: str, loops: int, found: list[float]) -> None:
 
 
 @pytest.mark.parametrize("loops", [0, LOOPS])
-async def test_killed_and_frozen_leaders_are_found(world: World, loops: int) -> None:
+async def test_killed_and_frozen_leaders_are_found(world: TwoGroups, loops: int) -> None:
     frozen, killed = [], []
     with busy_loops(loops):
         for _ in range(FAULTS):
             await back(world, "g0")
             pid = world.workers["g0"].process.pid
-            frozen.append(await world.found("g0", lambda pid=pid: os.kill(pid, signal.SIGSTOP)))  # type: ignore[misc]
+            frozen.append(await time_to_find(world, "g0", lambda pid=pid: os.kill(pid, signal.SIGSTOP)))  # type: ignore[misc]
             os.kill(pid, signal.SIGCONT)
         await back(world, "g0")
         for group in GROUPS:  # a new leader would take minutes to start beside the loops
-            killed.append(await world.found(group, world.workers[group].process.kill))
+            killed.append(await time_to_find(world, group, world.workers[group].process.kill))
     judge("frozen", loops, frozen)
     judge("killed", loops, killed)
 
 
 @pytest.mark.parametrize("world", [True], indirect=True)
 @pytest.mark.parametrize("loops", [0, LOOPS])
-async def test_a_cut_network_is_found(world: World, loops: int) -> None:
+async def test_a_cut_network_is_found(world: TwoGroups, loops: int) -> None:
     """No connection is closed: there is nothing but the silence."""
     found = []
     with busy_loops(loops):
         for _ in range(FAULTS):
             await back(world, "g0")
-            found.append(await world.found("g0", world.proxy.stall))
+            found.append(await time_to_find(world, "g0", world.proxy.stall))
             await asyncio.sleep(0.5)
             world.proxy.resume()
     judge("cut", loops, found)

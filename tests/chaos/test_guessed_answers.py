@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.engine.driver import start_driver
 from cli.stack.model_dir import demo_model
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled

@@ -6,27 +6,21 @@ moved requests, and clients ignore its late frames. A slow network alone is not 
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from benchmarks.failover.failover_streams import Reading, make_requests, read_once, same_answer
-from shared import subjects
-from shared.bus import Message
-from shared.bus.nats import NatsBus
-from shared.client import Completion, InferenceClient
-from shared.codec import decode
-from shared.messages import GenerateRequest, GroupDown, Heartbeat
+from shared.client import Completion
+from shared.messages import GenerateRequest
 from tests.kits.chaos.scale import scaled
-from tests.kits.chaos.services import PATIENT, ServiceProcess
-from tests.kits.servers import GuardedNats
+from tests.kits.chaos.services import PATIENT
+from tests.kits.chaos.two_groups import GROUPS, MODEL, TwoGroups, two_groups
 from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import until
 
 pytestmark = pytest.mark.timeout(scaled(120, 900))
-MODEL, CUT_OFF, OTHER = "demo", "g0", "g1"
-STEP_MS = "10"
+CUT_OFF, OTHER = GROUPS
 STREAMS, TOKENS = 12, scaled(900, 1000)  # at least nine seconds; a fault takes five
 TIMES = scaled(1, 10)
 CUT_S = 1.0
@@ -39,12 +33,10 @@ STREAM_S = 60.0
 
 
 class World:
-    """A broker, a router and two groups, one of which reaches the broker through a proxy."""
+    """Two groups, one of which reaches the broker through a proxy, and the answers that are expected."""
 
-    def __init__(self, proxy: TcpProxy, client: InferenceClient, expected: list[Completion]) -> None:
-        self.proxy, self.client, self.expected = proxy, client, expected
-        self.beats: dict[str, Heartbeat] = {}
-        self.lost: list[GroupDown] = []
+    def __init__(self, groups: TwoGroups, expected: list[Completion]) -> None:
+        self.groups, self.proxy, self.client, self.expected = groups, groups.proxy, groups.client, expected
         self.requests: list[GenerateRequest] = make_requests(MODEL, STREAMS, TOKENS)
 
     async def begin(self) -> list["asyncio.Task[Reading]"]:
@@ -74,15 +66,13 @@ class World:
 
     def running(self, group: str) -> int:
         """Number of running and waiting requests in the group's last heartbeat."""
-        load = self.beats[group].load
+        load = self.groups.beats[group][0].load
         return load.running + load.waiting
 
-    async def beat(self, message: Message) -> None:
-        heartbeat = decode(message.data, Heartbeat)
-        self.beats[heartbeat.group] = heartbeat
-
-    async def down(self, message: Message) -> None:
-        self.lost.append(decode(message.data, GroupDown))
+    @property
+    def lost(self) -> set[str]:
+        """The groups that were announced as lost."""
+        return {down.group for _, down in self.groups.lost}
 
 
 @pytest.fixture(scope="module")
@@ -93,36 +83,8 @@ def expected() -> list[Completion]:
 
 @pytest.fixture
 async def world(tmp_path: Path, expected: list[Completion]) -> AsyncIterator[World]:
-    async with AsyncExitStack() as stack:
-        server = GuardedNats(tmp_path)
-        server.start()
-        stack.callback(server.stop, kill=True)
-        proxy = await stack.enter_async_context(TcpProxy(server.port))
-        near = server.url("worker")
-        far = near.replace(f":{server.port}", f":{proxy.port}")
-        common = {"RYZ_ENGINE": "null", "RYZ_MODEL_NAME": MODEL, "RYZ_NULL_STEP_DELAY_MS": STEP_MS}
-        processes = [
-            ServiceProcess("router", server.url("router"), **ROUTER),
-            ServiceProcess("worker", far, RYZ_GROUP=CUT_OFF, **common),
-            ServiceProcess("worker", near, RYZ_GROUP=OTHER, **common),
-        ]
-        for process in processes:
-            stack.callback(process.__exit__)
-        bus = await NatsBus.connect(server.url("gateway"), name="gateway/test")
-        stack.push_async_callback(bus.close)
-        hears = await NatsBus.connect(server.url("router"), name="test")
-        stack.push_async_callback(hears.close)
-        client = InferenceClient(bus)
-        await client.start()
-        stack.push_async_callback(client.close)
-        world = World(proxy, client, expected)
-        await hears.subscribe(subjects.HEARTBEAT_ALL, world.beat)
-        await hears.subscribe(subjects.GROUP_DOWN, world.down)
-        await until(lambda: sorted(world.beats) == [CUT_OFF, OTHER], 40)
-        await until(lambda: all(beat.state == "ready" for beat in world.beats.values()), 40)
-        for process in processes:
-            await asyncio.to_thread(process.await_ready)
-        yield world
+    async with two_groups(tmp_path, proxied=True, router_settings=ROUTER) as groups:
+        yield World(groups, expected)
 
 
 async def served_by(world: World, group: str) -> None:
@@ -159,7 +121,7 @@ async def test_a_leader_that_is_cut_off(world: World, fault: Fault) -> None:
         before, ignored = world.client.stats.lost, world.client.stats.ignored
         tasks = await world.begin()
         fault(world.proxy)
-        await until(lambda: any(down.group == CUT_OFF for down in world.lost), 10)
+        await until(lambda: CUT_OFF in world.lost, 10)
         await until(lambda: world.running(OTHER) >= STREAMS, 10)  # all moved requests have arrived
         await asyncio.sleep(CUT_S)
         world.proxy.resume()
@@ -169,7 +131,7 @@ async def test_a_leader_that_is_cut_off(world: World, fault: Fault) -> None:
         assert world.client.stats.lost > before
         assert fault is reset or world.client.stats.ignored > ignored  # frames delayed by the stall
         await served_by(world, CUT_OFF)
-        assert {down.group for down in world.lost} == {CUT_OFF}
+        assert world.lost == {CUT_OFF}
     print({name: getattr(world.client.stats, name) for name in ("lost", "resumed", "ignored", "republished")})
 
 

@@ -11,13 +11,13 @@ import pytest
 import redis.asyncio as aioredis
 
 from services.kvstate.blocks.block_store import BlockStore, FoundBlocks, FreedBlocks, WrittenBlocks
-from services.kvstate.blocks.memory_blocks import MemoryBlockStore
 from services.kvstate.blocks.redis_blocks import RedisBlockStore
 from services.kvstate.domain import keys
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.sessions.session_store import SessionFate
 from shared.kv_hash import NAME_BYTES
 from shared.kv_store import data_key, head_field
+from tests.kits.kvstate.memory_blocks import MemoryBlockStore
 from tests.kits.servers import GuardedRedis
 
 KEPT, DELETED = SessionFate(has_record=True, deleted=False), SessionFate(has_record=False, deleted=True)

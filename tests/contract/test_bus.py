@@ -10,9 +10,9 @@ import pytest
 from services.worker.leader.profiling.watched_bus import BusWatch, WatchedBus
 from shared.bus import Bus, Message, NoResponders, RequestTimedOut
 from shared.bus.credit import WINDOW_S
-from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
+from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.servers import NatsServer
 from tests.kits.waiting import until
 

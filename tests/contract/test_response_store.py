@@ -8,7 +8,6 @@ from uuid import uuid4
 import pytest
 
 from services.kvstate.redis.redis_link import RedisLink
-from services.kvstate.responses.memory_responses import MemoryResponseStore
 from services.kvstate.responses.redis_responses import RedisResponseStore
 from services.kvstate.responses.response_store import (
     FoundResponse,
@@ -17,6 +16,7 @@ from services.kvstate.responses.response_store import (
     ResponseQuotas,
     ResponseStore,
 )
+from tests.kits.kvstate.memory_responses import MemoryResponseStore
 from tests.kits.servers import GuardedRedis
 
 Make = Callable[..., ResponseStore]

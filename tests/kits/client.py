@@ -2,8 +2,8 @@
 
 from shared.client.generation.commands import GenerationStats
 from shared.client.generation.request_lifecycle import ClientContext
-from shared.client.generation.retry_schedule import RetryBudget
 from shared.client.settings import ClientSettings
+from shared.flow.retry_budgets import RetryBudget
 
 
 def client_context(settings: ClientSettings, stats: GenerationStats | None = None) -> ClientContext:

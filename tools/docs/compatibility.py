@@ -11,7 +11,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from services.gateway.bus_calls.complete_calls import ROUTES
+from services.gateway.grpc.protocol import inference_pb2
+from services.gateway.grpc.serving.method_handlers import ELSEWHERE, INFERENCE
 from services.gateway.realtime.client_messages import PATHS as REALTIME_PATHS
+from shared import subjects
 from tests.clients.outside_clients import CLIENTS as OUTSIDE
 from tests.kits.clients.bad_demands import BAD_DEMANDS
 from tests.kits.clients.stream_events import (
@@ -21,8 +25,6 @@ from tests.kits.clients.stream_events import (
     RESPONSE_EVENTS,
 )
 from tools.docs.gateway_document import gateway_document
-from tools.docs.grpc_methods import grpc_methods
-from tools.docs.nats_forms import nats_forms
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -49,6 +51,42 @@ CLIENTS = {
     "anthropic_messages": "anthropic",
     "triton_client": "tritonclient",
 }
+
+_SOURCE = Path(inference_pb2.__file__).with_name("inference.proto")
+_METHOD = re.compile(r"^  // (.+)\n  rpc (\w+)\(", re.MULTILINE)
+
+_MODEL = "<model>"
+
+
+def nats_forms() -> str:
+    """Return the section of the page."""
+    rows = [
+        (subjects.complete_all().replace("*", _MODEL), f"JSON with `{field}`: `POST {route}` in one reply")
+        for field, route in ROUTES.items()
+    ]
+    rows += [
+        (subjects.GENERATE_ALL.replace("*", _MODEL), "MessagePack: a stream of frames, resumed after losses"),
+        (f"{subjects.PREFIX}.tokenize.{_MODEL}", "tokens of a text"),
+        (f"{subjects.PREFIX}.detokenize.{_MODEL}", "text of tokens"),
+        (subjects.MODELS, "the models on offer"),
+        (subjects.SRV_ALL, "services, endpoints and counts, as `nats micro` asks; for operators only"),
+    ]
+    head = (
+        "## NATS\n\nSubjects for callers ([client.md](client.md)). Services outside have them, but `$SRV`, "
+        "below `ryz.v1.tenant.<tenant>.<user>`.\n\n| subject | what it does |\n| --- | --- |\n"
+    )
+    return head + "".join(f"| `{subject}` | {about} |\n" for subject, about in rows)
+
+
+def grpc_methods() -> str:
+    """Return the section of the page."""
+    rows = [f"| `{name}` | {about} |" for about, name in _METHOD.findall(_SOURCE.read_text())]
+    by_remedy: dict[str, list[str]] = {}
+    for name, remedy in ELSEWHERE.items():
+        by_remedy.setdefault(remedy, []).append(f"`{name}`")
+    refused = [f"| {', '.join(names)} | UNIMPLEMENTED: {remedy} |" for remedy, names in by_remedy.items()]
+    head = f"## gRPC\n\nMethods of `{INFERENCE}` ([grpc.md](grpc.md)), beside health checks and reflection.\n"
+    return "\n".join([head, "| method | what it does |", "| --- | --- |", *rows, *refused, ""])
 
 
 def render() -> str:

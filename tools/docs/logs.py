@@ -3,14 +3,17 @@
 Run as `python -m tools.docs.logs`; `--check` fails when the page is out of date.
 """
 
+import ast
+import re
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from shared.telemetry.logs.log_limits import BURST, INTERVAL_S, MAX_KINDS
 from shared.telemetry.logs.log_lines import MAX_LINE_BYTES, MAX_TEXT
 from shared.telemetry.logs.log_schema import PARTS
 from tools.docs.compatibility import table
-from tools.docs.log_events import LogEvent, log_events
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "logs.md"
 INTRO = f"""# Logs
@@ -58,6 +61,69 @@ left out where the line has them from the request that the process works for.
 
 """
 IDS = frozenset({"_ids(stream)", "generation.log_ids"})
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGGERS = frozenset({"log", "_log", "_repeated"})
+METHODS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "critical": "critical",
+           "exception": "error", "log": "info"}  # fmt: skip
+_CALL = re.compile(rf"\.({'|'.join(METHODS)})\(")  # parsing takes a second, and few files have such calls
+SERVICES = ("gateway", "router", "worker", "kvstate")
+NOT_FIELDS = frozenset({"exc_info"})
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """One call of a logger.
+
+    Attributes:
+        event: The text; empty: it is no constant.
+        level: The level.
+        fields: Names of its fields, as far as the call names them.
+        expanded: What the call adds with `**`, as it stands in the source.
+        place: The file and the line.
+    """
+
+    event: str
+    level: str
+    fields: tuple[str, ...]
+    expanded: tuple[str, ...]
+    place: str
+
+    @property
+    def service(self) -> str:
+        """The service whose code it is; `any` for what they share."""
+        parts = self.place.split("/")
+        return parts[1] if parts[0] == "services" else "any"
+
+
+def log_events(root: Path = ROOT) -> list[LogEvent]:
+    """Returns all calls of loggers in services and in what they share, from the source.
+
+    A call counts if it is that of a logger: `log.warning("...")`, `self._log.debug(...)`,
+    `self._repeated.warning(...)`.
+    """
+    found: list[LogEvent] = []
+    for folder in ("services", "shared"):
+        for path in sorted((root / folder).rglob("*.py")):
+            text = path.read_text()
+            if _CALL.search(text):
+                found += _events_of(ast.parse(text), str(path.relative_to(root)))
+    return found
+
+
+def _events_of(tree: ast.Module, path: str) -> Iterator[LogEvent]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        owner, method = node.func.value, node.func.attr
+        name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+        if name not in LOGGERS or method not in METHODS or not node.args:
+            continue
+        text = node.args[1 if method == "log" else 0]
+        named = tuple(one.arg for one in node.keywords if one.arg and one.arg not in NOT_FIELDS)
+        expanded = tuple(ast.unparse(one.value) for one in node.keywords if one.arg is None)
+        event = text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
+        yield LogEvent(event, METHODS[method], named, expanded, f"{path}:{node.lineno}")
 
 
 def render() -> str:

@@ -1,6 +1,5 @@
 """Builds the metrics of every service with stand-ins for what they measure, so that they can be listed."""
 
-import time
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -12,20 +11,21 @@ from services.gateway.http.gateway_gate import GateCollector, QuotaCollector
 from services.gateway.http.quota import Quota
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
+from services.kvstate.__main__ import make_block_store, make_circuit
 from services.kvstate.blocks.block_metrics import BlockMetrics, TierCollector
 from services.kvstate.blocks.block_tier import BlockTier, TierLimits
-from services.kvstate.blocks.memory_blocks import MemoryBlockStore
 from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.redis_metrics import RedisCollector
 from services.kvstate.sessions.session_store import SessionFate
+from services.kvstate.settings import KVStateSettings
 from services.router.domain.fleet import Fleet
 from services.router.metrics import FleetCollector, RouterMetrics
 from services.router.router_state import RouterState
 from services.router.settings import RouterSettings
 from services.worker.leader.step_log import StepLog
 from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
-from services.worker.rank_metrics import RankCollector
-from services.worker.vllm_metrics import VllmCollector, vllm_histograms
+from services.worker.telemetry.rank_metrics import RankCollector
+from services.worker.telemetry.vllm_metrics import VllmCollector, vllm_histograms
 from shared.bus.delivery import BusStats
 from shared.kv_hash import BLOCK_TOKENS
 from shared.messages import KVRates, Load
@@ -115,7 +115,8 @@ def kvstate(registry: CollectorRegistry) -> None:
 
     KVStateMetrics(registry)
     counted = BlockMetrics(registry)
-    store = MemoryBlockStore(clock=time.monotonic)
+    settings = KVStateSettings()
+    store = make_block_store(settings, make_circuit(settings))
     tier = BlockTier(store, TierLimits(), counted.evicted, fates)
     registry.register(TierCollector(tier, lambda: False))
     registry.register(RedisCollector([]))

@@ -19,8 +19,8 @@ from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import SingleRank
 from services.worker.engine.config.json_fields import ModelError, read_json
 from services.worker.engine.config.read_config import read_config
-from services.worker.json_files import MAX_CONFIG_BYTES
-from services.worker.load_model import load_model
+from services.worker.model_files.json_files import MAX_CONFIG_BYTES
+from services.worker.model_files.load_model import load_model
 from training.quantize.bit_plan import Key, UnitCost, choose_bits, matrix_bytes
 from training.quantize.calibration import Calibration, RoundedSource, calibration_windows
 from training.quantize.grids import Grid

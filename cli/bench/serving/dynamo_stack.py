@@ -22,7 +22,7 @@ from cli.console import fail
 from cli.stack.host.ports import pick_ports
 from cli.stack.servers.broker import find_nats, nats_threads
 from cli.stack.state import log_tail
-from services.worker.host import usable_cores
+from shared.host.cores_and_memory import usable_cores
 
 START_TIMEOUT_S = 120.0
 _SPEEDUP = 1e6  # of simulated steps

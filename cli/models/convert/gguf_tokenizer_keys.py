@@ -12,7 +12,7 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from cli.models.convert.probes import PROBES
 from services.worker.gguf.header_bytes import BadGguf
-from services.worker.json_files import MAX_TOKENIZER_BYTES, BadFile, read_object
+from services.worker.model_files.json_files import MAX_TOKENIZER_BYTES, BadFile, read_object
 from services.worker.text.from_gguf.gguf_tokenizer import gguf_tokenizer
 from services.worker.text.from_gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys

@@ -9,8 +9,8 @@ from gguf import GGMLQuantizationType
 from cli.models.convert.gguf_model import GgufModel
 from cli.models.convert.gguf_tokenizer_keys import tokenizer_keys
 from services.worker.gguf.header_bytes import BadGguf
-from services.worker.json_files import BadFile, read_object
-from services.worker.model_dir import template_sources
+from services.worker.model_files.json_files import BadFile, read_object
+from services.worker.model_files.model_dir import template_sources
 from shared.errors import InvalidRequest
 
 

@@ -3,16 +3,10 @@
 Refusals say when a retry may succeed. How much may be under way at once is decided in `quota.py`.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from shared.errors import InvalidRequest, RateLimited
-
-
-@dataclass(slots=True)
-class _Bucket:
-    units: float
-    at_s: float
+from shared.flow.token_bucket import TokenBucket
 
 
 class RateLimiter:
@@ -28,7 +22,7 @@ class RateLimiter:
         self._rate = rate
         self._burst = float(burst)
         self._what = what
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[str, TokenBucket] = {}
 
     def headers(self, tenant: str, now_s: float) -> list[tuple[bytes, bytes]]:
         """Headers that tell a tenant's limit, what is left, and when all of it is back; none without a limit.
@@ -40,9 +34,7 @@ class RateLimiter:
         if self._rate <= 0:
             return []
         bucket = self._buckets.get(tenant)
-        left = self._burst
-        if bucket is not None:
-            left = min(self._burst, bucket.units + max(0.0, now_s - bucket.at_s) * self._rate)
+        left = self._burst if bucket is None else bucket.units(now_s)
         what = self._what.encode()
         return [
             (b"x-ratelimit-limit-" + what, b"%d" % self._burst),
@@ -66,16 +58,13 @@ class RateLimiter:
             return
         bucket = self._buckets.get(tenant)
         if bucket is None:
-            bucket = self._buckets[tenant] = _Bucket(self._burst, now_s)
-        elapsed_s = max(0.0, now_s - bucket.at_s)
-        bucket.units = min(self._burst, bucket.units + elapsed_s * self._rate)
-        bucket.at_s = max(now_s, bucket.at_s)
+            bucket = self._buckets[tenant] = TokenBucket(self._rate, self._burst, now_s)
         if cost > self._burst:
             raise InvalidRequest(
                 f"the request counts as {cost}, but tenant {tenant!r} may send {self._burst:.0f} at once"
             )
-        if bucket.units < cost:
-            wait_s = (cost - bucket.units) / self._rate
+        wait_s = bucket.take_units(cost, now_s)
+        if wait_s:
             limit = f"{self._rate:g} requests a second"
             if self._what == "tokens":
                 limit = f"{60 * self._rate:.0f} tokens a minute"
@@ -84,7 +73,6 @@ class RateLimiter:
                 reason="tenant_rate" if self._what == "requests" else "tenant_tokens",
                 retry_after_s=wait_s,
             )
-        bucket.units -= cost
 
     def take_estimate(self, tenant: str, now_s: float, units: int) -> int:
         """Takes units that are an estimate: no more of them than the bucket ever holds.
@@ -105,7 +93,7 @@ class RateLimiter:
         """Takes units that were used, whatever is left of them; a negative number gives units back."""
         bucket = self._buckets.get(tenant)
         if bucket is not None:
-            bucket.units = min(self._burst, bucket.units - units)
+            bucket.charge_units(units, bucket.changed_at)  # what came back since counts later
 
 
 def tokens_per_minute(limit: int) -> RateLimiter:

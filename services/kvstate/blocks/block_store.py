@@ -1,6 +1,6 @@
 """The contract of a store of facts about KV blocks.
 
-`redis_blocks.py` is the one that serves, `memory_blocks.py` the one for tests.
+`redis_blocks.py` implements it. Contract tests compare it with a plain one (`tests/kits/kvstate`).
 
 The store knows names, sizes and holders; the bytes themselves are written and read by ranks. A block is
 registered when all its parts are there; only registered blocks are found, counted and evicted.

@@ -11,7 +11,8 @@ import time
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
-from typing import Any, cast
+from types import TracebackType
+from typing import Any, Self, cast
 
 import hiredis
 import redis.asyncio as aioredis
@@ -21,7 +22,6 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from services.kvstate.redis.answer_time import AnswerTime
 from services.kvstate.redis.store_errors import StoreAway, StoreFull, StoreUnwritable
 from shared.errors import Unavailable
 from shared.flow.circuit import Circuit
@@ -34,6 +34,45 @@ _NO_DISK = re.compile(r"MISCONF ([^,]*?)(?: script: .*)?$", re.DOTALL)
 _CLOSE_S = 5.0  # for closing a connection; all else has the limit of the link
 log = structlog.get_logger(__name__)
 _NO_MEMORY = "command not allowed when used memory"  # Redis 6 wraps the error of a script into another one
+
+_SLICES = 4  # of the limit; however long the loop is blocked, at most one of them passes meanwhile
+
+
+class AnswerTime:
+    """Raises `TimeoutError` in `async with AnswerTime(limit_s)` when the server takes longer; for one use.
+
+    Time for which this process is busy does not count, as it would in a plain timer: while other calls
+    compute, answers lie unread in their sockets, and a fast server would seem to be away.
+
+    The limit is made of slices. Each begins when the loop handles the end of the one before, so before the
+    last one ends, the loop has read what the server sent during the others.
+    """
+
+    __slots__ = ("_left", "_limit", "_loop", "_slice_s", "_timer")
+
+    def __init__(self, limit_s: float) -> None:
+        self._slice_s = limit_s / _SLICES
+        self._left = _SLICES
+        self._loop = asyncio.get_running_loop()
+        self._limit = asyncio.timeout(None)
+
+    async def __aenter__(self) -> Self:
+        await self._limit.__aenter__()
+        self._timer = self._loop.call_later(self._slice_s, self._slice_passed)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        await self._limit.__aexit__(kind, error, trace)
+
+    def _slice_passed(self) -> None:
+        self._left -= 1
+        if self._left:
+            self._timer = self._loop.call_later(self._slice_s, self._slice_passed)
+        else:
+            self._limit.reschedule(self._loop.time())  # after the handling of answers that came in this round
 
 
 class _Packing:
@@ -100,7 +139,7 @@ class RedisLink:
     @property
     def is_away(self) -> bool:
         """True while the circuit is open."""
-        return self._circuit is not None and self._circuit.open
+        return self._circuit is not None and not self._circuit.is_closed
 
     async def close(self) -> None:
         """Lets go of all connections. May be called twice."""
@@ -138,7 +177,7 @@ class RedisLink:
         circuit = self._circuit
         if circuit is None:
             return await self._exchange(commands)
-        if circuit.open and not probe:
+        if not circuit.is_closed and not probe:
             raise Unavailable(
                 f"the {self._name} is away; retry later",
                 reason=self._reason,
@@ -147,11 +186,12 @@ class RedisLink:
         try:
             answers = await self._exchange(commands)
         except StoreAway as error:
-            if circuit.failed(time.monotonic(), refused=error.refused):
+            was_closed = circuit.is_closed
+            if circuit.count_failure(time.monotonic(), certain=error.refused) and was_closed:
                 log.warning("store is away", store=self._name, error=error.message,
                             cause=str(error.__cause__ or ""))  # fmt: skip
             raise
-        if circuit.succeeded():
+        if circuit.count_success():
             log.info("store is back", store=self._name)
         return answers
 

@@ -1,1 +1,1 @@
-"""Records of the Responses API: the store's contract, its two implementations, and the calls."""
+"""Records of the Responses API: the store's contract, its implementation on Redis, and the calls."""

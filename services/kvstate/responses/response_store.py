@@ -1,6 +1,6 @@
 """The contract of a store of responses.
 
-`redis_responses.py` is the one that serves, `memory_responses.py` the one for tests and single processes.
+`redis_responses.py` implements it. Contract tests compare it with a plain one (`tests/kits/kvstate`).
 """
 
 from dataclasses import dataclass

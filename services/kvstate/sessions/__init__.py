@@ -1,1 +1,1 @@
-"""Session records: the store, its Redis and in-memory implementations, and the calls on it."""
+"""Session records: the store's contract, its implementation on Redis, and the calls."""

@@ -1,6 +1,6 @@
 """The contract of a session store.
 
-`redis_sessions.py` is the one that serves, `memory_sessions.py` the one for tests and single processes.
+`redis_sessions.py` implements it. Contract tests compare it with a plain one (`tests/kits/kvstate`).
 """
 
 from collections.abc import Sequence

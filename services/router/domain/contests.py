@@ -5,7 +5,7 @@ does, and makes the tenant with most places give way. A refused request costs th
 another one, so each tenant may ask for some places a second.
 """
 
-from services.router.domain.token_buckets import TokenBuckets
+from shared.flow.token_bucket import TokenBuckets
 
 
 class Contests:
@@ -29,4 +29,4 @@ class Contests:
         """Whether a request of so many places may be given to a full group; it is counted then."""
         if not self._places_per_s or self._tenants <= {tenant}:
             return False  # its own tenant would have to give way
-        return not self._buckets.take_tokens(tenant, self._places_per_s, now, places)
+        return not self._buckets.take_units(tenant, self._places_per_s, now, places)

@@ -9,7 +9,6 @@ from math import inf
 from typing import Literal
 
 from services.router.domain.balance import DecayingCounts, fair_share
-from services.router.domain.breaker import Breaker
 from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.fleet_limits import FleetLimits
 from services.router.domain.group import Group
@@ -17,6 +16,7 @@ from services.router.domain.live_view import LiveView, split_by_standing
 from services.router.domain.loss import REASONS, Loss
 from services.router.domain.rivals import Rivals
 from services.router.domain.router_count import RouterCount
+from shared.flow.circuit import Circuit
 from shared.messages import DownReason, GroupDown, Heartbeat, ModelCard
 
 Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same", "ignored", "rival", "lost"]
@@ -293,7 +293,7 @@ class Fleet:
         if group.heartbeat.state == "stopped":
             reason = "stopped"
         leaving = reason == "stopped" or group.heartbeat.state in _LEAVING
-        tripped = not leaving and group.breaker.count_lost(now)
+        tripped = not leaving and group.breaker.count_failure(now)
         group.mark_lost(reason, cause)
         name, instance_id = group.name, group.heartbeat.instance_id
         self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped, cause, silent_s, limit_s))
@@ -314,4 +314,4 @@ class Fleet:
         return self._limits.missed_heartbeats * group.heartbeat.interval_ms / 1000 + self._limits.slack_s
 
     def _new(self, heartbeat: Heartbeat, now: float) -> Group:
-        return Group(heartbeat, now, Breaker(self._limits.breaker), self._limits.load)
+        return Group(heartbeat, now, Circuit(self._limits.breaker), self._limits.load)

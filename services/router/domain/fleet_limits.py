@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from services.router.domain.breaker import BreakerLimits
 from services.router.domain.group import LoadLimits
+from shared.flow.circuit import CircuitLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +33,4 @@ class FleetLimits:
     half_life_s: float = 60.0
     hold_s: float = 0.1
     load: LoadLimits = field(default_factory=LoadLimits)
-    breaker: BreakerLimits = field(default_factory=BreakerLimits)
+    breaker: CircuitLimits = field(default_factory=CircuitLimits)

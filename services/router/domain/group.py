@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import Literal
 
-from services.router.domain.breaker import Breaker
 from services.router.domain.decision import GroupView
+from shared.flow.circuit import Circuit
 from shared.messages import DownReason, Heartbeat, Load
 
 Standing = Literal["starting", "ready", "draining", "recovering", "failed", "stopped", "lost", "tripped"]
@@ -49,7 +49,7 @@ class LoadLimits:
 class Group:
     """The state of one instance of a group's leader. A restarted leader is a new `Group`."""
 
-    def __init__(self, heartbeat: Heartbeat, now: float, breaker: Breaker, limits: LoadLimits) -> None:
+    def __init__(self, heartbeat: Heartbeat, now: float, breaker: Circuit, limits: LoadLimits) -> None:
         self.heartbeat = heartbeat
         self.name = heartbeat.group
         self.weight = heartbeat.weight  # its share of the sessions
@@ -92,7 +92,7 @@ class Group:
         self._pending_tokens = self._pending_tokens * pending // self._pending if self._pending else 0
         self._pending = pending
         if accepted:
-            self.breaker.count_accepted()
+            self.breaker.count_success()
         gap_s = now - self.heard_at
         faded_s = self.gap_s * (1.0 - min(1.0, gap_s / _GAP_TIME_S))
         self.gap_s = max(self._irregular_s(heartbeat, gap_s), faded_s)
@@ -101,7 +101,7 @@ class Group:
         self._missed_s = self._common_silence_s = 0.0
         self._note_pressure(heartbeat, now)
         self.weight = heartbeat.weight
-        return self.breaker.count_ended(
+        return self.breaker.count_ends(
             max(0, heartbeat.ended_total - before.ended_total),
             max(0, heartbeat.broken_total - before.broken_total),
             now,

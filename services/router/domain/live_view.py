@@ -66,7 +66,7 @@ def split_by_standing(
             ready[group.name] = group
             continue
         away[group.name] = str(standing)
-        if standing == "tripped" and not group.breaker.breaks:
+        if standing == "tripped" and not group.breaker.opened_by_ends:
             doubtful[group.name] = group
     if doubtful and not ready:
         ready = doubtful

@@ -1,4 +1,4 @@
-"""Keeps the pins: sessions whose turns all go to one group. `policies/pinned.py` applies them."""
+"""Keeps the pins: sessions whose turns all go to one group. `policies/choice.py` applies them."""
 
 from collections.abc import Iterable
 

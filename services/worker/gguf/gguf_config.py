@@ -15,7 +15,7 @@ from services.worker.gguf.architectures.older import OLDER
 from services.worker.gguf.gguf_file import GgufFile
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.gguf.metadata_fields import MetadataFields
-from services.worker.json_files import shown
+from services.worker.model_files.json_files import shown
 
 ARCHITECTURES: dict[str, GgufArchitecture] = GATED | LAYER_NORMS | OLDER | MIXTURES | DEEPSEEK
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from services.worker.gguf.gguf_file import GgufFile
 from services.worker.gguf.header_bytes import BadGguf
-from services.worker.json_files import shown
+from services.worker.model_files.json_files import shown
 
 LARGEST = 10**12  # of any number, far beyond what a model has
 

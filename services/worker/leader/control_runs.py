@@ -15,7 +15,7 @@ from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.intake.preparation import Preparation
 from services.worker.leader.request_table import RequestTable
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from shared.errors import Cancelled, RyzError
 from shared.messages import ChatMessage, GenerateRequest, Route, Sampling, StructuredOutput
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
-from services.worker.domain.generation.resend_budget import ResendBudget
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.stream_pace import StreamPace
 from services.worker.leader.bad_messages import BadMessages
@@ -60,14 +59,15 @@ from services.worker.leader.sessions.turn_start import TurnStarter
 from services.worker.leader.subscriptions import LeaderCalls, Subscriptions
 from services.worker.leader.token_output import TokenOutput
 from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
-from services.worker.rank_metrics import RankCollector
 from services.worker.rank_protocol.plan import Engine
-from services.worker.vllm_metrics import VllmCollector, vllm_histograms
+from services.worker.telemetry.rank_metrics import RankCollector
+from services.worker.telemetry.vllm_metrics import VllmCollector, vllm_histograms
 from shared.bus.api import Bus
 from shared.bus.endpoint import Endpoint
+from shared.flow.retry_budgets import ResendBudget
 from shared.kv_hash import BLOCK_TOKENS
 from shared.telemetry.spans.span_facts import SpanSink
 from shared.telemetry.timelines import Timelines

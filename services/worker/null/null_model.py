@@ -5,7 +5,7 @@ from collections.abc import Set
 
 from services.worker.domain.answers.choice_state import Detokenizer
 from services.worker.domain.answers.token_spelling import TokenSpelling, spell
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.text.chat_template import ChatTemplate
 
 END = 256

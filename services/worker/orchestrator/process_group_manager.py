@@ -21,8 +21,8 @@ from services.worker.orchestrator.fork_server_client import ForkServerClient
 from services.worker.orchestrator.process_readings import CpuCounts, ProcessReading, read_cpu, read_process
 from services.worker.orchestrator.rank_process_handle import STILL_RUNNING, RankProcessHandle, SpawnedRank
 from services.worker.orchestrator.usable_limit import UsableLimit
-from services.worker.thread_counts import thread_ids
 from shared.host.own_python import module_command, module_environment
+from shared.host.thread_counts import thread_ids
 
 RankStart = Literal["auto", "fork", "spawn"]
 COMMAND = tuple(module_command("services.worker.engine"))

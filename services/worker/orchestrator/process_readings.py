@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from services.worker.thread_counts import read_file, read_schedstat, read_stat, thread_ids
+from shared.host.thread_counts import read_file, read_schedstat, read_stat, thread_ids
 
 CpuCounts = Mapping[
     int, tuple[int, int]

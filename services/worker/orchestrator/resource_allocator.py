@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from services.worker.host import available_bytes, usable_cores
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.rank_protocol.plan import EngineRefused
@@ -24,6 +23,7 @@ from services.worker.rank_protocol.progress_page import page_bytes
 from services.worker.rank_protocol.rank_messages import RankConfig, RankReady, shared_bytes
 from services.worker.rank_protocol.run_config import Collectives, EngineRunConfig
 from services.worker.rank_protocol.step_times import StepTimes, times_bytes
+from shared.host.cores_and_memory import available_bytes, usable_cores
 
 
 class ResourceAllocator:

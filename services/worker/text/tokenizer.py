@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as HfTokenizer
 
 from services.worker.domain.answers.choice_state import Detokenizer
 from services.worker.domain.answers.token_spelling import TokenSpelling, spell
-from services.worker.json_files import shown
+from services.worker.model_files.json_files import shown
 from services.worker.text.detokenizer import BytesDetokenizer, WindowDetokenizer, bytes_rule
 from services.worker.text.token_bound import least_tokens
 from shared.errors import InvalidRequest

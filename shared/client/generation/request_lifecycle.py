@@ -9,9 +9,10 @@ from shared.client.generation.attempts import Attempts
 from shared.client.generation.commands import NOTHING, Commands, GenerationStats, Publish, SendCancel
 from shared.client.generation.heard_leaders import HeardLeaders
 from shared.client.generation.reorder_buffer import ReorderBuffer
-from shared.client.generation.retry_schedule import PublishDecision, RetryBudget, RetrySchedule
+from shared.client.generation.retry_schedule import PublishDecision, RetrySchedule
 from shared.client.settings import ClientSettings
 from shared.errors import RyzError
+from shared.flow.retry_budgets import RetryBudget
 from shared.messages import GenerateRequest
 
 

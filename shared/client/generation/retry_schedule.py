@@ -8,33 +8,13 @@ from enum import Enum, auto
 
 from shared.client.settings import ClientSettings
 from shared.flow.backoff import backoff_s
+from shared.flow.retry_budgets import RetryBudget
 
 MAX_ACCEPT_PAUSE_S = 2.0
 QUEUE_PUBLISHES = (
     2  # that one router gets; those that follow go to all, since one that stands still may get more
 )
 BUDGET_PAUSE_S = 0.05
-
-
-class RetryBudget:
-    """A token bucket: so many requests of a client may be published again in a second.
-
-    It keeps a fleet that comes back from being flooded by the requests that waited for it.
-    """
-
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._tokens = rate
-        self._at = 0.0
-
-    def take(self, now: float) -> bool:
-        """Take one; False: the budget is used up for now."""
-        self._tokens = min(self._rate, self._tokens + (now - self._at) * self._rate)
-        self._at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
 
 
 class PublishDecision(Enum):
@@ -103,7 +83,7 @@ class RetrySchedule:
             return PublishDecision.WAIT
         if self.num_publishes >= self._settings.max_publishes:
             return PublishDecision.GIVE_UP
-        if budget is not None and not budget.take(now):
+        if budget is not None and not budget.take_retry(now):
             self.due = now + BUDGET_PAUSE_S
             return PublishDecision.WAIT
         self._postpone(now)
@@ -115,7 +95,7 @@ class RetrySchedule:
 
         It does not count as a publish, so that a fleet that loses many groups at once uses none up.
         """
-        if not budget.take(now):
+        if not budget.take_retry(now):
             return False
         first_s = self._settings.accept_timeout_s
         self.due = now + backoff_s(self.num_publishes - 1, first_s, MAX_ACCEPT_PAUSE_S)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from shared import messages as m
 from shared import subjects
 from shared.bus import Message
-from shared.bus.memory import MemoryBus
 from shared.client import InferenceClient
 from shared.client.generation.commands import AskResend, Command, Publish, SendCancel
 from shared.client.generation.generation_state import GenerationState
@@ -29,6 +28,7 @@ from tests.kits.chaos.fuzz.fuzz_shapes import GOLDEN, messages
 from tests.kits.chaos.rounds import each_of
 from tests.kits.chaos.scale import full, scaled
 from tests.kits.client import client_context
+from tests.kits.memory_bus import MemoryBus
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
 SETTINGS = ClientSettings(max_buffered_frames=32)

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.null.null_engine import NullEngine
 from services.worker.text.chat_template import ChatTemplate
 from tests.kits.agents.agent_shapes import AGENTS, Agent, ClaudeCode, Cline

@@ -13,10 +13,10 @@ from websockets.asyncio.client import connect
 from services.worker.null.null_engine import TEXT
 from shared import subjects
 from shared.bus import Message
-from shared.bus.memory import MemoryBus
 from tests.kits.gateway.gateway import Gateway
 from tests.kits.gateway.grpc_client import chat, texts, triton_client
 from tests.kits.gateway.with_leader import gateway_with_leader
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.servers import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,10 +11,10 @@ from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 
 from shared import subjects
-from shared.bus.memory import MemoryBus
 from tests.kits.gateway.gateway import PATCH, Gateway, eventually, running_gateway
 from tests.kits.gateway.grpc_client import texts, triton_client
 from tests.kits.gateway.with_leader import gateway_with_leader
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.servers import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

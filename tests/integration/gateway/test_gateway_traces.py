@@ -10,11 +10,11 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 
 from shared import subjects
-from shared.bus.memory import MemoryBus
 from shared.telemetry.spans.span_facts import SpanFacts
 from shared.telemetry.spans.trace_ids import trace_id_of_request
 from tests.kits.gateway.gateway import Gateway
 from tests.kits.gateway.with_leader import gateway_with_leader
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.spans import KeptSpans, covered
 from tests.kits.waiting import until
 from tests.kits.worker.leader import null_engine

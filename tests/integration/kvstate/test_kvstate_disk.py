@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from services.kvstate.redis.store_errors import StoreUnwritable
 from shared.bus.nats import NatsBus
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import RyzError, Unavailable
+from shared.lifecycle import Service
 from tests.kits.kvstate.kept_store import KeptStore
 from tests.kits.kvstate.service import new_tenant, record, running
 from tests.kits.waiting import until
@@ -36,30 +37,36 @@ def tiny_disk(place: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+async def fill_store(sessions: SessionsClient, tenant: str) -> tuple[int, RyzError]:
+    """Commits records until one is refused; about 17 fill a megabyte.
+
+    Returns:
+        The number of the last record that was accepted, and the refusal.
+    """
+    for number in range(60):
+        try:
+            await sessions.commit([record(tenant, f"s{number}", text=TEXT)])
+        except Unavailable as error:
+            return number - 1, error
+    raise AssertionError("60 records of 60 kB fit on two megabytes")
+
+
+def writable(service: Service) -> float | None:
+    return service.registry.get_sample_value("ryz_kvstate_store_writable")
+
+
 async def test_a_full_disk_is_named_and_mends_itself(
     nats_url: str, nats_bus: NatsBus, tmp_path: Path
 ) -> None:
-    tenant = new_tenant()
-    sessions = SessionsClient(nats_bus, timeout_s=5.0)
+    tenant, sessions = new_tenant(), SessionsClient(nats_bus, timeout_s=5.0)
     with tiny_disk(tmp_path / "disk") as disk, KeptStore(tmp_path, disk) as store:
         async with running(nats_url, store.url) as service:
-
-            def writable() -> float | None:
-                return service.registry.get_sample_value("ryz_kvstate_store_writable")
-
             await sessions.commit([record(tenant, "kept")])
-            assert (writable(), service.status().detail["store"]) == (1, "up")
-            refused: RyzError | None = None
-            for number in range(60):  # about 17 records fill a megabyte
-                try:
-                    await sessions.commit([record(tenant, f"s{number}", text=TEXT)])
-                except Unavailable as error:
-                    refused = error
-                    break
-            assert refused is not None
+            assert (writable(service), service.status().detail["store"]) == (1, "up")
+            number, refused = await fill_store(sessions, tenant)
             assert refused.data["reason"] == "disk_full"
             assert "No space left on device" in refused.message
-            assert (writable(), service.status().detail["store"]) == (0, "disk full")
+            assert (writable(service), service.status().detail["store"]) == (0, "disk full")
             # no record was lost, and reads continue
             assert (await sessions.get(tenant, "kept")).version == 1
             assert len((await sessions.list(tenant)).sessions) > 5
@@ -73,7 +80,7 @@ async def test_a_full_disk_is_named_and_mends_itself(
         async with running(nats_url, store.url) as service:
             found = {one.session_id for one in (await sessions.list(tenant)).sessions}
             # Redis answers the write that finds the disk full, and refuses those after it
-            assert stored - {f"s{number - 1}"} <= found
+            assert stored - {f"s{number}"} <= found
             await sessions.commit([record(tenant, "kept", version=2)])
             assert (await sessions.get(tenant, "kept")).version == 2
 
@@ -81,21 +88,14 @@ async def test_a_full_disk_is_named_and_mends_itself(
 async def test_a_store_goes_on_when_there_is_room_again(
     nats_url: str, nats_bus: NatsBus, tmp_path: Path
 ) -> None:
-    tenant = new_tenant()
-    sessions = SessionsClient(nats_bus, timeout_s=5.0)
+    tenant, sessions = new_tenant(), SessionsClient(nats_bus, timeout_s=5.0)
     with tiny_disk(tmp_path / "disk") as disk, KeptStore(tmp_path, disk) as store:
         async with running(nats_url, store.url) as service:
-
-            def writable() -> float | None:
-                return service.registry.get_sample_value("ryz_kvstate_store_writable")
-
             await sessions.commit([record(tenant, "kept")])
-            with suppress(Unavailable):
-                for number in range(60):
-                    await sessions.commit([record(tenant, f"s{number}", text=TEXT)])
-            await until(lambda: writable() == 0)
+            await fill_store(sessions, tenant)
+            await until(lambda: writable(service) == 0)
             (disk / "filler").unlink()
-            await until(lambda: writable() == 1, timeout_s=15)
+            await until(lambda: writable(service) == 1, timeout_s=15)
             assert service.status().detail["store"] == "up"
             await sessions.commit([record(tenant, "kept", version=2)])
             assert (await sessions.get(tenant, "kept")).version == 2

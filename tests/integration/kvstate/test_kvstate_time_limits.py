@@ -11,7 +11,7 @@ import uvloop
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.redis.store_errors import StoreAway
 from shared.errors import Unavailable
-from shared.flow.circuit import Circuit, CircuitLimits
+from shared.flow.circuit import Circuit, store_limits
 from tests.kits.tcp_proxy import TcpProxy
 
 LIMIT_S = 0.3
@@ -19,7 +19,7 @@ SLOW = ("BLPOP", "no such list", "0.1")
 
 
 def link_to(url: str) -> tuple[RedisLink, Circuit]:
-    circuit = Circuit(CircuitLimits(failures=1))
+    circuit = Circuit(store_limits(failures=1))
     link = RedisLink(
         url, timeout_s=LIMIT_S, max_connections=1, name="store", reason="session_store", circuit=circuit
     )
@@ -40,7 +40,7 @@ def test_an_answer_that_came_while_the_loop_was_busy_is_taken(
                 time.sleep(1.2 * LIMIT_S)  # noqa: ASYNC251 (another call of this process computes)
                 await asyncio.sleep(0)
             assert await call == [None]
-            assert not circuit.open
+            assert circuit.is_closed
         finally:
             await link.close()
 
@@ -53,7 +53,7 @@ async def test_waiting_for_a_connection_of_the_pool_is_not_redis_time(redis_url:
         *(link.pipeline([SLOW]) for _ in range(8))  # one after another: 0.8 s
     )
     assert answers == [[None]] * 8
-    assert not circuit.open
+    assert circuit.is_closed
     await link.close()
 
 
@@ -74,5 +74,5 @@ async def test_a_redis_that_does_not_answer_in_time_is_away(redis_url: str) -> N
         assert refused.value.data["reason"] == "session_store"
         proxy.resume()
         assert await link.pipeline([("PING",)], probe=True) == [True]  # on a new connection
-        assert not circuit.open
+        assert circuit.is_closed
         await link.close()

@@ -21,8 +21,8 @@ from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import SingleRank
 from services.worker.engine.config.read_config import read_config
 from services.worker.gguf.gguf_file import read_gguf
-from services.worker.load_model import load_model
-from services.worker.model import Model
+from services.worker.model_files.load_model import load_model
+from services.worker.model_files.model import Model
 from tests.kits.engine.rank_threads import make_model
 from tests.kits.worker.tokenizers import byte_level
 

@@ -19,7 +19,7 @@ from cli.stack.options import as_given
 from cli.stack.sizing import GROUP_BYTES, LEAST_KV_TOKENS
 from services.worker.engine.checkpoint.model_size import ModelSize
 from services.worker.gguf import gguf_config
-from services.worker.sampling_defaults import parse_sampling
+from services.worker.model_files.sampling_defaults import parse_sampling
 
 
 @pytest.fixture(autouse=True)

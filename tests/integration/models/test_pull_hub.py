@@ -19,7 +19,7 @@ from cli.models.model_records import DamagedModel, read_record
 from cli.models.pull import intact_record, pull
 from cli.models.resolve import resolve_model
 from cli.stack.model_dir import demo_model, find_model
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.text.tool_prompt import TemplateInput
 from shared.messages import ChatMessage, ToolDefinition
 from tests.kits.models.file_server import Answer, FileServer

@@ -15,7 +15,6 @@ from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import Engine, EngineFailed, StepPlan, StepResult
 from shared import codec, subjects
 from shared.bus import Message
-from shared.bus.memory import MemoryBus
 from shared.client import InferenceClient
 from shared.client.generation.results import Completion
 from shared.client.settings import ClientSettings
@@ -25,6 +24,7 @@ from shared.messages import GenerateRequest, Route, Work
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import make_llama
 from tests.kits.engine.shared_fork_server import sharing
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat
 from tests.kits.worker.poison_rank import POISON
 

@@ -12,13 +12,13 @@ from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.domain.speculation import draft_budget, model_costs, prompt_lookup, speculation
 from services.worker.leader.drafting import draft_rounds
 from services.worker.leader.drafting.draft_engine import DraftEngine
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.orchestrator.rank_engine import RankEngine
-from shared.bus.memory import MemoryBus
 from shared.messages import GenerateRequest
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import make_llama
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import Kit, chat, tokens_of
 from tests.kits.worker.tokenizers import byte_level

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.orchestrator.rank_engine import RankEngine
-from shared.bus.memory import MemoryBus
 from tests.kits.engine.rank_options import rank_options
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, finish_of, text_of
 
 DEMO = Path(__file__).parents[3] / "models" / "demo"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from services.worker.load_model import load_model
-from services.worker.model import Model
-from shared.bus.memory import MemoryBus
+from services.worker.model_files.load_model import load_model
+from services.worker.model_files.model import Model
 from shared.messages import Accepted
 from tests.kits.engine.rank_threads import make_llama
 from tests.kits.kv.kv_groups import ALWAYS, PROMPT, add_byte_tokenizer, ask, kv_engine, settled, usage_of
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
 
 MIB = 2**20

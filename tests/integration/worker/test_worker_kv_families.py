@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.load_model import load_model
-from services.worker.model import Model
-from shared.bus.memory import MemoryBus
+from services.worker.model_files.load_model import load_model
+from services.worker.model_files.model import Model
 from tests.kits.families.models import make_family
 from tests.kits.kv.kv_groups import ALWAYS, PROMPT, add_byte_tokenizer, ask, kv_engine, settled, usage_of
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
 
 # a tokenizer of bytes, and room for the prompts

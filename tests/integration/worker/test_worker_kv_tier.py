@@ -9,12 +9,12 @@ import pytest
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.kv_tier.kv_options import KVOptions
-from services.worker.load_model import load_model
-from services.worker.model import Model
-from shared.bus.memory import MemoryBus
+from services.worker.model_files.load_model import load_model
+from services.worker.model_files.model import Model
 from shared.messages import Accepted, Done
 from tests.kits.engine.rank_threads import UNEVEN, make_llama
 from tests.kits.kv.kv_groups import ALWAYS, PROMPT, add_byte_tokenizer, ask, kv_engine, settled, usage_of
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
 
 FOUR_KV_HEADS = {"num_key_value_heads": 4, "num_attention_heads": 8}

@@ -10,14 +10,14 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.load_model import load_model
-from services.worker.model import Model
+from services.worker.model_files.load_model import load_model
+from services.worker.model_files.model import Model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.orchestrator.rank_engine import RankEngine
-from shared.bus.memory import MemoryBus
 from shared.messages import Done, Failed, GenerateRequest
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import make_llama
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, tokens_of
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.orchestrator.rank_engine import RankEngine
-from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens
 from shared.messages import AnyFrame, Done, Failed, GenerateRequest, Tokens
 from tests.kits.engine.rank_options import rank_options
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.schemas.schema_case import validator
 from tests.kits.worker.leader import Kit, chat, finish_of, text_of, tokens_of
 

@@ -16,7 +16,6 @@ from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.settings import GatewaySettings
 from shared import subjects
 from shared.bus import Message
-from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.client import ClientSettings
 from shared.codec import decode, encode
 from shared.lifecycle import Service
@@ -44,6 +43,7 @@ from shared.messages.blocks import KVSource
 from shared.telemetry.spans.span_facts import SpanSink
 from tests.kits.gateway.response_service import serve_responses
 from tests.kits.gateway.session_services import SessionServices
+from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.waiting import PATIENCE_S
 
 GROUP = "g0"

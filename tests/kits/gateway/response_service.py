@@ -3,13 +3,13 @@
 import time
 from collections.abc import Iterable
 
-from services.kvstate.responses.memory_responses import MemoryResponseStore
 from services.kvstate.responses.response_calls import ResponseCalls
 from services.kvstate.responses.response_store import ResponseStore
 from shared import subjects
 from shared.bus import Bus
 from shared.bus.endpoint import Endpoint
 from shared.messages import Wire
+from tests.kits.kvstate.memory_responses import MemoryResponseStore
 
 
 async def serve_responses(bus: Bus, max_record_bytes: int = 512 * 1024) -> ResponseStore:

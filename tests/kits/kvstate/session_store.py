@@ -10,11 +10,11 @@ import pytest
 from services.kvstate.domain.session_merge import SessionEntry, make_entry
 from services.kvstate.domain.session_quota import SessionLives, SessionQuotas
 from services.kvstate.redis.redis_link import RedisLink
-from services.kvstate.sessions.memory_sessions import MemorySessionStore
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.session_store import SessionStore
-from shared.flow.circuit import Circuit, CircuitLimits
+from shared.flow.circuit import Circuit, store_limits
 from shared.messages import ChatMessage, SessionRecord
+from tests.kits.kvstate.memory_sessions import MemorySessionStore
 from tests.kits.servers import GuardedRedis
 
 TTL_MS = 3_600_000
@@ -46,7 +46,7 @@ def open_store(
     quotas: SessionQuotas = DEFAULT_QUOTAS,
     max_connections: int = 16,
 ) -> RedisSessionStore:
-    circuit = Circuit(CircuitLimits())
+    circuit = Circuit(store_limits())
     link = RedisLink(
         url,
         timeout_s=2.0,

@@ -12,9 +12,9 @@ from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, KVParts, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, StepPlan, StepResult
 from shared import kv_hash
-from shared.bus.memory import MemoryBus
 from shared.errors import Unavailable
 from shared.messages import BlocksCommitted, BlocksFound, HeldBlocks
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit
 
 Store = dict[bytes, list[int]]  # block name -> tokens of the null engine's block

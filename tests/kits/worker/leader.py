@@ -19,14 +19,13 @@ from services.worker.leader.kv_tier.block_ownership import BlockIndex
 from services.worker.leader.options import LeaderOptions
 from services.worker.leader.wiring import LeaderPorts, build_leader
 from services.worker.metrics import WorkerMetrics
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.plan import Engine
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Bus, Message
-from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.client.calls.blocks_client import BlocksClient
 from shared.errors import SessionNotFound, Unavailable
 from shared.kv_store import data_key
@@ -48,6 +47,7 @@ from shared.messages import (
 )
 from shared.telemetry.service_registry import ServiceRegistry
 from shared.telemetry.spans.span_facts import SpanSink
+from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.waiting import PATIENCE_S
 
 

@@ -15,7 +15,7 @@ from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
 from services.worker.engine.plain.reference import ReferenceDecoder
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.rank_protocol.page_policy import PagePolicy
 
 

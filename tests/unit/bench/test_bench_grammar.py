@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.grammar.grammar import measure
-from benchmarks.grammar.one_by_one import OneByOne
+from benchmarks.grammar.grammar import OneByOne, measure
 from benchmarks.plans import GrammarPlan
 from cli.stack.model_dir import demo_model
 from services.worker.rank_protocol.step_masks import mask_of

@@ -19,7 +19,7 @@ from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import SingleRank
 from services.worker.engine.config.layer_config import ExpertsConfig
 from services.worker.engine.config.read_config import read_config
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 
 TINY = SHAPES["tiny"]
 

@@ -29,7 +29,7 @@ from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
 from services.worker.engine.plain.reference import ReferenceDecoder
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 
 SHAPE = ModelShape(dim=256, layers=4, heads=4, kv_heads=2, ffn=512, vocab=512, context=512, tied=True)
 OUTLIER, TIMES = 7, 30.0

@@ -19,7 +19,7 @@ from benchmarks.quality.quality import score_text
 from benchmarks.quality.scored_texts import text_windows
 from cli.stack.model_dir import demo_model
 from services.worker.engine.native.build import targets
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 
 EXPERTS = 4
 CHOSEN = {"parts of the MLP": EXPERTS, "copies of the MLP": 2}

@@ -18,7 +18,7 @@ from benchmarks.lib.streams import stream_all
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from benchmarks.plans import EnginePlan
-from cli.bench.engine.bench_engine_view import show
+from cli.bench.engine.bench_engine import show
 from cli.bench.own_stack import own_stack
 from tests.kits.bench.reports import REPORT, known_bandwidth
 

@@ -15,10 +15,10 @@ from cli.profile.profile_query import HeardLeader, ProfileSession
 from cli.profile.rank_rows import clock_of_collectives, rank_rows
 from services.worker.rank_protocol.plan import EngineFailed
 from services.worker.rank_protocol.trace_messages import BlockMove, RankTrace
-from shared.bus.memory import MemoryBus
 from shared.messages import GroupRecording, RecordedMessage, RecordedRank
 from shared.telemetry.clock_estimate import ClockOffset
 from tests.kits.chrome_tracks import nested
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import until
 from tests.kits.worker.leader import Kit, chat, null_engine
 

@@ -25,7 +25,7 @@ from cli.stack.sizing_text import describe_losses, describe_sizing, refusal
 from services.worker.engine.checkpoint.model_size import ModelSize, model_size
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.config.read_config import read_config
-from services.worker.host import total_bytes, usable_cores
+from shared.host.cores_and_memory import total_bytes, usable_cores
 from tests.kits.supervisor import options
 
 GIB = 2**30

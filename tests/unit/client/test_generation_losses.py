@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from shared.client.generation.commands import AskResend, GenerationStats, Publish, SendCancel
 from shared.client.generation.generation_state import GenerationState
-from shared.client.generation.retry_schedule import RetryBudget
 from shared.client.settings import ClientSettings
 from shared.codec import pack_tokens, unpack_tokens
 from shared.errors import Cancelled, DeadlineExceeded, GroupLost, Overloaded, Poison, Unavailable
@@ -233,14 +232,6 @@ def test_an_error_of_the_request_itself_ends_it_on_any_attempt() -> None:
     assert state.finished
     assert state.error is not None
     assert state.error.code == "invalid_request"
-
-
-def test_who_waits_has_a_budget() -> None:
-    budget = RetryBudget(10.0)
-    taken = [budget.take(100.0) for _ in range(20)]
-    assert taken == [True] * 10 + [False] * 10
-    assert budget.take(100.15)
-    assert not budget.take(100.15)
 
 
 def test_a_loss_in_the_middle_of_what_is_sent_again() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from shared import subjects
 from shared.bus import Message
-from shared.bus.memory import MemoryBus
 from shared.client import ClientSettings, InferenceClient
 from shared.client.attach import AttachTarget, attach
 from shared.codec import decode, encode, pack_tokens
@@ -24,6 +23,7 @@ from shared.messages import (
     ResendReply,
     ResumePoint,
 )
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.scripted_leader import answer
 
 REQUEST = GenerateRequest(request_id="r", model="demo", prompt="Hi", note=b"n")

@@ -9,7 +9,6 @@ import structlog
 
 from shared import subjects
 from shared.bus import Message
-from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.client import ClientSettings, InferenceClient, list_models
 from shared.codec import encode, pack_tokens
 from shared.errors import (
@@ -38,6 +37,7 @@ from shared.messages import (
     SessionRef,
     Tokens,
 )
+from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.waiting import until
 from tests.kits.worker.scripted_leader import ScriptedLeader, answer
 

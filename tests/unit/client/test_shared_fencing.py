@@ -9,7 +9,6 @@ from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.null.null_engine import NullEngine
 from shared import codec, subjects
 from shared.bus import Message, RequestTimedOut
-from shared.bus.memory import MemoryBus
 from shared.client import InferenceClient
 from shared.client.generation.commands import AskResend, SendCancel
 from shared.client.generation.generation_state import GenerationState
@@ -27,6 +26,7 @@ from shared.messages import (
     Work,
 )
 from tests.kits.client import client_context
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine
 
 

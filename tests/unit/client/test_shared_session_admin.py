@@ -8,13 +8,13 @@ import pytest
 
 from shared import subjects
 from shared.bus.api import Message
-from shared.bus.memory import MemoryBus
 from shared.client.calls import session_fleet
 from shared.client.calls.session_admin import SessionAdmin
 from shared.codec import decode, pack_tokens
 from shared.errors import Conflict, InvalidRequest, RateLimited, SessionNotFound, Unavailable
 from shared.messages import HoldersQuery, SessionRecord, WarmSession
 from tests.kits.gateway.session_services import SessionServices
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import PATIENCE_S, until
 
 RECORD = SessionRecord(

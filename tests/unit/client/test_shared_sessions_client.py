@@ -4,7 +4,6 @@ import pytest
 
 from shared import subjects
 from shared.bus import Message
-from shared.bus.memory import MemoryBus
 from shared.client import SessionsClient
 from shared.codec import decode, encode
 from shared.errors import Internal, SessionNotFound, Unavailable
@@ -21,6 +20,7 @@ from shared.messages import (
     SessionRecord,
     Wire,
 )
+from tests.kits.memory_bus import MemoryBus
 
 RECORD = SessionRecord(session_id="s1", tenant="acme", model="demo", version=1)
 

@@ -6,13 +6,13 @@ import pytest
 
 from shared import subjects
 from shared.bus import Message
-from shared.bus.memory import MemoryBus
 from shared.client import InferenceClient
 from shared.client.generation import unwanted_frames
 from shared.client.generation.unwanted_frames import MAX_KNOWN, PATIENCE_S, UnwantedFrames
 from shared.codec import decode, encode
 from shared.messages import Accepted, AnyFrame, Cancel, Delta, FrameBatch, GenerateRequest, Tokens
 from tests.kits.gateway.gateway import eventually
+from tests.kits.memory_bus import MemoryBus
 
 
 def test_only_what_goes_on_is_cancelled_and_not_too_often() -> None:

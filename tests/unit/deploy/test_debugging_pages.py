@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.docs.log_events import log_events
+from tools.docs.logs import log_events
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [

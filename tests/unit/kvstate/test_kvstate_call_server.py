@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry
 from services.kvstate.call_server import MAX_WAITING, PER_TENANT, PLACES, CallKind, CallServer
 from services.kvstate.metrics import KVStateMetrics
 from shared import subjects
-from shared.bus.memory import MemoryBus
 from shared.client import SessionsClient
 from shared.client.calls.session_admin import SessionAdmin
 from shared.codec import encode
@@ -27,6 +26,7 @@ from shared.messages import (
     SessionPage,
     SessionRecord,
 )
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import PATIENCE_S
 
 HELD_BACK_S = 2 * PATIENCE_S  # calls wait until the test lets them go, however slow the machine is

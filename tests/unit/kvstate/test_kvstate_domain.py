@@ -1,4 +1,4 @@
-"""Rules of the KV state service: versions, cursors, order in lists, and the store's circuit breaker."""
+"""Rules of the KV state service: versions, cursors, order in lists."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,6 @@ from services.kvstate.domain.session_merge import (
 )
 from services.kvstate.domain.session_quota import SessionQuotas, TenantUsage
 from shared.errors import InvalidRequest
-from shared.flow.circuit import Circuit, CircuitLimits
 from shared.messages import SessionRecord
 
 
@@ -128,25 +127,3 @@ def test_no_cursor_is_the_start() -> None:
 def test_a_wrong_clock_does_not_decide_the_order(updated_ms: int, score_ms: int) -> None:
     record = SessionRecord(session_id="s", tenant="t", model="m", version=1, updated_ms=updated_ms)
     assert make_entry(record, 1000, 100).score_ms == score_ms
-
-
-def test_time_outs_open_the_circuit_only_in_a_row() -> None:
-    circuit = Circuit(CircuitLimits(failures=3, probe_s=0.25))
-    assert not circuit.failed(0.0, refused=False)
-    assert not circuit.failed(0.0, refused=False)
-    circuit.succeeded()
-    assert not circuit.failed(0.0, refused=False)
-    assert not circuit.failed(0.0, refused=False)
-    assert circuit.failed(1.0, refused=False)
-    assert circuit.open
-    assert circuit.retry_after_s(1.1) == pytest.approx(0.15)
-
-
-def test_a_refused_connection_opens_it_at_once_and_an_answer_closes_it() -> None:
-    circuit = Circuit(CircuitLimits())
-    assert circuit.failed(0.0, refused=True)
-    assert not circuit.failed(0.1, refused=True)
-    assert circuit.succeeded()
-    assert not circuit.open
-    assert not circuit.succeeded()
-    assert circuit.opened_total == 1

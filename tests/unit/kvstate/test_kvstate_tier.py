@@ -17,12 +17,12 @@ from services.kvstate.blocks.block_store import (
 )
 from services.kvstate.blocks.block_sweep import BlockSweeper, SweepRules
 from services.kvstate.blocks.block_tier import BlockTier, TierLimits
-from services.kvstate.blocks.memory_blocks import MemoryBlockStore
 from services.kvstate.domain.block_eviction import BlockQuotas
 from services.kvstate.redis.store_errors import StoreFull
 from services.kvstate.sessions.session_store import SessionFate
 from shared.errors import Unavailable
 from shared.messages import BlocksCommitted, HeldBlocks
+from tests.kits.kvstate.memory_blocks import MemoryBlockStore
 
 SIZE = 100
 NEW = SessionFate(has_record=False, deleted=False)

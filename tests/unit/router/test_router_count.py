@@ -6,7 +6,6 @@ import pytest
 
 from services.router.domain.fleet import Fleet
 from services.router.domain.router_count import RouterCount
-from services.router.domain.token_buckets import BURST_S, TokenBuckets
 from tests.kits.router.fleet import beat, new_fleet
 
 BURST = 60
@@ -68,13 +67,3 @@ def test_what_a_heartbeat_counted_of_all_routers_is_not_counted_again() -> None:
     assert held(fleet, 0.05) == 19
     fleet.observe(beat(2, running=8, waiting=11, accepted=5 + 19), 0.1)
     assert held(fleet, 0.1) == 19
-
-
-def test_routers_keep_a_rate_together() -> None:
-    rates, seconds = [TokenBuckets(), TokenBuckets()], 20
-    passed = sum(
-        rates[(step // 2) % 2].take_tokens("a", 10.0, step / 100, sharers=2) == 0.0
-        for step in range(100 * seconds)
-    )
-    bursts = len(rates) * 10 * BURST_S
-    assert 10 * seconds <= passed <= 10 * seconds + bursts

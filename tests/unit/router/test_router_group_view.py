@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.domain.breaker import Breaker, BreakerLimits
 from services.router.domain.decision import GroupView
 from services.router.domain.group import _CAPACITY_MARGIN, _LONGEST_S, Group, LoadLimits, _short_of_blocks
 from services.router.domain.policies.base import least_loaded
 from services.router.domain.rendezvous import preferred, score
+from shared.flow.circuit import Circuit, CircuitLimits
 from shared.messages import Heartbeat, KVRates, Load, ModelCard
 
 NAMES = ("a", "b", "c")
@@ -95,7 +95,7 @@ def test_the_view_of_a_group_is_that_of_the_formulas(
         load=load,
         kv=KVRates(recompute_tokens_per_s=recompute),
     )
-    group = Group(heartbeat, 5.0, Breaker(BreakerLimits()), LoadLimits(max_inflight=40))
+    group = Group(heartbeat, 5.0, Circuit(CircuitLimits()), LoadLimits(max_inflight=40))
     group.requests_per_s = ends_per_s
     for _ in range(sent):
         group.count_sent(30, 5.0)

@@ -1,69 +1,11 @@
-"""Small parts of the router: the circuit breaker, the map with expiring entries, the balance."""
+"""Small parts of the router: the map with expiring entries, the balance."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.router.domain.balance import DecayingCounts, imbalance
-from services.router.domain.breaker import Breaker, BreakerLimits
 from services.router.domain.expiring import ExpiringMap
-
-
-def tripped() -> Breaker:
-    breaker = Breaker(BreakerLimits(failures=2, window_s=10.0, open_s=1.0, max_open_s=4.0))
-    breaker.count_lost(0.0)
-    assert breaker.count_lost(0.0)
-    return breaker
-
-
-def test_failures_far_apart_do_not_trip() -> None:
-    breaker = Breaker(BreakerLimits(failures=2, window_s=10.0))
-    assert not breaker.count_lost(0.0)
-    assert not breaker.count_lost(10.1)
-    assert breaker.count_lost(10.2)
-
-
-def test_a_success_forgets_failures() -> None:
-    breaker = Breaker(BreakerLimits(failures=2))
-    breaker.count_lost(0.0)
-    breaker.count_accepted()
-    assert not breaker.count_lost(0.1)
-    assert breaker.allows(0.1)
-
-
-def test_open_lets_nothing_pass_and_half_open_one() -> None:
-    breaker = tripped()
-    assert not breaker.allows(0.99)
-    assert breaker.state(1.0) == "half_open"
-    assert breaker.allows(1.0)
-    breaker.count_sent(1.0)
-    assert not breaker.allows(1.5)
-    assert breaker.allows(2.0)  # the probe had no outcome
-
-
-def test_a_failed_probe_doubles_the_time_up_to_the_limit() -> None:
-    breaker = tripped()
-    now = 0.0
-    for open_s in (1.0, 2.0, 4.0, 4.0):
-        assert not breaker.allows(now + open_s - 0.01)
-        now += open_s
-        assert breaker.allows(now)
-        breaker.count_sent(now)
-        assert breaker.count_lost(now)
-
-
-def test_a_probe_that_ends_well_closes_it() -> None:
-    breaker = tripped()
-    breaker.count_sent(1.0)
-    breaker.count_accepted()
-    assert breaker.state(1.0) == "closed"
-    assert not breaker.count_lost(1.1)
-
-
-def test_late_failures_of_an_open_breaker_change_nothing() -> None:
-    breaker = tripped()
-    assert not breaker.count_lost(0.5)
-    assert breaker.allows(1.0)
 
 
 def test_entries_are_forgotten_after_their_time() -> None:

@@ -4,32 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from services.router.domain.token_buckets import BURST_S, TokenBuckets
 from services.router.outside.user_limits import UserLimits, UserLimitsFile
 from shared.bus.users import BusUser, BusUsers, as_text, read_users
 from shared.errors import InvalidRequest
 
 HASH = "$2a$05$" + "a" * 53
 DEFAULT = UserLimits(100.0, 0)
-
-
-def test_a_burst_and_then_the_rate() -> None:
-    rates = TokenBuckets()
-    passed = [rates.take_tokens("a", 10.0, 0.0) == 0.0 for _ in range(100)]
-    assert sum(passed) == 10 * BURST_S
-    assert passed == sorted(passed, reverse=True)
-    wait_s = rates.take_tokens("a", 10.0, 0.0)
-    assert wait_s == pytest.approx(0.1)
-    assert rates.take_tokens("a", 10.0, wait_s + 1e-9) == 0.0
-    assert sum(rates.take_tokens("a", 10.0, 1.0 + wait_s) == 0.0 for _ in range(100)) == 10
-
-
-def test_users_are_counted_apart_and_forgotten() -> None:
-    rates = TokenBuckets()
-    assert rates.take_tokens("slow", 0.01, 0.0) == 0.0, "one may always come"
-    assert rates.take_tokens("slow", 0.01, 0.0) > 0
-    assert rates.take_tokens("other", 0.01, 0.0) == 0.0
-    assert all(rates.take_tokens("free", 0.0, 0.0) == 0.0 for _ in range(10_000))
 
 
 def write(path: Path, *users: BusUser) -> None:

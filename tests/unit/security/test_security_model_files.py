@@ -13,7 +13,7 @@ from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
-from services.worker.model_dir import load_model_dir
+from services.worker.model_files.model_dir import load_model_dir
 from services.worker.text.chat_template import ChatTemplate
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage

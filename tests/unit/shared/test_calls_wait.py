@@ -6,12 +6,12 @@ import pytest
 
 from shared.bus import Message, NoResponders, RequestTimedOut
 from shared.bus.endpoint import Endpoint, call
-from shared.bus.memory import MemoryBus
 from shared.client.calls.token_calls import tokenize
 from shared.errors import ModelNotFound, Unavailable
 from shared.messages import ListModels, ModelCard, ModelList, Tokenized, TokenizeQuery
 from shared.subjects import MODELS
 from shared.subjects import tokenize as tokenize_subject
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import PATIENCE_S
 
 

@@ -14,12 +14,12 @@ import httpx
 import pytest
 
 from shared import subjects
-from shared.bus.memory import MemoryBus
 from shared.codec import decode, encode
 from shared.host.settled_memory import settle_memory
 from shared.lifecycle import Service
 from shared.messages import ServiceStatus, StatusQuery
 from shared.settings import CommonSettings
+from tests.kits.memory_bus import MemoryBus
 
 PROGRAM = """
 import asyncio, sys

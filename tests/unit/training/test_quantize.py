@@ -19,9 +19,8 @@ from cli.__main__ import app
 from cli.console import CommandError
 from cli.stack.model_dir import demo_model
 from services.worker.engine.config.json_fields import ModelError
-from training.quantize.awq import input_scales, output_error
 from training.quantize.bit_plan import UnitCost, choose_bits
-from training.quantize.candidates import Moments, round_best
+from training.quantize.candidates import Moments, input_scales, output_error, round_best
 from training.quantize.gptq import gptq
 from training.quantize.grids import Codes, Grid, best_scales, plain_scales, round_to
 from training.quantize.packing import packed, quantization_config, unpacked

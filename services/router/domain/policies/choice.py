@@ -9,8 +9,39 @@ whose leader decides what makes room. So do some requests of equal priority when
 from msgspec.structs import replace
 
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, Refusal, RequestFacts
-from services.router.domain.policies.base import Policy, least_loaded, no_ready_group
-from services.router.domain.policies.pinned import choose_pinned
+from services.router.domain.policies.base import Policy, least_loaded, no_ready_group, retry_after_s
+
+
+def choose_pinned(
+    pinned: str, policy: Policy, request: RequestFacts, fleet: FleetView, now: float
+) -> Decision:
+    """Returns what the policy would choose, unless the session is pinned to a group.
+
+    A pin counts while its group is ready. If the group is full the turn is refused: the caller pinned the
+    session to have that group and no other. If the group takes no requests at all (lost, draining, failed,
+    unknown), the policy chooses until it is back, because the session's KV is in the store; the reason says
+    so.
+    """
+    if not pinned:
+        return policy.choose(request, fleet, now)
+    group = fleet.find(pinned)
+    if group is None:
+        decision = policy.choose(request, fleet, now)
+        return (
+            decision
+            if isinstance(decision, Refusal)
+            else Assignment(decision.group, "pin_away", decision.preferred_group)
+        )
+    if group.full:
+        wait_s = retry_after_s(group.wait_s)
+        return Refusal(
+            "overloaded",
+            "pin_full",
+            f"group {pinned!r} is full, and the session is pinned to it (unpin it to have it go elsewhere)",
+            wait_s,
+        )
+    home = fleet.home(request.routing_key)
+    return Assignment(pinned, "pinned", home.name if home else "")
 
 
 class ResumedPolicy:

@@ -15,10 +15,10 @@ from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone, cold_zone
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.precision import HALF_KV
-from services.worker.host import available_bytes, total_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from services.worker.rank_protocol.sliding_pool import least_blocks, sliding_blocks
+from shared.host.cores_and_memory import available_bytes, total_bytes
 
 
 class MemoryShort(ModelError):

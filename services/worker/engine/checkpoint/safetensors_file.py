@@ -13,7 +13,7 @@ from typing import Any
 
 from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor
 from services.worker.engine.config.json_fields import ModelError, read_json
-from services.worker.json_files import MAX_INDEX_BYTES, shown
+from services.worker.model_files.json_files import MAX_INDEX_BYTES, shown
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

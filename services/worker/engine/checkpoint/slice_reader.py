@@ -17,8 +17,7 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.codes.eight_bit_floats import read_eight_bits
 from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix
-from services.worker.engine.checkpoint.codes.four_bit_codes import four_bit_codes
-from services.worker.engine.checkpoint.codes.four_bit_floats import GROUP, GROUP_BYTES, decoded
+from services.worker.engine.checkpoint.codes.four_bit_floats import GROUP, GROUP_BYTES, VALUES, decoded
 from services.worker.engine.checkpoint.codes.gguf_codes import encoded, has_codes
 from services.worker.engine.checkpoint.codes.packed_integers import read_packed, read_packed_floats
 from services.worker.engine.checkpoint.names.tensor_view import RowPairs
@@ -28,6 +27,20 @@ from services.worker.gguf.dequantize import dequantize
 
 TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 BUFFER_BYTES = 1 << 22  # most bytes of one read through the buffer, unless a row is longer
+
+
+def four_bit_codes(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> EncodedMatrix:
+    """MXFP4 as codes, [rows, 32 * groups], of blocks [rows, 16 * groups] and scales [rows, groups]."""
+    codes = np.stack((blocks & 15, blocks >> 4), axis=-1).reshape(len(blocks), -1)
+    # the table has whole numbers, twice the values; bf16 holds all powers of two that a byte names
+    halves = np.ldexp(np.float32(0.5), scales.astype(np.int32) - 127)
+    return EncodedMatrix(
+        codes=torch.from_numpy(codes),
+        bits=4,
+        group=GROUP,
+        scales=torch.from_numpy(halves).to(torch.bfloat16),
+        table=torch.from_numpy((2 * VALUES).astype(np.int8)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from services.worker.json_files import MAX_CONFIG_BYTES, BadFile, read_object, shown
+from services.worker.model_files.json_files import MAX_CONFIG_BYTES, BadFile, read_object, shown
 
 Choice = TypeVar("Choice")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.engine.config.json_fields import ModelError, read_json
-from services.worker.json_files import shown
+from services.worker.model_files.json_files import shown
 
 _BITS = (2, 3, 4, 8)
 _FIRST_FORMAT, _SECOND_FORMAT = "gptq", "gptq_v2"

@@ -17,7 +17,7 @@ from services.worker.engine.config.whole_norms import with_whole_norms
 from services.worker.gguf.gguf_config import hf_config
 from services.worker.gguf.gguf_file import is_gguf, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
-from services.worker.json_files import shown
+from services.worker.model_files.json_files import shown
 
 
 def read_config(model: Path) -> ModelConfig:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.worker.engine.config.json_fields import JsonFields, ModelError
-from services.worker.json_files import shown
+from services.worker.model_files.json_files import shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from shared.flow.circuit import Circuit, CircuitLimits
+from shared.flow.circuit import Circuit, store_limits
 
 Command = tuple[bytes | memoryview | str | int, ...]
 _READ_BYTES = 2**20  # of one read from the socket: a block in one or two
@@ -61,7 +61,7 @@ class StoreLink:
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._circuit = Circuit(CircuitLimits())
+        self._circuit = Circuit(store_limits())
         pool = ConnectionPool.from_url(
             url,
             socket_timeout=timeout_s,
@@ -79,12 +79,12 @@ class StoreLink:
     @property
     def away(self) -> str:
         """Why the circuit is open; empty if it is closed."""
-        return self._why if self._circuit.open else ""
+        return "" if self._circuit.is_closed else self._why
 
     @property
     def probe_in_s(self) -> float | None:
         """Seconds until `probe` is due; None if the circuit is closed."""
-        return self._circuit.retry_after_s(time.monotonic()) if self._circuit.open else None
+        return None if self._circuit.is_closed else self._circuit.retry_after_s(time.monotonic())
 
     def send(self, commands: Iterable[Command]) -> None:
         """Starts an exchange. `receive` gives the replies, one for each command, in their order.
@@ -116,7 +116,7 @@ class StoreLink:
         except Exception as error:
             self._broken(error)
         self._proven = True
-        self._circuit.succeeded()
+        self._circuit.count_success()
         return reply
 
     def probe(self) -> None:
@@ -130,7 +130,7 @@ class StoreLink:
     def refuse(self, why: str) -> None:
         """Opens the circuit of a store that answers but refuses commands."""
         self._why = why
-        self._circuit.failed(time.monotonic(), refused=True)
+        self._circuit.count_failure(time.monotonic(), certain=True)
 
     def close(self) -> None:
         """Ends the connection; an exchange in another thread fails at once."""
@@ -167,5 +167,5 @@ class StoreLink:
             raise ConnectionLost(f"the KV store was lost: {text}") from error
         why = f"the KV store did not answer within {self._timeout_s:g} s" if late else "the KV store is away"
         self._why = f"{why}: {text}"
-        self._circuit.failed(time.monotonic(), refused=not late)
+        self._circuit.count_failure(time.monotonic(), certain=not late)
         raise StoreUnreachable(self._why) from error

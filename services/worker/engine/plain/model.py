@@ -5,11 +5,13 @@ Reads like a model of a single process; the differences between families are in 
 """
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
-from services.worker.engine.checkpoint.layer_weights import ExpertsWeights, MlpWeights
+from services.worker.engine.checkpoint.layer_weights import ExpertsWeights, MlpWeights, NormWeights
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.checkpoint.weight_loader import (
     WeightSource,
@@ -31,10 +33,26 @@ from services.worker.engine.plain.layers.latent_attention import LatentAttention
 from services.worker.engine.plain.layers.linears import VocabParallelEmbedding, VocabParallelHead
 from services.worker.engine.plain.layers.mlp import Mlp
 from services.worker.engine.plain.layers.norms import Norm, optional_norm
-from services.worker.engine.plain.layers.placed import placed
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.engine.plain.plain_cache import KVCache, PlainLayerCache
 from services.worker.engine.plain.rope import RotaryEmbedding, Rotations
+
+# computed in fp32 everywhere
+_FP32 = ("router", "router_bias", "selection_bias", "sinks")
+T = TypeVar("T")
+
+
+def placed(weights: T, placement: Placement) -> T:
+    """Weights of a layer, or a part of them, there: matrices and biases in its type, norms in fp32."""
+    moved: dict[str, Any] = {}
+    for field in fields(weights):  # type: ignore[arg-type]
+        value = getattr(weights, field.name)
+        if isinstance(value, Tensor):
+            keeps = isinstance(weights, NormWeights) or field.name in _FP32
+            moved[field.name] = value.to(placement.device) if keeps else placement.move(value)
+        elif is_dataclass(value):
+            moved[field.name] = placed(value, placement)
+    return replace(weights, **moved)  # type: ignore[type-var]
 
 
 class DecoderLayer:

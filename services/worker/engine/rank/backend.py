@@ -33,11 +33,11 @@ from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.precision import HALF_KV, automatic_precision, require_served, stored_precision
 from services.worker.engine.rank.compute import Compute
-from services.worker.host import usable_cores
 from services.worker.rank_protocol.page_policy import PagePolicy, page_policy
 from services.worker.rank_protocol.rank_messages import RankConfig
 from services.worker.rank_protocol.run_config import Precision
 from services.worker.rank_protocol.sliding_pool import PoolSizes
+from shared.host.cores_and_memory import usable_cores
 
 log = structlog.get_logger(__name__)
 

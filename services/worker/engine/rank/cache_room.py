@@ -7,10 +7,10 @@ from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.plain.device import gpu_memory
 from services.worker.engine.rank.backend import ComputeBackend
-from services.worker.host import available_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.rank_messages import RankConfig
 from services.worker.rank_protocol.sliding_pool import PoolSizes, fitting_blocks, least_blocks, sliding_blocks
+from shared.host.cores_and_memory import available_bytes
 
 MOST_BLOCKS = 2**24  # exact in fp32, in which ranks compare their numbers
 

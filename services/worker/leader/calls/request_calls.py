@@ -4,12 +4,12 @@ On a tenant's subject the broker vouches for the caller, which reaches requests 
 subjects are for services, whose messages are trusted.
 """
 
-from services.worker.domain.generation.resend_budget import ResendBudget
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.request_table import RequestTable
 from shared import codec
 from shared.bus.api import Message
 from shared.errors import Overloaded
+from shared.flow.retry_budgets import ResendBudget
 from shared.messages import Cancel, Resend, ResendReply
 from shared.subjects import caller_of
 
@@ -54,7 +54,7 @@ class RequestCalls:
             if reply.known:
                 break
         if caller is not None:
-            self._budget.spend(caller.user, len(codec.encode(reply)), now)
+            self._budget.spend_bytes(caller.user, len(codec.encode(reply)), now)
         return reply
 
     def _is_meant(self, instance_id: str, what: str) -> bool:

@@ -1,17 +1,39 @@
 """Makes the contents of heartbeats."""
 
+import math
 import time
 
 import msgspec
 
 from services.worker.leader.engine_state import EngineState
-from services.worker.leader.fleet.token_rate import TokenRate
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.options import LeaderOptions
 from services.worker.leader.request_table import RequestTable
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from shared.messages import Heartbeat, ModelCard
+
+HALF_LIFE_S = 2.0
+
+
+class TokenRate:
+    """Tokens per second from a running total, smoothed with a half-life of two seconds."""
+
+    def __init__(self) -> None:
+        self._rate = 0.0
+        self._last: tuple[int, float] | None = None
+
+    def update(self, total: int, now: float) -> float:
+        """Takes the total so far; returns the rate. A second call at the same time returns the same."""
+        if self._last is None:
+            self._last = (total, now)
+            return self._rate
+        seconds = now - self._last[1]
+        if seconds > 0:
+            kept = math.exp2(-seconds / HALF_LIFE_S)
+            self._rate = kept * self._rate + (1 - kept) * (total - self._last[0]) / seconds
+            self._last = (total, now)
+        return self._rate
 
 
 class GroupDescription:

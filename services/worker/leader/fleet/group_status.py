@@ -11,7 +11,7 @@ from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from services.worker.rank_protocol.step_times import by_kind
-from services.worker.vllm_metrics import value_of
+from services.worker.telemetry.vllm_metrics import value_of
 
 RECORDS_LATE_S = 5.0  # session records that wait for longer mean that their store is away
 

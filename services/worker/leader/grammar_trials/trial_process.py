@@ -13,12 +13,13 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from services.worker.leader.grammar_trials.token_table import vocabulary_of
 from services.worker.leader.grammar_trials.trial_messages import (
     LENGTH_BYTES,
     READY,
@@ -30,6 +31,12 @@ from services.worker.leader.grammar_trials.trial_messages import (
 )
 from services.worker.leader.grammar_trials.trial_run import end_with_parent, run_trial
 from services.worker.rank_protocol.run_config import STRETCH
+from services.worker.text.grammars.structured_grammar import compile_structured
+from services.worker.text.grammars.token_vocabulary import TokenVocabulary
+from shared.messages import StructuredOutput
+
+if TYPE_CHECKING:
+    from services.worker.text.tokenizer import Tokenizer
 
 _CHUNK_BYTES = 2**16
 _BY_SIGNAL: dict[int, Outcome] = {
@@ -40,6 +47,47 @@ _BY_SIGNAL: dict[int, Outcome] = {
     signal.SIGBUS: "large",
     signal.SIGKILL: "starved",
 }
+
+
+class TokenTable:
+    """The leader's vocabulary without its tokenizer: the part of `Tokenizer` that a `TokenVocabulary` needs.
+
+    It tokenizes nothing, so forced texts are spelled with the longest tokens. That changes which tokens an
+    answer would get, and neither masks nor what is refused.
+    """
+
+    has_token_bytes = True
+    special_texts: frozenset[str] = frozenset()
+
+    def __init__(self, tokens: list[bytes], special_ids: list[int]) -> None:
+        self._tokens = tokens
+        self.special_ids = frozenset(special_ids)
+        self.vocab_size = len(tokens)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Returns nothing."""
+        return []
+
+    def without(self, texts: Set[str]) -> "TokenTable":
+        """Returns itself."""
+        return self
+
+    def token_text(self, token_id: int) -> str:
+        """See `Tokenizer`."""
+        return self._tokens[token_id].decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """See `Tokenizer`."""
+        return self._tokens[token_id]
+
+
+def vocabulary_of(setup: TrialSetup) -> TokenVocabulary:
+    """Returns a vocabulary with the masks of the leader's."""
+    table = cast("Tokenizer", TokenTable(setup.tokens, setup.special_ids))
+    vocabulary = TokenVocabulary(table, frozenset(setup.ends), setup.vocab_size)
+    vocabulary.unspelled("")  # computes what all trials need; so does a compilation
+    compile_structured(StructuredOutput(kind="json_object"), vocabulary, setup.limits)
+    return vocabulary
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from services.worker.leader.heartbeats.leader_signs import LeaderSample, LeaderSigns, ThreadSample
 from services.worker.leader.heartbeats.machine_pressure import MachinePressure
-from services.worker.thread_counts import read_schedstat, read_stat, thread_ids
+from shared.host.thread_counts import read_schedstat, read_stat, thread_ids
 from shared.messages import Vitals
 
 _ENDED = "ZX"

@@ -1,7 +1,8 @@
 """Decides which parts the answer to a request may have, and makes what reads them."""
 
 import functools
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,9 +11,8 @@ from msgspec.structs import replace
 from services.worker.domain.answers.choice_state import Detokenizer
 from services.worker.domain.answers.parted_answer import PartedAnswer
 from services.worker.leader.intake.tool_checks import has_parts, offered_tools, requires_call
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
-from services.worker.text.answers.call_ids import call_ids
 from services.worker.text.answers.known_formats import BY_NAME, GENERIC, format_of
 from services.worker.text.answers.known_reasoning import reasoning_of
 from services.worker.text.answers.marker_detokenizer import MarkerDetokenizer, marker_tokens
@@ -202,3 +202,13 @@ def _held(message: ChatMessage, parts: Sequence[AnswerPart]) -> list[AnswerPart]
 def _behind(text: str, shown: str) -> str:
     """Returns what of a text comes behind the part that was shown; empty if it has no such part."""
     return text.partition(shown)[2] if shown else text
+
+
+def call_ids(request_id: str, choice: int) -> Callable[[int], str]:
+    """Returns the function from the number of a tool call to its id, the same on every group."""
+
+    def call_id(index: int) -> str:
+        digest = hashlib.blake2b(f"{request_id}/{choice}/{index}".encode(), digest_size=12)
+        return f"call_{digest.hexdigest()}"
+
+    return call_id

@@ -15,7 +15,7 @@ from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.leader.intake.answer_forms import AnswerForms
 from services.worker.leader.intake.grammar_compiler import Work, digest_of
 from services.worker.leader.intake.tool_checks import has_parts, offered_tools, requires_call
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.text.answers.marker_detokenizer import marker_tokens
 from services.worker.text.answers.tool_format import ReasoningMarks, ToolFormat
 from services.worker.text.grammars.after_reasoning import ReasonedGrammar, ReasoningTokens

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from services.worker.leader.intake.answer_forms import AnswerForm, AnswerForms
 from services.worker.leader.intake.tool_checks import offered_tools
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.text.answers.call_layout import AnswerText, open_calls
 from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.token_speller import TokenSpeller

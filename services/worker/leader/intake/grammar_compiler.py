@@ -21,7 +21,7 @@ from services.worker.leader.grammar_trials.grammar_trials import GrammarTrials
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.intake.thread_work import ThreadWork
 from services.worker.metrics import WorkerMetrics
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.structured_grammar import check_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary

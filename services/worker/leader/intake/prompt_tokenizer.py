@@ -22,7 +22,7 @@ from services.worker.leader.intake.continued_prompts import ContinuedPrompt, Con
 from services.worker.leader.intake.thread_work import ThreadWork
 from services.worker.leader.intake.tool_checks import check_tool_results, offered_tools, template_input
 from services.worker.metrics import WorkerMetrics
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.library_panics import guarded
 from services.worker.text.template_guard import TemplateOverran

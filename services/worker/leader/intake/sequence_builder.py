@@ -31,7 +31,7 @@ from services.worker.leader.intake.prompt_requests import (
 )
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer, is_long
 from services.worker.leader.intake.tool_checks import check_tools
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.rank_protocol.engine_sampling import engine_sampling
 from services.worker.text.answers.continued_text import continued_detokenizer
 from services.worker.text.grammars.after_reasoning import ReasonedGrammar

@@ -25,7 +25,7 @@ from services.worker.rank_protocol.plan import EngineFailed
 from shared import kv_hash
 from shared.codec import unpack_tokens
 from shared.errors import RyzError
-from shared.flow.circuit import CircuitLimits
+from shared.flow.circuit import store_limits
 from shared.messages import KVRates, SessionRecord
 
 WRITTEN_POLL_S = 0.01
@@ -47,7 +47,7 @@ class KVTier:
         self._metrics = context.metrics
         self._clock = context.clock
         self._engine = engine
-        limits = CircuitLimits(options.failures, options.probe_s)
+        limits = store_limits(options.failures, options.probe_s)
         self.health = StoreHealth(context, limits, writes=options.write)
         self.ownership = BlockOwnership(
             context, index, timeout_s=options.commit_timeout_s, pause=self.health.pause_writes
@@ -217,8 +217,8 @@ class KVTier:
             if self._engine.kv_scheduler is None:
                 continue
             with suppress(RyzError, EngineFailed, TimeoutError):
-                if health.lookups.open:
+                if not health.lookups.is_closed:
                     await self.prefixes.find_blocks([os.urandom(kv_hash.NAME_BYTES)])
                     health.record_success(health.lookups)
-                if health.moves.open:
+                if not health.moves.is_closed:
                     await self._orders.probe_store()

@@ -39,7 +39,7 @@ class StoreHealth:
     @property
     def away(self) -> bool:
         """Whether blocks are neither looked up nor fetched now."""
-        return self.lookups.open or self.moves.open
+        return not (self.lookups.is_closed and self.moves.is_closed)
 
     @property
     def losses(self) -> int:
@@ -58,14 +58,14 @@ class StoreHealth:
 
     def record_success(self, circuit: Circuit) -> None:
         """Records that the store did in time what it was asked for."""
-        if circuit.succeeded() and not self.away:
+        if circuit.count_success() and not self.away:
             log.info("the KV store is back")
             self.apply()
 
     def record_failure(self, circuit: Circuit, why: str) -> None:
         """Records that it did not."""
         was_away = self.away
-        if circuit.failed(self._clock(), refused=False) and not was_away:
+        if circuit.count_failure(self._clock()) and not was_away:
             log.warning("the KV store is away; prompts are computed instead", why=why)
             self.apply()
 

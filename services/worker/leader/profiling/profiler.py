@@ -12,7 +12,6 @@ from typing import Protocol
 
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
-from services.worker.leader.profiling.late_turns import LateTurns
 from services.worker.leader.profiling.watched_bus import BusWatch
 from services.worker.leader.step_log import StepRecord
 from services.worker.orchestrator.tracing.rank_tracing import TracedRank
@@ -22,6 +21,31 @@ OP_SPANS = 400_000  # of all ranks together
 MAX_STEPS = 20_000
 _RESTARTED = "its engine failed and was started again meanwhile; ops of the ranks before that are lost"
 _GATHER_S = 0.25  # the rings of the step log hold some seconds
+
+TICK_S = 0.002
+LIMIT_NS = 2_000_000  # lateness that is recorded
+MAX_TURNS = 5000
+
+
+class LateTurns:
+    """Records when the event loop was late while `watch` runs: a timer due each `TICK_S` is late then.
+
+    Attributes:
+        found: When the loop should have turned, and when it did, in nanoseconds of the monotonic clock, two
+            numbers for each turn.
+    """
+
+    def __init__(self) -> None:
+        self.found = array("q")
+
+    async def watch(self) -> None:
+        """Watches until it is cancelled."""
+        while len(self.found) < 2 * MAX_TURNS:
+            due_ns = time.monotonic_ns() + int(TICK_S * 1e9)
+            await asyncio.sleep(TICK_S)
+            now_ns = time.monotonic_ns()
+            if now_ns - due_ns > LIMIT_NS:
+                self.found.extend((due_ns, now_ns))
 
 
 class RankTracer(Protocol):

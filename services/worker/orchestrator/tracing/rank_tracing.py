@@ -5,6 +5,8 @@ answers. Ranks of this host are pinged only for a profile.
 """
 
 import asyncio
+import select
+import socket
 import time
 from array import array
 from collections.abc import Sequence
@@ -13,10 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from services.worker.orchestrator.rank_link import RankLink
-from services.worker.orchestrator.tracing.life_pings import ping_life
 from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
 from services.worker.rank_protocol.step_times import KINDS, PartsOfStep, StepTimes
-from services.worker.rank_protocol.trace_messages import Ping, Pong, TraceOrder, TracePiece
+from services.worker.rank_protocol.trace_messages import LIFE_PONG, Ping, Pong, TraceOrder, TracePiece
 from shared.telemetry.clock_estimate import ClockEstimate, ClockOffset, RoundTrip
 
 PING_S = 0.2  # between two pings of a rank of another host
@@ -26,6 +27,8 @@ _GOOD_NS = 20_000
 _MOST_MISSED = 4  # a rank whose kernel grants no lifeline answers none
 _PIECE_WAIT_S = 15.0  # a long step delays the answer of a rank
 _STEP_NUMBERS = 4 + len(KINDS)
+
+ANSWER_MS = 2  # the longest that the leader's event loop stands still for one ping
 
 
 class TracedRank(NamedTuple):
@@ -193,3 +196,34 @@ class RankTracing:
             own_ns = found.offset_ns
             writer.write_step(step_id, begin_ns - own_ns, end_ns - own_ns, PartsOfStep(*parts), idle_ns)
         writer.write_totals(pong.totals)
+
+
+def ping_life(sock: socket.socket, number: int) -> RoundTrip | None:
+    """Pings the clock of a rank of this host on its life socket.
+
+    A round trip takes some tens of microseconds and is waited for on the spot, since the event loop would add
+    its own delays to it.
+
+    Args:
+        sock: The leader's end of the rank's life socket, non-blocking.
+        number: Of the ping, below 256; answers to other ones are dropped.
+
+    Returns:
+        The round trip; None: there was no answer in time, or the rank has ended.
+    """
+    poller, wanted = select.poll(), bytes([number])
+    poller.register(sock, select.POLLIN)
+    try:
+        sent_ns = time.monotonic_ns()
+        sock.send(wanted)
+        while poller.poll(ANSWER_MS):
+            answer = sock.recv(LIFE_PONG.size)
+            heard_ns = time.monotonic_ns()
+            if len(answer) < LIFE_PONG.size:
+                return None
+            told, received_ns, answered_ns = LIFE_PONG.unpack(answer)
+            if told == number:
+                return RoundTrip(sent_ns, received_ns, answered_ns, heard_ns)
+    except OSError:
+        return None
+    return None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from services.worker.text.answers.part_writer import PartWriter
-from services.worker.text.answers.text_reader import Malformed, TextReader
+from services.worker.text.answers.text_reader import Malformed, Reading, TextReader
 from services.worker.text.answers.tool_format import CallSyntax
 
 MAX_NAME = 128  # characters, as on the wire
@@ -48,6 +48,22 @@ class CallBlock:
     def ends(self) -> bool:
         """The answer has all the calls that it may have."""
         return self.writer.num_calls >= self._max_calls
+
+    def begin_item(self) -> Reading[bool]:
+        """Reads the mark before a call, if the syntax has one; returns False after the last call.
+
+        Raises:
+            Malformed: The block has no call.
+        """
+        items = self.syntax.items
+        if not items:
+            return True
+        yield from self.reader.skip_space()
+        if (yield from self.reader.match(items)):
+            return True
+        if not self.calls:
+            raise Malformed(items)
+        return False
 
     def begin(self, written: str, opening: str = "") -> str:
         """Begins a call.

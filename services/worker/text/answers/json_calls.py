@@ -35,15 +35,9 @@ def read_json_calls(block: CallBlock) -> Reading[None]:
 
 def read_named_calls(block: CallBlock) -> Reading[None]:
     """Reads calls of a name and a JSON object."""
-    reader, syntax = block.reader, block.syntax
+    syntax = block.syntax
     ends = Markers(syntax.name_ends)
-    while True:
-        if syntax.items:
-            yield from reader.skip_space()
-            if not (yield from reader.match(syntax.items)):
-                if not block.calls:
-                    raise Malformed(syntax.items)
-                return
+    while (yield from block.begin_item()):
         yield from _named_call(block, ends)
         if not syntax.items:
             return

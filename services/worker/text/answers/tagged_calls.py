@@ -17,13 +17,7 @@ def read_tagged_calls(block: CallBlock) -> Reading[None]:
     """Reads calls of a name and tagged arguments."""
     reader, syntax = block.reader, block.syntax
     ends = Markers(syntax.name_ends)
-    while True:
-        if syntax.items:
-            yield from reader.skip_space()
-            if not (yield from reader.match(syntax.items)):
-                if not block.calls:
-                    raise Malformed(syntax.items)
-                return
+    while (yield from block.begin_item()):
         name, end = yield from reader.take_to(ends, MAX_WRITTEN_NAME)
         yield from _arguments(block, name, end)
         if not syntax.items or block.closed:

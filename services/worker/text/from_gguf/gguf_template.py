@@ -1,6 +1,6 @@
 """Reads the chat template of a GGUF file."""
 
-from services.worker.json_files import MAX_TEMPLATE_BYTES
+from services.worker.model_files.json_files import MAX_TEMPLATE_BYTES
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
 from services.worker.text.from_gguf.vocabulary import GgufVocabulary

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.gguf.header_bytes import BadGguf
-from services.worker.json_files import shown
+from services.worker.model_files.json_files import shown
 
 _NO_TOKEN = frozenset({-1, 2**32 - 1})  # how llama.cpp writes that there is no token, signed and unsigned
 

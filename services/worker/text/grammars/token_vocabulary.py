@@ -7,18 +7,35 @@ tokens.
 
 import functools
 import re
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from itertools import pairwise
 
 from llguidance import LLTokenizer
 
-from services.worker.text.grammars.quote_tokens import QuoteTokens
 from services.worker.text.text_patterns import beginnings
 from services.worker.text.tokenizer import Tokenizer
 from shared.errors import InvalidRequest
 
 _MARK = "\n"  # keeps a tokenizer from putting a space before the text
 _NO_BYTES = b"\xff"  # in no text
+
+
+class QuoteTokens:
+    """The tokens of a vocabulary that can end a key: those with a quote. Made once for each.
+
+    Attributes:
+        single: Tokens with one quote, by the bytes before it.
+        others: Tokens with more quotes, or with a backslash before one, and their bytes.
+    """
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self.single: dict[bytes, list[int]] = {}
+        self.others: list[tuple[int, bytes]] = []
+        for token_id, data in enumerate(tokens):
+            if data.count(b'"') > 1 or (b'"' in data and b"\\" in data):
+                self.others.append((token_id, data))
+            elif b'"' in data:
+                self.single.setdefault(data.partition(b'"')[0], []).append(token_id)
 
 
 class TokenVocabulary:

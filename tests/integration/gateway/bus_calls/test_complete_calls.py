@@ -11,10 +11,10 @@ import pytest_asyncio
 from services.gateway.bus_calls.complete_calls import translate_call
 from shared import subjects
 from shared.bus import Message
-from shared.bus.memory import MemoryBus
 from shared.errors import InvalidRequest
 from shared.subjects import Caller
 from tests.kits.gateway.gateway import WORDS, Gateway, eventually, running_gateway
+from tests.kits.memory_bus import MemoryBus
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = "secret-key-of-ada"

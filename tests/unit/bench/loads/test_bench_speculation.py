@@ -10,7 +10,7 @@ from benchmarks.plans import SpeculationPlan
 from cli.bench.bench_commands import app
 from cli.stack.model_dir import demo_model
 from services.worker.domain.speculation import draft_budget, model_costs, speculation
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from tests.kits.engine.shared_fork_server import sharing
 
 

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix
 from services.worker.engine.checkpoint.codes.encoded_matrix import decoded as as_floats
-from services.worker.engine.checkpoint.codes.four_bit_codes import four_bit_codes
 from services.worker.engine.checkpoint.codes.four_bit_floats import decoded
 from services.worker.engine.checkpoint.layer_weights import ExpertsWeights
 from services.worker.engine.checkpoint.layers.mlp_loader import load_experts
+from services.worker.engine.checkpoint.slice_reader import four_bit_codes
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from services.worker import host
 from services.worker.engine.checkpoint import memory_check as memory
 from services.worker.engine.checkpoint.memory_check import (
     MemoryShort,
@@ -20,6 +19,7 @@ from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.rank_protocol.run_config import EngineRunConfig
+from shared.host import cores_and_memory
 from tests.kits.engine.rank_threads import make_llama, make_model
 
 
@@ -127,20 +127,20 @@ def test_what_fits_is_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_CGROUP", tmp_path)
-    machine = host.available_bytes()
+    monkeypatch.setattr(cores_and_memory, "_CGROUP", tmp_path)
+    machine = cores_and_memory.available_bytes()
     assert machine > 2**20
     (tmp_path / "memory.max").write_text("3000000\n")
     (tmp_path / "memory.current").write_text("2500000\n")
     (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 100000\n")
-    assert host.available_bytes() == 600000
-    assert host.total_bytes() == 3000000
+    assert cores_and_memory.available_bytes() == 600000
+    assert cores_and_memory.total_bytes() == 3000000
     (tmp_path / "memory.max").write_text("max\n")
-    assert host.available_bytes() > 2**20
+    assert cores_and_memory.available_bytes() > 2**20
 
 
 def test_where_the_system_does_not_say_what_is_free_all_memory_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "_MEMINFO", tmp_path / "none")
-    assert host.available_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setattr(cores_and_memory, "_MEMINFO", tmp_path / "none")
+    assert cores_and_memory.available_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -6,9 +6,9 @@ from services.gateway.pages.cluster_state import MAX_INCIDENTS, MAX_SESSIONS, Cl
 from services.gateway.pages.rank_watch import RankWatch
 from shared import subjects
 from shared.bus import Message
-from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.codec import encode
 from shared.messages import GroupDown, Heartbeat, Load, ModelCard, ServiceStatus, SessionTurn
+from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.waiting import until
 
 

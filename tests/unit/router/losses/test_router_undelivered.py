@@ -15,8 +15,8 @@ from services.router.settings import RouterSettings
 from services.router.subscriptions import RouterSubscriptions
 from shared import subjects
 from shared.bus import Message
-from shared.bus.memory import MemoryBus
 from shared.messages import Heartbeat, Load, ModelCard, State
+from tests.kits.memory_bus import MemoryBus
 
 NOW = 100.0
 REQUEST = Message(

@@ -6,15 +6,15 @@ from prometheus_client import CollectorRegistry
 from services.router.domain.decision import Assignment, FleetView, GroupView, Refusal, RequestFacts
 from services.router.domain.pins import PinTable
 from services.router.domain.policies import PolicyName, make_policy
-from services.router.domain.policies.pinned import choose_pinned
+from services.router.domain.policies.choice import choose_pinned
 from services.router.domain.rendezvous import preferred
 from services.router.metrics import RouterMetrics
 from services.router.pin_sync import PinKeeper
 from shared import subjects
 from shared.bus import Message
-from shared.bus.memory import MemoryBus
 from shared.codec import decode, encode
 from shared.messages import PinList, Pinned, PinPage
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.router.fleet import POLICIES
 
 FREE, FULL = GroupView("g0", capacity=4), GroupView("g1", running=2, waiting=2, capacity=4, wait_s=3.0)

@@ -1,10 +1,7 @@
-"""Circuit breakers and ends of generations; urgent and resumed requests; retry times in refusals."""
+"""A group that breaks what it accepts; urgent and resumed requests; retry times in refusals."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from services.router.domain.breaker import Breaker, BreakerLimits
 from services.router.domain.decision import Assignment, FleetView, GroupView, Refusal, RequestFacts
 from services.router.domain.fleet import Fleet
 from services.router.domain.fleet_limits import FleetLimits
@@ -17,67 +14,6 @@ FREE = GroupView("free", running=1, max_running=8, capacity=16)
 BUSY = GroupView("busy", running=8, waiting=2, max_running=8, capacity=16, wait_s=0.5)
 FULL = GroupView("full", running=8, waiting=8, max_running=8, capacity=16, wait_s=2.0)
 FULLER = GroupView("fuller", running=8, waiting=8, max_running=8, capacity=16, wait_s=3.0)
-
-
-def new_breaker() -> Breaker:
-    return Breaker(BreakerLimits(failures=3, window_s=10.0, open_s=1.0))
-
-
-def test_three_broken_ends_and_none_that_is_good_trip() -> None:
-    breaker = new_breaker()
-    assert not breaker.count_ended(0, 2, 0.0)
-    assert breaker.count_ended(0, 1, 5.0)
-    assert not breaker.allows(5.5)
-
-
-def test_a_few_broken_ends_among_many_good_ones_are_no_reason() -> None:
-    breaker = new_breaker()
-    for step in range(1000):
-        assert not breaker.count_ended(1, 0, step / 100)
-    assert not breaker.count_ended(2, 5, 10.0)
-    assert breaker.state(10.0) == "closed"
-    assert not breaker.count_ended(0, 2, 40.0)  # all earlier ends are too old to count
-    assert breaker.count_ended(0, 1, 41.0)
-
-
-def test_to_accept_requests_does_not_hide_that_they_break() -> None:
-    breaker = new_breaker()
-    for second in range(2):
-        breaker.count_accepted()
-        assert not breaker.count_ended(0, 1, second)
-    breaker.count_accepted()
-    assert breaker.count_ended(0, 1, 2.0)
-    breaker.count_accepted()
-    assert breaker.state(2.5) == "open"
-    breaker.count_sent(3.1)
-    breaker.count_accepted()
-    assert breaker.state(3.2) == "half_open"
-    assert not breaker.count_ended(1, 0, 3.3)
-    assert breaker.state(3.3) == "closed"
-
-
-def test_the_end_of_a_probe_decides_and_older_ends_do_not() -> None:
-    breaker = new_breaker()
-    assert breaker.count_ended(0, 3, 0.0)
-    assert not breaker.count_ended(5, 0, 0.5)
-    assert not breaker.count_ended(5, 0, 1.5)  # no request was sent since it tripped
-    assert breaker.state(1.5) == "half_open"
-    breaker.count_sent(1.6)
-    assert breaker.count_ended(0, 1, 1.7)
-    assert not breaker.allows(3.6)  # the open time is two seconds now
-    assert breaker.allows(3.8)
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.floats(0.0, 2.0)), max_size=200))
-def test_ends_are_counted_in_bounded_memory_and_never_trip_while_most_are_good(
-    ends: list[tuple[int, int, float]],
-) -> None:
-    breaker, now = new_breaker(), 0.0
-    for good, broken, pause in ends:
-        now += pause
-        assert not breaker.count_ended(good + broken, broken, now)
-        assert len(breaker._ends) <= 18
-    assert breaker.state(now) == "closed"
 
 
 def beat(seq: int, accepted: int, ended: int, broken: int) -> Heartbeat:

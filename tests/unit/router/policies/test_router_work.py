@@ -15,7 +15,7 @@ from services.router.domain.fleet_limits import FleetLimits
 from services.router.domain.policies.costs import Costs, Move
 from services.router.incoming import read
 from services.router.metrics import RouterMetrics
-from services.worker.leader.fleet.token_rate import TokenRate
+from services.worker.leader.fleet.group_description import TokenRate
 from shared import subjects
 from shared.bus import Message
 from shared.codec import encode

@@ -7,11 +7,11 @@ import pytest
 
 from shared.bus.api import Message, RequestTimedOut
 from shared.bus.endpoint import Endpoint, call
-from shared.bus.memory import MemoryBus
 from shared.codec import encode
 from shared.errors import InvalidRequest, SessionNotFound
 from shared.flow.backoff import Backoff, backoff_s
 from shared.messages import SessionDelete, SessionDeleted, SessionGet
+from tests.kits.memory_bus import MemoryBus
 
 SUBJECT = "test.delete"
 QUERY = SessionDelete(tenant="t", session_id="s")

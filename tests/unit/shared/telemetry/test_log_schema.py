@@ -3,7 +3,7 @@
 import pytest
 
 from shared.telemetry.logs.log_schema import FIELDS, MAX_EVENT, problems_of
-from tools.docs.log_events import LogEvent, log_events
+from tools.docs.logs import LogEvent, log_events
 
 EVENTS = log_events()
 # what calls add with `**`; tests of whole stacks see these fields

@@ -10,11 +10,11 @@ import structlog
 
 from shared.bus import Message
 from shared.bus.endpoint import Endpoint, bound_to, call
-from shared.bus.memory import MemoryBus
 from shared.messages import ListModels, ModelList
 from shared.settings import CommonSettings
 from shared.telemetry.logs.log_setup import configure_logging
 from shared.telemetry.request_ids import bind_request, current_request, log_ids, trace_id_of
+from tests.kits.memory_bus import MemoryBus
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"

@@ -14,13 +14,13 @@ from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResul
 from services.worker.rank_protocol.step_times import StepTimes
 from shared import codec, subjects
 from shared.bus.api import Message
-from shared.bus.memory import MemoryBus
 from shared.messages import (
     Cancel,
     Done,
     Failed,
     Heartbeat,
 )
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine
 
 

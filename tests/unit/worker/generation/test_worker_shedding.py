@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from services.worker.domain.generation.shedding import WaitingRequest, displaced_by
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.domain.scheduling.sequence import SequencePhase
-from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens
 from shared.messages import Accepted, Done, Failed, GenerateRequest, ResumePoint
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of, tokens_of
 
 TENANTS = st.sampled_from(["a", "b", "c", "d"])

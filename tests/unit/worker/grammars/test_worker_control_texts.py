@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from services.worker.domain.generation.token_constraint import ConstraintFactory
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.text.answers.known_formats import BY_NAME
 from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_calls
 from services.worker.text.grammars.grammar_limits import GrammarLimits

@@ -10,8 +10,8 @@ from services.worker.leader.heartbeats.heartbeat_sender import HeartbeatSender
 from services.worker.leader.heartbeats.heartbeats import Heartbeats, LoopCarrier
 from services.worker.leader.heartbeats.leader_signs import DescriptionAge
 from shared import codec
-from shared.bus.memory import MemoryBus
 from shared.messages import Heartbeat, Load, ModelCard, State
+from tests.kits.memory_bus import MemoryBus
 
 STALE_S = 1.5
 

@@ -11,7 +11,6 @@ from services.worker.leader.sessions.peer_sessions import PeerSessionClient
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager, RestartPauses
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Message
-from shared.bus.memory import MemoryBus
 from shared.errors import InvalidRequest, RyzError, SessionNotFound, Unavailable
 from shared.messages import (
     ErrorReply,
@@ -24,6 +23,7 @@ from shared.messages import (
     WarmSession,
 )
 from shared.messages.base import Wire
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.kv_tier import Index, Store, StoreEngine
 from tests.kits.worker.leader import Kit, chat, null_engine
 

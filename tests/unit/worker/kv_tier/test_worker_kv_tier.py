@@ -8,8 +8,8 @@ import pytest
 
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from shared import codec, kv_hash
-from shared.bus.memory import MemoryBus
 from shared.messages import Accepted, Done, Failed, GenerateRequest, Usage
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.kv_tier import QUICK, Group, Store, store_state
 from tests.kits.worker.leader import Kit, chat, tokens_of
 

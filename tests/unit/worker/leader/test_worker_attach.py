@@ -8,7 +8,6 @@ import pytest
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from shared import codec, subjects
 from shared.bus.api import Message
-from shared.bus.memory import MemoryBus
 from shared.messages import (
     Accepted,
     AnyFrame,
@@ -27,6 +26,7 @@ from shared.messages import (
     Usage,
 )
 from shared.messages.base import MAX_ATTEMPT
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of
 
 NOTE = b"what it looks like"

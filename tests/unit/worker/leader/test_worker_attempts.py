@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from shared import codec, subjects
-from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens
 from shared.messages import Accepted, AnyFrame, Cancel, Done, Failed, GroupDown
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of, tokens_of
 
 

@@ -9,11 +9,11 @@ from services.worker.domain.answers.choice_state import ChoiceState
 from services.worker.leader.control_runs import TENANT
 from services.worker.leader.sessions.turn_end import TurnFinisher
 from services.worker.text.grammars import answer_grammar
-from services.worker.text.grammars.matcher_constraint import MatcherConstraint
+from services.worker.text.grammars.compiled_grammar import MatcherConstraint
 from services.worker.text.grammars.structured_grammar import compile_structured
 from services.worker.text.library_panics import LibraryPanicked, guarded
-from shared.bus.memory import MemoryBus
 from shared.messages import Done
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine
 
 STRUCTURED = {"kind": "regex", "definition": "[a-c]{40}"}

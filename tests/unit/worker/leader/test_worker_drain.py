@@ -10,7 +10,6 @@ from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.leader.fleet import drain as draining
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Message
-from shared.bus.memory import MemoryBus
 from shared.errors import InvalidRequest, Unavailable
 from shared.messages import (
     ChatMessage,
@@ -23,6 +22,7 @@ from shared.messages import (
     Warmed,
     WarmSession,
 )
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.kv_tier import Group
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of
 

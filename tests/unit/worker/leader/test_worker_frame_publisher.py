@@ -7,9 +7,9 @@ from services.worker.domain.generation.generation import Generation
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.leader.frame_publisher import FramePublisher
 from shared import codec
-from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.errors import Internal, Unavailable
 from shared.messages import FrameBatch
+from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.worker.leader import chat, leader_context
 
 

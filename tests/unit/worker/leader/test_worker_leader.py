@@ -10,7 +10,6 @@ import pytest
 
 from services.worker.null.null_engine import TEXT, NullEngine
 from shared import codec, subjects
-from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import (
@@ -29,6 +28,7 @@ from shared.messages import (
     Tokens,
     Work,
 )
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, finish_of, null_engine, text_of, tokens_of
 
 PROMPT = "user: hello\nassistant: "

@@ -11,8 +11,8 @@ from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.plan import EngineFailed, Sampled, StepPlan, StepResult
-from shared.bus.memory import MemoryBus
 from shared.messages import Done, Failed
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of
 
 LETTERS = [*range(97, 123)]

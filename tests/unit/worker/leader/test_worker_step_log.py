@@ -20,8 +20,8 @@ from services.worker.rank_protocol.step_times import (
     private_times,
     times_bytes,
 )
-from shared.bus.memory import MemoryBus
 from shared.host.own_python import module_environment
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine
 
 PARTS = PartsOfStep(linears=40, attention=20, collectives=10, sampling=5, masks=3, kv_copy=2)

@@ -6,8 +6,8 @@ import time
 from services.worker.domain.generation.stream_pace import StreamPace
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.rank_protocol.plan import StepPlan, StepResult
-from shared.bus.memory import MemoryBus
 from shared.messages import Tokens
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine, tokens_of
 
 

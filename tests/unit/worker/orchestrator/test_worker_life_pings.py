@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.worker.orchestrator.tracing.life_pings import ping_life
+from services.worker.orchestrator.tracing.rank_tracing import ping_life
 from services.worker.rank_protocol.trace_messages import LIFE_PONG
 
 Ends = tuple[socket.socket, socket.socket]

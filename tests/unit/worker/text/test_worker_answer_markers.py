@@ -8,7 +8,7 @@ from tokenizers import AddedToken
 
 from services.worker.domain.generation.token_constraint import TokenRefused
 from services.worker.leader.intake.answer_forms import AnswerForms
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.text.answers.known_formats import BY_NAME
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_calls

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, trainers
 from tokenizers import pre_tokenizers as pre
 
-from services.worker.gguf_model import load_gguf_model
+from services.worker.model_files.gguf_model import load_gguf_model
 from services.worker.text.from_gguf.pre_tokenizers import PRE_TOKENIZERS
 from services.worker.text.tokenizer import Tokenizer as OurTokenizer
 from shared.errors import InvalidRequest

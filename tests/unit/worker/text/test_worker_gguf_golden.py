@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from cli.models.model_store import models_dir
-from services.worker.gguf_model import load_gguf_model
-from services.worker.model import Model
+from services.worker.model_files.gguf_model import load_gguf_model
+from services.worker.model_files.model import Model
 from services.worker.text.tokenizer import Tokenizer
 from tests.kits.worker.golden_ids import digest, golden_ids
 from tests.kits.worker.tokenizer_texts import tokenizer_texts

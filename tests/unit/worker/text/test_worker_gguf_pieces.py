@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.worker.gguf_model import load_gguf_model
+from services.worker.model_files.gguf_model import load_gguf_model
 from services.worker.text.from_gguf.sentence_piece import score_merges
 from services.worker.text.tokenizer import Tokenizer
 from shared.errors import InvalidRequest

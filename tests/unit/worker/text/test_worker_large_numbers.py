@@ -6,8 +6,8 @@ import msgpack
 import pytest
 
 from shared import codec, subjects
-from shared.bus.memory import MemoryBus
 from shared.messages import Done, Failed, Route, Work
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat
 
 PLACES = [

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from services.worker.leader.intake.tool_checks import template_input
-from services.worker.load_model import load_model
-from services.worker.model_dir import MAX_NAMED
+from services.worker.model_files.load_model import load_model
+from services.worker.model_files.model_dir import MAX_NAMED
 from services.worker.text.answers.known_formats import format_of
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.control_tokens import ControlTokenGuard

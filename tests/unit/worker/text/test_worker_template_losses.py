@@ -10,9 +10,9 @@ from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.template_guard import TemplateOverran
 from services.worker.text.tokenizer import LibraryTokenizer
 from services.worker.text.tool_prompt import TemplateInput
-from shared.bus.memory import MemoryBus
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, ToolCall, ToolDefinition
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.templates.template_shapes import template_source
 from tests.kits.worker.leader import Kit, chat
 from tests.kits.worker.tokenizers import byte_level

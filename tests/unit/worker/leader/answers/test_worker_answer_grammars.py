@@ -9,7 +9,7 @@ from services.worker.domain.answers.parted_answer import PartedAnswer
 from services.worker.domain.generation.token_constraint import TokenConstraint, TokenRefused
 from services.worker.leader.intake.answer_forms import AnswerForms
 from services.worker.leader.intake.answer_grammars import AnswerGrammars
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.null.null_model import END, ByteTokenizer, null_model
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.grammars.after_reasoning import ReasonedGrammar

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from services.worker.load_model import load_model
-from services.worker.model import Model
+from services.worker.model_files.load_model import load_model
+from services.worker.model_files.model import Model
 from services.worker.null.null_engine import NullEngine
-from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens, unpack_tokens
 from shared.messages import AnyFrame, ChatMessage, Done, SessionRef, Tokens, ToolCall, ToolCallPart
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import DictStore, Kit, chat, finish_of, text_of, tokens_of
 
 USER = ChatMessage(role="user", content="Say something.")

@@ -22,8 +22,8 @@ from services.worker.null.null_model import null_model
 from services.worker.text.answers.known_formats import TOOL_FORMATS
 from services.worker.text.grammars.answer_grammar import AnswerForm
 from services.worker.text.grammars.grammar_limits import GrammarLimits
-from shared.bus.memory import MemoryBus
 from shared.messages import StructuredOutput, ToolDefinition, ToolUse
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.leader import Kit, chat, text_of
 

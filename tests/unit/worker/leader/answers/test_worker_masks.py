@@ -9,8 +9,8 @@ from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import EngineFailed, NewSequence, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.step_masks import StepMasks, mask_of
-from shared.bus.memory import MemoryBus
 from shared.messages import Failed, GenerateRequest
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, finish_of, null_engine, text_of
 
 FORM = "id=[0-9]{3}, name=(fox|dog)[a-z]{9} and that is all"

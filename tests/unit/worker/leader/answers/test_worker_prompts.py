@@ -8,7 +8,6 @@ import pytest
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.null.null_engine import TEXT
 from services.worker.null.null_prompts import HIDDEN_SIZE, LOGPROB, null_embedding
-from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens
 from shared.messages import (
     AnyFrame,
@@ -20,6 +19,7 @@ from shared.messages import (
     TokenLogprob,
     Tokens,
 )
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, finish_of, null_engine, text_of, tokens_of
 
 WORDS = "Grüße, und so weiter. " * 20

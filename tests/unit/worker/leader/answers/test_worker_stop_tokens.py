@@ -3,8 +3,8 @@
 import pytest
 
 from services.worker.null.null_engine import TEXT
-from shared.bus.memory import MemoryBus
 from shared.messages import Done
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, finish_of, text_of, tokens_of
 
 PROMPT = "x" * 4  # the answer goes on at the fifth letter of the null engine's text

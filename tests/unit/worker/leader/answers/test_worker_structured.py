@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from services.worker.leader.intake.grammar_options import GrammarOptions
-from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens
 from shared.errors import InvalidRequest, Overloaded, RateLimited
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, finish_of, text_of, tokens_of
 
 SCHEMA = {

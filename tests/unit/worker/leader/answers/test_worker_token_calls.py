@@ -6,11 +6,11 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.client import InferenceClient
 from shared.codec import pack_tokens, unpack_tokens
 from shared.errors import ContextLengthExceeded, InvalidRequest, Unavailable
 from shared.messages import AnyFrame, ChatMessage, Delta, DetokenizeQuery, Done, TokenizeQuery, Tokens
+from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.worker.leader import Kit, chat
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -19,15 +19,15 @@ from services.worker.leader.intake.prompt_tokenizer import (
     PromptTokenizer,
 )
 from services.worker.metrics import WorkerMetrics
-from services.worker.model import Model
+from services.worker.model_files.model import Model
 from services.worker.null.null_model import ByteTokenizer, null_model
 from services.worker.text.chat_template import ChatTemplate
 from shared import kv_hash, subjects
-from shared.bus.memory import MemoryBus
 from shared.codec import decode, encode, pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import Cancel, ChatMessage, Done, GenerateRequest, ResumePoint
 from shared.messages.generate import MAX_CHOICES
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import until
 from tests.kits.worker.leader import Kit, chat, null_engine, tokens_of
 

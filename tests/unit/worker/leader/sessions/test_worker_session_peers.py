@@ -9,9 +9,9 @@ from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.leader.sessions.turn_announcer import TurnAnnouncer
 from services.worker.metrics import WorkerMetrics
-from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.errors import SessionNotFound, Unavailable
 from shared.messages import ChatMessage, SessionRecord
+from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.worker.leader import DictStore
 
 

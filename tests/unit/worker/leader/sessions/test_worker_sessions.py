@@ -17,7 +17,6 @@ from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.metrics import WorkerMetrics
 from shared import codec, subjects
-from shared.bus.memory import MemoryBus
 from shared.errors import Internal, InvalidRequest, RequestTooLarge, Unavailable
 from shared.messages import (
     Accepted,
@@ -30,6 +29,7 @@ from shared.messages import (
     SessionRecord,
 )
 from shared.messages.sessions import MAX_MARKS, TurnMark
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import DictStore, Kit, chat, text_of, tokens_of
 

@@ -21,7 +21,6 @@ from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.metrics import WorkerMetrics
-from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens
 from shared.errors import Conflict, Unavailable
 from shared.messages import (
@@ -37,6 +36,7 @@ from shared.messages import (
     Usage,
 )
 from shared.messages.sessions import MAX_SESSION_MESSAGES
+from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import DictStore, Kit, chat, null_engine, text_of, tokens_of
 
 

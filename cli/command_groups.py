@@ -1,0 +1,33 @@
+"""What groups of commands share: how they show their help, and the options of those that ask the gateway."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.stack.state import DEFAULT_DIR
+
+
+def command_group(help_text: str) -> typer.Typer:
+    """Make a group of commands, which without a command shows its help as plain text."""
+    return typer.Typer(
+        help=help_text,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """The options of a command that asks the gateway."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+    url: Annotated[
+        str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")
+    ] = ""
+    api_key: Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")] = ""
+    state_dir: Annotated[
+        Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
+    ] = None
