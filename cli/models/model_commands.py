@@ -1,6 +1,6 @@
 """`ryz models`: lists, pulls, shows and removes models.
 
-`pull.py` fetches, `model_store.py` keeps, `model_facts.py` and `models_view.py` show.
+`pull.py` fetches, `model_store.py` keeps, `model_facts.py` and `model_listing.py` show.
 """
 
 import sys

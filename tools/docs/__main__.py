@@ -1,4 +1,4 @@
-"""Writes all generated pages and files; with `--check`, fails when one is out of date.
+"""Writes all generated pages and files and checks the names in prose; with `--check`, fails when a page is out of date.
 
 Run as `python -m tools.docs [--check]`. Each generator also runs alone, by its module's name.
 """
@@ -13,6 +13,7 @@ from tools.docs import (
     engine_results,
     logs,
     metrics,
+    named_files,
     protocol,
     redis_acl,
     settings,
@@ -33,6 +34,7 @@ def main() -> None:
         metrics,
         boards,
         engine_results,
+        named_files,
     ):
         try:
             generator.main()

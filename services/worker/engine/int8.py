@@ -1,6 +1,6 @@
 """The 8-bit format of weight matrices: its blocks, its size and its name. Imports no torch.
 
-The kernels (`native/src/byte_blocks.h`, `native/src/pack.h`) write and read it. Their oracle is
+The kernels (`native/src/weights/byte_blocks.h`, `native/src/weights/pack.h`) write and read it. Their oracle is
 `plain/int8_reference.py`.
 """
 

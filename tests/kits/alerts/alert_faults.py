@@ -1,4 +1,4 @@
-"""The faults of the failure table (docs/decisions/0015-failures.md), each with the alert that tells of it.
+"""The faults of the failure table (docs/failures.md), each with the alert that tells of it.
 
 A fault is a context manager: entering makes it, leaving mends it.
 """

@@ -195,7 +195,7 @@ class OutputRule(ctypes.Structure):
 
 
 class LinearOutput(ctypes.Structure):
-    """Where a linear writes, and what it does to the sums; see `src/linear.h`."""
+    """Where a linear writes, and what it does to the sums; see `src/weights/linear.h`."""
 
     _fields_ = [
         ("y", ADDRESS),
