@@ -25,6 +25,8 @@ from shared.compiled_modules import BUILDS, LIBRARY, ROOT, SUFFIX, build_of_sour
 
 # Left out: packages' `__init__.py`, and what stands in `_LEFT_OUT`.
 MODULES = (
+    "services/gateway/admission/*.py",
+    "services/gateway/answering/*.py",
     "services/gateway/bodies/*.py",
     "services/gateway/completions/*.py",
     "services/gateway/generation/*.py",
@@ -67,7 +69,7 @@ MODULES = (
 )
 _LEFT_OUT = {
     "services/gateway/http/serving_route.py": "routes that are not compiled inherit from it",
-    "services/gateway/bodies/large_bodies.py": "mypyc has no asynchronous generators",
+    "services/gateway/admission/large_bodies.py": "mypyc has no asynchronous generators",
     "services/worker/domain/generation/session_cache.py": "its base is one of the next two",
     "services/worker/domain/generation/sized_entries.py": "generic dataclasses with slots fail when imported",
     "services/worker/domain/generation/tenant_entries.py": "the same",

@@ -20,8 +20,8 @@ from cli.stack.process import ServiceSpec
 from cli.stack.servers.broker import find_nats, nats_answers, nats_command, nats_threads, new_passwords
 from cli.stack.servers.redis_server import find_redis
 from cli.stack.servers.stores import Stores, plan_stores
-from services.gateway.http.auth import parse_keys
-from services.gateway.http.parties import ADDRESS_SHARE
+from services.gateway.admission.auth import parse_keys
+from services.gateway.admission.parties import ADDRESS_SHARE
 from shared.bus import nats_conf
 from shared.bus.accounts import ACCOUNTS
 from shared.host.cores_and_memory import total_bytes, usable_cores

@@ -11,18 +11,18 @@ import structlog
 
 from services.gateway.app import create_app
 from services.gateway.batches.batch_assembly import batch_doors, batch_watch, run_batches
-from services.gateway.bodies.body_reader import BodyReader
+from services.gateway.admission.body_reader import BodyReader
 from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_complete_calls
 from services.gateway.checked_settings import checked_aliases, checked_keys, made_root_key
-from services.gateway.field_policy.model_aliases import ModelAliases
+from services.gateway.answering.model_aliases import ModelAliases
 from services.gateway.grpc.assembly import open_grpc
-from services.gateway.http.auth import Keyring
+from services.gateway.admission.auth import Keyring
 from services.gateway.http.gateway_gate import QuotaCollector, gateway_gate
-from services.gateway.http.parties import Parties
-from services.gateway.http.rate_limits import RateLimiter, tokens_per_minute
-from services.gateway.http.request_tracing import RequestTracing
+from services.gateway.admission.parties import Parties
+from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
+from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.http.serving_route import GatewayContext
-from services.gateway.http.slow_readers import ReaderLimits, watch_readers
+from services.gateway.answering.slow_readers import ReaderLimits, watch_readers
 from services.gateway.info_routes import ServiceInfo
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.metrics import GatewayMetrics
@@ -35,7 +35,7 @@ from services.gateway.responses.response_routes import PATH as RESPONSES
 from services.gateway.sessions.file_thread import FileThread
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.settings import GatewaySettings
-from services.gateway.streams.detached_streams import DetachedStreams
+from services.gateway.answering.detached_streams import DetachedStreams
 from shared.bus import Bus
 from shared.client import ClientSettings, InferenceClient, list_models
 from shared.client.calls.session_admin import SessionAdmin

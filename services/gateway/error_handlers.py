@@ -5,9 +5,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from services.gateway.http.disconnects import ClientDisconnected
-from services.gateway.http.error_shapes import error_body
-from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
+from services.gateway.admission.disconnects import ClientDisconnected
+from services.gateway.admission.error_shapes import error_body
+from services.gateway.admission.refusals import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.path_methods import allowed_methods, served_paths
 from services.gateway.realtime.realtime_sockets import PATH as REALTIME

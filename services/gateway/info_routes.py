@@ -10,9 +10,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry
 
 from services.gateway.completions.whole_responses import model_object
-from services.gateway.field_policy.model_aliases import ModelAliases
-from services.gateway.http.auth import Keyring
-from services.gateway.http.errors import HttpRefusal
+from services.gateway.answering.model_aliases import ModelAliases
+from services.gateway.admission.auth import Keyring
+from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
 from shared.errors import ModelNotFound

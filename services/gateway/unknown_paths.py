@@ -4,7 +4,7 @@ import difflib
 import html
 from collections.abc import Iterable, Mapping
 
-from services.gateway.http.errors import Headers
+from services.gateway.admission.refusals import Headers
 
 # paths of other servers, by what stands here in their place
 _ELSEWHERE = {

@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.gateway.__main__ import start
-from services.gateway.http.auth import parse_keys
+from services.gateway.admission.auth import parse_keys
 from services.gateway.settings import GatewaySettings
 from services.worker.null.null_model import null_model
 from shared.bus.nats import NatsBus

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from services.gateway import app as gateway_app
-from services.gateway.http.auth import Keyring
+from services.gateway.admission.auth import Keyring
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.settings import GatewaySettings
 

@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 from services.gateway.batches.batch_metrics import BatchMetrics
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
 from services.gateway.http.gateway_gate import GateCollector, QuotaCollector
-from services.gateway.http.quota import Quota
+from services.gateway.admission.quota import Quota
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from services.kvstate.__main__ import make_block_store, make_circuit

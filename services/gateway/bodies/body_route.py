@@ -7,8 +7,8 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from services.gateway.bodies.body_parser import check_content_type, parse_body
-from services.gateway.bodies.ignored_fields import IgnoredFields
-from services.gateway.bodies.large_bodies import is_large
+from services.gateway.answering.ignored_fields import IgnoredFields
+from services.gateway.admission.large_bodies import is_large
 from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
 from shared.web.admitted_connection import CONNECTION
 

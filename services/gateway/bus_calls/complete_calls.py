@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from services.gateway.http.quota import Quota
-from services.gateway.http.rate_limits import RateLimiter
+from services.gateway.admission.quota import Quota
+from services.gateway.admission.rate_limits import RateLimiter
 from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
 from services.gateway.settings import GatewaySettings
 from shared import subjects

@@ -19,9 +19,9 @@ from services.gateway.completions.whole_responses import (
     usage_of,
 )
 from services.gateway.field_policy.custom_tools import CustomCalls
-from services.gateway.generation.envelope import Envelope, fingerprint_of
-from services.gateway.http.errors import ErrorAnswer, error_event
-from services.gateway.streams.event_ids import UNNUMBERED, numbered
+from services.gateway.answering.envelope import Envelope, fingerprint_of
+from services.gateway.admission.refusals import ErrorAnswer, error_event
+from services.gateway.answering.event_ids import UNNUMBERED, numbered
 from shared.codec import unpack_tokens
 from shared.messages import Accepted, Delta, FinishReason, SessionOutcome, Usage
 

@@ -19,13 +19,13 @@ from services.gateway.completions.request_translation import (
 )
 from services.gateway.completions.unsupported_fields import judge_body
 from services.gateway.field_policy.changing_blocks import request_without_blocks
-from services.gateway.field_policy.left_out import LeftOut
+from services.gateway.answering.left_out import LeftOut
 from services.gateway.field_policy.tool_types import inner_without_tools
 from services.gateway.generation.body_door import CallOrigin
-from services.gateway.generation.door import GenerationCall
-from services.gateway.generation.new_calls import count_once, in_session, seed_of
-from services.gateway.generation.session_conditions import with_conditions
-from services.gateway.http.request_headers import STREAM_GRACE, given_session
+from services.gateway.answering.format import GenerationCall
+from services.gateway.answering.new_calls import count_once, in_session, seed_of
+from services.gateway.answering.session_conditions import with_conditions
+from services.gateway.admission.request_headers import STREAM_GRACE, given_session
 from shared.errors import InvalidRequest
 from shared.messages import GenerateRequest
 

@@ -21,10 +21,10 @@ from services.gateway.completions.whole_responses import (
 )
 from services.gateway.field_policy.custom_tools import custom_names
 from services.gateway.generation.body_door import BodyDoor
-from services.gateway.generation.envelope import Envelope
+from services.gateway.answering.envelope import Envelope
 from services.gateway.settings import GatewaySettings
 from services.gateway.streams.event_writer import EventWriter
-from services.gateway.streams.resume_token import ResumeToken
+from services.gateway.answering.resume_token import ResumeToken
 from shared.client import Completion
 from shared.messages import GenerateRequest
 

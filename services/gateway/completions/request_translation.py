@@ -18,7 +18,7 @@ from services.gateway.completions.completion_schema import (
     SamplingBody,
 )
 from services.gateway.completions.message_schema import ChatMessageBody
-from services.gateway.field_policy.priority import priority_of
+from services.gateway.answering.priority import priority_of
 from shared.codec import pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import (

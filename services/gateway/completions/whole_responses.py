@@ -20,8 +20,8 @@ from services.gateway.completions.logprob_forms import (
     token_fields,
 )
 from services.gateway.completions.message_parts import message_of
-from services.gateway.generation.answer_cost import entries_of_token
-from services.gateway.generation.envelope import Envelope
+from services.gateway.answering.answer_cost import entries_of_token
+from services.gateway.answering.envelope import Envelope
 from shared.client import Choice, Completion
 from shared.codec import unpack_tokens
 from shared.messages import ModelCard, SessionOutcome, TextPart, TokenLogprob, Usage

@@ -16,8 +16,8 @@ from services.gateway.embeddings.embedding_call import (
 )
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
 from services.gateway.generation.generation_route import trace_headers
-from services.gateway.generation.new_calls import counted_for
-from services.gateway.http.background_calls import in_background
+from services.gateway.answering.new_calls import counted_for
+from services.gateway.answering.background_calls import in_background
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.tokens.json_route import JsonRoute
 from shared.client import Embedding

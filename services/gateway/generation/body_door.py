@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from services.gateway.bodies.body_parser import parse_body
-from services.gateway.generation.door import GenerationCall
-from services.gateway.generation.idempotency import IdempotentCall
-from services.gateway.http.request_headers import RawHeaders
+from services.gateway.answering.format import GenerationCall
+from services.gateway.answering.idempotency import IdempotentCall
+from services.gateway.admission.request_headers import RawHeaders
 from services.gateway.http.serving_route import HttpExchange
 from services.gateway.settings import GatewaySettings
 

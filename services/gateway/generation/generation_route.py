@@ -11,26 +11,26 @@ from dataclasses import replace
 import msgspec
 
 from services.gateway.bodies.body_route import BodyRoute
-from services.gateway.field_policy.priority import limit_priority
-from services.gateway.generation.answer_cost import check_cost
-from services.gateway.generation.door import Door, GenerationCall
-from services.gateway.generation.envelope import envelope_of
-from services.gateway.generation.field_names import renamed
-from services.gateway.generation.idempotency import once_of
-from services.gateway.generation.new_calls import counted_for
-from services.gateway.generation.repeated_calls import RepeatedCalls
-from services.gateway.http.background_calls import BACKGROUND, in_background
-from services.gateway.http.request_headers import RawHeaders, stream_grace_s, time_limit_s
-from services.gateway.http.running_request import RunningRequest
+from services.gateway.answering.priority import limit_priority
+from services.gateway.answering.answer_cost import check_cost
+from services.gateway.answering.format import Door, GenerationCall
+from services.gateway.answering.envelope import envelope_of
+from services.gateway.answering.field_names import renamed
+from services.gateway.answering.idempotency import once_of
+from services.gateway.answering.new_calls import counted_for
+from services.gateway.answering.repeated_calls import RepeatedCalls
+from services.gateway.answering.background_calls import BACKGROUND, in_background
+from services.gateway.admission.request_headers import RawHeaders, stream_grace_s, time_limit_s
+from services.gateway.answering.running_call import RunningRequest
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
-from services.gateway.streams.detached_streams import DetachedStreams
+from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.streams.event_stream import (
     STREAM_HEADER,
     StreamWithGrace,
     confirm_turn,
     send_events,
 )
-from services.gateway.streams.resume_token import VERSION, ResumeToken, read_token
+from services.gateway.answering.resume_token import VERSION, ResumeToken, read_token
 from shared.client import GenerationStream
 from shared.errors import RyzError
 from shared.messages import GenerateRequest

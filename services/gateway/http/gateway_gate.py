@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from services.gateway.http.quota import Quota
-from services.gateway.http.request_headers import SESSION_HEADERS, STREAM_GRACE
+from services.gateway.admission.quota import Quota
+from services.gateway.admission.request_headers import SESSION_HEADERS, STREAM_GRACE
 from services.gateway.settings import GatewaySettings
 from shared.web.faults import MALFORMED, SINGLE_HEADERS
 from shared.web.gate import Gate

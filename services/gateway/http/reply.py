@@ -6,7 +6,7 @@ from typing import Protocol
 
 from starlette.types import Message, Send
 
-from services.gateway.http.errors import Headers, header_value
+from services.gateway.admission.refusals import Headers, header_value
 from services.gateway.http.response_pieces import PIECE, send_pieces
 from shared.messages import Accepted, SessionOutcome, Usage
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.types import Message, Scope, Send
 
-from services.gateway.http.slow_readers import OpenAnswer, Unread
+from services.gateway.answering.slow_readers import OpenAnswer, Unread
 
 PIECE = 65_536  # bytes; the server buffers as many for a connection before it waits for the reader
 

@@ -2,7 +2,7 @@
 
 from starlette.types import Send
 
-from services.gateway.http.errors import HttpRefusal, answer_for
+from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.metrics import GatewayMetrics
 from shared.errors import RyzError
 

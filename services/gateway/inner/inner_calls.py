@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from starlette.types import ASGIApp, Message, Scope
 
-from services.gateway.http.background_calls import BACKGROUND, BackgroundCall
+from services.gateway.answering.background_calls import BACKGROUND, BackgroundCall
 from services.gateway.http.response_pieces import PIECE
 from services.gateway.inner.server_sent_events import EventReader, ServerSentEvent
 from shared.web.admitted_connection import CONNECTION

@@ -5,9 +5,9 @@ import binascii
 from collections.abc import Sequence
 from urllib.parse import parse_qs
 
-from services.gateway.http.auth import given_key
-from services.gateway.http.errors import HttpRefusal
-from services.gateway.http.request_headers import RawHeaders
+from services.gateway.admission.auth import given_key
+from services.gateway.admission.refusals import HttpRefusal
+from services.gateway.admission.request_headers import RawHeaders
 
 SUBPROTOCOL = "ryz.realtime.v1"
 _KEY = "ryz.key."  # before the key in base64url, without padding

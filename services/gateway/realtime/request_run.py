@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from services.gateway.http.request_headers import SESSION_HEADERS
+from services.gateway.admission.request_headers import SESSION_HEADERS
 from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
 from services.gateway.realtime import server_messages
 from services.gateway.realtime.client_messages import Ask, Resume

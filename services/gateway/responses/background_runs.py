@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from services.gateway.http.quota import Quota
+from services.gateway.admission.quota import Quota
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.responses.kept_events import EventRoom
 from services.gateway.responses.response_run import KeptRun, ResponseEnd

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fastapi import FastAPI, Query
 from starlette.types import ASGIApp
 
-from services.gateway.http.held_places import SOCKET_GAVE_WAY, HeldPlaces
+from services.gateway.admission.held_places import SOCKET_GAVE_WAY, HeldPlaces
 from services.gateway.http.openapi_document import ERRORS, DirectRoute, add_serving
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.responses.background_runs import BackgroundRuns

@@ -11,14 +11,14 @@ from dataclasses import replace
 import msgspec
 
 from services.gateway.bodies.body_route import BodyRoute
-from services.gateway.field_policy.priority import limit_priority
-from services.gateway.generation.answer_cost import check_cost, entries_of_token
+from services.gateway.answering.priority import limit_priority
+from services.gateway.answering.answer_cost import check_cost, entries_of_token
 from services.gateway.generation.generation_route import trace_headers
-from services.gateway.generation.new_calls import counted_for
-from services.gateway.http.background_calls import in_background
-from services.gateway.http.errors import Headers
-from services.gateway.http.request_headers import time_limit_s
-from services.gateway.http.running_request import RunningRequest
+from services.gateway.answering.new_calls import counted_for
+from services.gateway.answering.background_calls import in_background
+from services.gateway.admission.refusals import Headers
+from services.gateway.admission.request_headers import time_limit_s
+from services.gateway.answering.running_call import RunningRequest
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.kept_events import EventsGone

@@ -15,10 +15,10 @@ from starlette.types import Message, Receive, Scope, Send
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.bodies.body_route import BYTES_PER_TOKEN
 from services.gateway.generation.generation_route import trace_headers
-from services.gateway.generation.new_calls import counted_for
-from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for
-from services.gateway.http.held_places import HeldPlace, HeldPlaces
-from services.gateway.http.request_headers import time_limit_s
+from services.gateway.answering.new_calls import counted_for
+from services.gateway.admission.refusals import ErrorAnswer, HttpRefusal, answer_for
+from services.gateway.admission.held_places import HeldPlace, HeldPlaces
+from services.gateway.admission.request_headers import time_limit_s
 from services.gateway.http.socket_refusals import refuse_socket
 from services.gateway.responses.response_events import ResponseEvent
 from services.gateway.responses.response_routes import PATH, ResponseRoute

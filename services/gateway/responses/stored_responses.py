@@ -5,7 +5,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from services.gateway.http.errors import HttpRefusal
+from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.response_events import DONE

@@ -5,7 +5,7 @@ import time
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.gateway.http.request_headers import request_ids
+from services.gateway.admission.request_headers import request_ids
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.sessions.session_routes import PREFIX
 from shared.identity import new_request_id

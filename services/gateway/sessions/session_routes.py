@@ -15,8 +15,8 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel
 
 from services.gateway.bodies.body_parser import check_content_type, parse_body
-from services.gateway.bodies.body_reader import BodyLimit, discard_body
-from services.gateway.bodies.large_bodies import is_large
+from services.gateway.admission.body_reader import BodyLimit, discard_body
+from services.gateway.admission.large_bodies import is_large
 from services.gateway.completions.chat_messages import messages_of
 from services.gateway.http.openapi_document import body_documented_as
 from services.gateway.http.serving_route import GatewayContext

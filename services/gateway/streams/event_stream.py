@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import Sequence
 from types import TracebackType
 
-from services.gateway.http.disconnects import ClientDisconnected, StreamLeft
-from services.gateway.http.errors import Headers
+from services.gateway.admission.disconnects import ClientDisconnected, StreamLeft
+from services.gateway.admission.refusals import Headers
 from services.gateway.http.reply import CallOutcome, Reply
-from services.gateway.http.running_request import RunningRequest
+from services.gateway.answering.running_call import RunningRequest
 from services.gateway.http.serving_route import HttpExchange
-from services.gateway.streams.detached_streams import DetachedStreams
+from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.streams.event_writer import EventWriter
-from services.gateway.streams.frame_sources import FrameSource, PromptFrames, frame_source
+from services.gateway.answering.frame_sources import FrameSource, PromptFrames, frame_source
 from shared.client import GenerationStream
 from shared.errors import Cancelled, Overloaded, Unavailable
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from services.gateway.http.errors import ErrorAnswer
-from services.gateway.streams.event_ids import UNNUMBERED, EventId, what_follows
-from services.gateway.streams.resume_token import ResumeToken
+from services.gateway.admission.refusals import ErrorAnswer
+from services.gateway.answering.event_ids import UNNUMBERED, EventId, what_follows
+from services.gateway.answering.resume_token import ResumeToken
 from shared.messages import Accepted, Delta, GenerateRequest, SessionOutcome, Usage
 
 

@@ -7,14 +7,14 @@ already are left out. The events are those of the stream as it began.
 import re
 from urllib.parse import parse_qs
 
-from services.gateway.http.errors import HttpRefusal
-from services.gateway.http.request_headers import STREAM_GRACE, stream_grace_s, time_limit_s
+from services.gateway.admission.refusals import HttpRefusal
+from services.gateway.admission.request_headers import STREAM_GRACE, stream_grace_s, time_limit_s
 from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
-from services.gateway.streams.detached_streams import DetachedStreams
-from services.gateway.streams.event_ids import NOTHING_YET, EventId, parse_event_id
+from services.gateway.answering.detached_streams import DetachedStreams
+from services.gateway.answering.event_ids import NOTHING_YET, EventId, parse_event_id
 from services.gateway.streams.event_stream import STREAM_HEADER, StreamWithGrace, send_events
 from services.gateway.streams.event_writer import ResumedWriter, StreamFormats
-from services.gateway.streams.resume_token import ResumeToken, read_token, request_id_of
+from services.gateway.answering.resume_token import ResumeToken, read_token, request_id_of
 from shared.client.attach import Attachment, AttachTarget, attach
 from shared.messages.base import ID_PATTERN
 

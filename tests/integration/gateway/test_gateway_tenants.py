@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.gateway.bodies import large_bodies
+from services.gateway.admission import large_bodies
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
 
 CHAT = "/v1/chat/completions"

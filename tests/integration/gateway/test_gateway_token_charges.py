@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from services.gateway import __main__ as gateway_process
-from services.gateway.http.rate_limits import RateLimiter
+from services.gateway.admission.rate_limits import RateLimiter
 from tests.kits.gateway.gateway import Gateway
 from tests.kits.gateway.response_service import serve_responses
 from tests.kits.gateway.with_leader import gateway_with_leader

@@ -9,7 +9,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from services.gateway.__main__ import start
-from services.gateway.http.auth import parse_keys
+from services.gateway.admission.auth import parse_keys
 from services.gateway.settings import GatewaySettings
 from shared import subjects
 from shared.bus import Message

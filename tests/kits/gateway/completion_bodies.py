@@ -9,7 +9,7 @@ from services.gateway.completions.completion_schema import ChatCompletionRequest
 from services.gateway.completions.request_translation import (
     Origin,
 )
-from services.gateway.http.errors import invalid_body
+from services.gateway.admission.refusals import invalid_body
 from shared.errors import InvalidRequest
 from shared.messages import SessionRef
 

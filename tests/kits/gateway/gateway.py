@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.gateway.__main__ import start
-from services.gateway.http.auth import parse_keys
+from services.gateway.admission.auth import parse_keys
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.settings import GatewaySettings
 from shared import subjects

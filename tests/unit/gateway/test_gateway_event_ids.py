@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from services.gateway.completions.completion_doors import ChatDoor, CompletionDoor
-from services.gateway.generation.door import DoorFormats
+from services.gateway.answering.format import DoorFormats
 from services.gateway.settings import GatewaySettings
-from services.gateway.streams.event_ids import (
+from services.gateway.answering.event_ids import (
     NOTHING_YET,
     UNNUMBERED,
     EventId,
@@ -16,7 +16,7 @@ from services.gateway.streams.event_ids import (
     what_follows,
 )
 from services.gateway.streams.event_writer import EventWriter, ResumedWriter
-from services.gateway.streams.resume_token import (
+from services.gateway.answering.resume_token import (
     VERSION,
     AnswerKind,
     ResumeToken,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
-from services.gateway.generation.envelope import Envelope
-from services.gateway.http.errors import HttpRefusal, answer_for
+from services.gateway.answering.envelope import Envelope
+from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.messages.message_events import MessageEventWriter
 from services.gateway.responses.response_events import ResponseEvents
 from services.gateway.streams.event_writer import EventWriter

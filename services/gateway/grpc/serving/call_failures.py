@@ -11,7 +11,7 @@ import grpc
 import msgspec
 
 from services.gateway.grpc.serving.call_metadata import shown_metadata
-from services.gateway.http.errors import answer_for
+from services.gateway.admission.refusals import answer_for
 from shared.errors import TABLE, Unavailable
 
 _STATUS_OF_HTTP = {

@@ -12,7 +12,7 @@ from services.gateway.grpc.serving.call_failures import GrpcFailure, failure_of
 from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
 from services.gateway.grpc.serving.open_calls import OpenCalls
-from services.gateway.http.held_places import HeldPlace
+from services.gateway.admission.held_places import HeldPlace
 from shared.errors import InvalidRequest
 
 Handle = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]

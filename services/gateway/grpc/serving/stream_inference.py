@@ -19,7 +19,7 @@ from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.serving.single_inference import SingleInference
 from services.gateway.grpc.translation.inference_answer import failed_response
 from services.gateway.grpc.translation.inference_request import InferenceCall, read_call
-from services.gateway.http.held_places import HeldPlace
+from services.gateway.admission.held_places import HeldPlace
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.gateway.streams.resume_token import VERSION, ResumeToken
+from services.gateway.answering.resume_token import VERSION, ResumeToken
 from shared import subjects
 from shared.bus import Message
 from shared.codec import decode, encode

@@ -16,7 +16,7 @@ from services.gateway.completions.completion_call import chat_call, completion_c
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.completions.message_schema import MAX_PARTS
 from services.gateway.generation.body_door import CallOrigin
-from services.gateway.http.errors import answer_for
+from services.gateway.admission.refusals import answer_for
 from services.gateway.sessions import session_file
 from services.gateway.sessions.session_schema import NewSession
 from shared.errors import InvalidRequest, RequestTooLarge, RyzError

@@ -15,7 +15,7 @@ from services.gateway.completions.request_translation import (
     completion_requests,
 )
 from services.gateway.completions.unsupported_fields import judge_body
-from services.gateway.http.errors import invalid_body
+from services.gateway.admission.refusals import invalid_body
 from shared.codec import decode, encode, pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, GenerateRequest, Sampling, SessionRef

@@ -5,7 +5,7 @@ import pytest
 from services.gateway.completions.completion_call import chat_call
 from services.gateway.completions.completion_schema import ChatCompletionRequest
 from services.gateway.generation.body_door import CallOrigin
-from services.gateway.generation.idempotency import IdempotentCall, once_of
+from services.gateway.answering.idempotency import IdempotentCall, once_of
 from shared.errors import InvalidRequest
 from shared.identity import is_made_session_id
 

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from services.gateway.bodies.large_bodies import REST, LargeBodies, is_large
+from services.gateway.admission.large_bodies import REST, LargeBodies, is_large
 
 
 class Clock:

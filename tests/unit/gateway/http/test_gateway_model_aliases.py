@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.gateway.field_policy.model_aliases import ModelAliases, parse_aliases
+from services.gateway.answering.model_aliases import ModelAliases, parse_aliases
 from shared.errors import Unavailable
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from services.gateway.http.auth import Keyring, parse_keys
-from services.gateway.http.parties import ADDRESS_SHARE, UNSHARED, Parties
+from services.gateway.admission.auth import Keyring, parse_keys
+from services.gateway.admission.parties import ADDRESS_SHARE, UNSHARED, Parties
 from services.gateway.settings import GatewaySettings
 from shared.errors import Overloaded, RateLimited
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from services.gateway.generation import idempotency
+from services.gateway.answering import idempotency
 from services.gateway.http.gateway_gate import gateway_gate
 from services.gateway.settings import GatewaySettings
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.gateway.http.request_headers import given_session, request_ids, time_limit_s
+from services.gateway.admission.request_headers import given_session, request_ids, time_limit_s
 from shared.errors import InvalidRequest
 from shared.messages import SessionRef
 

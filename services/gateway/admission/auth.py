@@ -9,9 +9,9 @@ import hmac
 import re
 import secrets
 
-from services.gateway.http.error_shapes import is_anthropic
-from services.gateway.http.errors import HttpRefusal
-from services.gateway.http.request_headers import RawHeaders
+from services.gateway.admission.error_shapes import is_anthropic
+from services.gateway.admission.refusals import HttpRefusal
+from services.gateway.admission.request_headers import RawHeaders
 
 _ALSO_ANTHROPIC = ("/v1/models", "/v1/streams")  # besides the Messages API
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")

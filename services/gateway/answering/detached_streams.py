@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import structlog
 
-from services.gateway.http.quota import Quota
+from services.gateway.admission.quota import Quota
 from services.gateway.metrics import GatewayMetrics
 from shared.client import GenerationStream
 from shared.errors import RyzError

@@ -1,7 +1,7 @@
 """Counts requests that a gateway refuses before it asks the fleet; later ends are counted by its client."""
 
-from services.gateway.http.errors import HttpRefusal
-from services.gateway.http.request_tracing import OPERATIONS
+from services.gateway.admission.refusals import HttpRefusal
+from services.gateway.answering.request_tracing import OPERATIONS
 from shared.errors import Internal, InvalidRequest, RyzError
 from shared.telemetry.service_levels import ServiceLevels
 

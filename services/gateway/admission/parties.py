@@ -7,8 +7,8 @@ a share, and the proxy has to limit them.
 
 from collections.abc import Sequence
 
-from services.gateway.http.auth import Keyring
-from services.gateway.http.quota import Quota
+from services.gateway.admission.auth import Keyring
+from services.gateway.admission.quota import Quota
 from services.gateway.settings import GatewaySettings
 from shared.web.gate import client_of
 from shared.web.http_limits import is_within, networks

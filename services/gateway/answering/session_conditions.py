@@ -7,7 +7,7 @@ import re
 
 from msgspec.structs import replace
 
-from services.gateway.http.request_headers import RawHeaders
+from services.gateway.admission.request_headers import RawHeaders
 from shared.errors import InvalidRequest
 from shared.identity import is_made_session_id
 from shared.messages import ChatMessage, SessionRef

@@ -6,7 +6,7 @@ party, the one that has been idle longest is ended. One with a request under way
 
 from typing import Protocol
 
-from services.gateway.http.quota import Quota
+from services.gateway.admission.quota import Quota
 from shared.errors import Overloaded, RateLimited
 
 SOCKET_GAVE_WAY = "socket_gave_way"  # counted in `ryz_gateway_closed_connections_total`

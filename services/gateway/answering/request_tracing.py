@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from services.gateway.http.reply import CallOutcome
-from services.gateway.http.request_headers import RawHeaders
+from services.gateway.admission.request_headers import RawHeaders
 from shared.telemetry.spans.request_trace import RequestTrace
 from shared.telemetry.spans.span_facts import Attribute, SpanFacts, SpanSink
 from shared.telemetry.spans.span_names import SPANS

@@ -14,7 +14,7 @@ import msgspec
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from services.gateway.http.validation_wording import problem_of
+from services.gateway.admission.validation_wording import problem_of
 from shared.errors import TABLE, InvalidRequest, RyzError
 
 Headers = list[tuple[bytes, bytes]]

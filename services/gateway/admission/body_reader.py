@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from starlette.types import Message, Receive
 
-from services.gateway.http.disconnects import ClientDisconnected
-from services.gateway.http.quota import Quota
+from services.gateway.admission.disconnects import ClientDisconnected
+from services.gateway.admission.quota import Quota
 from services.gateway.settings import GatewaySettings
 from shared.errors import InvalidRequest, RequestTooLarge
 

@@ -4,13 +4,13 @@ If no leader knows the key, the call is made like a first one; if its turn is in
 the leader gives the same answer again and stores nothing.
 """
 
-from services.gateway.generation.door import Door, GenerationCall
-from services.gateway.generation.envelope import envelope_of
-from services.gateway.http.running_request import RunningRequest
+from services.gateway.answering.format import Door, GenerationCall
+from services.gateway.answering.envelope import envelope_of
+from services.gateway.answering.running_call import RunningRequest
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
-from services.gateway.streams.detached_streams import DetachedStreams
+from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.streams.event_stream import STREAM_HEADER, StreamWithGrace, send_events
-from services.gateway.streams.resume_token import read_token
+from services.gateway.answering.resume_token import read_token
 from shared.client.attach import Attachment, AttachTarget, attach
 
 REPLAYED = (b"idempotent-replayed", b"true")

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from services.gateway.http.errors import ErrorAnswer
+from services.gateway.admission.refusals import ErrorAnswer
 
 ANTHROPIC = "/v1/messages"
 _TYPES = {

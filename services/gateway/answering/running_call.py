@@ -9,9 +9,9 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from services.gateway.http.disconnects import ClientDisconnected
+from services.gateway.admission.disconnects import ClientDisconnected
 from services.gateway.http.reply import Reply
-from services.gateway.http.slow_readers import OpenAnswer, Unread
+from services.gateway.answering.slow_readers import OpenAnswer, Unread
 from shared.client import GenerationStream
 from shared.web.limited_protocol import LimitedProtocol
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from services.gateway.http.request_headers import SESSION_HEADERS, RawHeaders
+from services.gateway.admission.request_headers import SESSION_HEADERS, RawHeaders
 from shared.errors import InvalidRequest
 
 HEADER = b"idempotency-key"
