@@ -8,12 +8,15 @@ PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13 python3.1
 VENV := .venv
 BIN := $(VENV)/bin
 COVERAGE := .coverage.json
+COVERAGE_ALONE := .coverage-alone.json
 COVERAGE_FLOOR ?= 90
 # two processes for two cores would often wait for services; see tests/kits/side_by_side.py
 JOBS ?= 4
 # yes: these processes are forked from one that has imported all tests; empty: they are xdist's, which each import them
 FORKED ?= yes
 SIDE_BY_SIDE = $(if $(FORKED),,-n $(JOBS) --dist loadfile --no-loadscope-reorder)
+# tests that measure time run when no other runs: forked processes see to it, xdist's get them in a second run
+BESIDE = $(if $(FORKED),, and not alone)
 # tests without a marker that needs a machine or a time of its own
 ORDINARY := not compose and not gpu and not models and not clients
 # tests outside of tests/chaos that have a long form, too
@@ -47,10 +50,13 @@ test: dev ## the tests that need neither Docker nor a GPU, with coverage (ARGS="
 ifdef ARGS
 	$(BIN)/python -m pytest -m "$(ORDINARY)" $(ARGS)
 else
-	@$(if $(FORKED),RYZ_TEST_PROCESSES=$(JOBS)) $(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)" $(SIDE_BY_SIDE) || { \
+	@$(if $(FORKED),RYZ_TEST_PROCESSES=$(JOBS)) $(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)$(BESIDE)" $(SIDE_BY_SIDE) || { \
 	echo "==> what failed, once more and alone: some tests have time limits, and others ran beside them"; \
 	$(BIN)/python -m pytest -m "$(ORDINARY)" --last-failed --last-failed-no-failures none; }
-	@$(MEASURED) --merge $(COVERAGE) --out $(COVERAGE) --skip-covered --fail-under $(COVERAGE_FLOOR)
+ifndef FORKED
+	@$(MEASURED) --out $(COVERAGE_ALONE) -m pytest -m "$(ORDINARY) and alone"
+endif
+	@$(MEASURED) --merge $(COVERAGE) $(if $(FORKED),,$(COVERAGE_ALONE)) --out $(COVERAGE) --skip-covered --fail-under $(COVERAGE_FLOOR)
 endif
 
 chaos: dev ## the same faults as in `make test`, for as long as it takes to trust them: an hour or two (FIGURES: a file for the counts)
@@ -69,7 +75,8 @@ compile: dev ## compile what each request and step goes through with mypyc, in a
 	$(BIN)/python -m tools.compile_modules
 
 test-compiled: compile ## the unit tests of what is compiled, with the compiled modules in place of their sources
-	$(BIN)/python -m pytest -p tests.kits.compiled -m "$(ORDINARY) and not sources" -n $(JOBS) $(COMPILED_TESTS) $(ARGS)
+	$(BIN)/python -m pytest -p tests.kits.compiled -m "$(ORDINARY) and not sources and not alone" -n $(JOBS) $(COMPILED_TESTS) $(ARGS)
+	$(BIN)/python -m pytest -p tests.kits.compiled -m "$(ORDINARY) and not sources and alone" $(COMPILED_TESTS)
 
 test-compose: dev ## the tests of the containers; needs a Docker engine
 	$(BIN)/python -m pytest -m compose $(ARGS)

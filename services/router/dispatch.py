@@ -129,7 +129,8 @@ class Dispatcher:
             return FleetView(facts.model, ()), Assignment(earlier, "duplicate")
         # a group that gave the request back may still look ready: its last heartbeat was sent before
         avoid = duplicates.get((tenant, request_id, attempt - 1), now) if attempt else None
-        view = self._fleet.view(facts.model, now, avoid or "", facts.weights)
+        avoid = avoid or incoming.lost_group
+        view = self._fleet.view(facts.model, now, avoid, facts.weights)
         pinned = self._state.pins.group_of(tenant, incoming.session_id)
         decision = choose(facts, view, now, policy=self._policy, pinned=pinned)
         if (

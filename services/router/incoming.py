@@ -72,6 +72,7 @@ class RequestHead(Wire, frozen=True, kw_only=True):
     reply_to: str = ""
     resume: HeadResume | None = None
     party: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    lost_group: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 class Incoming(msgspec.Struct, frozen=True, gc=False):
@@ -88,6 +89,7 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     headers: dict[str, str]
     outside: bool = False
     party: str = ""  # for whom it counts at full groups
+    lost_group: str = ""  # of the attempt before, which another router may have sent
 
     @property
     def key(self) -> str:
@@ -124,12 +126,15 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
         data = encode(request)
     left_ms = read_timeout_ms(headers)
     session, resume = request.session, request.resume
+    resumed = request.attempt > 0 and caller is None
+    lost_group = request.lost_group if resumed else ""
     facts = RequestFacts(
         request.model,
         routing_key(request) if isinstance(request, GenerateRequest) else session_key(_session_id(session)),
         len(message.data) // _BYTES_PER_TOKEN,
         priority=request.priority,
-        resumed=request.attempt > 0 and caller is None,
+        last_group=lost_group,
+        resumed=resumed,
         # without the KV format, which heartbeats do not name
         weights=resume.fingerprint.partition("/")[0] if resume is not None else "",
         places=request.sampling.n,
@@ -146,6 +151,7 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
         headers=carry(headers),
         outside=caller is not None,
         party=request.party or request.tenant,
+        lost_group=lost_group,
     )
 
 

@@ -237,6 +237,8 @@ class RouterSubscriptions:
         self._metrics.event("bad_heartbeat")
 
     async def _looked_up(self, last_groups: LastGroups, incoming: Incoming) -> Incoming:
+        if incoming.lost_group:
+            return incoming
         last = await last_groups.find(incoming.asker.tenant, incoming.session_id)
         return replace(incoming, facts=replace(incoming.facts, last_group=last)) if last else incoming
 

@@ -209,6 +209,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
             this one.
         party: For whom the request counts where callers take turns: a gateway without API keys names the
             address of the caller. Empty: its tenant.
+        lost_group: The group that had the attempt before this one and was lost. Routers avoid it if another
+            group is ready. Empty: there was none.
     """
 
     request_id: RequestId
@@ -242,6 +244,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     continues: bool = False
     prompt_ids: bool = False
     party: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    lost_group: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
     @property
     def party_or_tenant(self) -> str:

@@ -140,12 +140,14 @@ class CommandExecutor:
     def _encode_attempt(stream: GenerationStream, command: Publish) -> bytes:
         if command.attempt == stream.request.attempt:
             return stream.data
+        attempts = stream.state.attempts
         later = msgspec.structs.replace(
             stream.request,
             attempt=command.attempt,
             resume=command.resume,
             crashes=command.crashes,
-            sampling=stream.state.attempts.sampling,
+            sampling=attempts.sampling,
+            lost_group=attempts.interruptions[-1].group if attempts.interruptions else "",
         )
         return encode(later)
 

@@ -9,6 +9,7 @@ import sys
 import msgpack
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from shared import subjects
 from shared.bus import Message
@@ -30,8 +31,8 @@ from shared.messages import (
     SessionRecord,
     StatusQuery,
 )
-from tests.kits.router.live import BEAT_MS, Caller, Leader, router, start_router
-from tests.kits.waiting import until
+from tests.kits.router.live import BEAT_MS, Caller, Leader, router, start_router, until_known
+from tests.kits.waiting import PATIENCE_S, until
 
 
 async def test_a_request_goes_on_with_its_own_bytes_and_headers(
@@ -120,13 +121,32 @@ async def test_a_known_model_without_a_ready_group_is_unavailable(
     nats_url: str, caller: Caller, leaders: list[Leader]
 ) -> None:
     leaders[0].state = leaders[1].state = "starting"
-    async with router(nats_url):
+    async with router(nats_url) as service:
         failed = await caller.failure(caller.request())
         assert (failed.code, failed.data["reason"]) == ("unavailable", "no_group")
         assert 0.8 <= failed.data["retry_after_s"] <= 1.2
         leaders[0].state = "ready"
-        await asyncio.sleep(3 * BEAT_MS / 1000)
+        await until_known(service, leaders[0])
         assert await caller.group_of("s") == leaders[0].group
+
+
+async def test_a_router_that_did_not_send_the_attempt_before_avoids_the_lost_group_and_logs_the_move(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    """The broker gives each attempt to any of several routers; the lost group may still look ready."""
+    for leader, other in (leaders, leaders[::-1]):
+        with capture_logs() as lines:
+            async with router(nats_url):
+                for _ in range(10):
+                    request = caller.request(attempt=1, lost_group=leader.group)
+                    frame = await caller.ask(request)
+                    assert isinstance(frame, Accepted)
+                    assert frame.group == other.group
+        moved = [line for line in lines if line["event"] == "session moved"]
+        assert {(line["group"], line["last_group"], line["reason"]) for line in moved} == {
+            (other.group, leader.group, "resumed")
+        }
+        assert len(moved) == 10
 
 
 async def test_a_group_that_does_not_listen_is_passed_over(
@@ -148,16 +168,16 @@ async def test_a_group_that_does_not_listen_is_passed_over(
 async def test_a_silent_group_is_lost_and_welcome_again(
     nats_url: str, caller: Caller, leaders: list[Leader]
 ) -> None:
-    async with router(nats_url):
+    async with router(nats_url) as service:
         groups = {f"s-{i}": await caller.group_of(f"s-{i}") for i in range(12)}
         session, other = [session for session, group in groups.items() if group == leaders[0].group][:2]
         leaders[0].beating = False
-        await asyncio.sleep(3 * BEAT_MS / 1000 + 0.05 + 0.1)
+        await until(lambda: [one["lost"] for one in service.status().detail["groups"]] == ["silent", ""])
         taken = len(leaders[0].taken)
         assert await caller.group_of(session) == leaders[1].group
         assert len(leaders[0].taken) == taken
         leaders[0].beating = True
-        await asyncio.sleep(3 * BEAT_MS / 1000)
+        await until_known(service, leaders[0])
         assert await caller.group_of(other) == leaders[0].group
         assert await caller.group_of(session) == leaders[1].group  # the group that now holds its KV
 
@@ -339,13 +359,13 @@ async def test_the_process_starts_routes_and_stops(
     )
     try:
         request = caller.request()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while request.request_id not in caller.frames:
                 await caller.publish(request)
                 await asyncio.sleep(0.05)
         assert isinstance(caller.frames[request.request_id][0], Accepted)  # never "no such model" before this
         process.send_signal(signal.SIGTERM)
-        _, log = await asyncio.wait_for(process.communicate(), 5)
+        _, log = await asyncio.wait_for(process.communicate(), PATIENCE_S)
         assert process.returncode == 0
         assert b"Traceback" not in log
     finally:
@@ -359,7 +379,7 @@ async def test_a_wrong_setting_ends_the_start_with_one_line(nats_url: str) -> No
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.router", env=env, stderr=asyncio.subprocess.PIPE
     )
-    _, log = await asyncio.wait_for(process.communicate(), 10)
+    _, log = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode == 2
     assert log.count(b"\n") == 1
     assert b"RYZ_ROUTER_POLICY='best'" in log

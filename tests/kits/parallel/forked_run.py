@@ -4,6 +4,9 @@ xdist starts each process from nothing: each imports, instruments and collects e
 minute of CPU time or more. Here it happens once. A process gets one scope of tests after another
 (`side_by_side.py`) and asks for the next one before its last test, since the fixtures that this test tears
 down depend on the test that follows. A process that dies is replaced; its test has failed.
+
+Tests with the marker `alone` measure time. They run one after another in one process when all other processes
+have ended.
 """
 
 import gc
@@ -47,6 +50,7 @@ class ForkedRun:
     def __init__(self, count: int) -> None:
         self._count = count
         self._scopes: dict[str, list[int]] = {}
+        self._alone: dict[str, list[int]] = {}
         self._processes: list[_Process] = []
         self._num_ended = 0
         self._unfinished: set[int] = set()
@@ -66,16 +70,17 @@ class ForkedRun:
             return None
         assert threading.active_count() == 1, f"threads would be lost in forks: {threading.enumerate()}"
         for index, item in enumerate(session.items):
-            self._scopes.setdefault(scope_of(item.nodeid), []).append(index)
+            scopes = self._alone if item.get_closest_marker("alone") else self._scopes
+            scopes.setdefault(scope_of(item.nodeid), []).append(index)
         self._unfinished = set(range(len(session.items)))
         if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):
             reporter.showfspath = False
         root = tempfile.mkdtemp(prefix="ryz-tests-")
         os.environ["PYTEST_DEBUG_TEMPROOT"] = root
         try:
-            for number in range(self._count):
-                self._start(session, number)
-            self._follow(session)
+            self._run_scopes(session, self._count)
+            self._scopes = self._alone
+            self._run_scopes(session, 1)
         finally:
             self._end()
         if self._unfinished:
@@ -84,6 +89,14 @@ class ForkedRun:
         if not session.testsfailed:
             shutil.rmtree(root, ignore_errors=True)
         return True
+
+    def _run_scopes(self, session: pytest.Session, count: int) -> None:
+        """Run the tests of all scopes in `count` processes, until these have ended."""
+        if not self._scopes:
+            return
+        for number in range(count):
+            self._start(session, number)
+        self._follow(session)
 
     def _start(self, session: pytest.Session, number: int) -> None:
         ours, theirs = Pipe()

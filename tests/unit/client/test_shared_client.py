@@ -38,7 +38,7 @@ from shared.messages import (
     Tokens,
 )
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.scripted_leader import ScriptedLeader, answer
 
 FAST = ClientSettings(
@@ -201,7 +201,7 @@ async def test_the_first_of_two_groups_has_it_and_the_other_is_told_to_stop(
     await leader.send(request, mine[2:])
     await loser.send(request, theirs[4:])
     assert (await task).choices[0].text == WHOLE
-    await asyncio.wait_for(loser.cancelled.wait(), 1)
+    await asyncio.wait_for(loser.cancelled.wait(), PATIENCE_S)
     assert leader.cancels == []
 
 
@@ -265,7 +265,7 @@ async def test_no_leader_takes_it(client: InferenceClient, leader: ScriptedLeade
         await client.complete(make_request(), timeout_s=5)
     assert caught.value.data["reason"] == "no_answer"
     assert len(leader.requests) >= 3
-    await asyncio.wait_for(leader.cancelled.wait(), 1)
+    await asyncio.wait_for(leader.cancelled.wait(), PATIENCE_S)
 
 
 @pytest.mark.parametrize("gone", ["forgot", "dead"])
@@ -287,6 +287,7 @@ async def test_a_leader_that_is_gone_loses_the_request_and_another_one_goes_on(
     assert done.choices[0].token_ids == [0, 1, 2, 3]
     again = other.requests[-1]
     assert again.attempt == 1
+    assert again.lost_group == "g0"
     assert again.resume == ResumePoint(token_ids=[pack_tokens([0])], next_seq=2)
     assert (client.stats.lost, client.stats.resumed) == (1, 1)
 
@@ -390,7 +391,7 @@ async def test_the_deadline_ends_it_and_cancels(
     leader.script = lambda request: answer(request)[:1] if accepted else []
     with pytest.raises(DeadlineExceeded, match="in group g0" if accepted else "before a group took it"):
         await client.complete(make_request(), timeout_s=0.05)
-    await asyncio.wait_for(leader.cancelled.wait(), 1)
+    await asyncio.wait_for(leader.cancelled.wait(), PATIENCE_S)
 
 
 @pytest.mark.parametrize("accepted", [True, False])
@@ -399,7 +400,7 @@ async def test_leaving_early_cancels(client: InferenceClient, leader: ScriptedLe
     async with client.submit(make_request(), timeout_s=2) as stream:
         if accepted:
             await anext(stream)
-    await asyncio.wait_for(leader.cancelled.wait(), 1)
+    await asyncio.wait_for(leader.cancelled.wait(), PATIENCE_S)
     assert [cancel.request_id for cancel in leader.cancels] == [stream.request_id]
     with pytest.raises(Cancelled):
         await anext(stream)
@@ -414,7 +415,7 @@ async def test_cancelling_the_task_cancels_the_generation(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await asyncio.wait_for(leader.cancelled.wait(), 1)
+    await asyncio.wait_for(leader.cancelled.wait(), PATIENCE_S)
 
 
 async def test_a_cancel_that_is_itself_cancelled_leaves_nothing_behind(
@@ -462,7 +463,7 @@ async def test_a_reader_that_is_too_slow_loses_only_its_own_stream(
         with pytest.raises(Cancelled, match="fell 8 frames behind") as caught:
             await anext(slow)
         assert caught.value.data["reason"] == "slow_reader"
-    await asyncio.wait_for(leader.cancelled.wait(), 1)
+    await asyncio.wait_for(leader.cancelled.wait(), PATIENCE_S)
     await client.close()
 
 
@@ -550,7 +551,7 @@ async def test_closing_ends_what_runs(memory_bus: MemoryBus, leader: ScriptedLea
     await client.close()
     with pytest.raises(Cancelled, match="the client was closed"):
         await task
-    await asyncio.wait_for(leader.cancelled.wait(), 1)
+    await asyncio.wait_for(leader.cancelled.wait(), PATIENCE_S)
 
 
 async def test_trace_context_travels(client: InferenceClient, leader: ScriptedLeader) -> None:

@@ -12,7 +12,21 @@ CONFTEST = """
 from tests.kits.parallel.forked_run import ForkedRun
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "alone: measures time")
     config.pluginmanager.register(ForkedRun(2), "forked-run")
+"""
+# a test that runs has a file of its name, which the others look for
+WATCHED = """
+import pathlib, time
+
+def others_beside(name):
+    path, others = pathlib.Path("running-" + name), set()
+    path.touch()
+    for _ in range(10):
+        time.sleep(0.05)
+        others |= {str(one) for one in pathlib.Path().glob("running-*") if one != path}
+    path.rename("ran-" + name)
+    return others
 """
 
 
@@ -64,6 +78,27 @@ def test_a_process_that_dies_is_a_failure_and_the_other_tests_run(tmp_path: Path
     assert "1 failed, 3 passed" in done.stdout, done.stdout
     assert "ended during this test: -9" in done.stdout
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
+
+
+def test_tests_that_measure_time_run_when_no_other_runs(tmp_path: Path) -> None:
+    """They run after all others; a module may have tests of both kinds."""
+    (tmp_path / "watched.py").write_text(WATCHED)
+    begin = "import pathlib, pytest\nfrom watched import others_beside\n"
+    mixed = (
+        "@pytest.mark.alone",
+        "def test_first(): assert not others_beside('first')",
+        "def test_second(): others_beside('second')",
+    )
+    measuring = (
+        "pytestmark = pytest.mark.alone",
+        "def test_third():",
+        "    assert not others_beside('third')",
+        "    assert {'ran-second', 'ran-fourth'} <= {path.name for path in pathlib.Path().iterdir()}",
+    )
+    ordinary = "def test_fourth(): others_beside('fourth')\n"
+    done = run_pytest(tmp_path, begin + "\n".join(mixed), begin + "\n".join(measuring), begin + ordinary)
+    assert "4 passed" in done.stdout, done.stdout
+    assert done.returncode == pytest.ExitCode.OK
 
 
 def test_tests_that_were_not_run_are_told(tmp_path: Path) -> None:
