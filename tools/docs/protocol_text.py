@@ -106,7 +106,7 @@ SUBJECTS = [
     ),
     SubjectRow(
         "`$SRV.PING`, `$SRV.INFO`, `$SRV.STATS`; `.<service>`, `.<instance>` may follow",
-        "JSON as in NATS's ADR-32 ([client.md](client.md#who-is-there))",
+        "JSON as in NATS's ADR-32 ([client.md](client.md#listing-models-and-services))",
         "operators",
         "every service",
     ),
