@@ -1,4 +1,4 @@
-"""Lists the methods of the gRPC door for docs/compatibility.md, from its `.proto` file and its handlers."""
+"""Lists the gRPC methods for docs/compatibility.md, from its `.proto` file and its handlers."""
 
 import re
 from pathlib import Path

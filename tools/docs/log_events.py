@@ -27,7 +27,7 @@ class LogEvent:
         event: The text; empty: it is no constant.
         level: The level.
         fields: Names of its fields, as far as the call names them.
-        expanded: What the call adds with `**`, as it stands in the source.
+        expanded: What the call adds with `**`, as the source has it.
         place: The file and the line.
     """
 

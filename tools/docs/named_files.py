@@ -88,7 +88,7 @@ class NamedFiles:
 
         Checked are paths that end like a source file or begin with a folder of the tree, a path with the name
         of a symbol behind two colons, dotted names that begin with a package of the tree, and `Class.member`
-        of its classes. A path may leave out its first folders. A `*` stands for any letters.
+        of its classes. A path may leave out its first folders. A `*` matches any letters.
 
         Args:
             text: Markdown or a docstring.
