@@ -81,7 +81,7 @@ test-compiled: compile ## the unit tests of what is compiled, with the compiled 
 test-compose: dev ## the tests of the containers; needs a Docker engine
 	$(BIN)/python -m pytest -m compose $(ARGS)
 
-check: dev ## format, lint, types, import rules, generated docs
+check: dev ## format, lint, types, import rules, generated docs and names in prose
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -1,6 +1,7 @@
-"""Writes all generated pages and files and checks the names in prose; with `--check`, fails when a page is out of date.
+"""Writes all generated pages and files, and checks the names in prose.
 
-Run as `python -m tools.docs [--check]`. Each generator also runs alone, by its module's name.
+With `--check` it writes nothing, and fails when a page is out of date. Run as `python -m tools.docs
+[--check]`. Each generator also runs alone, by its module's name.
 """
 
 import sys

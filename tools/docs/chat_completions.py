@@ -17,7 +17,7 @@ INTRO = """# Chat completions and completions
 
 The fields of `POST /v1/chat/completions` and `POST /v1/completions`: their meaning, their ranges, and what
 holds without them. A field that is null counts as absent. A wrong field is a 400 that names it; an unknown
-one is left out and told in `X-Ryz-Ignored`, or refused under `RYZ_STRICT_FIELDS`. More about the parts is in
+one is left out and named in `X-Ryz-Ignored`, or refused under `RYZ_STRICT_FIELDS`. More about the parts is in
 [structured-output.md](structured-output.md), [tools.md](tools.md), [sessions.md](sessions.md) and
 [streams.md](streams.md).
 

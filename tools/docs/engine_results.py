@@ -1,7 +1,7 @@
 """Writes the tables of the engine in docs/performance.md from the result files of `ryz bench engine`.
 
 Run as `python -m tools.docs.engine_results`; `--check` fails when they are out of date. What
-stands between the two marks of the page is replaced, all else is written by hand.
+is between the two marks of the page is replaced, all else is written by hand.
 """
 
 import json

@@ -100,7 +100,7 @@ def render() -> str:
             (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), text.replace("|", "\\|"))
             for name, kind, labels, text in shown_by(number)
         ]
-        parts.append(f"## {title}\n\n{table(('metric', 'type', 'labels', 'what it tells'), rows)}\n")
+        parts.append(f"## {title}\n\n{table(('metric', 'type', 'labels', 'meaning'), rows)}\n")
     return "".join(parts).rstrip("\n") + "\n"
 
 

@@ -1,8 +1,8 @@
 """Checks that files, folders, symbols, sections and decisions named in prose exist.
 
-Prose is every page in Markdown and every docstring. Run as `python -m tools.docs.named_files`; it fails with one line for
-each name that does not resolve. A name in backquotes is checked if it looks like a part of this repository (see
-`NamedFiles.unresolved`); others, such as the files of a model directory, are left alone.
+Prose is every page in Markdown and every docstring. Run as `python -m tools.docs.named_files`; it fails with
+one line for each name that does not resolve. A name in backquotes is checked if it looks like a part of this
+repository (see `NamedFiles.unresolved`); others, such as the files of a model directory, are left alone.
 """
 
 import ast
@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = frozenset({
-    ".git", ".venv", ".ryz", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache",
-    "__pycache__", "build", "dist", "node_modules",
+    ".git", ".venv", ".ryz", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis",
+    ".import_linter_cache", "__pycache__", "build", "dist", "node_modules",
 })  # fmt: skip
 # A name with one of these endings is a file of ours, wherever it is.
 OURS = (".py", ".md", ".h", ".cpp", ".lua", ".mjs", ".proto")
@@ -55,7 +55,9 @@ class NamedFiles:
     def trees(self) -> dict[str, ast.Module]:
         """The syntax of each Python file, by its path."""
         return {
-            path: ast.parse((self.root / path).read_text(), path) for path in self.files if path.endswith(".py")
+            path: ast.parse((self.root / path).read_text(), path)
+            for path in self.files
+            if path.endswith(".py")
         }
 
     @cached_property
@@ -68,7 +70,7 @@ class NamedFiles:
         return classes
 
     def _has_member(self, name: str, member: str) -> bool:
-        """True if a class of this name, or one of its bases, defines the member; also with a base of a library."""
+        """True if a class of this name or a base defines the member; also if a base is a library's."""
         waiting, seen = [name], set[str]()
         while waiting:
             one = waiting.pop().partition("[")[0].rpartition(".")[2]
@@ -84,9 +86,9 @@ class NamedFiles:
     def unresolved(self, text: str) -> Iterator[str]:
         """Yields the names in backquotes that look like parts of this tree and are none.
 
-        Checked are paths that end like a source file or begin with a folder of the tree, a path with the name of
-        a symbol behind two colons, dotted names that begin with a package of the tree, and `Class.member` of its
-        classes. A path may leave out its first folders. A `*` stands for any letters.
+        Checked are paths that end like a source file or begin with a folder of the tree, a path with the name
+        of a symbol behind two colons, dotted names that begin with a package of the tree, and `Class.member`
+        of its classes. A path may leave out its first folders. A `*` matches any letters.
 
         Args:
             text: Markdown or a docstring.
@@ -156,10 +158,10 @@ class NamedFiles:
             target, _, section = match[1].partition("#")
             if ":" in target or target.startswith("/"):
                 continue
-            file = os.path.normpath((self.root / page).parent / target) if target else str(self.root / page)
-            if not os.path.exists(file):
-                yield match[1]
-            elif section and file.endswith(".md") and section not in _sections(Path(file).read_text()):
+            file = self.root / page
+            if target:
+                file = Path(os.path.normpath(file.parent / target))
+            if not file.exists() or (section and not _has_section(file, section)):
                 yield match[1]
 
     def missing_decisions(self, text: str) -> Iterator[str]:
@@ -178,7 +180,11 @@ class NamedFiles:
         for path in sorted(self.files):
             if path.endswith(".md"):
                 text = (self.root / path).read_text()
-                names = [*self.unresolved(text), *self.broken_links(path, text), *self.missing_decisions(text)]
+                names = [
+                    *self.unresolved(text),
+                    *self.broken_links(path, text),
+                    *self.missing_decisions(text),
+                ]
                 found += [f"{path}: {name}" for name in names]
         for path, tree in sorted(self.trees.items()):
             for line, text in _docstrings(tree):
@@ -222,6 +228,10 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
         text = ast.get_docstring(node, clean=False)
         if text is not None:
             yield node.body[0].lineno, text
+
+
+def _has_section(page: Path, section: str) -> bool:
+    return page.suffix != ".md" or section in _sections(page.read_text())
 
 
 def _sections(text: str) -> set[str]:

@@ -1,6 +1,6 @@
 """Writes `docs/protocol.md` from the message definitions; with `--check`, fails if the file differs.
 
-The text about subjects and rules stands in `protocol_text.py`; fields, bounds and defaults come from the
+The text about subjects and rules is in `protocol_text.py`; fields, bounds and defaults come from the
 types, meanings from descriptions and from the attributes in docstrings.
 """
 

@@ -85,7 +85,11 @@ def test_a_wrong_name_is_found(names: NamedFiles, name: str) -> None:
 def test_links_and_sections_are_followed(names: NamedFiles) -> None:
     assert list(names.broken_links("docs/page.md", PAGE)) == []
     wrong = "[a](gone.md) [b](#gone) [c](decisions/0007-one.md#gone) [d](https://example.org/gone.md)"
-    assert list(names.broken_links("docs/page.md", wrong)) == ["gone.md", "#gone", "decisions/0007-one.md#gone"]
+    assert list(names.broken_links("docs/page.md", wrong)) == [
+        "gone.md",
+        "#gone",
+        "decisions/0007-one.md#gone",
+    ]
 
 
 def test_a_decision_without_a_record_is_found(names: NamedFiles) -> None:
