@@ -53,7 +53,6 @@ class AnswerForm:
     """How the answers to one request are read.
 
     Attributes:
-        request_id: Of the request.
         form: The parts that they may have.
         schemas: The functions that they may call.
         shown: Control tokens that the reader has to see.
@@ -74,7 +73,6 @@ class AnswerForm:
         """Makes the reader of a choice.
 
         Args:
-            choice: Its number.
             begun: What the answer goes on from; None: it begins.
 
         Raises:
@@ -147,7 +145,6 @@ class AnswerForms:
 
         Args:
             request: A request that was checked.
-            tokens: Its prompt.
         """
         if not has_parts(request):
             return None
@@ -183,7 +180,6 @@ def _held(message: ChatMessage, parts: Sequence[AnswerPart]) -> list[AnswerPart]
     """Returns the end of a message that its reader holds back, since it may belong to what follows.
 
     Args:
-        message: The message.
         parts: What the reader has given of it.
     """
     if message.tool_calls:
