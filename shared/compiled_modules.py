@@ -31,11 +31,7 @@ def build_of_sources() -> Path:
 
 
 class CompiledModules(MetaPathFinder):
-    """Finds compiled modules in a build.
-
-    Attributes:
-        build: Its directory.
-    """
+    """Finds compiled modules in a build."""
 
     def __init__(self, build: Path) -> None:
         self.build = build

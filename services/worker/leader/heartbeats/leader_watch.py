@@ -19,7 +19,6 @@ class ProcessWatch:
     While descriptions are new it reads nothing of the leader: they prove that its event loop turns.
 
     Args:
-        pid: The leader.
         doubt_s: Age of a description from which the leader is looked at.
         stale_s: See `LeaderSigns`.
     """

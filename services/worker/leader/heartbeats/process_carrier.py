@@ -44,8 +44,6 @@ class ProcessCarrier:
     """Implements `HeartbeatCarrier`.
 
     Args:
-        bus: The leader's main connection.
-        options: For the process.
         clock: Returns monotonic seconds.
 
     Attributes:

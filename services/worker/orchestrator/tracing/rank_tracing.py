@@ -35,9 +35,7 @@ class TracedRank(NamedTuple):
     """What a profile gets of one rank.
 
     Attributes:
-        rank: The rank.
         host: Its host; empty: the leader's.
-        pid: Its process there.
         clock: Of pings; None: it answered none.
         trace: Its recording, encoded; empty: there is none.
         problem: Why there is none.

@@ -89,9 +89,7 @@ def pack_experts(
     Args:
         kernels: They define the panels.
         config: Of the whole layer.
-        weights: This rank's.
         rule: What experts do between their two matrices.
-        precision: Of the matrices.
         first_rank: The rank adds what is added once, the bias of `down`.
     """
     router, bias = weights.router.float(), weights.router_bias
