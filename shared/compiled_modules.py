@@ -47,7 +47,7 @@ class CompiledModules(MetaPathFinder):
 
 
 def used_build() -> Path | None:
-    """The build that imports of this process find modules in; None: they read the sources."""
+    """The build that imports of this process find modules in; None if they read the sources."""
     return next((finder.build for finder in sys.meta_path if isinstance(finder, CompiledModules)), None)
 
 

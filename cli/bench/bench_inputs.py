@@ -19,7 +19,7 @@ class _PlanOfModel(Protocol):
 
     @property
     def model(self) -> Path | None:
-        """Return its path or name; None: the bench has one of its own."""
+        """Return its path or name; None if the bench has one of its own."""
         ...
 
 

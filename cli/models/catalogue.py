@@ -78,7 +78,10 @@ def catalogue() -> dict[str, CatalogueModel]:
 
 
 def known_file(path: Path) -> CatalogueModel | None:
-    """Return the model of the catalogue whose file this is, by name and size; None if it is none of them."""
+    """Return the model of the catalogue whose file this is, by name and size.
+
+    None if there is no such model.
+    """
     for model in catalogue().values():
         if model.file == path.name and path.is_file() and path.stat().st_size == model.size:
             return model

@@ -227,7 +227,10 @@ def _silent(one: SilentGroup) -> GroupRates:
 
 
 def _new_counts(detail: Mapping[str, Any], before: Mapping[str, Any], name: str) -> list[int] | None:
-    """What a histogram has counted since then, by bucket; None: its buckets are others, or it began anew."""
+    """What a histogram has counted since then, by bucket.
+
+    None if its buckets are others, or it began anew.
+    """
     now, then = detail.get(name), before.get(name)
     if not now or not then or now["bounds"] != then["bounds"]:
         return None

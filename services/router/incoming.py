@@ -75,7 +75,7 @@ class RequestHead(Wire, frozen=True, kw_only=True):
 
 
 class Incoming(msgspec.Struct, frozen=True, gc=False):
-    """A request that can be routed. `deadline` is in monotonic seconds; None: there is none."""
+    """A request that can be routed. `deadline` is in monotonic seconds; None if there is none."""
 
     data: bytes
     request_id: str

@@ -101,7 +101,7 @@ class ResponseStore(Protocol):
     async def lease(
         self, tenant: str, response_id: str, owner: str, lease_ms: int, *, takes_over: bool
     ) -> bool:
-        """Gives a response that has not ended to an owner; False: another has it, or it has ended."""
+        """Gives a response that has not ended to an owner; False if another has it, or it has ended."""
         ...
 
     async def claim(self, owner: str, lease_ms: int, limit: int) -> list[tuple[str, str]]:

@@ -113,7 +113,7 @@ class FleetView:
         return None
 
     def home(self, key: str) -> GroupView | None:
-        """The ready group that the key prefers; None: no group is ready."""
+        """The ready group that the key prefers; None if no group is ready."""
         return preferred(key, self._ready) if self._ready else None
 
 

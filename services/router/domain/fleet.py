@@ -208,7 +208,7 @@ class Fleet:
         return LiveView(model, ready, see, away, models)
 
     def instance_of(self, name: str) -> str:
-        """The instance of the group that requests are sent to; empty: the group is not known."""
+        """The instance of the group that requests are sent to; an empty text if the group is not known."""
         group = self._groups.get(name)
         return "" if group is None else group.heartbeat.instance_id
 

@@ -60,7 +60,7 @@ class RankProcess:
 
     @property
     def host(self) -> str:
-        """Address of its host; empty: this host."""
+        """Address of its host, empty for this host."""
         return str(getattr(self.process, "host", ""))
 
     def memory_bytes(self) -> int:

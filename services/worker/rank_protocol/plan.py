@@ -297,7 +297,7 @@ class Engine(Protocol):
         ...
 
     def step_times(self) -> StepTimes | None:
-        """Return what the ranks of this start record, readable after `stop`; None: they record nothing."""
+        """Return what the ranks of this start record, readable after `stop`; None if they record nothing."""
         ...
 
     async def stop(self) -> None:

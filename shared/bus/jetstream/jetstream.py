@@ -203,7 +203,7 @@ class JetStream:
             return
 
     async def waiting(self, stream: str, name: str) -> int | None:
-        """Messages of a consumer that are not acknowledged; None: there is no such consumer."""
+        """Messages of a consumer that are not acknowledged; None if there is no such consumer."""
         try:
             info = await self._call(f"CONSUMER.INFO.{stream}.{name}", None, f"consumer {name}")
         except JetStreamRefused as error:

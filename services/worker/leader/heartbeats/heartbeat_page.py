@@ -127,7 +127,7 @@ class HeartbeatPage:
         self._write(_DESCRIBED, head + encode(description.heartbeat))
 
     def description(self) -> Description | None:
-        """Returns the newest description; None: there is none yet."""
+        """Returns the newest description; None if there is none yet."""
         data = self._read(_DESCRIBED)
         if data is not None:
             described_at, least_seq = _DESCRIPTION.unpack_from(data)

@@ -49,7 +49,7 @@ class ProcessWatch:
 
 
 def read_leader(pid: int, *, with_threads: bool) -> LeaderSample | None:
-    """Returns the threads of a process, or only its main one; None: it has ended."""
+    """Returns the threads of a process, or only its main one; None if it has ended."""
     try:
         main = _read_thread(pid, pid)
     except OSError:

@@ -74,7 +74,7 @@ class RankTracing:
             self._ping_remote()
 
     def detach(self) -> None:
-        """Forgets the ranks; whoever waits for one of them gets nothing."""
+        """Forgets the ranks; a call that waits for one of them gets nothing."""
         self._links, self._times = [], None
         if self._timer is not None:
             self._timer.cancel()

@@ -113,7 +113,7 @@ def pack_experts(
 
 
 def unsupported_experts(config: ExpertsConfig) -> str | None:
-    """Why the kernels do not compute such experts, as the end of a sentence; None: they do."""
+    """Why the kernels do not compute such experts, as the end of a sentence; None if they do."""
     if config.count > MAX_EXPERTS:
         return f"the kernels are for at most {MAX_EXPERTS} experts, not {config.count}"
     if config.expert.inner_norm is not None or (config.shared is not None and config.shared.inner_norm):
