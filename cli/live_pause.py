@@ -11,7 +11,6 @@ def pause_with(live: Live, restore: Callable[[], object] = lambda: None) -> None
     """Handles Ctrl-Z from now on: restores the terminal, stops, and shows the view again afterwards.
 
     Args:
-        live: The view.
         restore: Called after the command goes on.
     """
 

@@ -31,11 +31,7 @@ def build_of_sources() -> Path:
 
 
 class CompiledModules(MetaPathFinder):
-    """Finds compiled modules in a build.
-
-    Attributes:
-        build: Its directory.
-    """
+    """Finds compiled modules in a build."""
 
     def __init__(self, build: Path) -> None:
         self.build = build
@@ -51,7 +47,7 @@ class CompiledModules(MetaPathFinder):
 
 
 def used_build() -> Path | None:
-    """The build that imports of this process find modules in; None: they read the sources."""
+    """The build that imports of this process find modules in; None if they read the sources."""
     return next((finder.build for finder in sys.meta_path if isinstance(finder, CompiledModules)), None)
 
 

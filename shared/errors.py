@@ -135,7 +135,6 @@ class ErrorMapping:
     """What a code is in each API.
 
     Attributes:
-        http_status: The status of HTTP.
         openai_type: The `type` of OpenAI's error object.
         grpc_status: The status code of gRPC (https://grpc.io/docs/guides/status-codes/).
     """

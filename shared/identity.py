@@ -24,8 +24,6 @@ def root_hash(tenant: str, system: str, first: str, key: bytes = b"") -> str:
     """Returns 16 hex digits that identify a conversation's root.
 
     Args:
-        tenant: The tenant.
-        system: The system prompt.
         first: The first user message.
         key: For a hash that callers see, so that only holders of the key can guess a root; up to 64 bytes.
     """

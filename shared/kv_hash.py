@@ -27,7 +27,6 @@ def root(fingerprint: str, kv_format: str, tenant: str) -> bytes:
     """Returns the parent of first blocks.
 
     Args:
-        fingerprint: Of weights and config.
         kv_format: How keys and values are stored, such as `fp32`.
         tenant: The tenant that may share the blocks; empty for all tenants.
     """

@@ -145,7 +145,6 @@ class Service:
         """Answers `StatusQuery`, `ExplainQuery` and `$SRV` on this bus until it is closed.
 
         Args:
-            bus: The connection.
             others: Further connections, whose subscriptions are endpoints as well.
         """
 

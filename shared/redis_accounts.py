@@ -21,7 +21,6 @@ class RedisAccount:
     """One user of Redis.
 
     Attributes:
-        user: Its name.
         who: Its description for people.
         keys: Patterns of the keys that it may use, also in scripts.
         commands: Commands that it may use, also in scripts, as ACL rules spell them.

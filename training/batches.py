@@ -28,7 +28,6 @@ class TrainingSample:
     """Token ids with their loss weights.
 
     Attributes:
-        tokens: The ids.
         weights: Loss weight of each token as a target.
         gap_at: Index of the first token whose position is increased by `gap`.
         gap: Number of positions skipped before that token.
@@ -108,7 +107,6 @@ class SampleSource:
         """Prepare the texts.
 
         Args:
-            tokenizer: The trained tokenizer.
             seed: Seed of every choice.
             max_tokens: Longest sample.
         """

@@ -47,7 +47,6 @@ class Dialogue:
 
     Attributes:
         rng: Source of every choice.
-        messages: The messages so far.
         told: Values of the facts told so far, by key.
         untouched: Key of a fact that the other turns neither ask for nor repeat.
         rare: Share of names that are spliced from ordinary words.

@@ -19,8 +19,6 @@ def export_model(model: DemoModel, tokenizer: Tokenizer, output: Path) -> None:
     """Write config, generation config, tokenizer, chat template and weights.
 
     Args:
-        model: The trained model.
-        tokenizer: Its tokenizer.
         output: Directory, created if missing; files of an earlier export are replaced.
     """
     output.mkdir(parents=True, exist_ok=True)

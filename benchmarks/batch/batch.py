@@ -48,7 +48,6 @@ class Arrivals:
     its own, so that no request finds the KV of another one.
 
     Attributes:
-        model: The model to ask.
         rate: Requests a second, on average.
         words: Words of each prompt.
         tokens: Tokens of each answer.

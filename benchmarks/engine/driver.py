@@ -157,7 +157,6 @@ class Driver:
 
         Args:
             prompts: Token ids.
-            num_tokens: Of each answer.
             grammar: Of the answers, which it must not let end before; None: they are free.
             sampling: Of all of them; greedy if left out.
 

@@ -67,9 +67,7 @@ class _Contenders:
     """The engine and its peers, which take turns.
 
     Attributes:
-        own: Our engine.
         http: The same through a stack; None if the plan asks for none.
-        types: Of the peers.
         peers: Those of them that run.
     """
 

@@ -31,7 +31,6 @@ def peer_rows(
     """Return what each peer has beside the engine of `row`.
 
     Args:
-        row: Our rates.
         types: The peers' types, measured or refused.
         timings: Runs of a type, by its name.
         refusals: Why a type did not run, by its name.

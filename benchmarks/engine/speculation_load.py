@@ -55,10 +55,7 @@ class _Found:
     Attributes:
         plain: Without drafts; as many as `drafted`.
         drafted: With drafts.
-        draft_tokens: Checked.
-        accepted_tokens: Right.
         model_draft_tokens: Those that the draft model gave.
-        model_accepted_tokens: Right.
     """
 
     plain: list[Run] = field(default_factory=list)
@@ -163,8 +160,6 @@ async def _in_turns(
     """A warm-up and the repeats, each without drafts and with those of each kind.
 
     Args:
-        plan: What is measured.
-        driver: Of the model.
         kinds: Of drafts, with what asks a draft model for some.
         task: Its name and its prompts.
         progress: Gets a line for each repeat.

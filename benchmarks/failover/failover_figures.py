@@ -22,7 +22,6 @@ class InjectedFault:
 
     Attributes:
         victim: What was killed or frozen.
-        group: Its group.
         at: When, by `time.monotonic()`.
         back_s: Seconds until the group was ready again.
         fetch_s: Mean seconds of one fetch of KV by the other group meanwhile; 0 without one.

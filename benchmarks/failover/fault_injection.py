@@ -27,7 +27,6 @@ async def inject_faults(
     """Inject the plan's faults one after another, each when the group of the one before is back.
 
     Args:
-        fleet: The groups.
         plan: The number and kind of faults.
         faults: Gets each fault when its group is back.
         progress: Called after each fault.

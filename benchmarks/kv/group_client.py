@@ -70,7 +70,6 @@ class GroupClient:
 
         Args:
             urls: The broker's URLs, by user.
-            model: Name of the model.
 
         Raises:
             BenchError: The model is not served.

@@ -28,7 +28,6 @@ async def measure(
 
     Args:
         client: Connected to both groups.
-        plan: The options.
         vocab: Tokens of the model's vocabulary.
         most: Length of the longest turn of mixed lengths, in tokens.
         progress: Called `num_steps(plan)` times.

@@ -35,8 +35,6 @@ async def measure(
     """Return tokens a second with and without writing, medians, and the share that writing costs.
 
     Args:
-        plan: The options.
-        model: Directory of the model.
         store_url: A Redis for the blocks.
         progress: Called once for each of `plan.repeats`, and once for the warm-up.
         host_dir: Directory of the host tier; empty: there is none.

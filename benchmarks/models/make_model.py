@@ -175,7 +175,6 @@ def write_files(
     """Write each file under another name and move it into place when it is whole; an index for several.
 
     Args:
-        directory: Where to.
         files: See `plan_files`.
         dtype: fp32, fp16 or bf16.
         seed: With a tensor's name it decides the tensor's numbers, whatever file it is in.

@@ -32,10 +32,8 @@ class PeerLoad:
 
     Attributes:
         model: Path of the model in the form that the peer loads.
-        kind: Its type of weights.
         max_sequences: Largest batch.
         max_length: Longest prompt with its answer, in tokens.
-        threads: That it computes on.
         logits: Whether it is asked for the logits of every place, not for its speed.
         device: `cpu`, or `cuda` for a peer that says so in `KnownPeer.on_gpus`.
     """
@@ -70,7 +68,6 @@ def whole_runs(
     Args:
         generate: Takes prompts and the number of tokens to generate, and returns the tokens.
         prompts: Token ids.
-        num_tokens: Of each answer.
 
     Raises:
         BenchError: The whole answers took no longer than their first tokens.

@@ -25,7 +25,6 @@ class KnownPeer:
     Attributes:
         name: As `--peer` takes it.
         maker: `module:name` of the class that its process makes.
-        packages: That it imports.
         environment: Its folder in the directory of environments.
         install: What `pip install` takes.
         form: Of the model that it loads.

@@ -31,7 +31,6 @@ class ModelForms:
         """Return the model in a form.
 
         Args:
-            form: That the peer loads.
             kind: The peer's type of weights; only an OpenVINO directory depends on it.
             python: Of the peer, whose exporter writes an OpenVINO directory.
 

@@ -16,7 +16,6 @@ class PeerSizes:
     Attributes:
         max_sequences: Largest batch.
         max_length: Longest prompt with its answer, in tokens.
-        threads: That it computes on.
         logits: Whether it is asked for the logits of every place, not for its speed.
         device: `cpu` or `cuda`.
     """

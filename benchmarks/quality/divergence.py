@@ -41,7 +41,6 @@ class Divergence:
         """Count some places.
 
         Args:
-            fp32: The reference.
             other: Logits of the compared precision at the same places.
             targets: The token that follows at each place.
         """

@@ -25,7 +25,6 @@ class OwnLogits:
     """See `LogitSource`.
 
     Args:
-        model: Path of the model.
         precision: As in `EngineRunConfig`.
         threads: 0: one for each core.
         sequences: Most sequences at once.

@@ -34,7 +34,6 @@ class LogitSource(Protocol):
         """Forget all sequences and begin as many empty ones.
 
         Args:
-            sequences: Their number.
             texts: All that they will be fed, if it is known: one token of each at a time, all but the last.
         """
         ...
@@ -166,7 +165,6 @@ def score_chats(
     """Compare the distributions at every token of fp32's greedy answers.
 
     Args:
-        fp32: The reference.
         others: What is compared with it.
         prompts: Tokens of the questions.
         until: Most tokens of an answer, and the tokens that end one.

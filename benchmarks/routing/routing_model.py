@@ -40,7 +40,6 @@ class ModelledTurn:
     Attributes:
         conversation: Number of the session's conversation; a session that begins anew has another.
         history: Tokens of the conversation so far.
-        arrived_s: When it came.
         ready_s: When its fetch ends.
         remaining: Tokens still to compute of the prompt, and of the history that was not found.
         left: Tokens still to generate.

@@ -18,9 +18,6 @@ _ENDS = {b"done": 200, b"answer": 200, b"error": 500, b"cut": 500}
 class SharedSocket:
     """One WebSocket, opened by the first request on it.
 
-    Args:
-        url: Of the door.
-
     Attributes:
         inboxes: Where messages go, by the request that they belong to; an empty one says that none will come.
     """

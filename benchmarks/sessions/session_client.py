@@ -22,12 +22,9 @@ class StreamedTurn:
 
     Attributes:
         session: The session's rank.
-        group: The group that answered.
         reason: Why the router chose it.
-        prompt: Prompt tokens.
         cached: Prompt tokens that were not computed.
         fetched: Those of `cached` that came from the store.
-        completion: Tokens of the answer.
         began_s: On `time.perf_counter`'s clock.
         first_s: Seconds from there until the first text.
     """
@@ -67,8 +64,6 @@ class SessionClient:
 
         Args:
             session: The session's rank, which is its id.
-            messages: What the turn adds.
-            tokens: Length of the answer.
             anew: Whether the messages are the whole conversation.
 
         Raises:

@@ -19,7 +19,7 @@ class _PlanOfModel(Protocol):
 
     @property
     def model(self) -> Path | None:
-        """Return its path or name; None: the bench has one of its own."""
+        """Return its path or name; None if the bench has one of its own."""
         ...
 
 
@@ -35,7 +35,6 @@ def require_model(model: Path, degrees: Sequence[int] = (1,)) -> "ModelConfig":
     """Return the shape of a model.
 
     Args:
-        model: Its path.
         degrees: Numbers of ranks that are to share it.
 
     Raises:

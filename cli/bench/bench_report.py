@@ -86,7 +86,6 @@ def print_table(
     """Print a table unless it has no rows.
 
     Args:
-        title: Its title.
         rows: The rows of a report.
         columns: Format of each column by its header, such as `{"p50": "{step_ms[p50]:.2f}"}`.
         style: Further arguments of rich's `Table`.

@@ -46,12 +46,7 @@ class Span:
     """What a request did until a moment.
 
     Attributes:
-        what: What took the time.
-        service: Who noted the moment.
-        instance_id: Which one.
-        attempt: At the request.
         begins_ms: From the first moment of the request.
-        took_ms: Its length.
         data: Of the moment that ends it.
     """
 

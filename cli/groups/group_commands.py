@@ -130,7 +130,6 @@ async def _drain(
 
     Args:
         groups: The groups of the broker.
-        group: Name of the group.
         timeout_s: How long its requests may go on there; 0 for its own limit.
         wait: Wait until its process has ended.
         ready_timeout_s: Wait so long until it is ready again; 0 does not wait.

@@ -34,7 +34,6 @@ class GroupRow:
     Attributes:
         running: Choices that decode.
         waiting: Choices that are queued.
-        requests: Requests in hand.
         rivals: Other leaders that live under the same name; requests go to one of them.
     """
 

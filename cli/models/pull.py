@@ -72,7 +72,6 @@ def pull(model: CatalogueModel | HubName, *, accept_terms: bool = False) -> Path
     """Return the path of a model, which is fetched unless it is there and whole.
 
     Args:
-        model: What to pull.
         accept_terms: The user accepts the terms of a model that has some.
 
     Raises:

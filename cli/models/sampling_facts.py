@@ -25,9 +25,6 @@ class SamplingFact:
 def sampling_facts(path: Path) -> dict[str, SamplingFact]:
     """Return the defaults by parameter, as groups that `ryz up` starts from this shell would have them.
 
-    Args:
-        path: Of the model.
-
     Raises:
         CommandError: A setting has no such form.
         InvalidRequest: A file of the model has a value that sampling does not have.

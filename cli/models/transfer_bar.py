@@ -56,7 +56,6 @@ def transfer_bar(what: str, total: int, done: int = 0) -> Iterator[TransferBar]:
 
     Args:
         what: The thing that is transferred.
-        total: Its bytes.
         done: Bytes that are there at the beginning.
     """
     if not err.is_terminal:

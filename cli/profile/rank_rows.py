@@ -18,7 +18,6 @@ class RankRows:
     """What a rank recorded, on the leader's clock.
 
     Attributes:
-        rank: As recorded.
         ops: Name, kind and layer of each op.
         phases: Step id, begin, and the ends of the phases; [steps, 7].
         spans: Thread, begin, end, place of the op; [spans, 4], by begin.

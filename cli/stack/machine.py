@@ -31,9 +31,6 @@ NULL_GROUPS = NULL_RANKS = 2  # the null engine needs neither memory nor cores
 def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
     """Fill in groups, ranks, threads, precision and KV room; on GPUs the workers settle the last two.
 
-    Args:
-        options: With the model's path.
-
     Returns:
         The options, with a line that says what was chosen and why, and one that says what was given up;
         empty without a model.

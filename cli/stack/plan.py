@@ -49,11 +49,7 @@ class StackPlan:
     """The processes, and where the stack is reached.
 
     Attributes:
-        specs: The processes.
-        url: The gateway.
         nats_url: The broker for callers outside.
-        redis_url: The session store.
-        kv_redis_url: The KV store.
         nats_urls: Our own broker by user; empty with a given one.
         files: Files to write before the start, readable by this user only.
         run_dir: Directory of `sockets`, for this user only.
@@ -85,9 +81,7 @@ def plan_stack(
     """Decide ports and processes; fail when a wanted port is taken or a server cannot be found.
 
     Args:
-        options: With nothing left open.
         probes: Ask services whether they are ready.
-        environ: Of this process.
         kv_pool: Settings of the workers for KV blocks in the memory of the host.
     """
     grpc_host = environ.get("RYZ_GRPC_HOST") or options.host

@@ -27,8 +27,6 @@ class Probes:
         """Return a probe of the gateway and of the whole path: it is ready and lists the model.
 
         Args:
-            url: The gateway.
-            model: Name of the model.
             key: The gateway's `RYZ_PROBE_KEY`, good for this list only. A caller's key must not be sent:
                 another program may listen at the address while the gateway is down.
         """

@@ -31,7 +31,6 @@ class RestartPolicy:
         """Return the seconds to wait before the next start; None to give up.
 
         Args:
-            exit_code: Of the service.
             now: The time, in seconds.
             served_s: Seconds since it was ready; 0: it never was.
             memory_short: The kernel ended processes meanwhile because memory was short.

@@ -27,7 +27,6 @@ def run_here(options: UpOptions, closing: str = "") -> None:
     """Run the stack until Ctrl-C or SIGTERM.
 
     Args:
-        options: Settled.
         closing: The last line that is printed when it is ready.
 
     Raises:

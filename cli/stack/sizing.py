@@ -37,8 +37,6 @@ class MachineFacts:
     """What this machine has.
 
     Attributes:
-        cores: That may be used.
-        free_bytes: Free memory.
         kernels: It has compiled kernels, or can have them.
         store_bytes: The most that the stack's own stores may hold; 0 if it starts none.
     """
@@ -90,10 +88,8 @@ class Sizing:
     """What was chosen.
 
     Attributes:
-        groups: Worker groups.
         tensor_parallel: Ranks of each.
         threads: Threads of each rank.
-        precision: Of the weights.
         kv_cache_tokens: KV cache of each group.
         needed_bytes: Memory of all groups when their KV caches are full.
         sliding_tokens: The part of the KV cache's tokens that layers with a sliding window keep; 0: all.
@@ -118,9 +114,7 @@ def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, given: G
     the stores get a quarter, KV caches as much as they want of the rest, and the stores what these leave.
 
     Args:
-        size: Of the model.
         context: The model's context length, in tokens.
-        machine: This machine.
         given: What is settled already.
 
     Raises:

@@ -35,7 +35,6 @@ class Stack:
         """Runs nothing yet.
 
         Args:
-            specs: The processes.
             state_dir: Keeps logs and state.
             state: What the state file has.
             report: Says what happens.

@@ -99,7 +99,6 @@ class FleetWatch:
         """Returns the fleet now.
 
         Args:
-            report: The answers.
             now_s: When they came, in monotonic seconds.
             wall_s: The same, in seconds since 1970.
         """
@@ -228,7 +227,10 @@ def _silent(one: SilentGroup) -> GroupRates:
 
 
 def _new_counts(detail: Mapping[str, Any], before: Mapping[str, Any], name: str) -> list[int] | None:
-    """What a histogram has counted since then, by bucket; None: its buckets are others, or it began anew."""
+    """What a histogram has counted since then, by bucket.
+
+    None if its buckets are others, or it began anew.
+    """
     now, then = detail.get(name), before.get(name)
     if not now or not then or now["bounds"] != then["bounds"]:
         return None

@@ -25,7 +25,6 @@ class Column(Generic[T]):
     """A column.
 
     Attributes:
-        title: Above it.
         cell: Makes the text of a row.
         weight: In a narrow terminal columns of lower weight go first.
         right: Numbers stand at the right.
@@ -107,7 +106,6 @@ def render(fleet: FleetRates, width: int, broker: str, interval_s: float) -> Ren
     """Returns the whole view.
 
     Args:
-        fleet: What is known.
         width: Columns of the terminal.
         broker: Its address, without passwords.
         interval_s: Between two looks, for the head line.
@@ -146,7 +144,6 @@ def fitting_table(columns: Sequence[Column[T]], rows: Sequence[T], width: int) -
 
     Args:
         columns: All columns, in their order.
-        rows: Their rows.
         width: Columns of the terminal.
     """
     cells = {column.title: [column.cell(row) for row in rows] for column in columns}

@@ -89,7 +89,6 @@ class KVStateMetrics:
         """Counts the outcomes of one commit.
 
         Args:
-            answer: The reply.
             records: How many records the commit had.
             dropped: How many spare sessions were dropped for them.
         """

@@ -31,10 +31,8 @@ class DecisionLog:
         """Record one assignment.
 
         Args:
-            incoming: The request.
             facts: What the policy knew of it.
             view: The groups; empty if none was looked at, as for a copy.
-            chosen: The decision.
             seconds: The time that the decision took.
 
         Returns:

@@ -154,9 +154,6 @@ class Dispatcher:
         """Send the request and remember it, or tell the caller that it ended with an error.
 
         Args:
-            incoming: The request.
-            facts: About it.
-            chosen: The group.
             now: Monotonic seconds.
             count: How many groups it was offered to.
             tokens: Of its prompt that the group computes, and of its answer.

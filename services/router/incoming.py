@@ -76,7 +76,7 @@ class RequestHead(Wire, frozen=True, kw_only=True):
 
 
 class Incoming(msgspec.Struct, frozen=True, gc=False):
-    """A request that can be routed. `deadline` is in monotonic seconds; None: there is none."""
+    """A request that can be routed. `deadline` is in monotonic seconds; None if there is none."""
 
     data: bytes
     request_id: str
@@ -220,7 +220,6 @@ def sender(message: Message, max_bytes: int = sys.maxsize) -> Sender:
     """Find the sender of a message that cannot be used, by its fields or else by its reply subject.
 
     Args:
-        message: The message.
         max_bytes: A longer one is not read, to bound the cost of refusing it.
     """
     fields = fields_of(message.data) if len(message.data) <= max_bytes else {}

@@ -19,7 +19,7 @@ class LastGroups:
         self._timeout_s = timeout_s
 
     async def find(self, tenant: str, session_id: str) -> str:
-        """The group of the session's last turn; empty: there was none, or it is not known."""
+        """The group of the session's last turn; an empty text if there was none, or it is not known."""
         query, timeout_s = SessionGet(tenant=tenant, session_id=session_id), self._timeout_s
         try:
             found = await call(self._bus, subjects.SESSION_GET, query, SessionFound, timeout_s=timeout_s)

@@ -155,7 +155,7 @@ class FleetCollector(Collector):
             "Tokens that a group computed lately; older ones fade.",
             labels=["group"],
         )
-        for name, tokens in sorted(self._fleet.computed.counts(now).items()):
+        for name, tokens in sorted(self._fleet.work.computed.counts(now).items()):
             work.add_metric([name], tokens)
         yield work
         yield self._work_imbalance(now)
@@ -177,5 +177,5 @@ class FleetCollector(Collector):
             if group.standing(now) == "ready":
                 weights.setdefault(group.heartbeat.model.name, {})[group.name] = group.heartbeat.weight
         for model, shares in weights.items():
-            family.add_metric([model], imbalance(self._fleet.computed.counts(now), shares))
+            family.add_metric([model], imbalance(self._fleet.work.computed.counts(now), shares))
         return family

@@ -27,7 +27,7 @@ class PinKeeper:
         self._client = SessionsClient(bus)
 
     async def load_pins(self) -> bool:
-        """Load all pins; False: the KV state service did not answer."""
+        """Load all pins; False if the KV state service did not answer."""
         self._pins.start_list()
         found: list[Pin] = []
         cursor = ""

@@ -20,11 +20,8 @@ class RouterContext:
 
     Attributes:
         bus: The connection of services; requests of outside callers come by another one.
-        fleet: The groups.
-        policy: Chooses a group.
         costs: Rates the moving of sessions, as the policy does.
         state: What is remembered of requests and sessions.
-        metrics: Counters and histograms.
         settings: As read at the start.
         clock: Returns monotonic seconds.
         spans: Takes the spans of decisions; None: none are recorded.

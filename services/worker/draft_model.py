@@ -24,7 +24,6 @@ def check_draft_model(path: Path, model: Model) -> Model:
 
     Args:
         path: A directory, or a GGUF file.
-        model: The served model.
 
     Raises:
         InvalidRequest: It cannot be read or computed, or a token of the served model has another id there.
@@ -47,13 +46,7 @@ def check_draft_model(path: Path, model: Model) -> Model:
 
 
 def draft_run(run: EngineRunConfig, path: Path, precision: PrecisionWish) -> EngineRunConfig:
-    """Returns how the draft model is computed: in one rank with the cores of all ranks of this host.
-
-    Args:
-        run: Of the served model.
-        path: Of the draft model.
-        precision: Of the draft model.
-    """
+    """Returns how the draft model is computed: in one rank with the cores of all ranks of this host."""
     return EngineRunConfig(
         model=str(path),
         threads=run.threads * run.local_ranks,

@@ -24,7 +24,6 @@ class BusAccount:
     """One user of the broker.
 
     Attributes:
-        user: Its name.
         who: Its description for people.
         publish: Subjects that it may publish to.
         read: Subjects that it may read, some only as a member of the queue group named after the subject.

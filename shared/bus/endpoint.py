@@ -150,9 +150,7 @@ async def call(
     The headers name the request that the running task works for (`request_ids.py`).
 
     Args:
-        bus: The connection.
         subject: Where the service listens.
-        request: The request.
         kind: The type of its reply.
         timeout_s: How long the service may take.
         headers: Travel with the request.

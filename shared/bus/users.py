@@ -23,8 +23,6 @@ class BusUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     Attributes:
         name: The user of the broker.
-        tenant: Its tenant.
-        password_hash: Of bcrypt.
         max_rps: Requests a second; 0 for no limit, None for the router's setting.
         max_priority: Highest priority of its requests; None for the router's setting.
     """

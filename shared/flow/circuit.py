@@ -109,7 +109,6 @@ class Circuit:
         """Counts a failure.
 
         Args:
-            now: The time.
             certain: What failed is certainly away, which a time-out alone does not show.
 
         Returns:

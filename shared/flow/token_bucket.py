@@ -61,7 +61,6 @@ class TokenBucket:
         """Takes units that were used already, whatever is left; a negative number gives units back.
 
         Args:
-            units: How many.
             now: When they were used.
             most_debt: The bucket owes no more than so many units afterwards.
         """
@@ -98,7 +97,6 @@ class TokenBuckets:
         Args:
             name: The user or tenant.
             per_s: Its rate in units a second; 0: no limit.
-            now: The time.
             units: What the request counts; at most a full bucket is taken, so that each request can pass.
             sharers: Processes that limit this rate together. Units come back to each at its share of the
                 rate, but each lets a whole burst pass (decision 0062).

@@ -25,7 +25,6 @@ def module_environment(environ: Mapping[str, str], root: Path = _ROOT) -> dict[s
     are not named, since PYTHONPATH comes before the standard library.
 
     Args:
-        environ: The other variables.
         root: The directory that contains our packages.
     """
     # an empty entry stands for the working directory

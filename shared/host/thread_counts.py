@@ -6,7 +6,7 @@ _READ_BYTES = 4096
 
 
 def thread_ids(pid: int) -> list[int]:
-    """Return the ids of a process's threads; empty: it is gone, or on another host."""
+    """Return the ids of a process's threads; none if it is gone, or on another host."""
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")] if pid else []
     except OSError:

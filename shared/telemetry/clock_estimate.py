@@ -39,7 +39,7 @@ class ClockEstimate:
         self._trips.append(trip)
 
     def offset(self, now_ns: int) -> ClockOffset | None:
-        """Returns the offset at that time of this clock; None: no ping was answered."""
+        """Returns the offset at that time of this clock; None if no ping was answered."""
         found: tuple[int, int] | None = None
         for trip in reversed(self._trips):  # one that contradicts newer ones is out of date
             drift_ns = int(max(0, now_ns - trip.heard_ns) * DRIFT)

@@ -38,7 +38,6 @@ class DiscoveredService:
 
     Attributes:
         name: Of the kind of service.
-        instance_id: Of this process.
         version: Three numbers with dots.
         describe: Returns more facts, as texts.
         started: When it began.

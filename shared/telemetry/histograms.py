@@ -54,11 +54,7 @@ class TokenHistogram:
 
 
 class TextCollector(Collector):
-    """A collector of one metric that writes its own text.
-
-    Args:
-        name: Of the metric.
-    """
+    """A collector of one metric that writes its own text."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -73,7 +69,6 @@ class HistogramFamily(TextCollector):
 
     Args:
         registry: Shows it; None: another collector does.
-        name: Of the metric.
         text: What it tells.
         buckets: Upper bounds.
         labels: Names of the labels; without any there is one series, from the start.
@@ -123,7 +118,6 @@ class HistogramFamily(TextCollector):
         """Return the metric in Prometheus's text format.
 
         Args:
-            name: Of the metric.
             labels: That all series get.
             kept: Beginnings of lines by series, kept from one text to the next.
         """
@@ -145,13 +139,7 @@ class HistogramFamily(TextCollector):
 
 
 class HistogramView(TextCollector):
-    """A histogram under another name, with labels that all its series get.
-
-    Args:
-        family: The histogram.
-        name: The other name.
-        labels: The labels.
-    """
+    """A histogram under another name, with labels that all its series get."""
 
     def __init__(self, family: HistogramFamily, name: str, labels: Mapping[str, str]) -> None:
         super().__init__(name)

@@ -32,7 +32,6 @@ class BusCollector(Collector):
 
     Args:
         stats: Counters of the connection.
-        connection: Names it.
         num_pending: Returns the number of messages that wait for their handlers.
     """
 

@@ -65,7 +65,6 @@ def log_ids(request_id: str, headers: Mapping[str, str] | str = "") -> dict[str,
     """Returns the fields that name a request in a log line.
 
     Args:
-        request_id: Its id.
         headers: Its headers, or its `traceparent`.
     """
     parent = headers if isinstance(headers, str) else headers.get(TRACE_PARENT, "")

@@ -137,7 +137,6 @@ class ServiceLevels:
         Args:
             model: What it asked for; empty: that was not read.
             tenant: Whose it was; empty: not known.
-            error: Why.
         """
         labels = self.level_labels(self.model_label(model, served=False), tenant or OTHER, "normal")
         self._outcomes.labels(*labels, outcome_of(error)).inc()

@@ -94,8 +94,6 @@ class Timelines:
         """Begins a timeline; the oldest one goes if there are too many.
 
         Args:
-            request_id: Of the request.
-            attempt: At the request.
             traced: Spans are made out of it, so it is recorded also where none are kept.
         """
         if not (self._kept.maxlen or traced):

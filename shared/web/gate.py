@@ -85,7 +85,6 @@ class Gate:
     request. So connections that are only held open do not keep clients out.
 
     Args:
-        limits: The limits.
         single_headers: Names of headers that a request may have once.
     """
 

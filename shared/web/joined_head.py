@@ -18,7 +18,6 @@ class JoinedHead:
 
     Args:
         transport: Writes; everything else goes to it directly.
-        loop: The running loop.
     """
 
     __slots__ = ("_head", "_loop", "_transport")

@@ -18,7 +18,6 @@ class MetricsPage:
     """Makes the text at most `FRESH_PER_S` times a second, since it takes milliseconds of the event loop.
 
     Args:
-        registry: The metrics.
         key: Needed by callers, if it is set.
         clock: Seconds that only grow.
     """

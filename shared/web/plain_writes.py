@@ -30,10 +30,8 @@ def write_answer(
 
     Args:
         cycle: The request and its answer.
-        transport: Of its connection.
         send: By which the application would send it. If it is not the server's own, something between adds
             to answers, and has to see this one.
-        status: Of HTTP.
         headers: Names in lower case, the length of the body among them.
         body: The whole body, no longer than the server buffers without waiting.
 

@@ -87,7 +87,6 @@ def first_to_go(lines: Lines, now_s: float, places: int) -> WaitingConnection | 
 
     Args:
         lines: Lines of all connections that share the places.
-        now_s: The loop's time.
         places: How many places there are.
     """
     newcomer: WaitingConnection | None = None

@@ -44,7 +44,7 @@ def find_closure(root: Path, first: Path) -> ModuleClosure:
 
 
 def module_file(root: Path, name: str) -> Path | None:
-    """Returns the file of a module; None if the name is none of a module."""
+    """Returns the file of a module; None if there is no such module."""
     base = root.joinpath(*name.split("."))
     for path in (base / "__init__.py", base.with_suffix(".py")):
         if path.is_file():

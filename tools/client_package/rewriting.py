@@ -18,7 +18,6 @@ def rewrite_imports(source: str, where: str) -> str:
     """Returns the source with imports of `shared` from the package, and of structlog from its stand-in.
 
     Args:
-        source: The module's text.
         where: Its name, for errors.
 
     Raises:

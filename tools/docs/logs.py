@@ -77,7 +77,6 @@ class LogEvent:
 
     Attributes:
         event: The text; empty: it is no constant.
-        level: The level.
         fields: Names of its fields, as far as the call names them.
         expanded: What the call adds with `**`, as it stands in the source.
         place: The file and the line.

@@ -18,7 +18,6 @@ class UnitCost:
     """What a unit takes and loses with some number of bits.
 
     Attributes:
-        key: Its layer and name.
         num_bytes: By bits.
         loss: Share of the energy of its layer's outputs that is lost by rounding it alone, by bits.
     """

@@ -98,10 +98,8 @@ def calibration_windows(model: Model, text: Path | None, count: int, length: int
     """Return token windows, int64 [count, length].
 
     Args:
-        model: Whose tokenizer is used.
         text: A UTF-8 file; None: the end of the prose that ships with Python, whose beginning
             `ryz bench quality` scores.
-        count: Of windows.
         length: Of each, in tokens.
 
     Raises:
@@ -131,8 +129,6 @@ class Calibration:
     There are two streams: that of the model as it is, and that of the model as it was quantized so far.
 
     Args:
-        source: The weights.
-        config: The model's shape.
         windows: Token ids, [windows, length].
 
     Attributes:

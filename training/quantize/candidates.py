@@ -35,7 +35,6 @@ def input_scales(weight: Tensor, moments: Tensor, grid: Grid) -> Tensor | None:
     Args:
         weight: fp32 [outputs, inputs].
         moments: Sum of x x^T, fp32 [inputs, inputs].
-        grid: The grid.
     """
     magnitude = moments.diagonal().clamp(min=0).sqrt()
     if not bool((magnitude > 0).any()):
@@ -92,8 +91,6 @@ def round_best(weights: Sequence[Tensor], moments: Moments, grid: Grid, *, scala
 
     Args:
         weights: The matrices, fp32 [outputs, inputs].
-        moments: Of their input.
-        grid: The grid.
         scalable: Whether their input can be divided by factors.
     """
     stacked = torch.cat(list(weights))

@@ -20,7 +20,6 @@ def gptq(weight: Tensor, moments: Tensor, grid: Grid) -> Codes:
     Args:
         weight: fp32 [outputs, inputs].
         moments: Sum of x x^T over the calibration's inputs x, fp32 [inputs, inputs].
-        grid: The grid.
     """
     diagonal = moments.diagonal()
     scales, zeros = best_scales(weight, diagonal, grid)

@@ -77,7 +77,6 @@ def round_to(weight: Tensor, scales: Tensor, zeros: Tensor, grid: Grid) -> Codes
         weight: fp32 [outputs, inputs].
         scales: [outputs, groups].
         zeros: uint8 [outputs, groups].
-        grid: The grid.
     """
     outputs, groups = scales.shape
     grouped = weight.view(outputs, groups, -1)
@@ -97,7 +96,6 @@ def best_scales(weight: Tensor, importance: Tensor, grid: Grid) -> tuple[Tensor,
     Args:
         weight: fp32 [outputs, inputs].
         importance: Mean square of each input, fp32 [inputs]; errors count by it.
-        grid: The grid.
     """
     grouped = weight.view(len(weight), -1, grid.group)
     counts = importance.view(1, -1, grid.group)

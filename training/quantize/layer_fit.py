@@ -66,7 +66,6 @@ class LayerFit:
 
     Args:
         layer: With the quantized weights; its linears and norms are replaced.
-        index: Its number.
         start: What is learned from.
     """
 
@@ -87,12 +86,7 @@ class LayerFit:
         }  # fmt: skip
 
     def learn(self, calibration: Calibration, steps: int) -> Fit:
-        """Learn from a calibration's windows, whose targets are those after the layer.
-
-        Args:
-            calibration: The inputs and targets.
-            steps: How many.
-        """
+        """Learn from a calibration's windows, whose targets are those after the layer."""
         fitted, checked = (~calibration.checked).nonzero().flatten(), calibration.checked.nonzero().flatten()
         if not len(checked):
             checked = fitted

@@ -14,7 +14,6 @@ class LayerPass:
     """Runs windows of one length.
 
     Args:
-        config: The model's shape.
         length: Of a window, in tokens.
     """
 
@@ -29,8 +28,6 @@ class LayerPass:
         """Return the hidden states after a layer.
 
         Args:
-            layer: The layer.
-            index: Its number.
             hidden: Before it, fp32 [windows, length, hidden].
         """
         count, length = hidden.shape[:2]

@@ -27,9 +27,6 @@ class LayerRounding:
 
     Args:
         source: The weights; those that were replaced are read so.
-        config: The model's shape.
-        index: The layer's number.
-        units: Of the layer.
         grids: Of each unit.
     """
 
@@ -101,7 +98,6 @@ class LayerRounding:
         Args:
             calibration: With the targets after the layer.
             tensors: As they are written, which the source has already.
-            steps: Of learning.
         """
         codes, parts, norms = dict[str, Codes](), dict[Any, Any](), dict[str, NormWeights]()
         config = self._config.layers[self._index]

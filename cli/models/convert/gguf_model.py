@@ -33,7 +33,6 @@ class GgufModel:
     """A model that has been checked as far as its config and the headers of its files go.
 
     Args:
-        source: The directory.
         kind: Type of the matrices; None: as they are.
 
     Raises:
@@ -71,8 +70,6 @@ class GgufModel:
         """Write the file.
 
         Args:
-            target: The file.
-            keys: Further ones.
             reach: Called with the bytes that have been read so far.
         """
         writer = self._begin(target, keys)

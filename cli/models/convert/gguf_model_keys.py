@@ -95,7 +95,6 @@ def model_keys(config: ModelConfig, architecture: str, positions: int) -> Keys:
     """Return the keys that begin with the architecture's name.
 
     Args:
-        config: Of the model.
         architecture: Its name in GGUF files.
         positions: `max_position_embeddings` of the config.
     """

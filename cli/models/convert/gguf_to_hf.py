@@ -31,7 +31,6 @@ class GgufToHf:
     """A conversion that has been checked as far as the file's header goes.
 
     Args:
-        source: The GGUF file.
         kind: Type of all weights; None: floats as they are, and quantized ones as F32, which loses nothing.
 
     Raises:
@@ -66,7 +65,6 @@ class GgufToHf:
         """Write the directory, which exists and is empty.
 
         Args:
-            target: The directory.
             reach: Called with the bytes that have been read so far.
         """
         self._write_texts(target)

@@ -18,7 +18,6 @@ class HfToGguf:
     """A conversion that has been checked as far as config, tokenizer and headers go.
 
     Args:
-        source: The directory.
         kind: Type of the matrices; None: as they are. What is no matrix is F32, as in all GGUF files. A
             matrix whose rows are no whole blocks of that type is F16.
 
@@ -45,7 +44,6 @@ class HfToGguf:
         """Write the file.
 
         Args:
-            target: The file.
             reach: Called with the bytes that have been read so far.
         """
         self._model.write(target, self._keys, reach)

@@ -28,8 +28,6 @@ class MovedTensor:
     """A canonical tensor on its way.
 
     Attributes:
-        source: Where it lies.
-        target: Where it goes.
         shift: Added to its values: formats differ in whether norms hold w of (1 + w).
     """
 
@@ -43,8 +41,6 @@ class TargetTensor:
     """A tensor of the new files.
 
     Attributes:
-        name: There.
-        shape: There.
         kind: The float type that holds all values of the tensors that it is made from.
         parts: What it is made from.
     """

@@ -24,7 +24,6 @@ def require_same(source: Path, config: ModelConfig, file: Path, architecture: st
     """Refuses a model that the engine would compute otherwise from the file.
 
     Args:
-        source: The model's directory.
         config: As the engine reads it there.
         file: The new file, or the part of it that precedes the weights.
         architecture: As the file calls it.

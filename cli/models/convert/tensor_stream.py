@@ -62,7 +62,6 @@ def to_kind(rows: Array, source: GGMLQuantizationType, target: GGMLQuantizationT
 
     Args:
         rows: [rows, bytes].
-        source: Their type.
         target: The type that is wanted.
     """
     if source == target:

@@ -19,7 +19,6 @@ class Block(NamedTuple):
 
     Attributes:
         start: Its offset in the file, in bytes.
-        end: Where it ends.
         is_transaction: It begins with `MULTI`.
         has_select: It has a `SELECT`.
     """

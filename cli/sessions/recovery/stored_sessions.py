@@ -25,7 +25,6 @@ class StoredSessions:
     """What is stored, by tenant and id.
 
     Attributes:
-        sessions: Summaries of sessions.
         pins: Pinned sessions.
         responses: Records of the Responses API.
     """

@@ -31,7 +31,6 @@ def shared_kv_pool(
     """Make the directory, and remove it at the end.
 
     Args:
-        groups: Of the stack.
         environ: With `RYZ_KV_HOST_DIR`, also if it is empty, nothing is made.
         machine_bytes: All memory of this machine.
         parent: A file system in memory.

@@ -77,11 +77,8 @@ class Store:
     """One Redis process.
 
     Attributes:
-        name: Name of the process.
         folder: Directory of its configuration, for this user only.
-        socket: Its Unix socket.
         memory_bytes: Its `maxmemory`.
-        passwords: By user.
         persist_dir: Directory of the append-only file; None keeps nothing on disk.
         port: Port of 127.0.0.1 for tools without Unix sockets; 0 for none.
     """

@@ -19,7 +19,6 @@ class Stores:
     """The stores to start, and the addresses for services.
 
     Attributes:
-        own: The stores to start.
         sessions_url: The session store, for the KV state service.
         kv_url: The KV store, for the KV state service.
         worker_url: The KV store, for ranks.

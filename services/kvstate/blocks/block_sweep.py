@@ -25,7 +25,6 @@ class SweepRules:
     """Times of the sweep, in seconds.
 
     Attributes:
-        owner: This process.
         every_s: Between sweeps.
         away_every_s: Between sweeps while the store is away.
         recheck_s: Between checks of one holder.
@@ -45,9 +44,6 @@ class BlockSweeper:
     """Sweeps the tier. Start `sweep_forever` as a task, and cancel it to end it.
 
     Args:
-        tier: The tier.
-        store: Its store.
-        rules: Times.
         on_evicted: Called with the reason and the number of blocks deleted.
         fates: Asks the session store, which may be away while the block store is not.
     """

@@ -61,8 +61,6 @@ class BlockTier:
     """Decides which blocks stay.
 
     Args:
-        store: The store.
-        limits: Limits and quotas.
         on_evicted: Called with the reason and the number of blocks deleted.
         fates: Asks the session store about sessions.
 

@@ -39,7 +39,6 @@ class RedisBlockStore:
     """Implements `BlockStore`.
 
     Args:
-        link: The connections.
         data_ttl_s: How long the bytes of registered blocks live after their last commit.
     """
 

@@ -40,13 +40,9 @@ class SessionEntry(msgspec.Struct, frozen=True, gc=False):
         tenant: Of the record, like the next ones.
         session_id: See `tenant`.
         version: See `tenant`.
-        record: The encoded record.
-        summary: The encoded summary.
         score_ms: Orders the list of the tenant.
-        created_ms: Of the record.
         last_request: The request id of its last turn.
         lineage: The request ids of the turns that it lists, and of turns that these have replaced.
-        updated_ms: Of the record.
         spare: See `session_quota.py`.
     """
 
@@ -79,7 +75,6 @@ class StoredSession(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         version: Of the record; 0 if there is none.
-        record: The encoded record.
         last_request: The request id of its last turn.
         deleted_ms: When a session of this id was deleted last, or the time up to which the tenant's deletions
             are no longer remembered one by one; -1 if neither is known.
@@ -101,11 +96,6 @@ def judge(stored: StoredSession, entry: SessionEntry, late_ms: int = 0) -> Verdi
     A session that began before a deletion stays deleted, also if another session has its id now. If no
     session is stored, a turn after the first one counts as deleted when it ended by `late_ms`: the session
     may have been deleted.
-
-    Args:
-        stored: What the store has.
-        entry: The new record.
-        late_ms: See above.
 
     Returns:
         The verdict, which is never `OVER_QUOTA`.

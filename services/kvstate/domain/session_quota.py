@@ -42,7 +42,6 @@ class SessionQuotas:
     """Quotas of one tenant.
 
     Attributes:
-        sessions: Sessions.
         num_bytes: Their bytes; 0 for `share` of Redis's `maxmemory`, and less of it with several tenants.
         pins: Pinned sessions.
         all_pins: Pinned sessions of all tenants together, as many as routers keep in memory.
@@ -92,8 +91,6 @@ class TenantUsage:
         Args:
             before: Size of the stored record; 0 if there is none.
             size: Size of the new one.
-            max_sessions: The quota of sessions.
-            max_bytes: The quota of bytes.
         """
         sessions = 0 if before else max(0, self.sessions + 1 - max_sessions)
         num_bytes = 0 if size <= before else max(0, self.num_bytes + size - before - max_bytes)

@@ -13,7 +13,6 @@ class RedisMemory(NamedTuple):
     """Memory of a Redis, in bytes, as it last said.
 
     Attributes:
-        used: That it uses.
         limit: That it may use; 0: no limit.
     """
 
@@ -28,7 +27,6 @@ class MeasuredRedis(NamedTuple):
         store: `sessions` or `kv`; both may be on one server.
         exchanges: Seconds that it took to answer.
         is_away: Whether its circuit is open.
-        memory: Its memory.
     """
 
     store: str

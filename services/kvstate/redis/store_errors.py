@@ -25,7 +25,6 @@ class StoreUnwritable(Unavailable):
     """The store answers and can be read, but writes nothing, since its disk is full or fails.
 
     Args:
-        name: The store.
         cause: What Redis said.
         reason: The reason, unless the disk is full: then it is `DISK_FULL`.
     """

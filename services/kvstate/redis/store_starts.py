@@ -33,7 +33,6 @@ class StoreContents(msgspec.Struct, frozen=True):
     """What the session store had after a start of Redis, as this service counted it then.
 
     Attributes:
-        sessions: Session records.
         pins: Sessions with a pin.
         responses: Records of the Responses API.
         tombstones: Deletions that are remembered.

@@ -22,9 +22,7 @@ class RedisResponseStore:
     """Implements `ResponseStore`.
 
     Args:
-        link: The connections.
         ttl_s: How long records live.
-        quotas: Limits of tenants.
     """
 
     def __init__(self, link: RedisLink, *, ttl_s: float, quotas: ResponseQuotas = _NO_QUOTAS) -> None:

@@ -47,7 +47,6 @@ class ResponseCalls:
     """Answers the calls.
 
     Args:
-        store: Has the records.
         make_room: Evicts KV blocks for tenants when the store is full; returns how many went.
         max_record_bytes: Size of the largest record.
     """

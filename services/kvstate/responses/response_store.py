@@ -13,12 +13,7 @@ MAX_PURGED = 256  # records that one put drops, and expired ones that it takes o
 
 @dataclass(frozen=True, slots=True)
 class ResponseQuotas:
-    """What one tenant may keep.
-
-    Attributes:
-        responses: Responses.
-        num_bytes: Their bytes.
-    """
+    """What one tenant may keep."""
 
     responses: int = 100_000
     num_bytes: int = 256 * 2**20
@@ -97,7 +92,6 @@ class ResponseStore(Protocol):
         """Returns the record and those before it, and lets all of them live as long as new ones.
 
         Args:
-            tenant: Whose they are.
             response_id: The newest.
             room: Bytes after which the answer ends; one record is always there.
             limit: Records in the answer.
@@ -107,7 +101,7 @@ class ResponseStore(Protocol):
     async def lease(
         self, tenant: str, response_id: str, owner: str, lease_ms: int, *, takes_over: bool
     ) -> bool:
-        """Gives a response that has not ended to an owner; False: another has it, or it has ended."""
+        """Gives a response that has not ended to an owner; False if another has it, or it has ended."""
         ...
 
     async def claim(self, owner: str, lease_ms: int, limit: int) -> list[tuple[str, str]]:

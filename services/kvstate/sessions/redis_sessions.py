@@ -39,10 +39,8 @@ class RedisSessionStore:
     """Implements `SessionStore`.
 
     Args:
-        link: The connections.
         lives: How long records live.
         tombstone_s: How long deletions are remembered.
-        quotas: Limits of tenants.
 
     Attributes:
         last: The last `tally`.

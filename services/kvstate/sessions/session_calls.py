@@ -224,7 +224,6 @@ def _not_found(session_id: str, deleted_ms: int | None = None) -> SessionNotFoun
     """The error for a missing session.
 
     Args:
-        session_id: The session.
         deleted_ms: When it was deleted. None: it expired, or the store lost it and leaders may still have it.
     """
     if deleted_ms is None:

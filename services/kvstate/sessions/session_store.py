@@ -33,7 +33,6 @@ class SessionTally(NamedTuple):
     """Counts of sessions of some tenants.
 
     Attributes:
-        sessions: Their sessions.
         num_bytes: Bytes of those.
         tenants: How many tenants were counted.
         nearly_full: How many of them are close to a quota.

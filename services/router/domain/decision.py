@@ -16,7 +16,6 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     """The facts of a request that a policy may use.
 
     Attributes:
-        model: The model's name.
         routing_key: The same for all turns of a session.
         prompt_tokens: Tokens to compute on any group, estimated from the size of the request.
         last_group: Where the session was last served; empty: unknown.
@@ -42,7 +41,6 @@ class GroupView(msgspec.Struct, frozen=True, gc=False):
     """A ready group as of now: its last heartbeat plus what this router sent since.
 
     Attributes:
-        name: The group.
         weight: Its share of the sessions.
         running: Requests in its batch.
         waiting: Requests in its queue.
@@ -86,7 +84,6 @@ class FleetView:
     """The groups of one model as they were at one moment.
 
     Attributes:
-        model: The model's name.
         away: The state of each of its groups that takes no requests (starting, draining, lost, tripped, ...).
         models: The models of ready groups, for the answer to an unknown model.
     """
@@ -116,7 +113,7 @@ class FleetView:
         return None
 
     def home(self, key: str) -> GroupView | None:
-        """The ready group that the key prefers; None: no group is ready."""
+        """The ready group that the key prefers; None if no group is ready."""
         return preferred(key, self._ready) if self._ready else None
 
 

@@ -16,7 +16,6 @@ class ExpiringMap(Generic[K, V]):
 
     Args:
         ttl_s: From `put` on.
-        max_entries: Of entries.
         max_cost: Of the sum of the costs given to `put`; an entry that costs more is not kept.
     """
 

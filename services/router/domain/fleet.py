@@ -8,7 +8,6 @@ from collections import deque
 from math import inf
 from typing import Literal
 
-from services.router.domain.balance import DecayingCounts, fair_share
 from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.fleet_limits import FleetLimits
 from services.router.domain.group import Group
@@ -16,49 +15,43 @@ from services.router.domain.live_view import LiveView, split_by_standing
 from services.router.domain.loss import REASONS, Loss
 from services.router.domain.rivals import Rivals
 from services.router.domain.router_count import RouterCount
+from services.router.domain.silence import CommonSilence
+from services.router.domain.work_shares import WorkShares
 from shared.flow.circuit import Circuit
 from shared.messages import DownReason, GroupDown, Heartbeat, ModelCard
 
 Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same", "ignored", "rival", "lost"]
 _LEAVING = ("draining", "stopped")
 _SILENCE = 3  # intervals
-# Groups share the broker, this router and often a machine. If no group has been heard for so many intervals,
-# the fault lies there, and silence timers stop; for each group for as long as its limit at most, and as long
-# as both together are within the bound of all limits.
-_COMMON_SILENCE_INTERVALS = 2.0
-RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
 
 
 class Fleet:
     """All groups that were heard lately, by name. `now` is monotonic seconds everywhere.
 
     Attributes:
-        computed: Tokens by group as the groups report them, for the requests of all routers.
+        work: What groups have computed and were given lately.
         rivals: Leaders that share a group's name.
         routers: How many routers share the requests.
     """
 
     def __init__(self, limits: FleetLimits) -> None:
-        self.computed = DecayingCounts(limits.half_life_s)
+        self.work = WorkShares(limits.half_life_s)
         self._limits = limits
-        # Estimated tokens of the requests that all routers sent. What groups report is right but late by the
-        # smoothing of their rate; estimates that fade as fast make up for it, and so do their errors.
-        self._given = DecayingCounts(RATE_HALF_LIFE_S)
         self._groups: dict[str, Group] = {}
         self.rivals = Rivals()
         self.routers = RouterCount()
         self._unsettled_until = -inf
-        self._heard_at = -inf  # the last heartbeat of any group
+        self._silence = CommonSilence()
         self._delay_s = 0.0  # of the broker, lately
         self._losses: deque[Loss] = deque(maxlen=2 * limits.max_groups)
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:
         """Take in a heartbeat. A new instance id starts the group afresh; an older number is ignored."""
-        silence_s = self._common_silence_s(now, heartbeat.interval_ms / 1000)
+        silence_s = self._silence.length_s(now, heartbeat.interval_ms / 1000)
         if silence_s:
             for group in self._groups.values():
                 group.excuse_common_silence(silence_s)
-        self._heard_at = now
+        self._silence.end(now)
         was_ready = self.is_ready(heartbeat.group, now)
         change = self._observe(heartbeat, now)
         if not was_ready and self.is_ready(heartbeat.group, now):
@@ -88,7 +81,7 @@ class Fleet:
             return self._take_end(group, heartbeat, cause, now)
         # after a silence the present rate says nothing about the time before
         elapsed = min(now - group.heard_at, _SILENCE * heartbeat.interval_ms / 1000)
-        self.computed.add(group.name, now, heartbeat.load.tokens_per_s * elapsed)
+        self.work.computed.add(group.name, now, heartbeat.load.tokens_per_s * elapsed)
         if group.observe(heartbeat, now):
             return "tripped"
         if was_lost:
@@ -109,7 +102,7 @@ class Fleet:
         """This router sent the group a request of about so many tokens to compute and to generate."""
         if group := self._groups.get(name):
             requests = group.count_sent(prompt_tokens, now, self.routers.count(now))
-            self._given.add(name, now, requests * (prompt_tokens + answer_tokens))
+            self.work.given.add(name, now, requests * (prompt_tokens + answer_tokens))
 
     def mark_lost(self, name: str, reason: DownReason, now: float) -> bool:
         """Give the group up until its next heartbeat; returns whether it was not lost before.
@@ -159,14 +152,13 @@ class Fleet:
         """Mark silent groups as lost, and forget those that are silent for long; returns the lost ones.
 
         Args:
-            now: The present time.
             proven_at: Up to when silence counts, see `SelfEchoMonitor`; None: up to now.
             delay_s: By how much the broker delayed this router's own messages lately.
         """
         self._delay_s = delay_s
         lost, heard_up_to = [], now if proven_at is None else proven_at
         intervals = [group.heartbeat.interval_ms for group in self._groups.values()]
-        common_s = self._common_silence_s(heard_up_to, min(intervals) / 1000) if intervals else 0.0
+        common_s = self._silence.length_s(heard_up_to, min(intervals) / 1000) if intervals else 0.0
         for name, group in list(self._groups.items()):
             if heard_up_to - group.heard_at > self._limits.forget_s:
                 del self._groups[name]
@@ -202,30 +194,21 @@ class Fleet:
         If no group is ready, groups whose breaker was tripped by losses count as ready.
 
         Args:
-            model: The model's name.
-            now: The present time.
             avoid: A group to leave out if another one is ready.
             weights: The fingerprint of the weights that began an answer; groups with other weights are left
                 out if one has these.
         """
         ready, away = split_by_standing(self._groups.values(), model, now, avoid, weights)
         models = () if ready or away else tuple(card.name for card in self.models(now))
-        computed, given = self.computed.peek(now), self._given.peek(now)
-        work: dict[str, float] = {}
-        total = weight = 0.0
-        for name, group in ready.items():
-            amount = work[name] = computed.get(name, 0.0) + given.get(name, 0.0)
-            total += amount
-            weight += group.weight
-        fair = total / weight if weight else 0.0
+        lead = self.work.leads(ready.values(), now)
 
         def see(group: Group) -> GroupView:
-            return group.view(now, work[group.name] - fair * group.weight)
+            return group.view(now, lead(group))
 
         return LiveView(model, ready, see, away, models)
 
     def instance_of(self, name: str) -> str:
-        """The instance of the group that requests are sent to; empty: the group is not known."""
+        """The instance of the group that requests are sent to; an empty text if the group is not known."""
         group = self._groups.get(name)
         return "" if group is None else group.heartbeat.instance_id
 
@@ -252,8 +235,7 @@ class Fleet:
             for other in self._groups.values()
             if other is not group and other.heartbeat.model.name == model and other.standing(now) == "ready"
         }
-        for counts in (self._given, self.computed):
-            counts.put(group.name, now, fair_share(counts.counts(now), weights, group.heartbeat.weight))
+        self.work.give_fair_share(group, weights, now)
 
     def _replace(self, group: Group, heartbeat: Heartbeat, now: float) -> Change:
         name, rival, rivals = group.name, heartbeat.instance_id, self.rivals
@@ -297,13 +279,6 @@ class Fleet:
         group.mark_lost(reason, cause)
         name, instance_id = group.name, group.heartbeat.instance_id
         self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped, cause, silent_s, limit_s))
-
-    def _common_silence_s(self, now: float, usual_s: float) -> float:
-        """How long no group at all has been heard, in seconds, beyond the usual time between heartbeats."""
-        silence_s = now - self._heard_at
-        if not self._groups or silence_s <= _COMMON_SILENCE_INTERVALS * usual_s:
-            return 0.0
-        return silence_s - usual_s
 
     def _timeout_s(self, group: Group) -> float:
         limits = self._limits

@@ -180,7 +180,6 @@ class Group:
 
         Args:
             usual_s: That of a calm group.
-            patience: See above.
             delay_s: By how much the broker delayed this router's own messages lately.
         """
         most_s = usual_s * patience
@@ -202,7 +201,6 @@ class Group:
         """Its load as of now; see the module's text for the estimate.
 
         Args:
-            now: The present time.
             lead_tokens: Its work beyond its fair share; not counted until the group has measured its speed.
         """
         load, kv = self.heartbeat.load, self.heartbeat.kv

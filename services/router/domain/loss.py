@@ -26,9 +26,6 @@ class Loss(NamedTuple):
     """A group was given up.
 
     Attributes:
-        group: The group.
-        instance_id: Its leader.
-        reason: Why.
         own: This router found it, so it publishes it.
         leaving: The group had announced that it ends.
         tripped: The loss opened the group's breaker.

@@ -17,7 +17,7 @@ class PinTable:
         return len(self._groups)
 
     def group_of(self, tenant: str, session_id: str) -> str:
-        """The group that the session is bound to; empty: it is free."""
+        """The group that the session is bound to; an empty text if it is free."""
         return self._groups.get((tenant, session_id), "") if session_id else ""
 
     def set_pin(self, tenant: str, session_id: str, group: str) -> bool:

@@ -58,7 +58,7 @@ class Rivals:
         return True
 
     def of(self, group: str, now: float) -> str:
-        """The other instance that lives under that name; empty: there is none."""
+        """The other instance that lives under that name; an empty text if there is none."""
         rival = self._rivals.get(group)
         return rival.instance_id if rival is not None and now - rival.heard_at <= LIVES_S else ""
 

@@ -30,7 +30,6 @@ class SelfEchoMonitor:
         Args:
             tick_s: The interval of `on_tick`.
             settle_s: How long groups may take to come back to the broker.
-            now: The present time.
             restored_at: When the connection was restored, on whatever clock: only its changes count.
         """
         self.silence_counts_from = now
@@ -60,7 +59,6 @@ class SelfEchoMonitor:
         Args:
             sent_at: When it was sent.
             late_total_s: `late_total_s` of that time.
-            now: The present time.
         """
         self._echo_at = max(self._echo_at, now)
         own_s = self.late_total_s - late_total_s + max(0.0, now - self._ticked_at - self._tick_s)

@@ -17,7 +17,6 @@ class Asker(msgspec.Struct, frozen=True, gc=False):
     """The tenant and session of a request.
 
     Attributes:
-        tenant: Whose request it is.
         session_id: Empty: none. One that was made for this request is not known yet.
         whole: The request holds the whole conversation, not only what is new.
         continues: The request holds an answer.

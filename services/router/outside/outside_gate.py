@@ -33,7 +33,7 @@ class OutsideGate:
         self._routers = context.fleet.routers
 
     async def admit(self, message: Message, now: float) -> Incoming | None:
-        """The request in a message; None: it was refused."""
+        """The request in a message; None if it was refused."""
         caller = caller_of(message.subject)
         user = caller.user if caller is not None else ""
         limits = self._limits.of(user, now)

@@ -35,9 +35,6 @@ class TypedTensor(Protocol):
 def stored_precision(tensors: Iterable[TypedTensor]) -> Precision:
     """The precision that a model's files have.
 
-    Args:
-        tensors: Of the files.
-
     Returns:
         `codes` if a matrix is quantized, `bf16` if a matrix is bf16, else `fp32`; this too if a matrix has
         floats of 8 bits, which are exact neither as codes nor in bf16.
@@ -54,7 +51,6 @@ def automatic_precision(stored: Precision, *, kernels: bool) -> Precision:
     """What `auto` stands for.
 
     Args:
-        stored: What the files have.
         kernels: Compiled kernels compute; plain torch operations know fp32 only.
     """
     return stored if kernels and stored in SERVED else "fp32"
@@ -65,7 +61,6 @@ def require_served(precision: Precision, stored: Precision, model: str) -> None:
 
     Args:
         precision: That was chosen.
-        stored: What the files have.
         model: Path of the model, for the message.
 
     Raises:

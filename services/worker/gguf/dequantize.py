@@ -15,7 +15,6 @@ def dequantize(data: NDArray[np.uint8], kind: GGMLQuantizationType) -> NDArray[n
 
     Args:
         data: [bytes], a multiple of the type's block.
-        kind: Their type.
 
     Returns:
         [values], fp32.

@@ -37,8 +37,6 @@ class GgufTensor:
 
     Attributes:
         path: Of the file; a model may be split over several.
-        name: As in the file.
-        type: Its quantization.
         shape: Its dimensions, the slowest first: a matrix is [out, in].
         begin: Its first byte in the file; rows follow each other.
         end: The byte after its last.
@@ -57,7 +55,6 @@ class GgufFile:
     """The metadata and tensors of a model.
 
     Attributes:
-        path: As it was given.
         architecture: `general.architecture`.
         metadata: By key: a truth value, number or text, or a list of one of these.
         tensors: By the file's names.

@@ -47,7 +47,6 @@ class HeaderBytes:
     Attributes:
         path: Of the file, for refusals.
         size: Of the file, in bytes.
-        position: Of the next value.
     """
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:

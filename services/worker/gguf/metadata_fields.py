@@ -21,7 +21,6 @@ class MetadataFields:
     """The keys that begin with the architecture's name; they are given without it.
 
     Attributes:
-        file: The file.
         read: Keys that were asked for, without the architecture's name.
     """
 

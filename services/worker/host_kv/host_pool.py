@@ -25,9 +25,6 @@ class HostRows(NamedTuple):
     Attributes:
         first_head: Of the rows, counted in the whole model.
         data: [heads, row_bytes].
-        segment: Where they are.
-        slot: Of the segment.
-        number: Of the block.
     """
 
     first_head: int

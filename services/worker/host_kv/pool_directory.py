@@ -63,7 +63,6 @@ class DeadSegments:
     """Removes segments that had no writer for `DEAD_S`.
 
     Args:
-        directory: Of the host tier.
         clock: Returns monotonic seconds.
     """
 

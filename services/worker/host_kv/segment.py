@@ -93,8 +93,6 @@ class SegmentMap:
     """A mapped segment, as writer and readers use it. The mapping ends with the object.
 
     Attributes:
-        shape: Of the segment.
-        inode: Of its file.
         address: Of the file's first byte in this process.
         numbers: Of the slots' blocks in the order of writing, from 1; 0: a slot is not valid.
         revoked: Not 0: a slot's block is not to be read any more.

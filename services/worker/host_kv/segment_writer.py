@@ -43,9 +43,7 @@ class SegmentWriter:
     `lend`, `publish` and `discard` are for one thread; `release` and `reserve_ahead` are for any.
 
     Args:
-        directory: Of the host tier.
         owner: Names the file: the group.
-        shape: Of the segment.
 
     Raises:
         UnsafeDirectory: The directory is open to other users.

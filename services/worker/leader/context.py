@@ -14,11 +14,9 @@ class LeaderContext:
     """Identity and instruments of one leader.
 
     Attributes:
-        group: Name of the group.
         instance_id: Names this process among all that lead the group, now or later.
         model: Name under which the group serves its model.
         bus: Connection for requests, frames and calls.
-        metrics: Counters of the group.
         clock: Returns monotonic seconds.
         timelines: Keeps when requests passed the parts of this leader.
         spans: Takes the spans of recorded requests; None: none are recorded.

@@ -32,10 +32,8 @@ class ControlRuns:
     """Decides unclear failures.
 
     Args:
-        context: Of the leader.
         engine: A control waits until it is up.
         table: Has the counts, and says when a control is wanted.
-        preparation: Prepares the controls.
         model: What it can be asked.
     """
 

@@ -52,7 +52,6 @@ class EngineState:
         kv_parts: Parts of a stored block, one for each KV head.
         num_tokens: Tokens computed since the leader started, prefill and decode.
         totals: Sums over all steps since then.
-        step_log: The newest steps.
     """
 
     def __init__(

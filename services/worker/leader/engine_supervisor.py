@@ -22,7 +22,6 @@ class EngineSupervisor:
     """Keeps engine state, KV tier and requests in step with the engine's starts and failures.
 
     Args:
-        context: Of the leader.
         orchestrator: Starts the engine and keeps the group's state.
         engine: Written at each start and failure.
         table: Its requests are failed with the engine.
@@ -95,11 +94,6 @@ def fail_suspects(table: RequestTable, keys: set[str], why: str) -> None:
     If there are several, each goes on elsewhere as a suspect, and runs alone there for a while
     (`domain/scheduling/crash_trials.py`). A request that was alone in the fatal step, and was in the fatal
     step of another engine before, has killed two engines: it fails as poison.
-
-    Args:
-        table: Has the requests.
-        keys: Their `request_key`s.
-        why: The engine's failure.
     """
     suspects = [one for key in sorted(keys) if (one := table.by_key.get(key)) is not None]
     for generation in suspects:

@@ -61,7 +61,6 @@ class Leader:
         flush_timeout_s: For session records to be stored at the end.
 
     Attributes:
-        parts: As given.
         crashed: Set when one of the leader's tasks has crashed; the process must end.
     """
 
@@ -116,7 +115,7 @@ class Leader:
             with suppress(asyncio.CancelledError, Exception):  # a crash was logged when it happened
                 await task
         await parts.preparation.wait_tasks()
-        parts.tokenizer.stop_threads()
+        parts.tokenizer.threads.stop_threads()
         parts.grammars.stop_threads()
         await parts.table.publisher.flush_frames()
         writer = parts.sessions.writer

@@ -25,8 +25,6 @@ class RequestSpans:
 
     Args:
         sink: Takes the spans; None: no request is recorded.
-        group: The leader's.
-        step_log: Its steps.
     """
 
     def __init__(self, sink: SpanSink | None, group: str, step_log: StepLog) -> None:

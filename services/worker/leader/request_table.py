@@ -46,9 +46,7 @@ class RequestTable:
     """Everything that was accepted and has not ended.
 
     Args:
-        context: Of the leader.
         engine: Its scheduler gets the sequences.
-        publisher: Sends the frames.
         end: The parts that a request's end concerns.
         tombstone_s: How long a cancel of an unknown request holds, for when it overtakes the request.
 
@@ -56,7 +54,6 @@ class RequestTable:
         by_key: Requests under their `request_key`.
         counts: How many were taken, and how they ended.
         doubt: Set while a control is to be run (`RequestCounts.wants_control`).
-        publisher: Sends the frames.
         buffer: Keeps the frames that were sent.
         spans: Begins and ends the traces of requests.
     """

@@ -111,7 +111,7 @@ class StepLog:
 
     @property
     def times(self) -> StepTimes | None:
-        """The page of the ranks that run now; None: there is none."""
+        """The page of the ranks that run now; None if there is none."""
         return self._times.get(self.start)
 
     @property

@@ -56,7 +56,6 @@ class Subscriptions:
         context: Of the leader; its bus carries the calls of services, and all answers.
         endpoint: Decodes calls and answers them.
         bad_messages: Counts messages that cannot be used.
-        calls: What is called.
         outside: Connection for the calls of services outside.
         outside_calls_s: Calls of services outside that are read in a second.
     """

@@ -186,7 +186,6 @@ def error_of(request: GenerateRequest, sampled: Sampled, grammar_error: Exceptio
     """Returns the error of a sequence without a next token.
 
     Args:
-        request: Of the sequence.
         sampled: Why there is none.
         grammar_error: Why its grammar gave no mask, or took no token, if it did not.
     """

@@ -78,15 +78,9 @@ class LeaderPorts:
     """The adapters that a leader works with.
 
     Attributes:
-        bus: Requests, frames and calls.
         outside: Where the calls of services outside are read; answers to them go out on `bus`. If the broker
             cuts this connection because of a flood, the other one stays.
-        carrier: Sends the heartbeats.
-        engine: Computes.
-        model: Its tokenizer and template.
-        store: Keeps session records.
         index: Keeps the KV blocks' index.
-        registry: Gets the metrics.
         clock: Returns monotonic seconds.
         timelines: Keeps when requests passed the parts of the leader.
         tracer: Records the ranks for profiles; None: the engine has none.

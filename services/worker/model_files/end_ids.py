@@ -24,7 +24,6 @@ class EndIds:
     """The values of `eos_token_id` in a directory.
 
     Attributes:
-        path: The directory.
         named: The ids that each file names; files that name none are left out.
         num_rows: Rows of the embedding; 0: the config does not say.
     """
@@ -54,7 +53,6 @@ class EndIds:
         `generation_config.json` names others, is taken for one of another vocabulary and left out.
 
         Args:
-            tokenizer: Of the model.
             template: Of the model; its closing token ends an answer.
             eos_text: `eos_token` of `tokenizer_config.json`; empty: none.
 

@@ -21,7 +21,6 @@ def load_gguf_model(path: Path, name: str = "") -> Model:
     """Read a GGUF file.
 
     Args:
-        path: The file.
         name: The name callers ask for; empty: that of the file without `.gguf`.
 
     Raises:

@@ -30,7 +30,6 @@ def with_tool_format(model: Model, name: str) -> Model:
     """Returns a model that calls tools in a form.
 
     Args:
-        model: The model.
         name: Of the form; empty: that of the model's chat template.
 
     Raises:

@@ -56,8 +56,6 @@ def within_embedding(
     """Returns a tokenizer that makes no token beyond the embedding.
 
     Args:
-        tokenizer: Of the model.
-        template: Of the model.
         num_rows: Rows of the embedding; 0: not known.
         path: The file of the tokenizer, for refusals.
 

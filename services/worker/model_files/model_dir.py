@@ -28,7 +28,6 @@ def load_model_dir(path: Path, name: str = "") -> Model:
     """Read a model directory.
 
     Args:
-        path: The directory.
         name: The name callers ask for; empty: the directory's own.
 
     Raises:
@@ -111,7 +110,6 @@ def template_sources(path: Path, tokenizer_config: dict[str, Any]) -> tuple[Path
     """Return the file with the chat templates, and these by name; files of their own come first.
 
     Args:
-        path: The directory.
         tokenizer_config: Content of `tokenizer_config.json`.
 
     Raises:

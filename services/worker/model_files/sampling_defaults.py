@@ -61,7 +61,6 @@ def defaults_of_directory(config: Mapping[str, Any], path: Path) -> SamplingDefa
     As in transformers, `do_sample` false means the likeliest token, whatever the other fields say.
 
     Args:
-        config: Its fields.
         path: Of the file, for errors.
 
     Raises:

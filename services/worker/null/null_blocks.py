@@ -50,7 +50,6 @@ class NullSequence:
         """Return the token, or one that may come in its place; -1 if there is none.
 
         Args:
-            token_id: The token.
             mask: See `StepMasks`.
             vocab_size: Token ids are below it.
         """

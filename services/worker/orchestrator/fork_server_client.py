@@ -71,7 +71,6 @@ class ForkServerClient:
 
     Args:
         environment: Environment of the server and all its children.
-        command: Command of the server.
 
     Raises:
         OSError: The process could not be started.

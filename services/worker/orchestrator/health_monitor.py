@@ -105,7 +105,6 @@ class HealthMonitor:
         """Return what is wrong while steps run, or None.
 
         Args:
-            now: The event loop's time.
             plan: The oldest step that is not done.
             sent: Number of steps sent so far.
         """
@@ -133,9 +132,7 @@ class HealthMonitor:
         """Return the failure of a rank whose socket has ended.
 
         Args:
-            rank: The rank.
             reason: Why it ended; empty: taken from its process.
-            pid: Its process id.
         """
         reason = reason or rank.describe_end(_EXIT_WAIT_S)
         where = f" on {rank.host}" if rank.host else ""

@@ -42,7 +42,6 @@ class MultiGPUOrchestrator:
     """One group's engine and its state.
 
     Attributes:
-        state: The group's state.
         failure: Why it is "recovering" or "failed"; empty if it is neither.
         is_up: True while the engine can compute.
     """

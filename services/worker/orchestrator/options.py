@@ -57,6 +57,6 @@ class RankEngineOptions:
 
     @property
     def stall_s(self) -> float:
-        """How long ranks may stand still in a step; 0: it is not watched."""
+        """How long ranks may stand still in a step; 0 if it is not watched."""
         stall_s = self.processes.stall_timeout_s
         return max(stall_s, _GPU_STALL_S) if stall_s and self.run.device == "cuda" else stall_s

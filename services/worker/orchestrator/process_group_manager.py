@@ -37,8 +37,6 @@ class RankProcess:
     """A running rank, and the leader's ends of its socket pairs (non-blocking).
 
     Attributes:
-        rank: Its number.
-        process: Its process.
         sock: For configs, plans and results.
         kv_sock: For KV blocks; None: it has no store.
         kv_fd: Number of the rank's end of `kv_sock`, as the leader names it.
@@ -62,7 +60,7 @@ class RankProcess:
 
     @property
     def host(self) -> str:
-        """Address of its host; empty: this host."""
+        """Address of its host, empty for this host."""
         return str(getattr(self.process, "host", ""))
 
     def memory_bytes(self) -> int:
@@ -105,7 +103,6 @@ class ProcessGroupManager:
         command: Command of a spawned rank; its socket's descriptor and the leader's process id are appended.
         start: `fork` takes ranks from a fork server, which is kept until `stop_fork_server`; `spawn` starts
             an interpreter for each; `auto` forks where that is safe: on Linux.
-        nice: Niceness of the ranks.
         instance_id: The leader's, for the ranks' log lines.
     """
 

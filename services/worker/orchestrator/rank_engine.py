@@ -272,7 +272,7 @@ class RankEngine:
         asyncio.get_running_loop().call_later(_KV_END_WAIT_S, self._fail_start, failure, start)
 
     def _fail_start(self, failure: Failure, start: int) -> None:
-        """Fail the ranks of that start, and none of a later one."""
+        """Fail the ranks of that start; those of a later one go on."""
         if start == self._starts:
             self._fail(failure)
 

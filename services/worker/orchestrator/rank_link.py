@@ -23,7 +23,6 @@ class RankLink:
     """Calls `on_frame` for each frame of a rank, and `on_end` once with a reason when the stream ends.
 
     Args:
-        rank: The rank.
         on_frame: Called with the rank, the kind of frame and its body.
         on_end: Called with the rank and the reason; empty: the socket was closed.
         sock: Which of the rank's sockets; None: the one for its steps, which ends with the life socket as

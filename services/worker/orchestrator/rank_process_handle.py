@@ -46,7 +46,7 @@ class SpawnedRank:
 
 
 def exit_text(code: int | None) -> str:
-    """Describe an exit code; None: the process runs."""
+    """Describe an exit code; None if the process runs."""
     if code is None:
         return STILL_RUNNING
     if code >= 0:
@@ -80,7 +80,10 @@ def runs(pid: int) -> bool:
 
 
 def stat(pid: int) -> list[str]:
-    """Return the fields of `/proc/PID/stat` from the state to the exit status; empty: the process is gone."""
+    """Return the fields of `/proc/PID/stat` from the state to the exit status.
+
+    None of them if the process is gone.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except OSError:

@@ -137,7 +137,7 @@ class RemoteRankListener:
         joined.put_nowait(sock)
 
     async def _exchange(self, sock: socket.socket) -> str:
-        """Return why the rank may not join; empty: it has joined."""
+        """Return why the rank may not join; an empty text if it has joined."""
         loop = asyncio.get_running_loop()
         nonce, own_version = os.urandom(NONCE_BYTES), version("ryzanstein")
         await loop.sock_sendall(sock, pack_frame(FrameKind.CHALLENGE, Challenge(nonce)))

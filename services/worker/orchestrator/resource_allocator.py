@@ -119,7 +119,6 @@ def group_config(
     """Make the config of rank 0, and the files or sockets through which ranks of this host connect.
 
     Args:
-        options: Options of the group.
         threads: Threads of each rank.
         address: Of this host in the network of the other hosts; empty: there are none.
         stack: Closes the descriptors when the ranks have them.

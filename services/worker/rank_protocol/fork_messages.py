@@ -15,7 +15,6 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         child: The leader's number for the process.
-        rank: The rank's number.
         numbers: The leader's numbers of the other descriptors; messages to the rank use these.
     """
 

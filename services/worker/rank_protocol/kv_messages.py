@@ -15,7 +15,6 @@ class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """How a rank uses the store; times in seconds.
 
     Attributes:
-        url: Address of Redis.
         ttl_s: Lifetime of written blocks of which the KV state service is not told.
         timeout_s: Time limit of one exchange with Redis.
         queue_bytes: Bytes of copies that may wait to be written; more are dropped, and reported so.
@@ -42,7 +41,6 @@ class StoreBlock(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         block: Of the layers that have no pool of sliding blocks.
-        name: Of the block.
         sliding: Of the other layers; -1 if there is no such pool.
     """
 
@@ -55,7 +53,6 @@ class FetchBlocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Leader: read blocks of a sequence from the store; no step uses the target blocks until `FetchResult`.
 
     Attributes:
-        fetch_id: Number of the fetch.
         blocks: Ids of the target blocks.
         names: Packed names, one for each of `blocks`, in the sequence's order; empty: only check that the
             store answers.
@@ -76,10 +73,8 @@ class FetchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Rank: a fetch is done; the rank writes no more to its blocks.
 
     Attributes:
-        fetch_id: Number of the fetch.
         count: Leading blocks of which all of this rank's heads are read and intact.
         num_bytes: Bytes read, as they were stored.
-        seconds: Duration.
         missing: The block after those was not in the store.
         corrupt: Packed names of blocks with a wrong checksum.
         error: The store's error, if that ended the fetch.
@@ -103,8 +98,6 @@ class StoreResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         names: Packed names of written blocks.
         dropped: Packed names of blocks that were not written.
         num_bytes: Bytes written.
-        seconds: Duration.
-        error: The store's error.
         crowded: Blocks were dropped only because too much was waiting; the store is well.
     """
 

@@ -56,7 +56,6 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Consecutive tokens of one sequence to compute in this step.
 
     Attributes:
-        seq_id: The sequence.
         start: Position of the first token; the KV of all earlier positions is in the blocks.
         token_ids: The tokens to compute.
         new_blocks: Block ids appended to its table before the step; block i begins at i*BLOCK_SIZE.
@@ -116,7 +115,6 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The token chosen for a sequence.
 
     Attributes:
-        seq_id: The sequence.
         token_id: The token; meaningless with an `error`.
         logprob: Its log probability, if the request asked for it.
         top: The most probable tokens, if the request asked for them.
@@ -299,7 +297,7 @@ class Engine(Protocol):
         ...
 
     def step_times(self) -> StepTimes | None:
-        """Return what the ranks of this start record, readable after `stop`; None: they record nothing."""
+        """Return what the ranks of this start record, readable after `stop`; None if they record nothing."""
         ...
 
     async def stop(self) -> None:

@@ -14,7 +14,6 @@ class PromptPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a step has brought of one prompt.
 
     Attributes:
-        seq_id: The sequence.
         embedding: The pooled vector, 32-bit little-endian floats; after the last chunk of the prompt only.
         first: Index of the first token that is scored.
         scores: Of consecutive tokens of the prompt.

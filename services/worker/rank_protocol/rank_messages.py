@@ -50,7 +50,6 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         run: How the model is computed, with `threads` and `collectives` worked out.
-        rank: This rank's number.
         address: This host's in the network where the ranks meet; Gloo takes its interface if none is named.
             Empty: loopback.
         shared_fd: File of the shared-memory collectives.
@@ -58,7 +57,6 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         times_fd: Page of `step_times.py`.
         store_fd: File or listening socket of the rendezvous for Gloo and NCCL.
         store_host: Host of that socket.
-        store_port: Its port.
         kv_fd: This rank's KV socket (`kv_messages.py`).
         life_fd: A socket that closes when the rank ends; on it the rank answers pings of its clock.
         kv_store: Where KV blocks go; None: nowhere.

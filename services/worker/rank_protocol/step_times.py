@@ -54,7 +54,6 @@ class RankStep(NamedTuple):
     """One step on one rank.
 
     Attributes:
-        rank: The rank.
         begin_ns: When the rank took the plan, by the leader's monotonic clock.
         end_ns: When it had computed it.
         parts: What the time in between was spent on; the rest is bookkeeping and operations on rows.
@@ -74,8 +73,6 @@ class RankTotals(NamedTuple):
     """The counters of a rank since it began.
 
     Attributes:
-        steps: Steps done.
-        step_ns: Their duration.
         parts: By kind.
         idle_ns: Waiting for plans.
         buckets: Steps by duration: one count for each of `STEP_BUCKETS_S`, and the longer ones.
@@ -109,7 +106,6 @@ class StepTimesWriter:
 
     Args:
         page: Of `times_bytes` bytes for at least this rank.
-        rank: Whose region it is.
     """
 
     def __init__(self, page: memoryview, rank: int) -> None:

@@ -23,7 +23,6 @@ class RankCollector(Collector):
     A rank that is slower than the others waits less in collectives than they do.
 
     Args:
-        log: Of the leader.
         status: Returns a row for each rank, see `Engine.status`.
         clock: Nanoseconds, as the ranks count them.
     """

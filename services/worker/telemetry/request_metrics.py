@@ -82,7 +82,6 @@ class RequestHistograms:
         """Count a request that has ended.
 
         Args:
-            generation: The request.
             now: On the leader's clock.
             code: Of the error; empty: it ended well.
         """

@@ -35,7 +35,6 @@ class VllmCollector(Collector):
 
     Args:
         group: Has the load.
-        metrics: Of the group.
         model: Label of all series.
         block_tokens: Tokens of a KV block.
     """

@@ -66,7 +66,6 @@ class ChatTemplate:
     """A compiled template.
 
     Args:
-        source: The template.
         special_tokens: Variables such as `bos_token`.
         now: Clock of `strftime_now`, in local time as templates expect.
         named: More templates by name, of which `tool_use` is for requests with tools. A request may choose
@@ -74,7 +73,6 @@ class ChatTemplate:
         needs_tools: It is only for requests with tools.
 
     Attributes:
-        source: As given.
         probed: What its rendering of markers has shown.
 
     Raises:
@@ -169,7 +167,6 @@ class ChatTemplate:
         """Render the prompt for the assistant's next message.
 
         Args:
-            messages: The conversation.
             limit_s: Time limit of each rendering; there are two if a text seems to be missing.
             given: Tools and variables.
             generation_prompt: End with the beginning of the assistant's message.

@@ -26,7 +26,6 @@ def control_texts(tokenizer: Tokenizer, template_source: str) -> frozenset[str]:
     """Returns the texts of control tokens: special tokens, and added tokens that the template names.
 
     Args:
-        tokenizer: Of the model.
         template_source: Its chat template; empty without one.
     """
     named = {text for text in tokenizer.added_texts if text in template_source and not text.isspace()}
@@ -44,9 +43,6 @@ class ControlTokenGuard:
     reasoning before it. Those stay whole until the template has run; then those that the template did not
     write itself are cut. Special tokens of one character and added tokens of white space cannot be cut, and
     stay control tokens everywhere.
-
-    Attributes:
-        control_ids: The control tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
@@ -76,7 +72,6 @@ class ControlTokenGuard:
         """Render the prompt of a conversation.
 
         Args:
-            messages: The conversation.
             limit_s: Time limit of the template.
             given: Tools and variables of the request; their texts are no control tokens either.
             generation_prompt: End with the beginning of the assistant's message.
@@ -157,7 +152,6 @@ class ControlTokenGuard:
         """Cut the searched tokens that the template did not write.
 
         Args:
-            text: The prompt.
             marked: The prompt with marks. If the marks changed more than that, the prompt stays as it is.
         """
         if self._written.sub(r"\1", marked) != text:

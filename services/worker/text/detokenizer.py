@@ -44,7 +44,7 @@ def piece_bytes(token: str) -> bytes:
 
 
 def bytes_rule(decoder: dict[str, Any] | None) -> Callable[[str], bytes] | None:
-    """Return how tokens become bytes, by the `decoder` of a tokenizer file; None: it does not say."""
+    """Return how tokens become bytes, by the `decoder` of a tokenizer file; None if it does not say."""
     if decoder is None:
         return None
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]

@@ -17,7 +17,6 @@ def ends_messages_only(text: str, texts: Mapping[str, int] | frozenset[str]) -> 
     """Returns whether a token ends one of several messages of an answer, and so not the answer.
 
     Args:
-        text: Of the token.
         texts: Of all control tokens of the vocabulary.
     """
     return text == "<|end|>" and any(all(mark in texts for mark in pair) for pair in _CHANNELS)
@@ -27,7 +26,6 @@ def turn_end(template: ChatTemplate, texts: Mapping[str, int]) -> int | None:
     """Returns the control token that the template writes after an answer; None if it does not show.
 
     Args:
-        template: Of the model.
         texts: The ids of its control tokens by their texts.
     """
     rest = _conversation(template).partition(_ANSWER)[2].lstrip()

@@ -52,10 +52,7 @@ def template_messages(
     """Returns messages as a template expects them.
 
     Args:
-        messages: The conversation.
         tools: Definitions of functions, which are told in words if the template does not write them.
-        shape: Of the template.
-        source: The template.
     """
     if shape.system in ("first", "beginning", "none"):
         messages = _without_system(messages, shape.system)
@@ -74,7 +71,6 @@ def _without_system(messages: Sequence[ChatMessage], kept: str) -> list[ChatMess
     """Returns messages with the texts of system messages in the next message of the user.
 
     Args:
-        messages: The conversation.
         kept: Which one stays, in the words of `TemplateShape.system`.
     """
     made, texts, stays = list[ChatMessage](), list[str](), kept != "none"

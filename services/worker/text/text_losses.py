@@ -21,9 +21,7 @@ class Marker(NamedTuple):
     """A marker in the place of a text.
 
     Attributes:
-        text: The marker.
         place: Of the message in the conversation.
-        what: The text, in words.
     """
 
     text: str

@@ -27,7 +27,6 @@ def _branches(texts: list[str], at: int, *, longest: bool) -> str:
 
     Args:
         texts: The texts, sorted.
-        at: The place.
         longest: Match the longest of the texts; otherwise as much as shows that one of them is there.
     """
     if at == MAX_DEPTH or len(texts) == 1:

@@ -48,7 +48,7 @@ def _longest_bytes(spec: dict[str, Any]) -> int:
 
 
 def _shrinks(normalizer: dict[str, Any] | None) -> int:
-    """Return the factor by which the normalizer may shorten a text; 0: not known."""
+    """Return the factor by which the normalizer may shorten a text; 0 if it is not known."""
     factor = 1
     for step in _steps(normalizer, "normalizers"):
         if step["type"] in {"NFC", "NFKC"}:

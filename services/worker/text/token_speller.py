@@ -17,7 +17,6 @@ class TakenBack(NamedTuple):
     """The end of a text without its last tokens.
 
     Attributes:
-        kept: The tokens before.
         dropped: The last tokens; none if no longer token begins with any of them.
     """
 
@@ -69,11 +68,7 @@ class TokenSpeller:
         return bytes(bits)
 
     def take_back(self, token_ids: Sequence[int]) -> TakenBack:
-        """Takes back the most last tokens whose text together is the beginning of a longer token.
-
-        Args:
-            token_ids: Of a text.
-        """
+        """Takes back the most last tokens whose text together is the beginning of a longer token."""
         size, text = 0, b""
         for count in range(1, min(len(token_ids), MAX_TAKEN_BACK) + 1):
             data = self.token_bytes(token_ids[-count])

@@ -44,7 +44,7 @@ class Tokenizer(Protocol):
         ...
 
     def least_tokens(self, text: str) -> int:
-        """Return a lower bound for the number of tokens of a text, at once; 0: not known."""
+        """Return a lower bound for the number of tokens of a text, at once; 0 if it is not known."""
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:

@@ -34,7 +34,6 @@ class TemplateInput:
     """What a template gets beside the messages.
 
     Attributes:
-        tools: Definitions of functions.
         variables: More variables, by name.
     """
 
@@ -76,8 +75,6 @@ def in_words(
     """Returns messages for a template that knows no tools.
 
     Args:
-        messages: The conversation.
-        tools: Definitions of functions.
         system: The template takes a system message; otherwise the first message of the user tells of tools.
     """
     told: list[ChatMessage] = []

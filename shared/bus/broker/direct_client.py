@@ -70,7 +70,6 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
         """Ends a subscription made by `listen`.
 
         Args:
-            subscription: The subscription.
             flush_s: How long it still gets messages that the broker sends before it knows of the end.
         """
         if not flush_s:

@@ -16,7 +16,6 @@ def publish_command(subject: str, reply: str, data: bytes, headers: Mapping[str,
     Args:
         subject: Where the message goes; a checked subject.
         reply: Where answers go; empty: nowhere.
-        data: The payload.
         headers: Of the message; line breaks in values become spaces.
 
     Raises:

@@ -44,7 +44,6 @@ class JetStream:
     Every call raises `Unavailable` if the broker does not answer, and `NoJetStream` if it has none.
 
     Args:
-        bus: The connection.
         timeout_s: How long the broker may take for an answer.
     """
 
@@ -103,8 +102,6 @@ class JetStream:
 
         Args:
             subject: Decides the stream.
-            data: The payload.
-            headers: Of the message.
             expected_last: The number of the last message under this subject; 0: there must be none.
             message_id: A second message with this id within the stream's window is not written.
 
@@ -142,8 +139,6 @@ class JetStream:
         """The next messages of a stream that match a pattern; empty: there are no more.
 
         Args:
-            stream: The stream.
-            subjects: The pattern.
             after: The number of the last message that is known; 0: none.
             limit: How many, and at most about `READ_BYTES`.
 
@@ -208,7 +203,7 @@ class JetStream:
             return
 
     async def waiting(self, stream: str, name: str) -> int | None:
-        """Messages of a consumer that are not acknowledged; None: there is no such consumer."""
+        """Messages of a consumer that are not acknowledged; None if there is no such consumer."""
         try:
             info = await self._call(f"CONSUMER.INFO.{stream}.{name}", None, f"consumer {name}")
         except JetStreamRefused as error:

@@ -26,7 +26,7 @@ class StreamFull(Unavailable):
 
 
 class WrongLastMessage(Conflict):
-    """Another message stands under the subject than the caller said: somebody else was first."""
+    """The subject's last message is not the one that the caller expected: another writer was first."""
 
 
 class JetStreamRefused(Unavailable):

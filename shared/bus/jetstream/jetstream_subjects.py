@@ -9,7 +9,6 @@ def stream_subjects(stream: str, *, work: bool = False) -> tuple[str, ...]:
     """Returns what a user must be allowed to publish to in order to use a stream.
 
     Args:
-        stream: The stream.
         work: It takes work out of it as well.
     """
     calls = (f"{API}.STREAM.{call}.{stream}" for call in STREAM_CALLS)

@@ -18,8 +18,6 @@ class StoredMessage:
 
     Attributes:
         seq: Its number in the stream.
-        subject: Its subject.
-        data: Its payload.
         headers: Its headers, without those of JetStream.
     """
 
@@ -34,10 +32,6 @@ class WorkItem:
     """A message that a consumer has delivered; it comes again if it is not acknowledged in time.
 
     Attributes:
-        subject: Its subject.
-        data: Its payload.
-        headers: Its headers.
-        ack: The subject of acknowledgements.
         delivered: How often it was delivered, this time included.
     """
 

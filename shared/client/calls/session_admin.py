@@ -175,7 +175,7 @@ class SessionAdmin:
             await self._records.delete(tenant, session_id)
 
     async def _store(self, record: SessionRecord) -> bool:
-        """Commits a record; False: the store has a newer one, or one of that version."""
+        """Commits a record; False if the store has a newer one, or one of that version."""
         too_large = RequestTooLarge(
             f"session {record.session_id!r} is larger than the store takes (RYZ_SESSION_MAX_BYTES, and "
             f"{MAX_SESSION_MESSAGES} messages)",

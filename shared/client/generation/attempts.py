@@ -176,7 +176,7 @@ class Attempts:
         return True
 
     def advance(self) -> bool:
-        """Go on to the next number, so that frames of the last one are ignored; False: there is none."""
+        """Go on to the next number, so that frames of the last one are ignored; False if there is none."""
         if self.number >= MAX_ATTEMPT:
             return False
         self.number += 1

@@ -143,7 +143,7 @@ class GenerationState:
         return self.lifecycle.on_no_responders(now)
 
     def wait_for_broker(self, error: Unavailable, now: float) -> bool:
-        """The request could not be published for the first time; False: it may not wait, and has ended."""
+        """The request could not be published for the first time; False if it may not wait, and has ended."""
         self.lifecycle.pause(error, now)
         return not self.finished
 

@@ -127,7 +127,7 @@ class GenerationStream:
 
     @property
     def session(self) -> SessionOutcome | None:
-        """The outcome of the turn, once the end has come; None: it is none of a session."""
+        """The outcome of the turn once the answer has ended; None if the request has no session."""
         return self.state.answer.session
 
     @property

@@ -43,7 +43,7 @@ class ReorderBuffer:
         self.next_seq = seq
 
     def hold(self, frame: AnyFrame) -> bool:
-        """Keep a frame that is not the next one, if there is room; False: it was here before."""
+        """Keep a frame that is not the next one, if there is room; False if it was here before."""
         if frame.seq < self.next_seq or frame.seq in self._held:
             return False
         if len(self._held) < self._settings.max_buffered_frames:

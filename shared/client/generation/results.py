@@ -65,7 +65,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The whole answer to a request. session: what became of the turn; None: it was none of a session."""
+    """The whole answer to a request.
+
+    `session` is what became of the turn, None if the request has no session.
+    """
 
     request_id: str
     session_id: str

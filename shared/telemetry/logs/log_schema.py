@@ -38,7 +38,6 @@ class LogField:
     """One field.
 
     Attributes:
-        kind: Its type.
         meaning: What it says.
     """
 

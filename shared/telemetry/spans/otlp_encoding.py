@@ -107,7 +107,6 @@ def encode_span(facts: SpanFacts, offset_ns: int) -> bytes:
     """A span as a field of `ScopeSpans`.
 
     Args:
-        facts: The span.
         offset_ns: From its clock to the time since 1970.
     """
     parts = [

@@ -18,7 +18,6 @@ class RequestTrace:
     """The ids of a recorded request in the process that began it.
 
     Attributes:
-        trace_id: Of the trace.
         parent_id: The caller's span; empty: the trace begins here.
         span_id: The span of the whole request.
     """

@@ -23,7 +23,6 @@ class SpanWriter(Protocol):
         """Writes spans; may wait and raise.
 
         Args:
-            spans: The spans.
             offset_ns: From their clock to the time since 1970.
 
         Returns:

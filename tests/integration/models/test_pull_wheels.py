@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cli.console import CommandError
-from cli.models import pip_fetch, pip_process, transfer_bar
+from cli.models import pip_fetch, transfer_bar, wheels
 from cli.models.catalogue import CatalogueModel
 from cli.models.model_records import DamagedModel, read_record, record_path
 from cli.models.model_store import stored_models
@@ -129,7 +129,7 @@ def test_a_connection_without_bytes_is_given_up(server: FileServer, monkeypatch:
     model = model_in_wheels(server)
     file = file_path(model)
     server.cut_at[file], server.stalls = 300_000, {file}
-    monkeypatch.setattr(pip_process, "STALL_S", 1.0)
+    monkeypatch.setattr(wheels, "STALL_S", 1.0)
     monkeypatch.setattr(transfer_bar, "PAUSES_S", ())
     with pytest.raises(CommandError, match=r"nothing came for 1 s\. `ryz models pull some-model`"):
         pull(model)

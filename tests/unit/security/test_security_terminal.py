@@ -17,6 +17,7 @@ from rich.console import Console
 from cli import console
 from cli.__main__ import main
 from cli.chat import chat_command as chat
+from cli.command_groups import GatewayOptions
 from cli.sessions import session_commands as sessions
 from cli.sessions.sessions_view import detail, listing
 from cli.stack.state import StackState, StateDir, start_time
@@ -219,7 +220,7 @@ def test_an_exported_session_is_shown_and_not_obeyed(
         yield SimpleNamespace(export=lambda _: ("name", content))
 
     monkeypatch.setattr(sessions, "_gateway", gateway)
-    inspect.unwrap(sessions.export)("s1", output="-", common=sessions.SessionOptions())
+    inspect.unwrap(sessions.export)("s1", output="-", common=GatewayOptions())
     if is_terminal:
         assert commands(out.getvalue()) == []
         assert json.loads(out.getvalue()) == value

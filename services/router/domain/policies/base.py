@@ -100,7 +100,6 @@ def least_loaded(
     """The group with the smallest load; of equal ones the less used, then the one that the key prefers.
 
     Args:
-        key: The routing key.
         groups: The groups to choose from.
         load_s: A group's load in seconds; by default the time until it would start the request.
 

@@ -65,7 +65,6 @@ def choose(
     """The decision for any request; see the module's text.
 
     Args:
-        request: The facts.
         fleet: The groups of its model.
         now: Monotonic seconds.
         policy: Decides about requests that are neither pinned nor resumed.

@@ -43,7 +43,7 @@ class Costs:
     lead_price: float = 0.2
 
     def move(self, request: RequestFacts, group: GroupView, place: GroupView | None) -> Move:
-        """The move of the session's KV to `group` from `place`; None: it is on no group any more."""
+        """The move of the session's KV to `group` from `place`; None if it is on no group any more."""
         tokens = request.session_tokens
         if not tokens or group is place:
             return STAYS

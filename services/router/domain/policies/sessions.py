@@ -90,7 +90,7 @@ class Hybrid:
         return Assignment(chosen.name, "spill_full" if stay.full else busy, home.name)
 
     def _busy(self, group: GroupView) -> str:
-        """Why to look elsewhere, as a reason to go there; empty: the session may stay."""
+        """Why to look elsewhere, as a reason to go there; an empty text if the session may stay."""
         limits = self._limits
         if group.waiting >= limits.threshold:
             return "spill_wait"

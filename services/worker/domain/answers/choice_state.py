@@ -34,8 +34,6 @@ class ChoiceState:
     """One choice of a request.
 
     Attributes:
-        sequence: Its tokens.
-        detokenizer: Of its tokens.
         stops: Finds its stop strings; None if there are none.
         spell_token: Returns how a token is shown beside its log probability.
         finish_reason: Why it ended; None while it goes on.

@@ -46,7 +46,6 @@ class PartedAnswer:
     """The parts of one choice.
 
     Attributes:
-        reader: Makes them.
         only_calls: A grammar lets it have calls alone, behind reasoning.
         reasoning_tokens: Tokens that are reasoning, their marks included.
         unsent: Parts that the caller has not got yet.
@@ -74,8 +73,6 @@ class PartedAnswer:
         """Makes the parts of an answer that goes on from a message.
 
         Args:
-            reader: Has read the message.
-            message: The message.
             held: The end of the message that the reader has not given as parts yet; the caller has it.
             reopens: The last call of the message is begun once more, so that its new arguments belong to it.
         """

@@ -19,7 +19,6 @@ class PromptAnswer:
     """The prompt of the first choice of a request.
 
     Attributes:
-        sequence: Has the prompt's tokens.
         spell_token: Returns how a token is shown.
         offsets: Characters of the prompt's text before each token; empty: the text is not echoed.
         unsent_text: The prompt's text, if it is to be echoed.

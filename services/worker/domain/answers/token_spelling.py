@@ -24,7 +24,6 @@ def spell(text: str, added: bytes) -> TokenSpelling:
     """Returns how a token is shown.
 
     Args:
-        text: Its text.
         added: The bytes that it adds to the text of an answer.
     """
     return TokenSpelling(text, None if text.encode() == added else added)

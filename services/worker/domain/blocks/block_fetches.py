@@ -19,8 +19,6 @@ class BlockFetch:
         fetch_id: Its number, above 0.
         table: Number of the block table.
         first: Place of its first block in the table.
-        names: Of the blocks.
-        blocks: Where they go.
         sliding: Where they go in layers with a sliding window (`FetchBlocks.sliding_blocks`).
         sequence: Waits for it; None if none does.
         after_step: See `FetchBlocks`.

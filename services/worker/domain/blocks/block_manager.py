@@ -17,7 +17,6 @@ class BlockManager:
     """Tables of sequences over `num_blocks` blocks.
 
     Args:
-        num_blocks: Of the pool.
         sliding: Blocks of the layers with a sliding window; None if all layers share the blocks.
     """
 
@@ -97,7 +96,6 @@ class BlockManager:
         """Opens a table with blocks for a sequence's tokens; blocks that are there already are shared.
 
         Args:
-            seq_id: The sequence.
             num_tokens: How many tokens it has. The last one is always computed, so its block is never shared.
             names: Of its full blocks, from the first on.
             spare: Blocks that must stay free.

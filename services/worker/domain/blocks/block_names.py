@@ -20,8 +20,6 @@ class BlockNames:
     """Names blocks for one engine.
 
     Attributes:
-        fingerprint: Of the engine's weights.
-        kv_format: Of the engine's KV.
         sharing: `tenant` keeps tenants apart, `all` does not, `off` names nothing.
     """
 

@@ -30,7 +30,6 @@ class SlidingBlocks:
     """Every table reserves its share of the pool, so that `extend` never lacks a block.
 
     Args:
-        num_blocks: Of the pool.
         window: How many last positions a token sees in these layers, itself included.
         chunk_blocks: Blocks that the chunks of all steps in flight fill together, at most.
     """

@@ -36,7 +36,6 @@ class ForcedText:
     """See `TokenConstraint`: the text, then whatever `inner` allows, which holds for the text as well.
 
     Args:
-        speller: Of the vocabulary.
         text: UTF-8 bytes, which need not be whole characters.
         inner: The grammar of the output; None if it has none.
         barred: Tokens that end the output, and so spell nothing.
@@ -101,7 +100,6 @@ class RepeatedText:
     left out of the prompt.
 
     Attributes:
-        speller: Of the vocabulary.
         left: What is not repeated yet.
         most: Tokens that were left out of the prompt.
     """

@@ -22,7 +22,6 @@ class Advance(NamedTuple):
     """A token of a sequence.
 
     Attributes:
-        sequence: The sequence.
         sampled: The token; it was sampled, or forced by a grammar. With an error there is none: the sequence
             cannot go on, and is removed.
         finish_reason: Why it was the last token; its blocks are free already. None if the sequence goes on.

@@ -17,8 +17,6 @@ def too_long(
     """Returns the error, with what is too long and the remedies that help.
 
     Args:
-        model: Name of the model.
-        request: The request.
         turn: Of its session, if it has one.
         prompt_tokens: Tokens of the prompt.
         holds: Tokens that the context holds.

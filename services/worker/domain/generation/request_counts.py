@@ -53,8 +53,6 @@ class RequestCounts:
         """Counts a request that failed.
 
         Args:
-            error: Why.
-            tenant: Of the request.
             served: It had a token.
             now: Monotonic seconds.
         """

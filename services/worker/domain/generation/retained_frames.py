@@ -24,7 +24,6 @@ class RetainedRequest:
     Attributes:
         attempt: The attempt that is kept.
         first_seq: Number of `frames[0]`.
-        account: Of its party.
         request: With the attempt that counts; without its prompt once it has ended. None if no other caller
             can attach to it.
         request_bytes: Of `request`, estimated.

@@ -121,8 +121,6 @@ class RetransmitBuffer:
         Frames that were sent before the request was given to another caller get the new attempt's number.
 
         Args:
-            key: Of the request.
-            attempt: Of the caller.
             from_seq: Number of the first frame.
             max_bytes: Of all frames; one is always returned.
 

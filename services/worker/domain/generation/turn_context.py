@@ -198,11 +198,7 @@ def next_record(
     """Returns the session after a turn: the conversation that the model saw, and its answer.
 
     Args:
-        turn: The turn.
-        request: Its request.
         answer: The first choice.
-        model: Name of the model.
-        group: Name of the group.
         now_ms: Unix time in milliseconds.
     """
     record, replaced = turn.record, turn.replaces

@@ -24,9 +24,6 @@ class Admission:
     """Moves sequences from the waiting to the running ones; counts hits of the prefix cache.
 
     Args:
-        queues: The sequences.
-        limits: Of the scheduler.
-        names: Of blocks.
         write_behind: Knows what the store has.
         fetches: Returns whether that many blocks are fetched instead of computed, when so many tokens are to
             be computed before them.

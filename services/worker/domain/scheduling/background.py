@@ -76,9 +76,7 @@ class BackgroundPace:
         """Books the time of a step.
 
         Args:
-            num_rows: Its sequences.
             num_tokens: Its tokens; as many if all decode.
-            compute_s: Its time.
         """
         if num_tokens > num_rows + MIN_CHUNK:
             token_s = compute_s / num_tokens

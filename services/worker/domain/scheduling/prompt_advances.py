@@ -21,7 +21,6 @@ def book_prompts(chunks: Ordered[PlannedChunk], parts: Ordered[PromptPart]) -> l
     """Returns what is new, in order; a sequence that was preempted brings some scores twice.
 
     Args:
-        chunks: Of the step.
         parts: What the engine has returned for it.
     """
     if not parts:

@@ -47,8 +47,6 @@ class Scheduler:
     and after a result, what `take_masks` gives goes to the engine.
 
     Args:
-        blocks: The group's KV blocks.
-        limits: Tokens and sequences.
         names: Of blocks; without them nothing is shared.
         write_behind: Knows which blocks are stored, and which are to be.
         costs: Of fetching and of computing.
@@ -239,7 +237,6 @@ class Scheduler:
         """Books the result of the oldest step in flight.
 
         Args:
-            result: Of the step.
             step_s: Seconds since the result before it, or since the engine was idle; 0: those of the ranks.
 
         Returns:

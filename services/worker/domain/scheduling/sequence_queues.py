@@ -54,7 +54,6 @@ class SequenceQueues:
     """Both queues are in order of priority, then arrival.
 
     Attributes:
-        blocks: The group's KV blocks.
         waiting: Sequences that wait.
         running: Sequences that run.
         waiting_of: The waiting sequences of each tenant.

@@ -16,7 +16,6 @@ class StepDraft:
         sliding: Blocks of the layers with a sliding window; None if they have no pool of their own.
 
     Attributes:
-        chunks: For the plan.
         planned: The same chunks, for when their result is booked.
         admit: Sequences that the ranks do not know yet.
         masked: Whether a grammar limits the tokens of a chunk.

@@ -31,12 +31,10 @@ class StepPlanner:
 
     Args:
         running: The running sequences, in order.
-        limits: Of the scheduler.
         admission: Lets waiting sequences in.
         preemption: Takes blocks from sequences when they run short.
         throttle: Limits prompts beside decodes.
         trials: Sequences on trial.
-        pace: Of background sequences.
         sliding: Blocks of the layers with a sliding window; None if they have no pool of their own.
         speculation: Gives drafts of the next tokens; None: there are none.
     """
@@ -152,8 +150,6 @@ class StepPlanner:
         """Plans the next token of a sequence with drafts after it, or lets it wait for what is in flight.
 
         Args:
-            draft: Gets the chunk.
-            sequence: A running one.
             most: Drafts that fit into the step.
 
         Returns:
@@ -184,7 +180,6 @@ class StepPlanner:
         """Plans one token of each sequence that decodes, and the tokens that its grammar forces after it.
 
         Args:
-            draft: Gets the chunks.
             most: How many background sequences may decode; they come last. 0: they stand still.
 
         Returns:

@@ -50,7 +50,6 @@ class DraftBudget:
         """Books a step with drafts.
 
         Args:
-            drafted: Its drafts.
             right: How many of them were right.
             gain: Plain steps that it saved; below 0: that it cost.
         """

@@ -38,7 +38,6 @@ class DraftCache:
     """The KV blocks of one start of the draft engine.
 
     Args:
-        num_blocks: Of its pool.
         context_length: Tokens that a sequence may have there.
         vocab_size: Its token ids are below it.
     """

@@ -56,8 +56,6 @@ class ResultBooking:
 
     Args:
         queues: From which sequences leave that end.
-        write_behind: Learns of full blocks.
-        names: Of blocks.
         speculation: Knows which sequences have drafts in flight.
     """
 

@@ -43,9 +43,7 @@ class _Drafter:
     Attributes:
         budget: Its credit for drafts that are looked up.
         model_budget: The same for those of the draft model.
-        lookup: Its index.
         known: Length of the sequence for which `drafts` were looked up.
-        drafts: What may follow.
         asked: How many tokens the draft model is to guess; 0 if there is something in `drafts`.
         by_model: `drafts` are those of the draft model.
         readable: The draft model can hold the sequence.
@@ -68,7 +66,6 @@ class Speculation:
         most: Drafts of a sequence in one step; 0: there are none.
 
     Attributes:
-        most: As given.
         num_drafted: Draft tokens so far.
         num_accepted: Those of them that were right.
         num_steps: Chunks with drafts so far.
@@ -203,8 +200,6 @@ class Speculation:
         """Books a step with drafts, or one that only decoded.
 
         Args:
-            sequences: In the step.
-            result: Of the step.
             drafted: For each sequence with drafts its seq_id, how many there were, and how many were right.
             alone: There was nothing else in the step, so that its time can be compared.
         """

@@ -27,9 +27,6 @@ class StepCosts:
         """Books a step with drafts, which was not submitted ahead; returns its extra time in plain steps.
 
         Args:
-            sequences: In the step.
-            drafts: Of all of them.
-            seconds: That it took.
             wait_s: That ranks waited for it.
         """
         if sequences >= len(self._plain):

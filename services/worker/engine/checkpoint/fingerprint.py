@@ -23,7 +23,6 @@ def fingerprint(model: Path, config: ModelConfig, precision: str = "fp32") -> st
 
     Args:
         model: Its directory or file.
-        config: Its shape.
         precision: That is computed with; other values, and other 8-bit formats, give other fingerprints.
 
     Raises:

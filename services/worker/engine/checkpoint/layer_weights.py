@@ -58,7 +58,6 @@ class AttentionWeights:
             with latent attention.
         qkv_bias: In the same order.
         q_norm: Of queries, [head_dim], [heads, head_dim] or [heads * head_dim], by its scope.
-        k_norm: Of keys.
         output: [hidden, heads * head_dim]; with latent attention [hidden, heads * value_dim].
         output_bias: [hidden], added once, after the ranks' sum.
         sinks: [heads].

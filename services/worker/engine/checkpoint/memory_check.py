@@ -45,7 +45,6 @@ def weight_bytes(
     """Bytes of the weights in all ranks together, without the norms that each rank repeats.
 
     Args:
-        tensors: Of the weight files.
         precision: `int8` packs all matrices but the embedding in 8 bits, `bf16` in bf16; `codes` holds all
             quantized ones as codes.
         native: Matrices keep their stored type otherwise, with a packed output matrix beside the embedding;

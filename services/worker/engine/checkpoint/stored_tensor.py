@@ -64,9 +64,7 @@ class StoredTensor:
     """A tensor in a file.
 
     Attributes:
-        path: Of the file.
         kind: The format's name of its type.
-        shape: Its dimensions.
         begin: Its first byte in the file; rows follow each other.
         end: The byte after its last.
         blocks: Of a GGUF file, if its numbers are stored in blocks with a scale.

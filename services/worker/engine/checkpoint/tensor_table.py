@@ -39,7 +39,6 @@ class TensorTable:
         """Finds a tensor and checks its shape and type.
 
         Args:
-            name: In the files.
             shape: The whole tensor's shape, as the config demands it.
 
         Raises:
@@ -129,7 +128,6 @@ def file_names(model: Path, config: ModelConfig) -> FileNames:
 
     Args:
         model: A directory in Hugging Face format, or a GGUF file.
-        config: Its shape.
     """
     if is_gguf(model):
         return names_in_file(model)

@@ -16,8 +16,6 @@ def read_view(
     Only the bytes of the slice are read, but where single rows alternate: there those between are read too.
 
     Args:
-        reader: Of slices.
-        tensor: The stored one.
         view: The part of it that is read.
         out: [len(rows), len(columns)].
         rows: Of the view, consecutive; those of whole heads, if rows are paired.

@@ -22,11 +22,7 @@ _WHOLE = slice(None)
 
 
 class Checkpoint:
-    """Open weight files.
-
-    Attributes:
-        table: The tensors.
-    """
+    """Open weight files."""
 
     def __init__(self, table: TensorTable, files: dict[Path, int]) -> None:
         self.table = table
@@ -49,7 +45,6 @@ class Checkpoint:
         """A stored tensor of one or two dimensions, or some of its rows or columns.
 
         Args:
-            name: As in the file.
             shape: The whole tensor's shape, as the config demands it.
             rows: Of the first dimension; consecutive.
             columns: Of the second dimension; consecutive.

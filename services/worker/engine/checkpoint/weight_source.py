@@ -29,8 +29,6 @@ class TensorRows:
     """Some rows of a tensor, as a part of a fused one.
 
     Attributes:
-        name: Of the tensor.
-        rows: To be read.
         shared: Read by rank 0 for all.
     """
 
@@ -44,8 +42,6 @@ class WeightSource:
     """The weight files, and the collectives, whose rank and world say which slices to read.
 
     Attributes:
-        checkpoint: Open files.
-        collectives: Connects the ranks.
         tensors: Of the model, by their canonical names.
         codes: Matrices that are stored as codes are read as codes, where no type is asked for.
     """

@@ -17,7 +17,6 @@ class Collectives(Protocol):
     """Operations between ranks; all sum in rank order, so every rank and backend gets bit-identical results.
 
     Attributes:
-        rank: This rank's number.
         world: Number of ranks.
         timeout_s: Longest wait for the other ranks in one operation; may be changed between operations.
         seconds: Time spent in operations since the start, waiting included.

@@ -52,7 +52,6 @@ class SharedMemoryCollectives:
     Args:
         shared_fd: Descriptor of a file of `shared_bytes(world)` zero bytes, the same for all ranks. It may be
             closed afterwards.
-        rank: This rank's number.
         world: Number of ranks, at least 2.
         timeout_s: Longest wait for the others.
         kernels: Compiled code for waiting and summing; None to use Python and numpy.

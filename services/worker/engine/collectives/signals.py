@@ -43,7 +43,6 @@ class PythonSignals:
 
     Args:
         shared: A cache line for each rank, initially zero.
-        rank: This rank's number.
         world: Number of ranks.
         spin: Whether to busy-wait at first.
     """

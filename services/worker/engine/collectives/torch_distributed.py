@@ -25,7 +25,6 @@ class Rendezvous:
     Ranks of one host use the file, because every user of the host could connect to a port.
 
     Attributes:
-        rank: This rank's number.
         world: Number of ranks.
         timeout_s: Longest wait for all ranks.
         host: Host of the port; empty for the file.

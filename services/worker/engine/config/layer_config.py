@@ -19,7 +19,6 @@ class NormConfig:
     Attributes:
         kind: `rms` (Zhang and Sennrich, 2019) or `layer` (Ba et al., 2016), which subtracts the mean.
         eps: Added to the mean square, or to the variance.
-        bias: There is a bias.
         offset: Added to the stored weights when they are loaded: 1 where files hold w of (1 + w).
     """
 
@@ -34,7 +33,6 @@ class QueryKeyNorm:
     """A norm of queries and keys before the rotation.
 
     Attributes:
-        norm: How it is computed.
         scope: Over what: `head`: head_dim, with the same weights [head_dim] for all heads; `heads`: head_dim,
             with own weights of each head, [heads, head_dim]; `all`: all heads of the model at once, with
             weights [heads * head_dim], so that ranks add up their sums of squares.
@@ -56,7 +54,6 @@ class LatentConfig:
         query_rank: Of the vector that queries are made from; 0: queries are made from the hidden state.
         rope_dim: Rotated dimensions of a query, and of the key part that all heads share.
         plain_dim: Dimensions of a query or key that are not rotated.
-        value_dim: Of a value.
         eps: Of the norms of the two vectors.
     """
 
@@ -77,7 +74,6 @@ class AttentionConfig:
         rope: How queries and keys are rotated; None: not at all.
         window: How many last positions a token sees, itself included; 0: all.
         qkv_bias: Of the query, key and value linears.
-        output_bias: Of the output linear.
         qk_norm: None: none.
         softcap: Scores become softcap * tanh(scores / softcap); 0: they do not.
         sinks: Each head has a learned logit that takes part in the softmax and has no value.
@@ -113,8 +109,6 @@ class MlpConfig:
         activation: `clamped_swiglu` is gated: (min(up, 7) clamped below at -7, plus 1) * gate *
             sigmoid(1.702 * gate), with gate at most 7 (gpt-oss).
         gated: down(act(gate(x)) * up(x)); else down(act(up(x))).
-        bias: Of gate and up.
-        down_bias: Of down.
         inner_norm: Before down, over the inner features of all ranks.
     """
 
@@ -134,7 +128,6 @@ class ExpertsConfig:
     weights, in the order of the experts' numbers.
 
     Attributes:
-        count: Of experts.
         chosen: How many of them a token takes.
         expert: The shape of each.
         scoring: `softmax` over all logits, `sigmoid` of each, or `softmax_chosen`: over the chosen logits.
@@ -173,7 +166,6 @@ class LayerConfig:
     the same x; without an mlp_norm both read input_norm(x). A norm that is None is left out.
 
     Attributes:
-        attention: Its attention.
         mlp: Its MLP, or its experts.
         input_norm: Before attention.
         post_attention_norm: After attention.

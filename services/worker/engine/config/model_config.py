@@ -19,7 +19,6 @@ class ModelConfig:
         head_dim: Of queries, keys and values; with latent attention of queries.
         context_length: In tokens.
         layers: From the first to the last.
-        final_norm: Before the head.
         tied_embeddings: The head's weights are the embedding's.
         head_bias: The head has a bias.
         embedding_scale: Multiplies the rows of the embedding table.

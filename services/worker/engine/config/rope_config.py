@@ -95,10 +95,8 @@ def read_rope(
     """The rotary embedding of a whole config.json.
 
     Args:
-        config: The fields.
         head_dim: Dimensions of a head, of which some may be rotated.
         max_positions: Tokens of the context that the config states.
-        defaults: Of the family.
         layer_kind: Of which kind of layers, such as `full_attention`, if the file may have parameters for
             each; those without a kind are then those of full attention.
 

@@ -23,8 +23,6 @@ def start(sock_fd: int, config: KVStoreConfig, blocks: CacheBlocks, observe: Rep
 
     Args:
         sock_fd: A connected stream socket, which the channel closes.
-        config: Of the store.
-        blocks: Of this rank's cache.
         observe: Gets each report that is sent to the leader, from any thread.
     """
     return KVChannel(socket.socket(fileno=sock_fd), config, blocks, observe).mover

@@ -55,7 +55,6 @@ class StoreLink:
     """Connects when it is first used, and again after a loss.
 
     Args:
-        url: Of Redis.
         timeout_s: Limit of connecting, and of one exchange from `send` to its last reply.
     """
 

@@ -18,8 +18,6 @@ class KVMover:
     """Connects when it is first used.
 
     Args:
-        config: Of the store.
-        blocks: Of this rank's cache.
         report: Called from any thread, also from within `fetch`, with `FrameKind.STORED` and a `StoreResult`,
             or `FrameKind.FETCHED` and a `FetchResult`; it must not raise.
     """

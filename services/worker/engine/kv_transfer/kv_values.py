@@ -52,7 +52,6 @@ class BlockEncoder:
         Args:
             row: Contiguous, [HEADER_BYTES + head_bytes]; the bytes follow a gap for the header. They are
                 replaced by the compressed ones if these are smaller.
-            name: Of the block.
             head: Counted in the whole model.
 
         Returns:
@@ -96,8 +95,6 @@ class BlockDecoder:
         """A head's bytes, [head_bytes], read-only; a view of `value` if it is not compressed.
 
         Args:
-            value: Of the field.
-            name: Of the block.
             head: Counted in the whole model.
 
         Raises:
@@ -126,7 +123,6 @@ class BlockDecoder:
 
         Args:
             rows: [heads, HEADER_BYTES + head_bytes], each row contiguous.
-            name: Of the block.
             first_head: Of the rows, counted in the whole model.
 
         Raises:

@@ -26,8 +26,6 @@ class StoreThread(Generic[Item]):
     """Starts at once.
 
     Args:
-        name: Of the thread.
-        config: Of the store.
         handle: Runs in the thread, for one item at a time; it reports its own failures.
         prepare: Runs in the thread while the queue is empty, for about a millisecond at a time; returns
             in how many seconds it is to run again, None: after the next item.

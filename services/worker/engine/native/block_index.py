@@ -26,7 +26,6 @@ class BlockIndex:
             blocks: Of the sequence, up to that of the last token.
             row: The first row.
             start: Position of the first token.
-            count: Tokens.
         """
         self._tables.append(blocks)
         if count == 1:

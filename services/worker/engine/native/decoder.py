@@ -40,15 +40,12 @@ class NativeDecoder:
 
     Args:
         config: The whole model's shape.
-        weights: This rank's.
-        place: Which rank this is.
         cache: Where keys and values go.
         rotations: Of each kind that layers have, [positions, half of the rotated dimensions] each.
         buffers: Where the ranks' partial sums and logits are combined.
         pages: Which pages a token reads in layers without a window; None: all.
 
     Attributes:
-        program: The ops.
         sampled_rows: After a pass the sampled rows behind the last norm, [MAX_ROWS, padded hidden].
     """
 

@@ -74,9 +74,6 @@ class LayoutError(Exception):
 class KernelLibrary:
     """The functions of one compiled library.
 
-    Args:
-        path: Of the library.
-
     Attributes:
         target: The instruction set that it was compiled for.
         panel: Outputs of a panel of packed weights.

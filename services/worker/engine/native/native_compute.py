@@ -61,7 +61,6 @@ class NativeOptions:
     """How the kernels run.
 
     Attributes:
-        threads: Of this rank.
         kv_dtype: Of the KV cache, fp32 or fp16.
         cold: Which layers and blocks are fp8; None: none.
         spin: Whether threads and ranks wait for each other on the core; only where there are cores for all.
@@ -79,11 +78,8 @@ class NativeCompute:
     """See `Compute` for the contract.
 
     Args:
-        kernels: Compiled for this machine.
         config: The whole model's shape.
-        weights: This rank's.
         collectives: Connects the ranks; with shared memory the kernels use it directly.
-        sizes: Of the KV cache.
         options: How the kernels run.
     """
 

@@ -10,9 +10,7 @@ class NativeSignals:
     """See `Signals` in `collectives/signals.py`: spins, then sleeps on a futex.
 
     Args:
-        kernels: Compiled for this machine.
         address: Of one cache line for each rank, zeros at first; the caller keeps it mapped.
-        rank: This rank.
         world: Number of ranks.
         spin: Whether to wait on the core at first.
     """

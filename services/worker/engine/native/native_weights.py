@@ -42,7 +42,6 @@ class NativeWeights:
         embedding: Of this rank's token ids.
         positions: Learned ones, [positions, padded hidden]; or None.
         layers: In their order.
-        norm: Before the head.
         head: Of the same ids, padded to the widest rank's.
         input_kinds: In which forms linears read their inputs.
         step_bytes: Weights that a decode step of one row reads, without the few rows of the embedding.
@@ -67,9 +66,7 @@ class NativeWeights:
         """Reads and packs this rank's share.
 
         Args:
-            source: Of the weights.
             config: The whole model's shape.
-            kernels: Compiled for this machine.
             precision: Of the matrices; the embedding stays as stored. With `codes` those that are stored as
                 codes are packed as codes, without loss, and others as stored.
 

@@ -99,7 +99,6 @@ class PartialSums:
         address: Of [count][MAX_ROWS, width], the partial sums of all ranks.
         own: Address of this rank's.
         count: How many ranks write here.
-        owner: Of the memory.
         rows: This rank's, [MAX_ROWS, width], if the collectives add them up; else None.
     """
 
@@ -192,7 +191,6 @@ class AttentionInputs:
         key_norm: Of each head.
         clip: Queries, keys and values are clipped to it, in both directions; 0: they are not.
         window: How many last positions a token sees; 0: all.
-        scale: Of the scores.
         softcap: Of the scores; 0: none.
         slopes: ALiBi's, [heads].
         sinks: [heads].
@@ -221,7 +219,6 @@ class CutRows:
     Attributes:
         tensor: [MAX_ROWS, width].
         first: The first column.
-        count: Of columns.
         size: Of the whole dimension.
         counts: Whether the part is in the ranks' sums; not if another rank has the same one.
     """

@@ -198,7 +198,6 @@ def op_names(ops: Sequence[Op], layers: Sequence[int], head: int, *, barriers: b
     """What a program's ops are called.
 
     Args:
-        ops: The ops.
         layers: Place of the first op of each layer.
         head: Place of the first op behind the layers.
         barriers: Whether the barriers between ranks have places.

@@ -61,8 +61,6 @@ class PackedLinear:
         bias: As long as the panels.
         type: How weights are stored.
         inputs: Columns of the matrix.
-        panels: How many there are.
-        form: Of codes.
         order: int32, a column of the source for each of the inputs, padded, or -1 for a zero; None: they are
             the source's.
         columns: Outputs of a row; half of the matrix's if it is gated.
@@ -93,8 +91,6 @@ class EmbeddingTable:
     Attributes:
         stored: Floats, [ids, hidden]; or codes in panels, which may be those of the head.
         first_id: The first token id of this rank.
-        num_ids: How many it has.
-        columns: Of a row.
     """
 
     stored: Tensor | PackedLinear

@@ -100,10 +100,8 @@ class Program:
         """Adds to the stream, and makes the input of a linear from it.
 
         Args:
-            stream: The residual stream.
             addition: What is added; None: nothing.
             norm: Of the stream; None: the stream itself is the input.
-            out: The input.
             sampled: For the sampled rows only, which become the first ones of `out`.
         """
         residual = Residual(

@@ -72,8 +72,6 @@ class _Recording:
     Attributes:
         inputs: Token ids, positions, slots and block tables of all rows, in one int64 tensor; then slots and
             tables of the sliding layers' blocks, where these have a pool of their own.
-        replay: Runs it.
-        logits: Its result.
     """
 
     inputs: Tensor
@@ -172,7 +170,6 @@ def padded_batch(inputs: Tensor, sizes: tuple[int, int], reach: Reach) -> PlainB
     Args:
         inputs: As `_Recording` has them.
         sizes: Sequences, and blocks in a table.
-        reach: Of the model's layers.
     """
     sequences, blocks = sizes
     token_ids, positions = inputs[: 2 * sequences].view(2, sequences)

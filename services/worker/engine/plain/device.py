@@ -74,10 +74,6 @@ def require_gpu_room(
     """Refuses weights and a KV cache that do not fit on this rank's GPU.
 
     Args:
-        config: Of the rank.
-        shape: The model's.
-        tensors: Of the weight files.
-        placement: Where the rank computes.
         memory: From `gpu_memory`.
 
     Raises:

@@ -32,7 +32,6 @@ class PlainCompute:
     """See `Compute` for the contract.
 
     Args:
-        model: This rank's share.
         cache: On the same device as the model.
         capture: Records decode steps for replay; None to run every step op by op.
         pages: Which pages a token reads in layers without a window; None: all.

@@ -22,7 +22,6 @@ class RotaryEmbedding:
     """Cosines and sines by position.
 
     Args:
-        rope: Kind and parameters.
         context_length: Longest sequence in tokens; there are no positions beyond.
         placement: Where positions will be. Angles, cosines and sines are fp32 everywhere.
     """

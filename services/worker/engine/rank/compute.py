@@ -47,7 +47,6 @@ class CacheBlocks(Protocol):
         Rows may be longer than head_bytes and lie apart; only their first head_bytes are written.
 
         Args:
-            block: The block.
             out: Gets the bytes.
             sliding: The block of the layers with a sliding window, where these have a pool of their own.
         """
@@ -57,7 +56,6 @@ class CacheBlocks(Protocol):
         """Copies heads that follow each other into a block.
 
         Args:
-            block: The block.
             first: The first of the heads, counted in the whole model.
             rows: [heads, head_bytes], each row contiguous.
             sliding: As for `copy_out`; -1 leaves the layers out that have a pool of their own.
@@ -81,7 +79,6 @@ class Compute(Protocol):
     """This rank's share of a model, with its KV cache.
 
     Attributes:
-        sizes: Of the cache.
         blocks: Its contents, for the store.
         collectives: Connects the ranks, which all call `forward` with the same chunks.
         times: Spent so far.

@@ -12,7 +12,6 @@ class OpName(NamedTuple):
     """An op of a forward pass.
 
     Attributes:
-        name: What it does.
         kind: Of the times of a step: linears, attention, collectives, or rows.
         layer: Its layer; -1: outside of layers.
     """
@@ -26,14 +25,12 @@ class OpSpans:
     """A bounded buffer of spans.
 
     Args:
-        threads: Of this rank.
         capacity: Spans of each thread; later ones are counted only.
 
     Attributes:
         spans: [threads, capacity, 3]: begin and end in nanoseconds of the monotonic clock, and the place of
             the op among `Compute.op_names`.
         counts: [threads, 8], of which the first column counts.
-        capacity: As given.
     """
 
     def __init__(self, threads: int, capacity: int) -> None:

@@ -26,7 +26,6 @@ class PromptOutputs:
         """Takes rows of one sequence, those that `SequenceState.prompt_rows` names.
 
         Args:
-            state: The sequence.
             first: Position of the first row.
             hidden: After the last norm, fp32 [rows, hidden]; only read during the call.
             logits: fp32 [rows, vocab], of a sequence whose tokens are scored; only read during the call.

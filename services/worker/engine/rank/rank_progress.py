@@ -14,7 +14,6 @@ class Progress:
 
     Args:
         shared_fd: Of the page; -1 for memory of this process alone.
-        rank: Whose line it is.
 
     Attributes:
         address: Of the count of beats, 8 bytes.

@@ -39,13 +39,11 @@ class Runner:
     """Runs plans on one rank, one at a time, in the order of the leader.
 
     Args:
-        compute: This rank's forward pass.
         progress: Where it counts what is done; None for memory of its own.
         await_masks: Waits for the masks of a step that has masked chunks; None: there are no such steps.
         row_draws: Draws from the scores of rows; None: with numpy.
 
     Attributes:
-        compute: As given.
         moments: Of the last step.
     """
 

@@ -78,7 +78,6 @@ class SequenceState:
 
         Args:
             start: Position of the chunk's first token.
-            count: Its tokens.
         """
         end = start + count
         if self.embedding is not None:

@@ -26,7 +26,6 @@ class StepRecorder:
     Args:
         shared_fd: Of the page, which is closed; -1 for memory of this process alone, whose newest steps
             the leader asks for (`take_new`).
-        rank: Whose region it is.
 
     Attributes:
         began_ns: When the last step began.

@@ -39,7 +39,6 @@ class StepTracer:
 
     Args:
         sock: To the leader; only the thread of the steps writes on it.
-        threads: Of this rank.
 
     Attributes:
         is_on: Whether a profile is recorded.

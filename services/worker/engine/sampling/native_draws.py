@@ -14,7 +14,6 @@ class NativeDraws:
     """Draws the same tokens as `PlainDraws`.
 
     Args:
-        kernels: Compiled for this machine.
         threads: That share the rows; they sleep between calls.
     """
 

@@ -52,7 +52,6 @@ class Penalties:
 
         Args:
             scores: Raw logits, [vocab].
-            state: Of the sequence.
             end: Never lower than in the call before.
 
         Raises:

@@ -31,7 +31,6 @@ def choose(
 
     Args:
         logits: [vocab]; neither NaN nor +infinity, and not all -infinity for the tokens that are allowed.
-        sampling: Of the request.
         tokens: Prompt and output.
         prompt_len: How many of them are the prompt.
         choice: Index of the completion.

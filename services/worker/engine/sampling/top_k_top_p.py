@@ -28,14 +28,7 @@ ROUNDS = 64  # partitions after which the rest is sorted, however many it has
 
 
 class TopKTopPSampler:
-    """Draws tokens from rows of one vocabulary; keeps buffers only.
-
-    Args:
-        vocab_size: Of the rows.
-
-    Attributes:
-        vocab_size: As given.
-    """
+    """Draws tokens from rows of one vocabulary; keeps buffers only."""
 
     def __init__(self, vocab_size: int) -> None:
         require_small(vocab_size)

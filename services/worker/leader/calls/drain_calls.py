@@ -11,9 +11,7 @@ class DrainCalls:
     """The call of the drain subject.
 
     Args:
-        context: Of the leader.
         drain: Is begun; the process ends when it is done.
-        table: The requests in hand.
         timeout_s: For calls that name none.
     """
 

@@ -25,11 +25,9 @@ class TokenCalls:
     """The calls of the tokenize and detokenize subjects.
 
     Args:
-        context: Of the leader.
         engine: Knows the context's length.
         builder: Checks queries as it checks requests.
         prompts: Makes tokens, and has the threads.
-        vocabulary: Of the model.
     """
 
     def __init__(
@@ -97,7 +95,7 @@ class TokenCalls:
             )
         if len(tokens) <= INLINE_TOKENS:
             return Detokenized(text=self._vocabulary.decode(tokens))
-        text = await self._prompts.run_in_thread(
+        text = await self._prompts.threads.run_in_thread(
             _tenant(query, message), lambda: self._vocabulary.decode(tokens), _NOT_MADE
         )
         return Detokenized(text=text)
@@ -108,7 +106,7 @@ class TokenCalls:
 
         if len(tokens) <= INLINE_TOKENS:
             return spellings()
-        return await self._prompts.run_in_thread(tenant, spellings, _NOT_MADE)
+        return await self._prompts.threads.run_in_thread(tenant, spellings, _NOT_MADE)
 
     def check_model(self, query: TokenizeQuery | DetokenizeQuery, _: Message) -> None:
         """Raises `InvalidRequest` if the query names another model than its subject."""

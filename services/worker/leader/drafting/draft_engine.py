@@ -30,14 +30,10 @@ class DraftEngine:
     """An engine that is started again when it fails. Call `run_forever` once, and `stop` in any case.
 
     Args:
-        engine: Computes the draft model.
-        name: Of the draft model.
         pauses: Before it is started again.
         clock: Returns monotonic seconds.
 
     Attributes:
-        engine: As given.
-        name: As given.
         cache: What the engine has computed in its present start; None while it is down.
         up: Set while it is up.
         failure: Why it is down; empty if it is not, or was not started yet.

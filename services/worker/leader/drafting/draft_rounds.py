@@ -37,7 +37,6 @@ class DraftRounds:
     """Rounds of the draft model, for one scheduler at a time.
 
     Args:
-        engine: Computes the draft model.
         clock: Returns monotonic seconds.
     """
 
@@ -62,7 +61,6 @@ class DraftRounds:
         """Gives the scheduler guesses for its next step; no step may be in flight.
 
         Args:
-            scheduler: Of the served model.
             vocab_size: Of the served model; a guess is below it.
 
         Returns:

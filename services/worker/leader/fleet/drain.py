@@ -27,9 +27,7 @@ class Drain:
     """Begins once, however often it is asked for; the shortest time-out of all counts.
 
     Args:
-        context: Of the leader.
         orchestrator: Its state refuses new work from the beginning of the drain.
-        table: The requests in hand.
         kv_tier: Writes KV to the store.
         sessions: Their KV is kept.
         announce: Sends a heartbeat at once.

@@ -28,9 +28,6 @@ class NameClaim:
     """The claim of one leader. Call `take` before the first heartbeat, and `release` at the end.
 
     Args:
-        group: The name.
-        instance_id: Of the leader.
-        bus: Carries the claims.
         wait_s: How long a living leader may take to answer; 0 to take the name without asking.
         state: Returns the group's state, for leaders that ask.
     """

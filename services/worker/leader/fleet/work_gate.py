@@ -8,8 +8,6 @@ class WorkGate:
     """Refuses work while the group is not ready.
 
     Args:
-        group: Name of the group.
-        orchestrator: Has the group's state.
         retry_after_s: When callers may try again while the engine is not ready.
     """
 

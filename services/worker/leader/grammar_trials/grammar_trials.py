@@ -25,12 +25,7 @@ _PAUSE_S = 10.0  # after a failed start
 
 
 class GrammarTrials:
-    """Trials of one leader.
-
-    Args:
-        options: Limits on a trial.
-        metrics: Of the leader.
-    """
+    """Trials of one leader."""
 
     def __init__(self, options: GrammarOptions, metrics: WorkerMetrics) -> None:
         self._options = options
@@ -59,7 +54,6 @@ class GrammarTrials:
 
         Args:
             form: An encoded `AnswerForm`.
-            vocabulary: Of the model.
         """
         try:
             verdict = await self._attempt(form, vocabulary)

@@ -20,9 +20,6 @@ class TrialSetup(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tokens: Bytes of each token that the tokenizer knows.
         special_ids: Tokens that are no text.
-        ends: The end-of-sequence tokens.
-        vocab_size: Tokens of the model.
-        limits: On each grammar.
         cpu_s: CPU time that a trial may use.
         memory_bytes: Memory that it may use besides what the process has.
     """
@@ -40,7 +37,6 @@ class Trial(msgspec.Struct, frozen=True):
     """Asks to compile a grammar.
 
     Attributes:
-        number: Of the trial.
         form: What is compiled, encoded.
     """
 
@@ -52,10 +48,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """What came of a trial.
 
     Attributes:
-        number: Of the trial.
         outcome: How it ended.
         message: Of the error, if it was refused.
-        data: Of that error.
     """
 
     number: int

@@ -104,7 +104,6 @@ class TrialProcess:
 
     Args:
         sock: Connected to the leader.
-        setup: Vocabulary and limits.
     """
 
     def __init__(self, sock: socket.socket, setup: TrialSetup) -> None:

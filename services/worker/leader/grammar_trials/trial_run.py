@@ -37,9 +37,6 @@ def run_trial(
 
     Args:
         trial: What is compiled.
-        vocabulary: Of the model.
-        setup: Its limits.
-        parent_pid: The trial process.
         report: Descriptor that gets the frame of a `Verdict`.
     """
     status = 1

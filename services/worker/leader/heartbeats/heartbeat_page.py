@@ -36,7 +36,6 @@ class HeartbeatProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
         nats_local: Whether the broker must belong to this user.
         connect_wait_s: How long it tries to connect.
         connection: Name of the connection in the broker.
-        instance_id: Of the leader.
         interval_s: Between two heartbeats.
         stale_s: How long the leader's event loop may stand still.
         log_level: Lowest level that is logged.
@@ -64,7 +63,6 @@ class Description(NamedTuple):
     """What the leader writes.
 
     Attributes:
-        heartbeat: The group.
         described_at: When it was described.
         least_seq: The leader has sent heartbeats itself up to this number; the process goes on above it.
     """
@@ -129,7 +127,7 @@ class HeartbeatPage:
         self._write(_DESCRIBED, head + encode(description.heartbeat))
 
     def description(self) -> Description | None:
-        """Returns the newest description; None: there is none yet."""
+        """Returns the newest description; None if there is none yet."""
         data = self._read(_DESCRIBED)
         if data is not None:
             described_at, least_seq = _DESCRIPTION.unpack_from(data)

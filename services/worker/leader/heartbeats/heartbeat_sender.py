@@ -76,7 +76,6 @@ class HeartbeatSender:
         """Sends until it is ended; extra heartbeats do not change the average interval.
 
         Args:
-            bus: Carries them.
             after_each: Called after each interval, also if nothing was sent.
         """
         loop = asyncio.get_running_loop()

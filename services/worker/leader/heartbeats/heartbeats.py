@@ -47,7 +47,6 @@ class LoopCarrier:
     """Sends on the running event loop, over a given bus: for buses of one process, as in tests.
 
     Args:
-        bus: The bus.
         interval_s: Between two heartbeats.
         stale_s: Age of a description beyond which it is not sent.
     """
@@ -96,7 +95,6 @@ class Heartbeats:
     and `stop` at the end.
 
     Args:
-        carrier: Sends them.
         interval_s: Between two descriptions.
         stale_s: Age of a description beyond which the carrier does not send it.
         describe: Makes a heartbeat; it gets its number when it is sent.

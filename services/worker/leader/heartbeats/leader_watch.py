@@ -19,7 +19,6 @@ class ProcessWatch:
     While descriptions are new it reads nothing of the leader: they prove that its event loop turns.
 
     Args:
-        pid: The leader.
         doubt_s: Age of a description from which the leader is looked at.
         stale_s: See `LeaderSigns`.
     """
@@ -50,7 +49,7 @@ class ProcessWatch:
 
 
 def read_leader(pid: int, *, with_threads: bool) -> LeaderSample | None:
-    """Returns the threads of a process, or only its main one; None: it has ended."""
+    """Returns the threads of a process, or only its main one; None if it has ended."""
     try:
         main = _read_thread(pid, pid)
     except OSError:

@@ -44,8 +44,6 @@ class ProcessCarrier:
     """Implements `HeartbeatCarrier`.
 
     Args:
-        bus: The leader's main connection.
-        options: For the process.
         clock: Returns monotonic seconds.
 
     Attributes:
@@ -71,7 +69,7 @@ class ProcessCarrier:
 
     @property
     def pid(self) -> int:
-        """The process id; 0: there is none at present."""
+        """The process id; 0 if there is none at present."""
         return self._process.pid if self._process is not None else 0
 
     async def start(self, first: Heartbeat) -> None:

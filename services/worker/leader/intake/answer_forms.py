@@ -14,9 +14,8 @@ from services.worker.leader.intake.tool_checks import has_parts, offered_tools, 
 from services.worker.model_files.model import Model
 from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
 from services.worker.text.answers.known_formats import BY_NAME, GENERIC, format_of
-from services.worker.text.answers.known_reasoning import reasoning_of
 from services.worker.text.answers.marker_detokenizer import MarkerDetokenizer, marker_tokens
-from services.worker.text.answers.tool_format import AnswerFormat, ReasoningMarks, ToolFormat
+from services.worker.text.answers.tool_format import AnswerFormat, ReasoningMarks, ToolFormat, reasoning_of
 from services.worker.text.tool_prompt import parameters_of
 from shared.errors import InvalidRequest
 from shared.messages import (
@@ -53,7 +52,6 @@ class AnswerForm:
     """How the answers to one request are read.
 
     Attributes:
-        request_id: Of the request.
         form: The parts that they may have.
         schemas: The functions that they may call.
         shown: Control tokens that the reader has to see.
@@ -74,7 +72,6 @@ class AnswerForm:
         """Makes the reader of a choice.
 
         Args:
-            choice: Its number.
             begun: What the answer goes on from; None: it begins.
 
         Raises:
@@ -147,7 +144,6 @@ class AnswerForms:
 
         Args:
             request: A request that was checked.
-            tokens: Its prompt.
         """
         if not has_parts(request):
             return None
@@ -183,7 +179,6 @@ def _held(message: ChatMessage, parts: Sequence[AnswerPart]) -> list[AnswerPart]
     """Returns the end of a message that its reader holds back, since it may belong to what follows.
 
     Args:
-        message: The message.
         parts: What the reader has given of it.
     """
     if message.tool_calls:

@@ -32,8 +32,6 @@ class AnswerGrammar:
     """A grammar that is to be compiled.
 
     Attributes:
-        work: Compiles it.
-        digest: Names it.
         param: The field of the request that it comes from.
         trial: The encoded `AnswerForm`, which is compiled on trial before; empty if its cost is bounded.
         optional: The answer may be free if it cannot be had.
@@ -47,12 +45,7 @@ class AnswerGrammar:
 
 
 class AnswerGrammars:
-    """Finds the grammars.
-
-    Args:
-        model: Its control tokens.
-        forms: Of its answers.
-    """
+    """Finds the grammars."""
 
     def __init__(self, model: Model, forms: AnswerForms) -> None:
         self._model = model

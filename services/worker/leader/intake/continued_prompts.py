@@ -23,7 +23,6 @@ class GivenAnswer:
     """The beginning of an answer that its caller has.
 
     Attributes:
-        message: The beginning.
         text: The same as the model writes it.
         kept: Its tokens in the prompt.
         dropped: Its last tokens, which are not in the prompt: the answer begins with their text.
@@ -49,7 +48,6 @@ class ContinuedPrompt:
 
     Attributes:
         before: Tokens of the prompt alone.
-        given: The beginning.
     """
 
     before: list[int]

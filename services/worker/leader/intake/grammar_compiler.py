@@ -43,13 +43,7 @@ class GrammarCompiler:
     """Makes constraints for choices.
 
     Args:
-        model: Its tokenizer.
-        engine: Its vocabulary's size.
         options: Limits of time and number.
-        metrics: Of the leader.
-
-    Attributes:
-        trials: Compiles grammars on trial.
     """
 
     def __init__(
@@ -96,7 +90,6 @@ class GrammarCompiler:
         """Returns what `work` compiles in a thread, or has compiled before.
 
         Args:
-            tenant: Of the request.
             digest: Names what is compiled, `digest_of`.
             work: Called in the thread.
             param: The field of the request that errors name.

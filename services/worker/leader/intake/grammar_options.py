@@ -13,7 +13,6 @@ class GrammarOptions:
         timeout_s: For one grammar: CPU time on trial, and as much in a thread.
         cached: Compiled grammars that are kept.
         max_waiting: Grammars of one tenant that may wait for a thread.
-        limits: On one grammar.
         trial_bytes: Memory that a trial may use; the largest grammars known need 20 MiB.
     """
 

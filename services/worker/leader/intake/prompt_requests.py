@@ -21,7 +21,6 @@ def check_prompt_request(request: GenerateRequest, hidden_size: int) -> None:
     """Checks what a request asks of its prompt.
 
     Args:
-        request: The request.
         hidden_size: Length of the model's hidden states.
 
     Raises:
@@ -92,8 +91,6 @@ def _echoed(
 
     Args:
         given: The text, if the request has it.
-        sequence: Has the tokens.
-        tokenizer: Of the model.
         with_offsets: False: the places are not needed, and empty.
     """
     if given is not None and not with_offsets:

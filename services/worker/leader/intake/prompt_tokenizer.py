@@ -1,17 +1,15 @@
 """Makes tokens of prompts, within limits of time and length, so that none blocks the leader.
 
-Short texts are tokenized inline; long ones, and those with a slow template, in one of a few threads. Tenants
-go by turns there, and none has all threads. A short text may take long all the same: a tenant whose inline
-prompts took too much CPU time gets threads for all of its prompts for the rest of the second. By the wall
-clock, each pause that the kernel makes for other processes would count as well.
+Short texts are tokenized inline; long ones, and those with a slow template, in a thread
+(`tokenizer_threads.py`). A short text may take long all the same: a tenant whose inline prompts took too much
+CPU time gets threads for all of its prompts for the rest of the second. By the wall clock, each pause that
+the kernel makes for other processes would count as well.
 """
 
-import asyncio
 import functools
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import structlog
 
@@ -19,7 +17,7 @@ from services.worker.domain.generation.context_overflow import too_long
 from services.worker.domain.generation.conversation_cut import first_that_fits, shorter_conversations
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.leader.intake.continued_prompts import ContinuedPrompt, ContinuedPrompts
-from services.worker.leader.intake.thread_work import ThreadWork
+from services.worker.leader.intake.tokenizer_threads import TokenizerThreads
 from services.worker.leader.intake.tool_checks import check_tool_results, offered_tools, template_input
 from services.worker.metrics import WorkerMetrics
 from services.worker.model_files.model import Model
@@ -27,18 +25,14 @@ from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.library_panics import guarded
 from services.worker.text.template_guard import TemplateOverran
 from shared.codec import unpack_tokens
-from shared.errors import DeadlineExceeded, InvalidRequest
-from shared.flow.tenant_places import TenantPlaces
+from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, GenerateRequest
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
 
 INLINE_CHARS = 2048  # longer texts are tokenized in a thread; a text that is not ASCII counts twice
 INLINE_MESSAGES = 64
 INLINE_TEMPLATE_S = 0.02  # far more than any template takes for that
-THREADS = 3
-PER_TENANT = 2  # one thread fewer: the prompts of one tenant alone never delay another's
 INLINE_S = 0.05  # CPU time of inline prompts of a tenant in a second; beyond it its prompts get threads
 DEAR_S = 0.00025  # prompts that take less are not counted: a thread would cost as much
 # tokens of all choices; the text before a longer resume point is made in a thread. A thread would take the
@@ -68,13 +62,14 @@ class PromptTokenizer:
     """Makes the tokens of prompts.
 
     Args:
-        model: Its tokenizer and template.
-        metrics: Of the leader.
         context_length: Returns the tokens that the running engine takes.
         timeout_s: For one prompt, in a thread.
         clock: Returns seconds.
         cpu_clock: Returns the CPU seconds of the calling thread.
         vocab_size: Returns the number of the running engine's tokens; 0: not known.
+
+    Attributes:
+        threads: Where long prompts are tokenized; also for other long work on texts and tokens.
     """
 
     def __init__(
@@ -89,26 +84,17 @@ class PromptTokenizer:
         vocab_size: Callable[[], int] = lambda: 0,
     ) -> None:
         self._model = model
-        self._metrics = metrics
         self._context_length = context_length
         self._timeout_s = timeout_s
         self._control_tokens = ControlTokenGuard(model.tokenizer, model.template) if model.template else None
         self._continued = (
             ContinuedPrompts(model, self._control_tokens, vocab_size) if self._control_tokens else None
         )
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
-        self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT)
+        self.threads = TokenizerThreads(timeout_s, metrics.slow_prompts)
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._second_ends = 0.0
         self._spent: dict[str, float] = {}  # CPU seconds of each tenant's dear prompts, in this second
-        self._running: set[asyncio.Future[Any]] = set()
-
-    def stop_threads(self) -> None:
-        """Takes no more work; a busy thread ends with its prompt."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        for running in list(self._running):
-            running.cancel()  # its thread may end after the loop
 
     def is_short(self, request: GenerateRequest) -> bool:
         """Returns whether tokenizing and making choices take less time than a thread would cost."""
@@ -160,61 +146,17 @@ class PromptTokenizer:
         """Returns the tokens of any prompt. Raises `DeadlineExceeded` when it takes too long."""
         work = functools.partial(self._tokens, request, turn, form, self._timeout_s)
         try:
-            return await self.run_in_thread(request.party_or_tenant, work, _PROMPT)
+            return await self.threads.run_in_thread(request.party_or_tenant, work, _PROMPT)
         except TemplateOverran as error:
-            raise self._too_slow(_PROMPT) from error
+            raise self.threads.too_slow(_PROMPT) from error
 
     async def tokenize_continued(self, request: GenerateRequest, turn: TurnContext | None) -> ContinuedPrompt:
         """Returns the prompt of a request that `continues`; see `tokenize_in_thread`."""
         work = functools.partial(self._continued_prompt, request, turn, self._timeout_s)
         try:
-            return await self.run_in_thread(request.party_or_tenant, work, _PROMPT)
+            return await self.threads.run_in_thread(request.party_or_tenant, work, _PROMPT)
         except TemplateOverran as error:
-            raise self._too_slow(_PROMPT) from error
-
-    async def run_in_thread(self, tenant: str, work: Callable[[], T], failure: str) -> T:
-        """Does the work of a tenant in a thread, in the tenant's turn, and returns its result.
-
-        Args:
-            tenant: Of the request.
-            work: Called in the thread.
-            failure: Beginning of the error's sentence: what was not done in time.
-
-        Raises:
-            DeadlineExceeded: It takes too much CPU time, or the wait for its turn is too long.
-        """
-        timed = ThreadWork(work)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._places.enter(tenant)
-            return await timed.await_end(self._submit_work(tenant, timed), self._timeout_s)
-        except TimeoutError as error:
-            raise self._too_slow(failure) from error
-
-    def _too_slow(self, failure: str) -> DeadlineExceeded:
-        self._metrics.slow_prompts.inc()
-        return DeadlineExceeded(
-            f"{failure} within {self._timeout_s:g} s (RYZ_TOKENIZE_TIMEOUT_S): it is "
-            "too long, the group is too busy with others, or the model's chat template is too slow",
-            reason="tokenizing",
-        )
-
-    def _submit_work(self, tenant: str, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Puts work into a thread. The tenant's place is free again when the thread is."""
-        loop = asyncio.get_running_loop()
-        try:
-            running = loop.run_in_executor(self._threads, guarded, work)
-        except BaseException:
-            self._places.leave(tenant)
-            raise
-
-        def ended(_: object) -> None:
-            self._running.discard(running)
-            self._places.leave(tenant)
-
-        self._running.add(running)
-        running.add_done_callback(ended)
-        return running
+            raise self.threads.too_slow(_PROMPT) from error
 
     def _tokens(
         self, request: GenerateRequest, turn: TurnContext | None, form: PromptForm, limit_s: float

@@ -1,9 +1,11 @@
 """Makes the sequences of a request from its tokens, and checks that they fit into the context.
 
-Everything that can be refused before a token is computed is refused here, with the field at fault.
+Everything that can be refused before a token is computed is refused here or in `request_checks.py`, with the
+field at fault.
 """
 
 import functools
+from typing import NamedTuple
 
 from services.worker.domain.answers.choice_state import ChoiceState, Detokenizer
 from services.worker.domain.answers.stop_strings import StopMatcher, StopStrings
@@ -30,6 +32,14 @@ from services.worker.leader.intake.prompt_requests import (
     prompt_answer,
 )
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer, is_long
+from services.worker.leader.intake.request_checks import (
+    check_continued,
+    check_ids,
+    check_prompt_fields,
+    check_resume,
+    check_resume_length,
+    resumed_tokens,
+)
 from services.worker.leader.intake.tool_checks import check_tools
 from services.worker.model_files.model import Model
 from services.worker.rank_protocol.engine_sampling import engine_sampling
@@ -37,16 +47,27 @@ from services.worker.text.answers.continued_text import continued_detokenizer
 from services.worker.text.grammars.after_reasoning import ReasonedGrammar
 from services.worker.text.token_speller import MAX_TAKEN_BACK
 from services.worker.text.tokenizer import Tokenizer
-from shared.codec import unpack_tokens
-from shared.errors import InvalidRequest, Unavailable
-from shared.messages import GenerateRequest, ResumePoint
+from shared.errors import InvalidRequest
+from shared.messages import GenerateRequest
+
+
+class FittedPrompt(NamedTuple):
+    """A prompt that fits into the context with its answer.
+
+    Attributes:
+        given: The beginning of the answer, if that is continued.
+    """
+
+    tokens: list[int]
+    max_tokens: int
+    facts: EngineFacts
+    given: GivenAnswer | None
 
 
 class SequenceBuilder:
     """Checks requests and makes their sequences.
 
     Args:
-        model: Whose tokens they are.
         engine: What sequences are made for.
         tokenizer: Has the threads in which long sequences are made.
         grammars: Compiles the grammars of answers.
@@ -76,41 +97,14 @@ class SequenceBuilder:
         """
         self._grammars.check(request)
         check_tools(request, self._model.template)
-        check_prompt_request(request, self._engine.facts.hidden_size)
-        given = [
-            name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
-        ]
-        if len(given) != 1:
-            raise InvalidRequest(
-                f"give one of messages, prompt and prompt_token_ids, not {' and '.join(given) or 'none'}",
-                param=given[1] if given else "messages",
-            )
-        if request.messages is not None and self._model.template is None:
-            raise InvalidRequest(
-                f"model {self._model.name} has no chat template; send a prompt instead of messages",
-                param="messages",
-            )
+        facts = self._engine.facts
+        check_prompt_request(request, facts.hidden_size)
+        check_prompt_fields(request, self._model)
         if request.continues:
-            _check_continued(request)
+            check_continued(request)
         if request.resume is not None:
-            self._check_resume(request, request.resume)
-
-    def _check_resume(self, request: GenerateRequest, resume: ResumePoint) -> None:
-        if len(resume.token_ids) != request.sampling.n:
-            raise InvalidRequest(
-                f"resume.token_ids needs one entry per choice, {request.sampling.n}, "
-                f"got {len(resume.token_ids)}",
-                param="resume",
-            )
-        if resume.fingerprint and resume.fingerprint != self.fingerprint:
-            raise Unavailable(
-                f"model {self._model.name} has other weights here than the group that began with the answer",
-                reason="other_weights",
-                retry_after_s=1.0,
-            )
-        holds = self._engine.facts.context_length
-        repeated = MAX_TAKEN_BACK if request.continues else 0
-        _check_length(resume, min(request.sampling.max_tokens or holds, holds) + repeated)
+            repeated = MAX_TAKEN_BACK if request.continues else 0
+            check_resume(request, request.resume, self._model.name, facts, repeated)
 
     def has_grammar(self, generation: Generation) -> bool:
         """Gives a generation its grammar if that is at hand; returns whether nothing is left to compile."""
@@ -145,7 +139,7 @@ class SequenceBuilder:
             ContextLengthExceeded: The prompt, or the prompt and the answer asked for, do not fit.
             InvalidRequest: The model does not have all of the token ids.
         """
-        self._build(generation, tokens, turn, None)
+        generation.choices = self._choices(generation, self._fit(generation, tokens, turn, None))
 
     async def build_long_choices(
         self,
@@ -161,25 +155,15 @@ class SequenceBuilder:
             InvalidRequest: The model does not have all of the token ids.
             DeadlineExceeded: The thread took too long.
         """
+        prompt = self._fit(generation, tokens, turn, given)
         if not is_long(generation.request, len(tokens)):
-            self._build(generation, tokens, turn, given)
+            generation.choices = self._choices(generation, prompt)
             return
-        facts, max_tokens = self._fit(generation, tokens, turn, given)
-        make = functools.partial(self._named_choices, generation, tokens, max_tokens, facts, given)
+        make = functools.partial(self._named_choices, generation, prompt)
         # assigned here and not in the thread, since the generation may have ended meanwhile
-        generation.choices = await self._tokenizer.run_in_thread(
+        generation.choices = await self._tokenizer.threads.run_in_thread(
             generation.request.party_or_tenant, make, "the choices were not made"
         )
-
-    def _build(
-        self,
-        generation: Generation,
-        tokens: list[int],
-        turn: TurnContext | None,
-        given: GivenAnswer | None,
-    ) -> None:
-        facts, max_tokens = self._fit(generation, tokens, turn, given)
-        generation.choices = self._choices(generation, tokens, max_tokens, facts, given)
 
     def _fit(
         self,
@@ -187,10 +171,10 @@ class SequenceBuilder:
         tokens: list[int],
         turn: TurnContext | None,
         given: GivenAnswer | None,
-    ) -> tuple[EngineFacts, int]:
-        """Returns the engine's facts, and how many tokens the answer may have."""
+    ) -> FittedPrompt:
+        """Checks that a prompt and its answer fit into the context; see `build_choices` for the errors."""
         request, facts = generation.request, self._engine.facts
-        self._check_ids(request, tokens, facts)
+        check_ids(request, tokens, facts)
         repeated = len(given.dropped) if given is not None else 0
         prompt_tokens = len(tokens) + repeated
         max_tokens = request.sampling.max_tokens or max(1, facts.context_length - prompt_tokens)
@@ -204,38 +188,25 @@ class SequenceBuilder:
                 param="min_tokens",
             )
         if request.resume is not None:
-            _check_length(request.resume, max_tokens + repeated)
+            check_resume_length(request.resume, max_tokens + repeated)
         generation.turn, generation.prompt_tokens = turn, prompt_tokens
-        return facts, max_tokens
+        return FittedPrompt(tokens, max_tokens, facts, given)
 
-    def _named_choices(
-        self,
-        generation: Generation,
-        tokens: list[int],
-        max_tokens: int,
-        facts: EngineFacts,
-        given: GivenAnswer | None,
-    ) -> list[ChoiceState]:
+    def _named_choices(self, generation: Generation, prompt: FittedPrompt) -> list[ChoiceState]:
         """Makes the choices, and names the blocks of the first one, of which a long prompt has many."""
-        choices = self._choices(generation, tokens, max_tokens, facts, given)
-        facts.names.of(choices[0].sequence)
+        choices = self._choices(generation, prompt)
+        prompt.facts.names.of(choices[0].sequence)
         return choices
 
-    def _choices(
-        self,
-        generation: Generation,
-        tokens: list[int],
-        max_tokens: int,
-        facts: EngineFacts,
-        given: GivenAnswer | None,
-    ) -> list[ChoiceState]:
+    def _choices(self, generation: Generation, prompt: FittedPrompt) -> list[ChoiceState]:
         """Makes the choices of a request. Changes nothing else, so that it may be called in a thread."""
+        tokens, max_tokens, facts, given = prompt
         request, sampling = generation.request, engine_sampling(generation.request.sampling)
         tokenizer, stops = self._model.tokenizer, StopStrings(sampling.stop) if sampling.stop else None
         form = self._forms.form_of(request, tokens[: len(tokens) - len(given.kept)] if given else tokens)
         make = functools.partial(_detokenizer, tokenizer, form)
         choices: list[ChoiceState] = []
-        for index, before in enumerate(self._before(request, facts)):
+        for index, before in enumerate(resumed_tokens(request, facts)):
             sequence = Sequence(
                 request_id=generation.key,
                 choice=index,
@@ -296,35 +267,6 @@ class SequenceBuilder:
             ) from error
         return constraint.inner if isinstance(constraint, ForcedText) and constraint.is_over else constraint
 
-    @staticmethod
-    def _before(request: GenerateRequest, facts: EngineFacts) -> list[list[int]]:
-        """Returns the tokens that earlier attempts have generated, for each choice."""
-        if request.resume is None:
-            return [[] for _ in range(request.sampling.n)]
-        choices = [unpack_tokens(packed) for packed in request.resume.token_ids]
-        highest = max((max(tokens) for tokens in choices if tokens), default=0)
-        if highest >= facts.vocab_size:
-            raise InvalidRequest(
-                f"resume.token_ids has token {highest}, the vocabulary ends at {facts.vocab_size - 1}",
-                param="resume",
-            )
-        return choices
-
-    @staticmethod
-    def _check_ids(request: GenerateRequest, tokens: list[int], facts: EngineFacts) -> None:
-        given = ("messages", "prompt", "prompt_token_ids")
-        prompt = next((name for name in given if getattr(request, name) is not None), "prompt")
-        for param, ids in (
-            (prompt, tokens),
-            ("logit_bias", request.sampling.logit_bias),
-            ("stop_token_ids", request.sampling.stop_token_ids),
-        ):
-            if ids and max(ids) >= facts.vocab_size:
-                raise InvalidRequest(
-                    f"{param} has token {max(ids)}, the vocabulary ends at {facts.vocab_size - 1}",
-                    param=param,
-                )
-
 
 def _detokenizer(tokenizer: Tokenizer, form: AnswerForm | None) -> Detokenizer:
     made = tokenizer.detokenizer()
@@ -351,24 +293,3 @@ def _begin_grammar(
         raise InvalidRequest(
             f"the last message does not follow the form that the answer is to have: {error}", param="messages"
         ) from error
-
-
-def _check_continued(request: GenerateRequest) -> None:
-    """Checks that a request has an answer to go on from, and nothing that does not go with it."""
-    messages = request.messages or []
-    if not messages or messages[-1].role != "assistant":
-        raise InvalidRequest(
-            "an answer is continued from the last message, which must be the assistant's", param="messages"
-        )
-    for name in ("truncate_prompt_tokens", "embedding", "prompt_only"):
-        if getattr(request, name):
-            raise InvalidRequest(f"`{name}` does not go with an answer that is continued", param=name)
-
-
-def _check_length(resume: ResumePoint, max_tokens: int) -> None:
-    """Refuses a resume point with more tokens than an answer may have, by the number of its bytes."""
-    longest = max(map(len, resume.token_ids)) // 4
-    if longest > max_tokens:
-        raise InvalidRequest(
-            f"resume.token_ids has {longest} tokens of a choice, which may have {max_tokens}", param="resume"
-        )

@@ -20,13 +20,8 @@ class WaitingPlaces:
     """The places of requests that wait.
 
     Args:
-        context: Of the leader.
         gate: Refuses work while the group is not ready.
-        table: The requests in hand.
         retry_after_s: When requests without a place may try again.
-
-    Attributes:
-        gate: As given.
     """
 
     def __init__(
@@ -43,7 +38,6 @@ class WaitingPlaces:
         """Admits a request, at the cost of others if need be.
 
         Args:
-            request: The request.
             timeout_s: Until its deadline.
             resumed: See `Generation.resumed`.
 

@@ -43,7 +43,6 @@ class BlockIndex(Protocol):
         Args:
             names: Of a sequence's blocks, from the first on.
             lease_ms: Time for which the blocks found are not evicted.
-            timeout_s: For the call.
             parts: Parts of a block. If given, blocks that are stored and not committed yet count, too.
         """
         ...
@@ -58,9 +57,7 @@ class _Holding:
     """The blocks of one sequence.
 
     Attributes:
-        tenant: Of the session.
         session_id: Empty for sequences that no session continues.
-        priority: Of the request.
         names: Grows with the sequence.
         committed: How many names were committed last.
         until: When they are committed for the last time, at the latest; 0 while the sequence runs.
@@ -90,9 +87,7 @@ class BlockOwnership:
     """The blocks of running sequences and of kept sessions.
 
     Args:
-        context: Of the leader.
         index: Gets the commits.
-        timeout_s: For one call.
         pause: Stops the writing of blocks for that many seconds.
     """
 

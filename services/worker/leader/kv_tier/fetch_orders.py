@@ -35,7 +35,6 @@ class FetchOrders:
     """The fetches under way.
 
     Args:
-        context: Of the leader.
         engine: Moves the blocks; its scheduler says which.
         health: Learns whether the store works.
         timeout_s: How long a sequence waits for a fetch.

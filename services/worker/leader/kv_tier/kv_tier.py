@@ -37,7 +37,6 @@ class KVTier:
     Attributes:
         health: Whether the store is used.
         ownership: Which stored blocks belong to which session.
-        prefixes: Looks up prompts.
     """
 
     def __init__(

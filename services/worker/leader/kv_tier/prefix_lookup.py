@@ -18,11 +18,7 @@ from shared.messages.blocks import MAX_NAMES
 
 
 class PrefixLookup:
-    """Asks the KV state service, if the store is used.
-
-    Attributes:
-        host: The host tier.
-    """
+    """Asks the KV state service, if the store is used."""
 
     def __init__(
         self,

@@ -17,7 +17,6 @@ class StoreHealth:
     """The circuits, and their effect on the scheduler's write-behind.
 
     Args:
-        context: Of the leader.
         limits: When a circuit opens, and when it is probed.
         writes: Whether blocks are written at all.
 

@@ -21,12 +21,7 @@ _ROOM = 1024  # of a message, for all but the data
 
 
 class ProfileCalls:
-    """Answers `ProfileQuery`; one recording at a time.
-
-    Args:
-        context: Of the leader.
-        profiler: Records.
-    """
+    """Answers `ProfileQuery`; one recording at a time."""
 
     def __init__(self, context: LeaderContext, profiler: Profiler) -> None:
         self._context = context

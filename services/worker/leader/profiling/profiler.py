@@ -68,9 +68,6 @@ class Profiler:
     """Makes one recording after another.
 
     Args:
-        context: Of the leader.
-        engine: Whose steps are recorded.
-        watch: Records messages.
         tracer: Of the ranks; None: the engine has none.
     """
 
@@ -86,7 +83,6 @@ class Profiler:
         """Records for that long.
 
         Args:
-            seconds: How long.
             op_spans: Ops that the ranks record together at most; 0: as many as is allowed.
         """
         tracer, turns, rows = self._tracer, LateTurns(), _StepRows()

@@ -54,12 +54,7 @@ class BusWatch:
 
 
 class WatchedBus:
-    """Implements `Bus` over another one.
-
-    Args:
-        bus: Does the work.
-        watch: Records.
-    """
+    """Implements `Bus` over another one."""
 
     def __init__(self, bus: Bus, watch: BusWatch) -> None:
         self._bus = bus

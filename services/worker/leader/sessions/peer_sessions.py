@@ -12,7 +12,6 @@ class PeerSessionClient:
     """Asks the leader of one group.
 
     Args:
-        bus: Carries the calls.
         timeout_s: Limit of the store for the same question.
     """
 

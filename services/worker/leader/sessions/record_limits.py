@@ -13,7 +13,6 @@ class SessionRecordLimits:
         commit_timeout_s: For writing a batch.
         cache_bytes: Of records in the cache.
         max_pending: Records that may wait to be written.
-        pending_bytes: Of those records.
         copy_s: How long a session goes on from the copy in this leader while the store does not have it or is
             away.
     """

@@ -38,10 +38,8 @@ class RecordWriter:
     """The records that are not stored yet.
 
     Args:
-        store: Gets the records.
         cache: Is kept in step with what the store says.
         limits: Bound what may wait.
-        metrics: Of the leader.
         max_payload: Returns the largest message that the bus takes, in bytes.
 
     Attributes:
@@ -90,8 +88,6 @@ class RecordWriter:
         """Queues a record in place of an older one of its session; returns the entry.
 
         Args:
-            key: The session.
-            pending: Its record.
             hurry: Write it at once, not together with others some milliseconds later.
         """
         older = self._pending.get(key)

@@ -62,7 +62,6 @@ class PendingRecord:
 
     Attributes:
         record: The newest record of the session.
-        waiters: The turns.
         since: When the oldest of them was committed, in monotonic seconds.
         rebases: How often the record was put after turns of other groups.
     """

@@ -32,15 +32,9 @@ class SessionRecords:
     """Look up before a turn, commit after it.
 
     Args:
-        store: Keeps the records.
-        limits: Times and sizes.
-        metrics: Of the leader.
         max_payload: Returns the largest message that the bus takes, in bytes.
         peers: Asks another group's leader for a record; raises `RyzError` if it does not have it.
         announcer: Tells routers of turns as they end.
-
-    Attributes:
-        writer: Writes the committed records.
     """
 
     def __init__(
@@ -101,8 +95,6 @@ class SessionRecords:
         The store may lag behind the others, or have lost the session.
 
         Args:
-            tenant: Of the session.
-            session_id: Of the session.
             last_group: Had the last turn, as far as the router knew; empty if that was this group.
 
         Returns:

@@ -24,8 +24,6 @@ class TurnFinisher:
     """Commits the turns of generations that have all their tokens.
 
     Args:
-        context: Of the leader.
-        sessions: Get the records.
         deliveries: Expect the answers of the turns.
         commit_wait_s: For which `Done` waits for the store.
     """
@@ -87,7 +85,6 @@ def outcome_of(turn: TurnContext, commit: CommitOutcome | None, trouble: str) ->
     """Returns what the caller is told of its turn.
 
     Args:
-        turn: Of the request.
         commit: The store's answer; None if there is none yet.
         trouble: Why the last write of records failed, if it did.
     """

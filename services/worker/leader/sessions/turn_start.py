@@ -55,7 +55,6 @@ class TurnStarter:
         """Begins a turn of a session whose id the caller gave.
 
         Args:
-            generation: The request.
             last_group: Had the last turn, as far as the router knew; empty if that was this group.
 
         Raises:

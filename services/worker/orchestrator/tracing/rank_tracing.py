@@ -35,9 +35,7 @@ class TracedRank(NamedTuple):
     """What a profile gets of one rank.
 
     Attributes:
-        rank: The rank.
         host: Its host; empty: the leader's.
-        pid: Its process there.
         clock: Of pings; None: it answered none.
         trace: Its recording, encoded; empty: there is none.
         problem: Why there is none.
@@ -76,7 +74,7 @@ class RankTracing:
             self._ping_remote()
 
     def detach(self) -> None:
-        """Forgets the ranks; whoever waits for one of them gets nothing."""
+        """Forgets the ranks; a call that waits for one of them gets nothing."""
         self._links, self._times = [], None
         if self._timer is not None:
             self._timer.cancel()

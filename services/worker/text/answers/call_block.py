@@ -20,9 +20,7 @@ class CallBlock:
     fit the syntax turns all of it back into text; after that, it ends the call.
 
     Args:
-        reader: Of the answer.
         writer: Gets the calls.
-        syntax: Of the block.
         schemas: The functions that the request has, by name: the JSON Schema of their arguments.
         max_calls: Calls that the answer may have.
 

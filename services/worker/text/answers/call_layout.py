@@ -31,7 +31,6 @@ class AnswerText(NamedTuple):
     """A piece of an answer.
 
     Attributes:
-        text: The piece.
         is_markup: It belongs to the form of the answer, so control tokens in it are such tokens.
     """
 
@@ -72,7 +71,6 @@ def open_calls(syntax: CallSyntax, calls: Sequence[ToolCall]) -> list[AnswerText
     """Returns calls as a model writes them, up to the end of the last one's arguments.
 
     Args:
-        syntax: Of the calls.
         calls: At least one.
 
     Returns:

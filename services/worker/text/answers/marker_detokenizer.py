@@ -15,7 +15,6 @@ def marker_tokens(
     """Returns the control tokens that these texts hold, by id.
 
     Args:
-        tokenizer: Of the model.
         texts: Fixed texts of a form.
         control_texts: Texts of the tokens that are looked for; None: the special tokens.
     """

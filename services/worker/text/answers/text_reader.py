@@ -110,7 +110,10 @@ class TextReader:
                 self.take(1)
 
     def match(self, *literals: str) -> Reading[str]:
-        """Takes the one of some texts that is next, the longest; returns nothing if it is none of them."""
+        """Takes the one of some texts that is next, the longest.
+
+        Returns an empty text if none of them is next.
+        """
         while True:
             rest = self._text[self._at : self._at + max(map(len, literals), default=0)]
             open_ones = [text for text in literals if len(text) > len(rest) and text.startswith(rest)]

@@ -55,7 +55,6 @@ def ending_tokens(tokens: list[str], types: Iterable[int]) -> set[int]:
     """Return the ids of the tokens whose text says that they end an answer.
 
     Args:
-        tokens: The vocabulary.
         types: The `gguf.TokenType` of each token.
     """
     ends = {

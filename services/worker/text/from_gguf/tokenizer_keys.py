@@ -50,8 +50,6 @@ class TokenizerKeys:
         """Return the id of a token of the vocabulary; None if the file does not name one.
 
         Args:
-            key: Of the id.
-            num_tokens: Of the vocabulary.
             needed: Refuse a value that is no such id; otherwise it names no token.
         """
         value = self._value(key, None)

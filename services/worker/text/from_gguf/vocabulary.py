@@ -13,7 +13,7 @@ MAX_TOKEN_CHARS = 2**24  # in all tokens together; Gemma's have 1.7 million
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """Tokens with a role; None: the model has none."""
+    """Tokens with a role; None if the model has none."""
 
     bos: int | None
     eos: int | None

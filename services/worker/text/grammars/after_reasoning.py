@@ -40,9 +40,6 @@ class ReasonedGrammar:
     """A grammar for answers that may have reasoning before. A call makes the constraint of one choice.
 
     Attributes:
-        inner: The grammar.
-        vocabulary: Of the model.
-        marks: Of the reasoning.
         binding: The answer must have what the grammar says, so it cannot end in its reasoning.
     """
 
@@ -172,9 +169,7 @@ def _reasoning_mask(vocabulary: TokenVocabulary, begun: bytes, closes: bytes) ->
     """Returns the tokens of reasoning: all but those that end the answer, or have text behind the mark.
 
     Args:
-        vocabulary: Of the model.
         begun: The beginning of the closing mark that was written.
-        closes: The closing mark.
     """
     mask = bytearray(vocabulary.text_mask)
     for token_id in range(vocabulary.vocab_size):

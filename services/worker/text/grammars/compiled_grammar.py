@@ -24,8 +24,6 @@ class MatcherConstraint:
     tokens so far.
 
     Args:
-        source: Of the grammar's matchers.
-        ends: The end-of-sequence tokens.
         end_mask: A mask that has only these.
     """
 
@@ -128,7 +126,6 @@ class CompiledGrammar:
     """A compiled grammar. Thread-safe; a call returns the constraint of one choice.
 
     Args:
-        vocabulary: Of the model.
         text: The grammar in llguidance's own form, as `LLMatcher.grammar_from_lark` returns it.
         items: That a row of the parser may have, `parser_limits`.
 

@@ -32,7 +32,6 @@ class MatcherSource:
     that `renew` need not.
 
     Args:
-        vocabulary: Of the model.
         text: The grammar in llguidance's own form.
         items: That a row of the parser may have.
     """

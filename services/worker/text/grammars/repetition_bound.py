@@ -28,7 +28,6 @@ def check_repetitions(pattern: str, limits: GrammarLimits, *, literals: bool = T
 
     Args:
         pattern: In ECMA's or Rust's syntax, or Lark's.
-        limits: The limits.
         literals: Checks what is written out as well.
 
     Raises:

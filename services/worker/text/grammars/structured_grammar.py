@@ -103,7 +103,6 @@ def _regex(definition: str, unwritten: str) -> str:
     """Returns the grammar of a regular expression, without texts that no tokens spell.
 
     Args:
-        definition: The expression.
         unwritten: `TokenVocabulary.unwritten`.
     """
     if not unwritten:

@@ -42,8 +42,6 @@ class TokenVocabulary:
     """A vocabulary for grammars. Making it takes 0.2 s for 49,152 tokens, so it is made once. Thread-safe.
 
     Attributes:
-        vocab_size: Tokens of the model.
-        ends: The end-of-sequence tokens.
         end_mask: A mask that has only these.
         text_mask: A mask that has all other tokens that the tokenizer knows.
         library: The same vocabulary, made for llguidance.
@@ -51,7 +49,6 @@ class TokenVocabulary:
         special_ids: Tokens that are no text.
 
     Args:
-        tokenizer: Of the model.
         eos_ids: Tokens that end an answer.
         vocab_size: Tokens of the model, which may be more than the tokenizer has, or fewer.
         control_texts: Texts of added tokens that are control tokens although they are not special

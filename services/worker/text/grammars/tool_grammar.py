@@ -22,7 +22,6 @@ def lark_schema(definition: str, limits: GrammarLimits, param: str) -> str:
 
     Args:
         definition: The schema as JSON text.
-        limits: Of its size.
         param: The field of the request that errors name.
 
     Raises:

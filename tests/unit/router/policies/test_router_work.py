@@ -94,7 +94,7 @@ def test_computed_tokens_are_counted_from_heartbeats_and_not_over_a_silence() ->
     fleet = two_groups()
     fleet.observe(beat("g0", 2, tokens_per_s=1000.0), 0.1)
     fleet.observe(beat("g1", 2, tokens_per_s=1000.0), 20.0)  # late: counts for three intervals
-    computed = fleet.computed.counts(20.0)
+    computed = fleet.work.computed.counts(20.0)
     assert round(computed["g0"]) == round(100 * 0.5 ** (20 / 60))
     assert 298 <= computed["g1"] <= 300
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from services.worker.domain.answers.parted_answer import PartedAnswer
 from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
 from services.worker.text.answers.known_formats import BY_NAME, TOOL_FORMATS
-from services.worker.text.answers.known_reasoning import REASONING
-from services.worker.text.answers.tool_format import AnswerFormat
+from services.worker.text.answers.tool_format import REASONING, AnswerFormat
 from shared.messages import ReasoningPart, TextPart, ToolCallPart
 from tests.kits.answers.written_answers import ANSWERS, HARD, SCHEMAS, Written
 

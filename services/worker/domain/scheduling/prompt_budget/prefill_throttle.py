@@ -55,7 +55,6 @@ class PrefillThrottle:
 
         Args:
             budget: What the decodes leave of the tokens of a step.
-            decodes: Of the step.
             context: Tokens before those of the prompts, see `shared_context`.
         """
         if not decodes.decodes or not self._target_s:

@@ -53,7 +53,6 @@ class _Layout:
     Attributes:
         bits: Of the codes that are stored.
         group: Inputs of a scale.
-        zero: Of the codes.
         scales_of_1: Makes all scales 1 and all offsets 0.
         codes_of_1: Makes all codes stand for 1, and all offsets 0.
         scales_of_0: Makes all scales 0; empty: there are no offsets.
@@ -117,7 +116,6 @@ def encoded(data: Bytes, kind: GGMLQuantizationType, rows: int) -> EncodedMatrix
     Args:
         data: [bytes], those of `rows` rows.
         kind: A type that `has_codes`.
-        rows: How many.
     """
     layout, size = _LAYOUTS[kind.name], GGML_QUANT_SIZES[kind][1]
     blocks = np.ascontiguousarray(data).reshape(-1, size)

@@ -26,7 +26,6 @@ def joined_transposed(tensors: Mapping[str, StoredTensor], zeros_above: int) -> 
     """The tensors with the parts of each packed matrix as one, under the name of its weight.
 
     Args:
-        tensors: Of the files.
         zeros_above: What GPTQ's zero points are above those that are stored.
 
     Raises:

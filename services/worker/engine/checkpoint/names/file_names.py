@@ -69,7 +69,6 @@ class FileNames:
         """The view of each tensor that the config demands, by its canonical name.
 
         Args:
-            config: Of the model.
             stored: Names in the files; none: those that new files get.
         """
         prefix = next(

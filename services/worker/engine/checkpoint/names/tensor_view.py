@@ -15,7 +15,6 @@ class RowPairs:
     Attributes:
         head: Rows of a head.
         first: The first row of a head that is in a pair.
-        count: How many are.
     """
 
     head: int
@@ -31,7 +30,6 @@ class TensorView:
 
     Attributes:
         stored: Name of the stored tensor.
-        shape: Of the canonical tensor.
         stored_shape: Of the whole stored tensor.
         index: Which one of the stored tensor's first dimension; None: there is no such dimension.
         transposed: Rows are stored as columns.

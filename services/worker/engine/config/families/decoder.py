@@ -57,11 +57,9 @@ def read_shape(
     """The sizes, and their defaults in transformers.
 
     Args:
-        fields: Of the config.
         positions: Tokens of the context, if the file does not say.
         kv_heads: If the file does not say; 0: as many as heads.
         head_dim: If the file does not say; 0: what the hidden size has for each head.
-        own_head_dim: Files may say it.
         grouped: There may be fewer KV heads than heads.
     """
     heads = fields.integer("num_attention_heads", most=MAX_HEADS)
@@ -160,10 +158,7 @@ def decoder(
     """The whole model.
 
     Args:
-        fields: Of the config.
-        shape: Its sizes.
         layers: From the first to the last.
-        final_norm: Before the head.
         tied: Whether head and embedding are one, if the file does not say.
         context_length: In tokens; 0: what the rotary embedding makes of the stated length.
         more: Other fields of `ModelConfig`.

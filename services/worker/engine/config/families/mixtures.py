@@ -46,7 +46,6 @@ def read_experts(
     """Experts that are gated MLPs.
 
     Args:
-        fields: Of the config.
         count: The field with the number of experts.
         inner: The field with the inner features of one.
         default: Number of experts, how many a token takes, and inner features.

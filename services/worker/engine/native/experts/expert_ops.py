@@ -102,8 +102,6 @@ class ExpertOps:
         """Adds the experts of one layer.
 
         Args:
-            program: To which.
-            experts: Their weights.
             source: The layer's input, in tiles.
             sums: Where this rank's partial sums go.
             accumulate: They are added to what is there.

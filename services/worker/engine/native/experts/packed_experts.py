@@ -89,9 +89,7 @@ def pack_experts(
     Args:
         kernels: They define the panels.
         config: Of the whole layer.
-        weights: This rank's.
         rule: What experts do between their two matrices.
-        precision: Of the matrices.
         first_rank: The rank adds what is added once, the bias of `down`.
     """
     router, bias = weights.router.float(), weights.router_bias
@@ -115,7 +113,7 @@ def pack_experts(
 
 
 def unsupported_experts(config: ExpertsConfig) -> str | None:
-    """Why the kernels do not compute such experts, as the end of a sentence; None: they do."""
+    """Why the kernels do not compute such experts, as the end of a sentence; None if they do."""
     if config.count > MAX_EXPERTS:
         return f"the kernels are for at most {MAX_EXPERTS} experts, not {config.count}"
     if config.expert.inner_norm is not None or (config.shared is not None and config.shared.inner_norm):

@@ -38,8 +38,6 @@ class AttentionOps:
 
     Args:
         config: The whole model's shape.
-        heads: This rank's.
-        place: Which rank this is.
         kinds: In which forms linears read their inputs.
         positions: Of a sequence at most.
         pages: Which pages a token reads in layers without a window; None: all.
@@ -81,9 +79,6 @@ class AttentionOps:
         """Adds attention of one layer.
 
         Args:
-            program: To which.
-            layer: Its weights.
-            source: Its input.
             cache: Where keys and values go.
             rotations: Cosines and sines of each kind.
             squares: Where ranks exchange sums of squares, in turns.

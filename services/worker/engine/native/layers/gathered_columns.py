@@ -25,8 +25,6 @@ class GatheredColumns:
 
         Args:
             append: Takes an op, and what it points to.
-            source: Of the linear.
-            weights: Of the linear.
 
         Returns:
             What the linear reads.

@@ -22,7 +22,6 @@ class PackedNorm:
         weight: [padded size], or [heads, padded size] with own weights for each head.
         bias: Of the same shape.
         eps: Added to the mean square, or to the variance.
-        kind: How it is computed.
     """
 
     weight: Tensor

@@ -12,7 +12,7 @@ from services.worker.engine.native.library import MAX_HEAD_DIM
 
 
 def unsupported(config: ModelConfig) -> str | None:
-    """The reason why the kernels cannot compute a model, as the end of a sentence; None: they can."""
+    """The reason why the kernels cannot compute a model, as the end of a sentence; None if they can."""
     if config.latent:
         return "the kernels do not compute latent attention"
     if config.head_dim > MAX_HEAD_DIM:

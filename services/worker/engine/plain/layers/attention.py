@@ -17,14 +17,7 @@ from services.worker.engine.plain.rope import Rotations, rotate
 
 
 class Attention:
-    """Grouped-query attention of one layer.
-
-    Args:
-        weights: Of this rank.
-        config: Of the layer.
-        shape: The whole model's.
-        collectives: Connects the ranks.
-    """
+    """Grouped-query attention of one layer."""
 
     def __init__(
         self, weights: AttentionWeights, config: AttentionConfig, shape: ModelConfig, collectives: Collectives

@@ -24,14 +24,7 @@ from services.worker.engine.plain.rope import Rotations, rotate
 
 
 class LatentAttention:
-    """Latent attention of one layer; this rank's heads.
-
-    Args:
-        weights: Of this rank.
-        config: Of the layer.
-        shape: The whole model's.
-        collectives: Connects the ranks.
-    """
+    """Latent attention of one layer; this rank's heads."""
 
     def __init__(
         self, weights: AttentionWeights, config: AttentionConfig, shape: ModelConfig, collectives: Collectives

@@ -13,7 +13,6 @@ class Norm:
     """A norm over the last dimension.
 
     Args:
-        config: Kind and epsilon.
         weights: fp32, [size], or [heads, size] with own weights for each head.
     """
 
@@ -57,7 +56,6 @@ class SplitNorm:
     """A norm over the last dimension, of which each rank has a part.
 
     Args:
-        config: Kind and epsilon.
         weights: fp32, of this rank's part.
         size: Of the whole dimension.
         collectives: Adds up the ranks' sums, one number for each row.

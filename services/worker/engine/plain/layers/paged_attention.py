@@ -28,8 +28,6 @@ def paged_attention(
         queries: [tokens, heads, head_dim], rotated.
         keys: [tokens, kv heads, head_dim], rotated; already in the cache.
         values: [tokens, kv heads, value_dim]; already in the cache.
-        metadata: Of this layer's window.
-        cache: This layer's cache.
         rules: What becomes of this layer's scores.
 
     Returns:

@@ -40,9 +40,6 @@ def score_rules(
     """The rules of a layer for this rank's heads.
 
     Args:
-        config: Of the layer.
-        num_heads: Of the whole model.
-        own: This rank's heads.
         sinks: fp32 [own heads], or None.
         device: Where the scores will be.
     """
@@ -87,7 +84,6 @@ def mix_values(
             heads, heads of a group, head_dim].
         keys: Four dimensions in the same order, with the keys' number in the third.
         values: The same.
-        rules: Of the scores.
         mask: Added to the scores, or if boolean the keys that are seen. None: all are, but if queries are
             tokens of a sequence, its last ones, only keys up to distance 0.
         distances: Position of each key less that of the query, as the mask is shaped; if ALiBi needs them or

@@ -150,7 +150,6 @@ def attend_in_place(
         blocks: Table of each sequence, [sequences * blocks a sequence].
         newest: The newest key of each sequence, counted from the first one in its table, [sequences].
         window: Keys that are seen, the newest included; 0: all.
-        scale: Of scores.
 
     Returns:
         [sequences, heads * head_dim].

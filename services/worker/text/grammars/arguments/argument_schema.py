@@ -41,7 +41,6 @@ def argument_schema(
     """Returns what is made of the schema for the arguments of a function.
 
     Args:
-        tool: The function.
         place: Its place in the request.
         limits: On the size of its schema.
         use: Makes it; raises `SchemaFault` for what cannot be enforced.

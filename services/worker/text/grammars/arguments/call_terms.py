@@ -25,7 +25,6 @@ class CallTerm:
     """A call in Lark.
 
     Attributes:
-        term: The call.
         rules: What the term refers to.
     """
 
@@ -37,7 +36,6 @@ class CallTerms:
     """Makes the terms of one form.
 
     Args:
-        syntax: Of the calls.
         control: Control tokens of the syntax, by text.
         write: Writes fixed texts.
         unspelled: Finds the first character of a text that no tokens spell.
@@ -61,9 +59,7 @@ class CallTerms:
         """Returns the call of a function.
 
         Args:
-            tool: The function.
             number: Of the function, for names of rules.
-            schema: Of its arguments.
 
         Raises:
             SchemaFault: The form, or llguidance, does not enforce it.

@@ -38,8 +38,6 @@ class PairRules:
         """Returns a term for the declared properties of an object.
 
         Args:
-            schema: Of the object.
-            pointer: Its place.
             pair: Makes the term of a property; raises `SchemaFault` if it cannot be written. Optional ones
                 whose name cannot be written, or that nothing satisfies, are left out.
             comma: A term between two of them, perhaps empty.

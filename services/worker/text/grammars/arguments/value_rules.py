@@ -29,7 +29,6 @@ class ValueRules:
     """Makes the rules of one schema.
 
     Args:
-        grammar: The schema.
         style: In which values are written.
         write: Writes fixed texts.
         raw: Makes texts without quotes.
@@ -70,7 +69,6 @@ class ValueRules:
         """Returns the name of a rule for the values of a schema.
 
         Args:
-            schema: The schema.
             pointer: Its place, if it is not known.
 
         Raises:

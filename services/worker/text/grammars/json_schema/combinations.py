@@ -60,7 +60,6 @@ class Combinations:
         """Returns the most patterns that one text has to match if all of some schemas hold.
 
         Args:
-            schemas: The schemas.
             inside: Names of the definitions that they are parts of.
         """
         place = tuple(sorted({id(schema) for schema in schemas}))

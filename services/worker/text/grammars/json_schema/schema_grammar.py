@@ -49,7 +49,6 @@ class SchemaGrammar:
 
     Args:
         definition: The schema as JSON text.
-        limits: Of its size.
 
     Raises:
         SchemaFault: It is no schema, or asks for what is not enforced.

@@ -32,10 +32,6 @@ class SchemaRewriter:
 
     Attributes:
         places: Pointer and result of each schema, those inside others first.
-
-    Args:
-        document: The schema.
-        limits: Of its size.
     """
 
     def __init__(self, document: Any, limits: GrammarLimits) -> None:

@@ -14,10 +14,9 @@ from services.worker.leader.intake.prompt_tokenizer import (
     INLINE_CHARS,
     INLINE_COPIED,
     INLINE_RESUMED,
-    PER_TENANT,
-    THREADS,
     PromptTokenizer,
 )
+from services.worker.leader.intake.tokenizer_threads import PER_TENANT, THREADS
 from services.worker.metrics import WorkerMetrics
 from services.worker.model_files.model import Model
 from services.worker.null.null_model import ByteTokenizer, null_model
@@ -316,7 +315,7 @@ async def test_a_tenant_whose_short_prompts_take_long_has_them_tokenized_in_thre
         tokenizer.now += 1.0
         assert at_once("many", 20)
     finally:
-        tokenizing.stop_threads()
+        tokenizing.threads.stop_threads()
 
 
 async def test_prompts_that_cost_less_than_a_thread_are_tokenized_at_once_however_many_come() -> None:
@@ -335,7 +334,7 @@ async def test_prompts_that_cost_less_than_a_thread_are_tokenized_at_once_howeve
         for _ in range(1000):
             assert tokenizing.tokenize_inline(chat("r", prompt="xx"), None) is not None
     finally:
-        tokenizing.stop_threads()
+        tokenizing.threads.stop_threads()
 
 
 async def test_pauses_of_a_busy_machine_do_not_send_short_prompts_to_threads() -> None:
@@ -349,7 +348,7 @@ async def test_pauses_of_a_busy_machine_do_not_send_short_prompts_to_threads() -
         for _ in range(100):
             assert tokenizing.tokenize_inline(chat("r", prompt="x" * 20), None) is not None
     finally:
-        tokenizing.stop_threads()
+        tokenizing.threads.stop_threads()
 
 
 async def test_a_request_of_a_tenant_without_inline_time_runs_its_course(
@@ -379,7 +378,7 @@ async def test_a_request_of_a_tenant_without_inline_time_runs_its_course(
 def test_other_texts_than_ascii_count_twice_and_names_count_too(fields: dict[str, Any], short: bool) -> None:
     tokenizing = PromptTokenizer(null_model("demo", 2048), WorkerMetrics(CollectorRegistry()), lambda: 2048)
     assert tokenizing.is_short(chat("r", **fields)) is short
-    tokenizing.stop_threads()
+    tokenizing.threads.stop_threads()
 
 
 @pytest.mark.parametrize("given", ["messages", "prompt", "prompt_token_ids"])

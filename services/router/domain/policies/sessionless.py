@@ -1,7 +1,7 @@
-"""Policies that take turns and know no sessions: round-robin, and weighted by the groups' share."""
+"""Policies that know no sessions: round-robin, weighted by the groups' share, and the least-loaded group."""
 
 from services.router.domain.decision import Assignment, Decision, FleetView, RequestFacts
-from services.router.domain.policies.base import refusal
+from services.router.domain.policies.base import least_loaded, refusal
 
 
 class RoundRobin:
@@ -48,3 +48,15 @@ class WeightedRoundRobin:
         credit[chosen.name] -= sum(group.weight for group in free)
         self._credit[request.model] = credit
         return Assignment(chosen.name, "turn")
+
+
+class LeastLoaded:
+    """The group that would start the request first, whatever session it belongs to."""
+
+    name = "least_loaded"
+
+    def choose(self, request: RequestFacts, fleet: FleetView, now: float) -> Decision:
+        """See `Policy.choose`."""
+        if refused := refusal(fleet):
+            return refused
+        return Assignment(least_loaded(request.routing_key, fleet.ready).name, "least_loaded")
