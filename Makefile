@@ -34,7 +34,7 @@ MEASURED := $(BIN)/python -W "ignore:Unable to activate pytest branch coverage:R
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev serve test chaos test-models test-clients test-gpu compile test-compiled test-compose check format docs wheel client-wheel bench secrets pin-images audit sbom clean
+.PHONY: help install dev serve test chaos test-models test-clients test-gpu compile test-compiled test-compose check format docs wheel client-wheel bench secrets pin-images newest audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,9 @@ secrets: ## make the passwords that compose.yaml demands and .env lacks (needs n
 
 pin-images: ## write the images of compose.yaml into .env by their digests in the registry; again to renew them
 	@$(or $(PYTHON),python3) deploy/configure.py images
+
+newest: dev ## the tests of own code that extends or replaces libraries, with their newest versions in build/newest (LIBRARIES="uvicorn==0.53.0": with these)
+	@$(BIN)/python -m tools.newest $(LIBRARIES)
 
 audit: dev ## ask for known vulnerabilities of all pinned packages (ARGS: such as --osv-url=URL); no answer is a failure
 	$(BIN)/python -m deploy.audit $(ARGS)

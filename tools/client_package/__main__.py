@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 # what the modules may import, and the distribution that has it
 ALLOWED: Mapping[str, str] = {
     "annotated_types": "annotated-types",
+    "msgpack": "msgpack",
     "msgspec": "msgspec",
     "nats": "nats-py",
     "opentelemetry": "opentelemetry-api",

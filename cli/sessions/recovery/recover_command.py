@@ -66,12 +66,10 @@ def _show(found: "OldLog", directory: Path, *, decided: bool) -> None:
     out.print(f"On disk and not read back: {found.missing.describe()}.", soft_wrap=True)
     out.print(f"In use: {found.in_use.describe()}; they stay as they are.", soft_wrap=True)
     table = Table("tenant", "session", "turns", "tokens", "last turn", "pinned", box=None, header_style="dim")
-    newest = sorted(found.missing.sessions.values(), key=lambda one: -one.updated_ms)
-    for one in newest[:SHOWN]:
-        pinned = "yes" if (one.tenant, one.session_id) in found.missing.pins else ""
-        table.add_row(
-            one.tenant, one.session_id, str(one.turns), str(one.num_tokens), _day(one.updated_ms), pinned
-        )
+    newest = sorted(found.missing.sessions.items(), key=lambda one: -one[1].updated_ms)
+    for place, one in newest[:SHOWN]:
+        pinned = "yes" if place in found.missing.pins else ""
+        table.add_row(*place, str(one.turns), str(one.num_tokens), _day(one.updated_ms), pinned)
     if newest:
         out.print(table)
     if len(newest) > SHOWN:
@@ -107,14 +105,14 @@ def _as_dict(found: "OldLog") -> dict[str, Any]:
         "missing": {
             "sessions": [
                 {
-                    "tenant": one.tenant,
-                    "session_id": one.session_id,
+                    "tenant": place.tenant,
+                    "session_id": place.name,
                     "turns": one.turns,
                     "tokens": one.num_tokens,
                     "updated_ms": one.updated_ms,
-                    "pinned": (one.tenant, one.session_id) in missing.pins,
+                    "pinned": place in missing.pins,
                 }
-                for one in missing.sessions.values()
+                for place, one in missing.sessions.items()
             ],
             "responses": [
                 {"tenant": tenant, "response_id": name} for tenant, name in sorted(missing.responses)

@@ -1,4 +1,8 @@
-"""What a session store has, read from its Redis as the KV state service keeps it."""
+"""What a session store has, read from its Redis as the KV state service keeps it.
+
+The release that wrote a summary need not be this one, so it is read as plain data: a session is found and
+brought back also if this release's `SessionSummary` does not fit.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,8 +11,7 @@ from typing import Any, NamedTuple, cast
 import redis
 
 from services.kvstate.domain import keys
-from shared.codec import decode
-from shared.messages import SessionSummary
+from shared import plain_data
 
 _STEP = 1000
 
@@ -20,23 +23,37 @@ class Place(NamedTuple):
     name: str
 
 
+class SessionOutline(NamedTuple):
+    """What is shown of a session; 0 where its summary has no such number.
+
+    Attributes:
+        num_tokens: Of its last turn, prompt and answer.
+        updated_ms: When its last turn ended, in milliseconds since 1970.
+    """
+
+    turns: int = 0
+    num_tokens: int = 0
+    updated_ms: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class StoredSessions:
     """What is stored, by tenant and id.
 
     Attributes:
+        sessions: Outlines of sessions.
         pins: Pinned sessions.
         responses: Records of the Responses API.
     """
 
-    sessions: dict[Place, SessionSummary] = field(default_factory=dict)
+    sessions: dict[Place, SessionOutline] = field(default_factory=dict)
     pins: frozenset[Place] = frozenset()
     responses: frozenset[Place] = frozenset()
 
     def without(self, other: "StoredSessions") -> "StoredSessions":
         """Returns what is here and not there."""
         return StoredSessions(
-            {place: summary for place, summary in self.sessions.items() if place not in other.sessions},
+            {place: outline for place, outline in self.sessions.items() if place not in other.sessions},
             self.pins - other.pins,
             self.responses - other.responses,
         )
@@ -59,20 +76,29 @@ class StoredSessions:
 
 def read_stored(client: redis.Redis) -> StoredSessions:
     """Reads all of it."""
-    sessions: dict[Place, SessionSummary] = {}
+    sessions: dict[Place, SessionOutline] = {}
     for names in _scan(client, keys.SESSION_PREFIX):
         pipe = client.pipeline(transaction=False)
         for name in names:
             pipe.hget(name, "s")
         for name, raw in zip(names, pipe.execute(), strict=True):
             if raw is not None:
-                sessions[_place(name, keys.SESSION_PREFIX)] = decode(raw, SessionSummary)
+                sessions[_place(name, keys.SESSION_PREFIX)] = _outline(raw)
     responses = frozenset(
         _place(name, keys.RESPONSE_PREFIX) for names in _scan(client, keys.RESPONSE_PREFIX) for name in names
     )
     members = cast(list[bytes], client.zrange(keys.PINS, 0, -1))
     pins = frozenset(Place(*keys.split_member(member.decode())) for member in members)
     return StoredSessions(sessions, pins & sessions.keys(), responses)
+
+
+def _outline(summary: bytes) -> SessionOutline:
+    try:
+        fields = plain_data.unpack(summary)
+    except ValueError:  # the session's record may be whole all the same
+        fields = {}
+    found = (fields.get(name) if isinstance(fields, dict) else 0 for name in SessionOutline._fields)
+    return SessionOutline(*(number if isinstance(number, int) else 0 for number in found))
 
 
 def recount(client: redis.Redis) -> None:

@@ -4,13 +4,16 @@ import json
 import os
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from cli.console import CommandError
 from cli.sessions.recovery.append_only_log import DamagedLog, find_log, read_blocks
 from cli.sessions.recovery.old_logs import examine, is_accepted, replace_log
 from cli.sessions.recovery.stored_sessions import Place as Stored
+from cli.sessions.recovery.stored_sessions import SessionOutline, read_stored
 from cli.stack.servers.redis_dir import make_redis_dir, require_accepted
+from services.kvstate.domain import keys
 from shared.bus.nats import NatsBus
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import SessionNotFound
@@ -179,3 +182,22 @@ def test_restore_and_discard_exclude_each_other(disk: Path, tmp_path: Path) -> N
     done = ryz("sessions", "recover", str(disk), "--restore", "--discard", cwd=tmp_path)
     assert done.returncode == 2
     assert "one of `--restore` and `--discard`" in done.stderr
+
+
+def test_summaries_that_this_release_cannot_read_are_found_as_well(tmp_path: Path, disk: Path) -> None:
+    summaries = {
+        "older": {"turns": 3, "num_tokens": 70, "updated_ms": 5},  # lacks what `SessionSummary` demands
+        "newer": {"turns": "many", "num_tokens": 80, "updated_ms": 6, "words": {1: [2.5, b"x", None]}},
+    }
+    with KeptStore(tmp_path, disk) as store, store.connect() as admin:
+        for name, summary in summaries.items():
+            admin.hset(keys.session("acme", name), "s", msgpack.packb(summary))
+        admin.hset(keys.session("acme", "damaged"), "s", b"\xc1")
+        admin.hset(keys.session("acme", "a list"), "s", msgpack.packb([1]))
+        found = read_stored(admin).sessions
+    assert found == {
+        Stored("acme", "older"): SessionOutline(3, 70, 5),
+        Stored("acme", "newer"): SessionOutline(0, 80, 6),
+        Stored("acme", "damaged"): SessionOutline(),
+        Stored("acme", "a list"): SessionOutline(),
+    }
