@@ -1,6 +1,7 @@
 """Exchanges as data: what is sent, in which order, and what is written down of the answers."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -74,34 +75,43 @@ class Exchange:
     Attributes:
         name: Unique in its table.
         steps: Sent one after another.
-        tenant: Whose key is sent; empty: that of the table.
+        tenant: Whose key is sent.
     """
 
     name: str
     steps: tuple[Request | Later, ...]
-    tenant: str = ""
+    tenant: str
 
 
 @dataclass(frozen=True)
 class Table:
-    """Exchanges that run one after another, with a tenant of their own, beside those of other tables.
+    """Exchanges that are recorded in one file.
 
     Attributes:
-        name: Also that of the recorded file and of the tenant.
-        exchanges: In their order, since later ones may find what earlier ones left.
+        name: Also that of the file and of the tenant.
+        exchanges: In their order, since later ones of a tenant may find what earlier ones left.
+        side_by_side: Each has a tenant of its own, and they run side by side.
     """
 
     name: str
     exchanges: Sequence[Exchange]
+    side_by_side: bool = False
 
 
-def table(name: str, exchanges: Mapping[str, Request | Later | Sequence[Request | Later]]) -> Table:
-    """A table of exchanges by their names."""
+def table(
+    name: str,
+    exchanges: Mapping[str, Request | Later | Sequence[Request | Later]],
+    *,
+    side_by_side: bool = False,
+    own_tenants: bool = False,
+) -> Table:
+    """A table of exchanges by their names; with `own_tenants` each has one also if they run in order."""
     made = []
     for title, steps in exchanges.items():
         several = tuple(steps) if isinstance(steps, Sequence) else (steps,)
-        made.append(Exchange(title, several))
-    return Table(name, made)
+        own = f"{name}--{re.sub('[^A-Za-z0-9]+', '-', title)}"[:64]
+        made.append(Exchange(title, several, own if side_by_side or own_tenants else name))
+    return Table(name, made, side_by_side)
 
 
 def key_of(tenant: str) -> str:

@@ -27,6 +27,8 @@ from shared.messages import (
     Load,
     ModelCard,
     ReasoningPart,
+    Resend,
+    ResendReply,
     SamplingDefaults,
     TextPart,
     Tokens,
@@ -119,6 +121,7 @@ class ScriptedGroups:
         self._bus = bus
         self._models = models
         self._cancelled: dict[str, asyncio.Event] = {}
+        self._next_seqs: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -126,6 +129,7 @@ class ScriptedGroups:
         for model in self._models:
             await self._bus.subscribe(subjects.work(f"g-{model}"), self._take)
             await self._bus.subscribe(subjects.cancel(f"g-{model}"), self._cancel)
+            await self._bus.subscribe(subjects.resend(f"g-{model}"), self._resend)
         await self._bus.subscribe(subjects.CANCEL_ALL, self._cancel)
         self._spawn(self._beat())
 
@@ -183,7 +187,13 @@ class ScriptedGroups:
             await self._send(reply_to, moment(**names, seq=seq))
             seq += 1
 
+    async def _resend(self, message: Message) -> None:
+        """Says that a request still runs; nothing that was sent gets lost here."""
+        next_seq = self._next_seqs.get(decode(message.data, Resend).request_id, 0)
+        await self._bus.publish(message.reply, encode(ResendReply(known=True, next_seq=next_seq)))
+
     async def _send(self, reply_to: str, frame: AnyFrame) -> None:
+        self._next_seqs[frame.request_id] = frame.seq + 1
         batch = FrameBatch(frames=[frame], group="", instance_id="")
         await self._bus.publish(reply_to, encode(batch))
 

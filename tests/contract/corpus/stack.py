@@ -33,7 +33,7 @@ from tests.kits.worker.leader import Kit
 
 ROOT = Path(__file__).resolve().parents[3]
 START_S = 60.0
-# After that time a leader accepts a request without knowing its session, and a stream's headers do not tell it.
+# Later than that a leader accepts a request without its session, which the head of a stream then lacks.
 ACCEPT_WITHIN = "services.worker.leader.intake.preparation.ACCEPT_WHOLE_S"
 # what a busy machine would change: groups that seem lost or busy, a store that seems away
 PATIENT = {
@@ -42,9 +42,9 @@ PATIENT = {
 }  # fmt: skip
 MAIN = {
     "model_aliases": "gpt-*=demo,nickname=demo",
-    "idempotency_find_ms": "700",  # a busy machine would answer later than the default, and a repeat run anew
+    "idempotency_find_ms": "4000",  # a busy machine would answer later than the default, and a repeat run anew
     "holders_wait_s": "0.5",
-    "stream_attach_timeout_s": "1.0",
+    "stream_attach_timeout_s": "5.0",
     "probe_key": "key-of-probes",
 }
 TIGHT = {
@@ -118,7 +118,7 @@ def _leader(bus: NatsBus) -> Kit:
     return Kit(
         bus, engine, model=model, store=SessionsClient(bus),  # type: ignore[arg-type]  # the real one
         steps=SchedulerLimits(4096, 64, 512), kv=KVOptions(fetch="never", write=False),
-        heartbeat_interval_s=0.1, commit_wait_s=20.0, sessions=SessionRecordLimits(lookup_timeout_s=20.0),
+        heartbeat_interval_s=0.1, commit_wait_s=20.0, sessions=SessionRecordLimits(lookup_timeout_s=20.0, commit_timeout_s=20.0),
     )  # fmt: skip
 
 

@@ -32,15 +32,16 @@ async def test_exchanges_are_many_and_none_of_them_failed() -> None:
 
 
 async def test_each_changed_character_outside_of_masks_is_a_difference(runs: Runs) -> None:
-    """Of whole answers and streams of each API, with headers: nothing but what is named is left out."""
+    """Of an exchange of each transport, with headers: nothing but what is named is left out."""
     for table, exchange in (
-        ("chat", "token ids, streamed"),
-        ("turns", "two turns"),
-        ("messages", "calls, streamed"),
-        ("responses", "a stored response"),
-        ("grpc", "two choices, streamed"),
-        ("realtime", "a chat, streamed"),
-        ("bus", "a repeat"),
+        ("chat", "one token"),
+        ("streams", "ids without a stream"),
+        ("sessions", "created without a name"),
+        ("tokens", "a model"),
+        ("grpc", "some outputs"),
+        ("realtime", "a ping"),
+        ("bus", "an embedding"),
+        ("direct", "an embedding"),
     ):
         lines = runs.raw[table][exchange]
         whole = mask_lines(lines)

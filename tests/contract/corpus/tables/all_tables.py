@@ -41,4 +41,5 @@ TABLES = (
 
 def tenants() -> list[str]:
     """All tenants."""
-    return [*(one.name for one in TABLES), *tight.TENANTS, "warm-up"]
+    own = [exchange.tenant for one in TABLES for exchange in one.exchanges]
+    return list(dict.fromkeys([*(one.name for one in TABLES), *own, "warm-up"]))

@@ -7,6 +7,7 @@ from tests.contract.corpus.exchange import Later, Request
 from tests.contract.corpus.senders.http import Http
 
 JSON = dict[str, Any]
+LIMIT_S = 3.0  # of requests that never end; a busy machine takes a part of it before a group has them
 Steps = Request | Later | Sequence[Request | Later]
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 EMBEDDINGS = "/v1/embeddings"

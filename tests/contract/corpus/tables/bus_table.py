@@ -5,7 +5,7 @@ from typing import Any
 from shared import subjects
 from tests.contract.corpus.exchange import table
 from tests.contract.corpus.senders.bus import Call, Generate
-from tests.contract.corpus.tables.bodies import CITY, HELLO, TOOLS, VARIANTS, Steps
+from tests.contract.corpus.tables.bodies import CITY, HELLO, LIMIT_S, TOOLS, VARIANTS, Steps
 
 _CHAT = {"messages": HELLO, "max_tokens": 5, "temperature": 0}
 _TEXT = {"prompt": "Once upon", "max_tokens": 5, "temperature": 0}
@@ -50,12 +50,11 @@ EXCHANGES: dict[str, Steps] = {
     "a session": [turn("a"), turn("a"), turn("a", **{"X-Session-Mode": "replace"})],
     "a condition of a session": turn("b", **{"X-Session-Must-Exist": "true"}),
     "a condition in the body": Call(_CHAT | {"session_id": "b", "session_must_exist": True}),
-    "a repeat": [Call(_CHAT, headers={"Idempotency-Key": "k1"})] * 2,
-    "a repeat with another body": Call(_CHAT | {"n": 2}, headers={"Idempotency-Key": "k1"}),
+    "repeats": [Call(_CHAT | fields, headers={"Idempotency-Key": "k1"}) for fields in ({}, {}, {"n": 2})],
     "the id of the request": Call(_CHAT, headers={"X-Request-Id": "mine"}),
-    "a time limit": Call(_CHAT, model="stuck", headers={"Ryz-Timeout-Ms": "400"}),
+    "a time limit": Call(_CHAT, model="stuck", headers={"Ryz-Timeout-Ms": str(int(LIMIT_S * 1000))}),
     "a wrong time limit": Call(_CHAT, headers={"Ryz-Timeout-Ms": "soon"}),
-    "a time limit of HTTP": Call(_CHAT, headers={"X-Request-Timeout": "0.4"}),
+    "a time limit of HTTP": Call(_CHAT, headers={"X-Request-Timeout": "none"}),
     "no key": Call(_CHAT, key=""),
     "a wrong key": Call(_CHAT, key="key-of-nobody"),
     "a late refusal": Call(_CHAT, model="refuses-late"),
@@ -78,7 +77,7 @@ EXCHANGES: dict[str, Steps] = {
     "too many tokens": Call({"prompt": "word " * 4000}),
     "the models": Call({}, subject=subjects.MODELS),
 }
-TABLE = table("bus", EXCHANGES)
+TABLE = table("bus", EXCHANGES, side_by_side=True)
 
 
 def _direct(name: str, model: str = "demo", **fields: Any) -> Generate:

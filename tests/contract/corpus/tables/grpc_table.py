@@ -7,7 +7,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from tests.contract.corpus.exchange import table
 from tests.contract.corpus.senders.grpc_calls import Grpc, Infer
-from tests.contract.corpus.tables.bodies import CITY, HELLO, TOOLS, Steps
+from tests.contract.corpus.tables.bodies import CITY, HELLO, LIMIT_S, TOOLS, Steps
 
 _CHAT = {"messages": json.dumps(HELLO), "max_tokens": 5}
 _TEXT = {"text_input": "Once upon", "max_tokens": 5}
@@ -138,11 +138,14 @@ EXCHANGES: dict[str, Steps] = {
             for first in (True, False)
         )
     ),
-    "a repeat": [Grpc([_WHOLE["a chat"]], metadata=_KEYED), Grpc([_WHOLE["a chat"]], metadata=_KEYED)],
-    "a repeat with another body": [Grpc([Infer(_CHAT | {"n": 2})], metadata=_KEYED)],
-    "a time limit": Grpc([Infer(_CHAT, model="stuck", parameters={"timeout": 400_000})]),
+    "repeats": [
+        Grpc([_WHOLE["a chat"]], metadata=_KEYED),
+        Grpc([_WHOLE["a chat"]], metadata=_KEYED),
+        Grpc([Infer(_CHAT | {"n": 2})], metadata=_KEYED),
+    ],
+    "a time limit": Grpc([Infer(_CHAT, model="stuck", parameters={"timeout": int(LIMIT_S * 1e6)})]),
     "a time limit in the metadata": Grpc(
-        [Infer(_CHAT, model="stuck")], metadata=(("x-request-timeout", "0.4"),)
+        [Infer(_CHAT, model="stuck")], metadata=(("x-request-timeout", str(LIMIT_S)),)
     ),
     "a wrong time limit": Grpc([Infer(_CHAT, parameters={"timeout": "soon"})]),
     "a call that is cancelled": _stream(_streamed(Infer(_CHAT, model="slow")), take=3),
@@ -165,4 +168,4 @@ EXCHANGES: dict[str, Steps] = {
     "shared memory": _tell("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest()),
     "settings of traces": _tell("TraceSetting", pb.TraceSettingRequest()),
 }
-TABLE = table("grpc", EXCHANGES)
+TABLE = table("grpc", EXCHANGES, side_by_side=True)

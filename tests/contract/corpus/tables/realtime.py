@@ -10,6 +10,7 @@ from tests.contract.corpus.tables.bodies import (
     EMBEDDINGS,
     IDS,
     JSON,
+    LIMIT_S,
     MESSAGES,
     RESPONSES,
     TEXT,
@@ -145,7 +146,7 @@ TABLE = table(
                 _END,
             ]
         ),
-        "a time limit": asked(ask(chat(model="stuck"), headers={"X-Request-Timeout": "0.4"})),
+        "a time limit": asked(ask(chat(model="stuck"), headers={"X-Request-Timeout": str(LIMIT_S)})),
         "a fault in the middle": asked(ask(chat(model="breaks", stream=True))),
         "a late refusal": asked(
             ask(chat(model="refuses-late")), ask(chat(model="refuses-late", stream=True))
@@ -198,4 +199,5 @@ TABLE = table(
         "a wrong key": Socket([], key="key-of-nobody"),
         "a client of OpenAI's Realtime API": Socket([Closed()], path="/v1/realtime?model=gpt-realtime"),
     },
+    side_by_side=True,
 )

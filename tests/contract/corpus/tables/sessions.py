@@ -118,6 +118,7 @@ REPEATS = table(
         ]
         * 2,
     },
+    side_by_side=True,
 )
 
 

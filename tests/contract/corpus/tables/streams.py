@@ -2,7 +2,7 @@
 
 from tests.contract.corpus.exchange import Later, table
 from tests.contract.corpus.senders.http import Http
-from tests.contract.corpus.tables.bodies import CHAT, IDS, JSON, MESSAGES, TEXT, chat, message, text
+from tests.contract.corpus.tables.bodies import CHAT, IDS, JSON, LIMIT_S, MESSAGES, TEXT, chat, message, text
 
 PATH = "/v1/streams"
 _GRACE = {"X-Stream-Grace": "30"}
@@ -90,9 +90,13 @@ TABLE = table(
         "usage without a stream": Http(CHAT, chat(stream_options={"include_usage": True})),
         "a stream that is left": Http(CHAT, _slow(), take=3),
         "a text that is left": Http(TEXT, text(model="slow", stream=True), take=2),
-        "a time limit in the middle": Http(CHAT, chat(model="stuck", stream=True, timeout=0.5)),
-        "a time limit by the header": Http(CHAT, chat(model="stuck"), headers={"X-Request-Timeout": "0.5"}),
-        "a time limit of a text": Http(TEXT, text(model="stuck"), headers={"X-Request-Timeout": "0.5"}),
+        "a time limit in the middle": Http(CHAT, chat(model="stuck", stream=True, timeout=LIMIT_S)),
+        "a time limit by the header": Http(
+            CHAT, chat(model="stuck"), headers={"X-Request-Timeout": str(LIMIT_S)}
+        ),
+        "a time limit of a text": Http(
+            TEXT, text(model="stuck"), headers={"X-Request-Timeout": str(LIMIT_S)}
+        ),
         "a wrong time limit": Http(CHAT, chat(), headers={"X-Request-Timeout": "soon"}),
         "a fault in the middle": Http(CHAT, chat(model="breaks", stream=True)),
         "a fault of a whole answer": Http(CHAT, chat(model="breaks")),
@@ -103,4 +107,5 @@ TABLE = table(
         "a full group, streamed": Http(CHAT, chat(model="full", stream=True)),
         "a poisoned request": Http(CHAT, chat(model="poisoned")),
     },
+    side_by_side=True,
 )

@@ -6,7 +6,7 @@ places of requests are shared.
 
 import json
 
-from tests.contract.corpus.exchange import Exchange, Table
+from tests.contract.corpus.exchange import table
 from tests.contract.corpus.senders.bus import Call
 from tests.contract.corpus.senders.grpc_calls import Grpc, Infer
 from tests.contract.corpus.senders.http import Http
@@ -95,16 +95,4 @@ EXCHANGES: dict[str, Steps] = {
     "batches without JetStream": Http("/v1/batches", gateway=_T),
 }
 
-
-def _tenant(number: int) -> str:
-    return f"tight-{number}"
-
-
-TENANTS = [_tenant(number) for number in range(len(EXCHANGES))]
-TABLE = Table(
-    _T,
-    [
-        Exchange(name, tuple(steps) if isinstance(steps, list) else (steps,), _tenant(number))  # type: ignore[arg-type]
-        for number, (name, steps) in enumerate(EXCHANGES.items())
-    ],
-)
+TABLE = table(_T, EXCHANGES, own_tenants=True)
