@@ -1,0 +1,165 @@
+"""The services behind the corpus: two gateways as processes, each with a broker of its own.
+
+`main` has everything: JetStream, Redis, the KV state service, a router, a leader with the null engine and the
+demo model's tokenizer, and scripted groups. `tight` has narrow limits and refuses unknown fields; behind it
+are a router and scripted groups only.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import httpx
+
+from services.worker.domain.scheduling.scheduler import SchedulerLimits
+from services.worker.leader.kv_tier.kv_options import KVOptions
+from services.worker.leader.sessions.record_limits import SessionRecordLimits
+from services.worker.load_model import load_model
+from services.worker.null.null_engine import TEXT, NullEngine
+from shared.bus.nats import NatsBus
+from shared.client.calls.sessions_client import SessionsClient
+from tests.contract.corpus.exchange import Address, key_of
+from tests.contract.corpus.scripted_groups import MODELS, ScriptedGroups
+from tests.kits.kvstate.service import running as running_kvstate
+from tests.kits.router.live import router
+from tests.kits.servers import NatsServer, RedisServer, free_ports
+from tests.kits.worker.leader import Kit
+
+ROOT = Path(__file__).resolve().parents[3]
+START_S = 60.0
+# Later than that a leader accepts a request without its session, which the head of a stream then lacks.
+ACCEPT_WITHIN = "services.worker.leader.intake.preparation.ACCEPT_WHOLE_S"
+# what a busy machine would change: groups that seem lost or busy, a store that seems away
+PATIENT = {
+    "router_heartbeat_slack_s": 30.0, "router_lookup_timeout_s": 10.0, "router_threshold": 1000,
+    "router_threshold_s": 60.0, "router_lead_s": 3600.0,
+}  # fmt: skip
+MAIN = {
+    "model_aliases": "gpt-*=demo,nickname=demo",
+    "idempotency_find_ms": "4000",  # a busy machine would answer later than the default, and a repeat run anew
+    "holders_wait_s": "0.5",
+    "stream_attach_timeout_s": "5.0",
+    "probe_key": "key-of-probes",
+}
+TIGHT = {
+    "strict_fields": "true",
+    "max_body_bytes": "8192",
+    "rate_limit_rps": "0.001",
+    "rate_limit_burst": "3",
+    "max_concurrent": "4",
+    "max_prompts": "3",
+    "max_embedding_inputs": "3",
+    "max_answer_entries": "1024",
+    "realtime_requests_max": "2",
+    "sessions_timeout_s": "0.3",
+    "http_allowed_origins": "https://chat.example",
+}
+
+
+@dataclass(frozen=True)
+class CorpusStack:
+    """What runs, by the names of the gateways."""
+
+    gateways: dict[str, Address]
+
+
+@asynccontextmanager
+async def corpus_stack(folder: Path, tenants: Iterable[str]) -> AsyncIterator[CorpusStack]:
+    """Runs it.
+
+    Args:
+        folder: For files and logs.
+        tenants: Each gets the key `key_of(tenant)` at both gateways.
+    """
+    async with AsyncExitStack() as stack:
+        (folder / "redis").mkdir()
+        redis, brokers = (
+            RedisServer(folder / "redis"),
+            [NatsServer(folder, folder / "js"), NatsServer(folder)],
+        )
+        for server in (redis, *brokers):
+            server.start()
+            stack.callback(server.stop)
+        keys = ",".join(f"{key_of(tenant)}:{tenant}" for tenant in tenants)
+        found = {}
+        for name, broker, settings in zip(("main", "tight"), brokers, (MAIN, TIGHT), strict=True):
+            http_port, grpc_port = free_ports(2)
+            address = found[name] = Address(http_port, grpc_port, broker.url)
+            given = settings | {"api_keys": keys, "files_dir": str(folder / f"{name}-files")}
+            stack.callback(_stop, _gateway(folder, name, address, given))
+        await stack.enter_async_context(running_kvstate(brokers[0].url, redis.url, redis_timeout_s=20.0))
+        for broker in brokers:
+            await stack.enter_async_context(router(broker.url, **PATIENT))
+        main, tight = [await _connected(stack, broker.url) for broker in brokers]
+        stack.enter_context(patch(ACCEPT_WITHIN, START_S))
+        await stack.enter_async_context(_leader(main))
+        for bus, models in ((main, MODELS), (tight, (*MODELS, "demo"))):
+            groups = ScriptedGroups(bus, models)
+            await groups.start()
+            stack.push_async_callback(groups.stop)
+        await asyncio.gather(*(_await_models(one, folder) for one in found.values()))
+        yield CorpusStack(found)
+
+
+def _leader(bus: NatsBus) -> Kit:
+    model = load_model(ROOT / "models" / "demo", "demo")
+    engine = NullEngine(
+        tokens=model.tokenizer.encode(TEXT, add_special_tokens=False),
+        num_blocks=4096,
+        vocab_size=model.tokenizer.vocab_size,
+        context_length=model.context_length,
+    )
+    return Kit(
+        bus, engine, model=model, store=SessionsClient(bus),  # type: ignore[arg-type]  # the real one
+        steps=SchedulerLimits(4096, 64, 512), kv=KVOptions(fetch="never", write=False),
+        heartbeat_interval_s=0.1, commit_wait_s=20.0, sessions=SessionRecordLimits(lookup_timeout_s=20.0, commit_timeout_s=20.0),
+    )  # fmt: skip
+
+
+async def _connected(stack: AsyncExitStack, url: str) -> NatsBus:
+    bus = await NatsBus.connect(url, name="groups")
+    stack.push_async_callback(bus.close)
+    return bus
+
+
+def _gateway(
+    folder: Path, name: str, address: Address, settings: dict[str, str]
+) -> "subprocess.Popen[bytes]":
+    given = settings | {
+        "nats_url": address.nats_url,
+        "http_port": str(address.http_port),
+        "grpc_port": str(address.grpc_port),
+        "session_key": "a-key-for-the-corpus",
+        "drain_timeout_s": "0.2",
+        "instance_id": name,
+    }
+    env = {key: value for key, value in os.environ.items() if not key.startswith("RYZ_")}
+    env |= {f"RYZ_{key.upper()}": value for key, value in given.items()}
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "services.gateway"], env=env, stdout=log, stderr=log, cwd=ROOT
+        )
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    process.wait(30)
+
+
+async def _await_models(address: Address, folder: Path) -> None:
+    headers = {"Authorization": f"Bearer {key_of('warm-up')}"}
+    async with asyncio.timeout(START_S), httpx.AsyncClient(headers=headers, timeout=10) as client:
+        while True:
+            try:
+                answer = await client.get(f"http://127.0.0.1:{address.http_port}/v1/models")
+                if answer.status_code == 200 and len(answer.json()["data"]) == len(MODELS) + 1:
+                    return
+            except httpx.TransportError:
+                pass
+            await asyncio.sleep(0.1)

@@ -1,0 +1,1 @@
+"""The exchanges, one module for each API."""
