@@ -109,10 +109,10 @@ async def start(
     stack.push_async_callback(detached.close)
 
     async def models() -> list[ModelCard]:
-        return await client.list_models(timeout_s=settings.models_timeout_s)
+        return await client.list_models(timeout_s=settings.constants.models_timeout_s)
 
     async def ask_models() -> list[ModelCard]:
-        return await list_models(bus, timeout_s=min(settings.models_timeout_s, ROUTER_WAIT_S))
+        return await list_models(bus, timeout_s=min(settings.constants.models_timeout_s, ROUTER_WAIT_S))
 
     async def model_names() -> list[str]:
         return [card.name for card in await ask_models()]
@@ -140,8 +140,8 @@ async def start(
     stack.callback(files.close)
     admin = SessionAdmin(
         bus,
-        timeout_s=settings.sessions_timeout_s,
-        gather_s=settings.holders_wait_s,
+        timeout_s=settings.constants.sessions_timeout_s,
+        gather_s=settings.constants.holders_wait_s,
         wait_s=client_settings.wait_s,
     )
     sessions = SessionRoutes(context, admin, models, files, secret)

@@ -66,7 +66,7 @@ class BodyRoute(ServingRoute):
         """
         raw = await self.take_body(exchange)
         async with self.turn(exchange, raw):
-            body = parse_body(raw, kind, self.context.settings.max_body_values)
+            body = parse_body(raw, kind, self.context.settings.constants.max_body_values)
         return await self.with_real_name(body)
 
     async def with_real_name(self, body: B) -> B:

@@ -78,7 +78,7 @@ class CompletionDoor(BodyDoor[CompletionRequest]):
     path = "/v1/completions"
 
     def __init__(self, settings: GatewaySettings) -> None:
-        make_call = partial(completion_call, max_prompts=settings.max_prompts)
+        make_call = partial(completion_call, max_prompts=settings.constants.max_prompts)
         super().__init__(CompletionRequest, make_call, settings)
 
     def writer(

@@ -41,7 +41,7 @@ class EmbeddingRoute(JsonRoute[EmbeddingRequest]):
     async def answer_body(self, body: EmbeddingRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
         """See `JsonRoute`."""
         exchange.model = body.model
-        check_inputs(body, self.context.settings.max_embedding_inputs)
+        check_inputs(body, self.context.settings.constants.max_embedding_inputs)
         self.take_places(exchange, min(SIDE_BY_SIDE, len(body.input)) - 1)
         made = embedding_requests(body, exchange.request_id, exchange.tenant)
         requests = counted_for(in_background(made, exchange.scope), exchange.tenant, exchange.party)

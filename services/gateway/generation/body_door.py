@@ -59,7 +59,7 @@ class BodyDoor(Generic[B]):
     ) -> None:
         self._body = body
         self._make_call = make_call
-        self._max_values = settings.max_body_values
+        self._max_values = settings.constants.max_body_values
         self._root_key = root_key
         self._drops_blocks = settings.leave_out_changing_blocks
         self._make_plain = make_plain

@@ -53,7 +53,7 @@ class RepeatedCalls:
         async with StreamWithGrace(found.stream, self._detached, running, grace_s):
             if call.stream:
                 reply.headers.append((STREAM_HEADER, request.request_id.encode()))
-                wait_s = self._context.settings.header_wait_s
+                wait_s = self._context.settings.constants.header_wait_s
                 envelope = envelope_of(token, request)
                 writer = self._door.writer(envelope, token, [request], ids=call.event_ids)
                 with self._context.metrics.open_stream:
@@ -73,6 +73,6 @@ class RepeatedCalls:
             self._context.client,
             AttachTarget(request.request_id, tenant, request.call_key, request.call_digest),
             must_reach=0,
-            find_s=self._context.settings.idempotency_find_ms / 1000,
+            find_s=self._context.settings.constants.idempotency_find_ms / 1000,
             timeout_s=timeout_s,
         )

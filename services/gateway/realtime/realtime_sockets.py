@@ -33,7 +33,7 @@ class RealtimeSockets:
         self._context = context
         self._inner = inner
         quota = context.parties.quota(
-            context.settings.realtime_sockets_max, what="WebSockets", reason="realtime_sockets"
+            context.settings.sockets_max, what="WebSockets", reason="realtime_sockets"
         )
         self._places = HeldPlaces(quota, SOCKET_GAVE_WAY)
 

@@ -86,7 +86,7 @@ class ResponseRoute(BodyRoute):
         (request,), limited = limit_priority([call.request], self.context.settings.max_priority)
         if limited:
             call = replace(call, request=request, left_out=(*call.left_out, *limited))
-        check_cost([call.request], self.context.settings.max_answer_entries)
+        check_cost([call.request], self.context.settings.constants.max_answer_entries)
         return call
 
     def end_of(self, call: ResponseCall) -> ResponseEnd:
@@ -158,7 +158,7 @@ class ResponseRoute(BodyRoute):
         accepted = await stream.wait_accepted()
         first: list[Tokens] = []
         try:
-            async with asyncio.timeout(self.context.settings.header_wait_s):
+            async with asyncio.timeout(self.context.settings.constants.header_wait_s):
                 first = await stream.next_frames(FRAMES_AT_ONCE)
         except TimeoutError:
             pass  # a slow start is no failure: the headers go out, the text follows

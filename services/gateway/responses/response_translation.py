@@ -128,7 +128,7 @@ def response_call(
     tenant: str,
     seed: int,
     created_s: int,
-    drops_blocks: bool = True,
+    drops_blocks: bool,
 ) -> ResponseCall:
     """Makes the call.
 

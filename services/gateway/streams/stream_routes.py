@@ -113,7 +113,7 @@ class StreamRoute(ServingRoute):
                 [found.stream],
                 ResumedWriter(writer, last),
                 exchange,
-                header_wait_s=self.context.settings.header_wait_s,
+                header_wait_s=self.context.settings.constants.header_wait_s,
                 from_the_start=found.first_seq == 0,
             )
 

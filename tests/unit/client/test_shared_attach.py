@@ -9,7 +9,7 @@ import pytest
 from shared import subjects
 from shared.bus import Message
 from shared.bus.memory import MemoryBus
-from shared.client import ClientSettings, InferenceClient
+from shared.client import InferenceClient
 from shared.client.attach import AttachTarget, attach
 from shared.codec import decode, encode, pack_tokens
 from shared.errors import Cancelled, GroupLost
@@ -24,6 +24,7 @@ from shared.messages import (
     ResendReply,
     ResumePoint,
 )
+from tests.kits.client import client_settings
 from tests.kits.worker.scripted_leader import answer
 
 REQUEST = GenerateRequest(request_id="r", model="demo", prompt="Hi", note=b"n")
@@ -83,7 +84,7 @@ async def bus() -> AsyncIterator[MemoryBus]:
 
 @pytest.fixture
 async def client(bus: MemoryBus) -> AsyncIterator[InferenceClient]:
-    client = InferenceClient(bus, ClientSettings(probe_interval_s=0.05, max_losses=1))
+    client = InferenceClient(bus, client_settings(probe_interval_s=0.05, max_losses=1))
     await client.start()
     yield client
     await client.close()

@@ -59,7 +59,7 @@ class _OpenStream:
         metadata = list(context.invocation_metadata() or ())
         self._headers = headers_of(metadata, single=False)
         self._true_errors = any(name == _TRUE_ERRORS and value == "true" for name, value in metadata)
-        self._slots = asyncio.Semaphore(parts.settings.grpc_max_requests)
+        self._slots = asyncio.Semaphore(parts.settings.constants.grpc_max_requests)
         self._writing = asyncio.Lock()
         self._turns: dict[str, asyncio.Task[None]] = {}  # the newest request of each session
 

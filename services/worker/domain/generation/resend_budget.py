@@ -19,23 +19,23 @@ class ResendBudget:
     """
 
     def __init__(self, bytes_per_s: int) -> None:
-        self._rate = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # bytes, which may be owed; when
 
     def wait_s(self, user: str, now: float) -> float:
         """Returns the seconds until the user may ask again; 0 if it may now."""
         left = self._of(user, now)
-        return 0.0 if not self._rate or left > 0 else (MIN_COST - left) / self._rate
+        return 0.0 if not self.bytes_per_s or left > 0 else (MIN_COST - left) / self.bytes_per_s
 
     def spend(self, user: str, num_bytes: int, now: float) -> None:
         """Counts an answer of that size to the user."""
-        if self._rate:
+        if self.bytes_per_s:
             self._left[user] = self._of(user, now) - max(MIN_COST, num_bytes), now
             self._left.move_to_end(user)
             if len(self._left) > MAX_USERS:
                 self._left.popitem(last=False)
 
     def _of(self, user: str, now: float) -> float:
-        most = self._rate * BURST_S
+        most = self.bytes_per_s * BURST_S
         left, at = self._left.get(user, (most, now))
-        return min(most, left + (now - at) * self._rate)
+        return min(most, left + (now - at) * self.bytes_per_s)
