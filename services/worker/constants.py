@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from services.worker.domain.speculation.speculation import DRAFT_TOKENS
+from services.worker.leader.drafting.draft_rounds import POOL_TOKENS
 from services.worker.leader.fleet.name_claim import CLAIM_WAIT_S
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.intake.intake import IntakeLimits
@@ -17,10 +18,11 @@ from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.null.null_model import CONTEXT_LENGTH
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
+from shared.gone_settings import RenamedTo
 
 
 def constant_settings() -> Mapping[str, object]:
-    """Return the values of constants that were settings, by their variables."""
+    """Return the values of constants that were settings, by their variables; also what was renamed."""
     grammars, intake, turns = GrammarOptions(), IntakeLimits(), TurnLimits()
     kv, records = KVOptions(), SessionRecordLimits()
     store = KVStoreConfig(url="", compression="none", host_dir="", host_bytes=0, host_owner="")
@@ -28,6 +30,7 @@ def constant_settings() -> Mapping[str, object]:
         {
             "RYZ_CLAIM_WAIT_MS": 1000 * CLAIM_WAIT_S,
             "RYZ_SPECULATION_TOKENS": DRAFT_TOKENS,
+            "RYZ_DRAFT_CACHE_TOKENS": POOL_TOKENS,
             "RYZ_GRAMMAR_CACHE": grammars.cached,
             "RYZ_GRAMMAR_BYTES": grammars.limits.definition_bytes,
             "RYZ_RESTART_PAUSE_MS": 1000 * RestartPauses().first_s,
@@ -49,5 +52,7 @@ def constant_settings() -> Mapping[str, object]:
             "RYZ_SESSION_TURN_WAIT_S": turns.wait_s,
             "RYZ_SESSION_COPY_S": records.copy_s,
             "RYZ_SESSION_MAX_PENDING": records.max_pending,
+            "RYZ_QUANTIZE": RenamedTo("RYZ_PRECISION"),
+            "RYZ_STEP_TARGET_MS": RenamedTo("RYZ_ITL_TARGET_MS"),
         }
     )
