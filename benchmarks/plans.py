@@ -13,6 +13,7 @@ from typer import Option
 
 from benchmarks.lib.options import Numbers, Word, Words
 from services.router.domain.policies import PolicyName
+from services.worker.domain.speculation.speculation import DRAFT_TOKENS
 from services.worker.rank_protocol.run_config import Device, Kernels, KVDtype, Precision, PrecisionWish
 
 Model = Annotated[Path, Option(help="Directory, .gguf file or name of the model.")]
@@ -167,7 +168,9 @@ class SpeculationPlan:
         Option(help="auto, fp32, bf16, int8 or codes, of the draft model."),
         Word(get_args(PrecisionWish)),
     ] = "auto"
-    draft_tokens: Annotated[int, Option(min=1, max=32, help="RYZ_SPECULATION_TOKENS.")] = 8
+    draft_tokens: Annotated[int, Option(min=1, max=32, help="Guesses of one sequence in a step.")] = (
+        DRAFT_TOKENS
+    )
     repeats: Annotated[int, Option(min=1, max=100, help="Measured answers; the median counts.")] = 5
 
 

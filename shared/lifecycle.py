@@ -39,9 +39,8 @@ from shared.telemetry.service_registry import ServiceRegistry
 from shared.telemetry.spans.span_export import span_export
 from shared.telemetry.spans.span_facts import SpanSink
 from shared.telemetry.timelines import Timelines
-from shared.web.admin_endpoints import ADMIN_LIMITS, admin_app
+from shared.web.admin_endpoints import admin_app, admin_gate
 from shared.web.bearer_key import BearerKey
-from shared.web.gate import Gate
 from shared.web.host_rules import host_rule, is_loopback
 from shared.web.http_server import http_server
 
@@ -169,7 +168,7 @@ class Service:
         hosts = host_rule("" if is_loopback(host) else "*", host, has_keys=False)
         key = BearerKey(self.settings.metrics_key)
         app = admin_app(lambda: self.is_ready, self.readiness, self.registry, key, hosts)
-        gate = Gate(ADMIN_LIMITS)
+        gate = admin_gate()
         port = await stack.enter_async_context(
             http_server(app, host, self.settings.admin_port, gate, held=self.settings.ports_held)
         )

@@ -1,14 +1,17 @@
 """Settings that services share, and how a service reads its own.
 
 A setting comes from the environment variable `RYZ_<NAME>`. Settings are read once, at the start. A wrong
-value ends the start with one line that names the variable, the value and what was expected.
+value ends the start with one line that names the variable, the value and what was expected. So does a
+variable of an earlier version that is no setting any more (`shared/gone_settings.py`).
 """
 
 import os
 import secrets
 import socket
 import sys
-from typing import Annotated, Literal, NoReturn, TypeVar
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Annotated, ClassVar, Literal, NoReturn, TypeVar
 
 from annotated_types import Interval
 from pydantic import Field, SecretStr, ValidationError
@@ -16,21 +19,35 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.address import check_address
 from shared.bus.accounts import caller_by
+from shared.gone_settings import describe_gone
 from shared.redact import redact
-from shared.setting_types import Port, ShareOrNone, UpToTenMillion, UpToTenMinutes, ZeroToHour, ZeroToMillion
+from shared.setting_types import Port, ShareOrNone, UpToTenMinutes, ZeroToHour, ZeroToMillion
 from shared.subjects import Caller
+from shared.telemetry.logs.log_limits import BURST
 from shared.tls import with_files
 
 ENV_PREFIX = "RYZ_"
 OptionalStoreURL = Annotated[str, Field(pattern=r"^((redis|rediss|unix)://[^\s]+)?$", repr=False)]
+Part = TypeVar("Part")
 
 
 class RyzSettings(BaseSettings):
     """Read from `RYZ_...`; a field's docstring is its description in docs/settings.md."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, frozen=True, extra="ignore", use_attribute_docstrings=True
+        env_prefix=ENV_PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True
     )
+    gone: ClassVar[Mapping[str, object]] = {}
+    """Variables that are refused, as they are no settings any more; see `describe_gone`."""
+
+    def part(self, kind: type[Part]) -> Part:
+        """Return a dataclass made of settings: of the groups that it and these settings inherit.
+
+        Its other fields need defaults.
+        """
+        groups = [base for base in kind.__mro__ if is_dataclass(base) and isinstance(self, base)]
+        names = {field.name for group in groups for field in fields(group)}
+        return kind(**{name: getattr(self, name) for name in names})
 
 
 def _default_instance() -> str:
@@ -65,9 +82,11 @@ class BusSettings(RyzSettings):
         return caller_by(url or self.nats_url, self.nats_tenant)
 
 
-class RedisTlsSettings(RyzSettings):
-    """TLS to Redis."""
+class RedisSettings(RyzSettings):
+    """Where KV blocks are, and TLS to Redis."""
 
+    kv_redis_url: OptionalStoreURL = ""
+    """The store for KV blocks, the same for groups and the KV state service; empty: `RYZ_REDIS_URL`."""
     redis_ca: str = ""
     """PEM file of authorities for Redis's certificate, with a `rediss://` address. Empty: the system's."""
     redis_cert: str = ""
@@ -93,14 +112,6 @@ class SessionSizeSettings(RyzSettings):
     need the same value."""
 
 
-class PinLimitSettings(RyzSettings):
-    """The number of pinned sessions, for the KV state service and for routers."""
-
-    router_pins_max: UpToTenMillion = 65_536
-    """Pinned sessions of all tenants, which every router remembers; more are refused. Routers and the KV
-    state service need the same value."""
-
-
 class CommonSettings(BusSettings):
     """Settings of every service."""
 
@@ -110,7 +121,7 @@ class CommonSettings(BusSettings):
     """The lowest level that is logged."""
     log_format: Literal["json", "console"] = "json"
     """Format of log lines."""
-    log_burst: ZeroToMillion = 20
+    log_burst: ZeroToMillion = BURST
     """Log lines of one kind (level, event, type of exception) in ten seconds; further ones are counted and
     left out. 0: all are written."""
     compiled: Literal["auto", "off"] = "auto"
@@ -140,15 +151,17 @@ class CommonSettings(BusSettings):
     """The OpenTelemetry collector; empty: OTEL_EXPORTER_OTLP_ENDPOINT, else port 4318 of this machine."""
 
 
-S = TypeVar("S", bound=BaseSettings)
+S = TypeVar("S", bound=RyzSettings)
 
 
 def load(kind: type[S]) -> S:
     """Read settings from the environment; a wrong one ends the process with status 2."""
+    if problem := describe_gone(kind.gone, os.environ):
+        _refuse(problem)
     try:
         return kind()
     except ValidationError as error:
-        _refuse(error, kind.model_config.get("env_prefix", ENV_PREFIX))
+        _refuse(describe(error, kind.model_config.get("env_prefix", ENV_PREFIX)))
 
 
 def describe(error: ValidationError, prefix: str = ENV_PREFIX) -> str:
@@ -161,6 +174,6 @@ def describe(error: ValidationError, prefix: str = ENV_PREFIX) -> str:
     return "; ".join(parts)
 
 
-def _refuse(error: ValidationError, prefix: str) -> NoReturn:
-    print(f"wrong setting: {describe(error, prefix)}", file=sys.stderr)
+def _refuse(problem: str) -> NoReturn:
+    print(f"wrong setting: {problem}", file=sys.stderr)
     raise SystemExit(2)

@@ -133,6 +133,8 @@ class Driver:
             token_budget=max(token_budget, max_batch),
             max_running=max_batch,
             max_waiting=max_batch,
+            itl_target_s=0.0,
+            tenant_share=1.0,
             draft_tokens=draft_tokens,
         )
         self._scheduler = Scheduler(

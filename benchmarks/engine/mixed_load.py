@@ -64,7 +64,7 @@ class _MixedLoad:
         self._plan, self._engine, self._vocab = plan, engine, info.vocab_size
         self._scheduler = Scheduler(
             BlockManager(info.num_blocks),
-            SchedulerLimits(_TOKEN_BUDGET, _RUNNING + plan.streams, 4096, target_s),
+            SchedulerLimits(_TOKEN_BUDGET, _RUNNING + plan.streams, 4096, target_s, 1.0, 0),
             BlockNames(info.fingerprint, info.kv_format),
         )
         self._tokens = info.num_blocks * BLOCK_SIZE

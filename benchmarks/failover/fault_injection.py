@@ -59,9 +59,9 @@ async def inject_faults(
 async def _inject_fault(
     fleet: FleetProbe, chance: random.Random, victim: Victim, least: int, *, freezes: bool
 ) -> InjectedFault:
-    """Kill or freeze such a member of any group once each runs `least` sequences; wait until the group is back.
+    """Kill or freeze such a member of a group once each runs `least` sequences; wait until it is back.
 
-    A frozen leader is continued after a while; a frozen rank is killed by its leader, which starts another one.
+    A frozen leader is continued after a while. A frozen rank is killed by its leader, which starts another.
     """
     groups = await fleet.await_streams(least)
     await asyncio.sleep(_SETTLE_S * chance.random())

@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from benchmarks.engine.driver import Driver, kv_tokens
 from benchmarks.lib.measuring import Progress
@@ -52,16 +51,15 @@ async def measure(
         precision=plan.precision,
         kv_cache_tokens=kv_tokens(batch, prompt + tokens),
     )
-    store = KVStoreConfig(url=store_url, ttl_s=20.0)
-    if host_dir:
-        told = {name: field.default for name, field in WorkerSettings.model_fields.items()}
-        store = replace(
-            store,
-            host_dir=host_dir,
-            host_bytes=told["kv_host_bytes"] // plan.tensor_parallel,
-            host_owner="bench",
-            host_lag_s=told["kv_host_lag_s"],
-        )
+    host_bytes: int = WorkerSettings.model_fields["kv_host_bytes"].default if host_dir else 0
+    store = KVStoreConfig(
+        url=store_url,
+        compression="none",
+        host_dir=host_dir,
+        host_bytes=host_bytes // plan.tensor_parallel,
+        host_owner="bench",
+        ttl_s=20.0,
+    )
     engine = RankEngine(RankEngineOptions(run=run_config, kv_store=store))
     try:
         driver = Driver(engine, await engine.start(), batch)

@@ -12,7 +12,7 @@ from cli.command_options import with_options
 _START_S = 120.0
 _PHASES = 4  # steps of progress for each policy
 # There are more processes than cores: a service that waits for a core must not be taken for one that is away.
-_SETTINGS = {"RYZ_THREADS": "1", "RYZ_SESSION_LOOKUP_TIMEOUT_S": "5", "RYZ_KV_LOOKUP_TIMEOUT_S": "1"}
+_SETTINGS = {"RYZ_THREADS": "1", "RYZ_KV_LOOKUP_TIMEOUT_S": "1"}
 
 
 @with_options

@@ -9,20 +9,21 @@ from typing import Any
 
 import structlog
 
-from services.gateway.app import create_app
-from services.gateway.batches.batch_assembly import batch_doors, batch_watch, run_batches
-from services.gateway.admission.body_reader import BodyReader
-from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_complete_calls
-from services.gateway.checked_settings import checked_aliases, checked_keys, made_root_key
-from services.gateway.answering.model_aliases import ModelAliases
-from services.gateway.grpc.assembly import open_grpc
 from services.gateway.admission.auth import Keyring
-from services.gateway.http.gateway_gate import QuotaCollector, gateway_gate
+from services.gateway.admission.body_reader import BodyReader
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
+from services.gateway.answering.detached_streams import DetachedStreams
+from services.gateway.answering.model_aliases import ModelAliases
 from services.gateway.answering.request_tracing import RequestTracing
-from services.gateway.http.serving_route import GatewayContext
 from services.gateway.answering.slow_readers import ReaderLimits, watch_readers
+from services.gateway.app import create_app
+from services.gateway.batches.batch_assembly import batch_doors, batch_watch, run_batches
+from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_complete_calls
+from services.gateway.checked_settings import checked_aliases, checked_keys, made_root_key
+from services.gateway.grpc.assembly import open_grpc
+from services.gateway.http.gateway_gate import QuotaCollector, gateway_gate
+from services.gateway.http.serving_route import GatewayContext
 from services.gateway.info_routes import ServiceInfo
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.metrics import GatewayMetrics
@@ -35,7 +36,6 @@ from services.gateway.responses.response_routes import PATH as RESPONSES
 from services.gateway.sessions.file_thread import FileThread
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.settings import GatewaySettings
-from services.gateway.answering.detached_streams import DetachedStreams
 from shared.bus import Bus
 from shared.client import ClientSettings, InferenceClient, list_models
 from shared.client.calls.session_admin import SessionAdmin
@@ -109,10 +109,10 @@ async def start(
     stack.push_async_callback(detached.close)
 
     async def models() -> list[ModelCard]:
-        return await client.list_models(timeout_s=settings.models_timeout_s)
+        return await client.list_models(timeout_s=settings.constants.models_timeout_s)
 
     async def ask_models() -> list[ModelCard]:
-        return await list_models(bus, timeout_s=min(settings.models_timeout_s, ROUTER_WAIT_S))
+        return await list_models(bus, timeout_s=min(settings.constants.models_timeout_s, ROUTER_WAIT_S))
 
     async def model_names() -> list[str]:
         return [card.name for card in await ask_models()]
@@ -140,8 +140,8 @@ async def start(
     stack.callback(files.close)
     admin = SessionAdmin(
         bus,
-        timeout_s=settings.sessions_timeout_s,
-        gather_s=settings.holders_wait_s,
+        timeout_s=settings.constants.sessions_timeout_s,
+        gather_s=settings.constants.holders_wait_s,
         wait_s=client_settings.wait_s,
     )
     sessions = SessionRoutes(context, admin, models, files, secret)

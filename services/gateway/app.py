@@ -12,6 +12,10 @@ from fastapi import FastAPI, Header, Query
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.gateway.admission.browser_guard import BrowserGuard
+from services.gateway.answering.detached_streams import DetachedStreams
+from services.gateway.answering.format import Door, DoorFormats
+from services.gateway.answering.slow_readers import OpenAnswer
 from services.gateway.batches.batch_assembly import BatchDoors, add_batches
 from services.gateway.batches.batch_schema import BatchRequest
 from services.gateway.completions.completion_doors import ChatDoor, CompletionDoor
@@ -19,9 +23,7 @@ from services.gateway.completions.completion_schema import ChatCompletionRequest
 from services.gateway.embeddings.embedding_route import EmbeddingRoute
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
 from services.gateway.error_handlers import add_error_handlers
-from services.gateway.answering.format import Door, DoorFormats
 from services.gateway.generation.generation_route import GenerationRoute
-from services.gateway.admission.browser_guard import BrowserGuard
 from services.gateway.http.openapi_document import (
     SESSION_ERRORS,
     STREAM_ERRORS,
@@ -31,7 +33,6 @@ from services.gateway.http.openapi_document import (
 )
 from services.gateway.http.response_pieces import PieceSender
 from services.gateway.http.serving_route import GatewayContext, ServingRoute
-from services.gateway.answering.slow_readers import OpenAnswer
 from services.gateway.info_routes import ListModels, ServiceInfo, info_router
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.messages.message_door import BODIES as MESSAGE_BODIES
@@ -46,7 +47,6 @@ from services.gateway.responses.response_schema import ResponseRequest
 from services.gateway.sessions.session_paths import SessionPaths, is_session_path
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.sessions.session_schema import NewSession, ToGroup
-from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.streams.stream_routes import PREFIX as STREAMS
 from services.gateway.streams.stream_routes import StreamRoute
 from services.gateway.tokens.token_routes import DetokenizeRoute, TokenizeRoute

@@ -22,15 +22,6 @@ class FileSettings(BaseModel, use_attribute_docstrings=True):
     """Files of one tenant, results of batches included."""
     files_bytes_per_tenant: From1MiB = 10 * 2**30
     """Bytes of a tenant's files together."""
-    batch_max_lines: UpToMillion = 50_000
-    """Requests in one batch."""
-    batch_max_open: UpToTenThousand = 32
-    """Batches of one tenant that have not ended."""
-    batch_max_waiting: Annotated[int, Interval(ge=1, le=10**9)] = 500_000
-    """Requests in all batches of one tenant that have not ended."""
-    batch_line_max_bytes: Annotated[int, Interval(ge=1024, le=2**26)] = 512 * 1024
-    """Longest line of a batch, at most what a message of the broker holds; a longer one goes to the error
-    file."""
     batch_ttl_s: SecondToTenYears = 30 * 86_400.0
     """How long a batch is kept after its end; its files stay."""
     batch_share: Share = 0.5

@@ -1,13 +1,13 @@
 """The gateway's settings, read from `RYZ_...` once at the start."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 from annotated_types import Interval
 from pydantic import SecretStr
 
-from services.gateway.bodies.json_shape import MAX_VALUES
+from services.gateway.constants import GatewayConstants, constant_settings
 from services.gateway.file_settings import FileSettings
-from services.gateway.realtime_settings import RealtimeSettings
 from shared.setting_types import (
     From1MiB,
     PerSecond,
@@ -17,17 +17,18 @@ from shared.setting_types import (
     UpToHour,
     UpToMillion,
     UpToMinute,
-    UpToTenMinutes,
-    UpToTenSeconds,
     ZeroToHour,
     ZeroToMillion,
 )
 from shared.settings import CommonSettings, SessionSizeSettings
-from shared.web.http_limits import HttpLimits
+from shared.web.http_limits import HttpConnections
 
 
-class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSettings, RealtimeSettings):
+class GatewaySettings(CommonSettings, SessionSizeSettings, HttpConnections, FileSettings):
     """Where it listens, who may ask, and the limits of every request."""
+
+    gone: ClassVar[Mapping[str, object]] = constant_settings()
+    constants: ClassVar[GatewayConstants] = GatewayConstants()
 
     http_host: str = "127.0.0.1"
     """Address of the API."""
@@ -41,11 +42,6 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSetti
     """Port of gRPC ([grpc.md](grpc.md)); 0: no gRPC. It has the certificate of HTTP."""
     grpc_host: str = ""
     """Address of gRPC; empty: `RYZ_HTTP_HOST`."""
-    grpc_max_connections: UpToMillion = 1024
-    """Open gRPC connections."""
-    grpc_max_requests: UpToMillion = 256
-    """Calls that one gRPC connection may have open, and requests that one gRPC stream may have running; more
-    wait."""
     http_allowed_hosts: str = ""
     """Allowed names in `Host`, separated by commas, without ports; `*.example.com`: all below it, `*`: any.
     Empty: addresses and loopback names; on an address that other machines reach also any with `RYZ_API_KEYS`,
@@ -70,67 +66,44 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits, FileSetti
     session begins with. Empty: derived from the password in `RYZ_NATS_URL`."""
     max_body_bytes: Annotated[int, Interval(ge=1024, le=2**30)] = 4 * 1024 * 1024
     """Largest body of a request."""
-    max_body_values: Annotated[int, Interval(ge=4096, le=2**26)] = MAX_VALUES
-    """Fields, list entries, objects and lists in one body, token ids included."""
     body_timeout_s: UpToHour = 30.0
     """How long a body may take to arrive."""
-    body_min_rate: Annotated[int, Interval(ge=0, le=2**30)] = 4096
-    """Bytes per second that a body must bring after its first five seconds; 0: any."""
-    max_bodies: UpToMillion = 1024
-    """Bodies that may be arriving at the same time."""
     max_held_bytes: From1MiB = 512 * 2**20
     """Bytes of bodies that are arriving or whose requests run."""
     max_unread_bytes: From1MiB = 512 * 2**20
     """Memory of answers that wait for their readers or their ends; beyond it the largest are cut off."""
     write_timeout_s: UpToHour = 30.0
     """How long a reader may take for the next 64 KiB of an answer before it is cut off."""
-    max_answer_entries: Annotated[int, Interval(ge=1024, le=2**31)] = 524_288
-    """Limit of one request: choices times tokens of each, times its log probabilities per token plus one."""
     max_concurrent: UpToMillion = 1024
     """Generations that may run at the same time."""
     tenant_share: Share = 0.5
     """Share of places, bodies, bytes and parked streams that one tenant may have where keys name several;
-    without keys, the share of `RYZ_MAX_BODIES` of one address, which may have 7/8 of everything else."""
-    max_prompts: Annotated[int, Interval(ge=1, le=999)] = 64
-    """Prompts in one completion call."""
-    max_embedding_inputs: Annotated[int, Interval(ge=1, le=4096)] = 2048
-    """Inputs of one call of `/v1/embeddings`."""
+    without keys, the share of the bodies on their way (1024) of one address, which may have 7/8 of everything
+    else."""
     keep_alive_s: Annotated[int, Interval(ge=1, le=3600)] = 75
     """How long an idle connection stays open."""
     default_timeout_s: UpToDay = 300.0
     """Time limit of a request that gives none."""
     max_timeout_s: UpToDay = 600.0
     """Longest time limit that a request may ask for."""
-    models_timeout_s: UpToMinute = 2.0
-    """Time limit for the list of models."""
-    sessions_timeout_s: UpToMinute = 5.0
-    """Time limit of a call about a session."""
-    holders_wait_s: UpToTenSeconds = 0.1
-    """How long groups may take to tell what they hold of a session."""
-    header_wait_s: UpToTenMinutes = 2.0
-    """How long a stream's status waits for the first text or a failure."""
     stream_grace_s: ZeroToHour = 0.0
     """How long a stream goes on after its client went away, unless the client asks otherwise; 0: not at all.
     """
     stream_max_grace_s: ZeroToHour = 60.0
     """Longest time that a client may ask for in `X-Stream-Grace`."""
+    realtime_grace_s: ZeroToHour = 10.0
+    """How long a stream goes on after its WebSocket of `/v1/realtime` was lost, to be resumed;
+    `X-Stream-Grace` of the request comes before it, and `RYZ_STREAM_MAX_GRACE_S` bounds it. 0: not at all."""
     stream_max_parked: ZeroToMillion = 256
     """Streams that may go on without their clients; others are cancelled at once."""
     stream_attach_timeout_s: UpToMinute = 2.0
     """How long leaders may take to tell that they have a stream."""
-    idempotency_find_ms: Annotated[int, Interval(ge=1, le=10_000)] = 50
-    """How long leaders may take to tell that they have a call with that Idempotency-Key."""
     response_background_max: UpToMillion = 128
     """Responses that may run in the background at the same time; their events are kept in memory."""
+    sockets_max: UpToMillion = 1024
+    """Open WebSockets of `/v1/realtime`, and as many of the Responses API."""
     response_lease_s: Annotated[float, Interval(ge=0.1, le=600)] = 15.0
     """How long after the last sign of life of a gateway others take over its background responses."""
-    response_sockets_max: UpToMillion = 1024
-    """Open WebSockets of the Responses API."""
-    response_events_bytes: From1MiB = 64 * 2**20
-    """Bytes of events of background responses that are kept for readers; beyond it those of ended ones go
-    first."""
-    response_socket_idle_s: UpToDay = 600.0
-    """How long a WebSocket may be open without a request."""
     rate_limit_rps: PerSecond = 0.0
     """Requests per second of one tenant, in the long run; 0: no limit."""
     rate_limit_burst: UpToMillion = 20

@@ -5,6 +5,7 @@ calls fail with a reason.
 """
 
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import Any, cast
 
 from msgspec.structs import asdict
@@ -16,7 +17,7 @@ from services.kvstate.blocks.block_tier import BlockTier, TierLimits
 from services.kvstate.blocks.old_block_cleanup import remove_leftovers
 from services.kvstate.blocks.redis_blocks import RedisBlockStore
 from services.kvstate.call_server import CallServer
-from services.kvstate.domain.block_eviction import SESSION_SHARE, BlockQuotas
+from services.kvstate.domain.block_eviction import SESSION_SHARE
 from services.kvstate.domain.session_quota import ALONE_SHARE, SessionLives, SessionQuotas
 from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.redis_link import RedisLink
@@ -31,7 +32,7 @@ from services.kvstate.sessions.session_calls import RecordLimits, SessionCalls
 from services.kvstate.sessions.session_watch import probe_store, watch_store
 from services.kvstate.settings import KVStateSettings
 from shared.errors import InvalidRequest, Unavailable
-from shared.flow.circuit import Circuit, store_limits
+from shared.flow.circuit import Circuit
 from shared.lifecycle import Service, run_service
 from shared.settings import load
 
@@ -80,7 +81,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         metrics,
         service.spans,
         max_concurrent=settings.kvstate_max_concurrent,
-        max_pending=settings.kvstate_max_pending,
+        max_pending=settings.constants.max_pending,
     )
     limits = RecordLimits(settings.session_max_bytes, settings.session_ttl_s)
     sessions = SessionCalls(bus, store, tier, metrics, limits)
@@ -107,9 +108,10 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     await probe_store(store)
     if circuit.is_closed:
         await refuse_incomplete(starts)
-    watching = starts.watch(settings.redis_check_s, lambda: service.stop(MISCONFIGURED))
+    watching = starts.watch(settings.constants.check_s, lambda: service.stop(MISCONFIGURED))
     await sweeper.sweep_once()
-    service.spawn(watch_store(store, settings.redis_check_s, settings.redis_probe_s), "watch session store")
+    check_s, probe_s = settings.constants.check_s, settings.constants.circuit.probe_s
+    service.spawn(watch_store(store, check_s, probe_s), "watch session store")
     service.spawn(watching, "watch starts of the session store")
     service.spawn(sweeper.sweep_forever(), "sweep KV blocks")
     if settings.kv_redis_url:
@@ -125,7 +127,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
 
 def make_circuit(settings: KVStateSettings) -> Circuit:
     """A circuit for one link."""
-    return Circuit(store_limits(settings.redis_circuit_failures, settings.redis_probe_s))
+    return Circuit(settings.constants.circuit)
 
 
 def make_session_store(settings: KVStateSettings, circuit: Circuit) -> RedisSessionStore:
@@ -140,8 +142,8 @@ def make_session_store(settings: KVStateSettings, circuit: Circuit) -> RedisSess
     )
     return RedisSessionStore(
         link,
-        lives=SessionLives(settings.session_ttl_s, settings.session_spare_ttl_s),
-        tombstone_s=settings.session_tombstone_s,
+        lives=settings.part(SessionLives),
+        tombstone_s=settings.constants.tombstone_s,
         quotas=session_quotas(settings),
     )
 
@@ -176,8 +178,7 @@ def make_response_store(settings: KVStateSettings, circuit: Circuit) -> RedisRes
         reason=SESSION_STORE,
         circuit=circuit,
     )
-    quotas = ResponseQuotas(settings.response_max_per_tenant, settings.response_bytes_per_tenant)
-    return RedisResponseStore(link, ttl_s=settings.response_ttl_s, quotas=quotas)
+    return RedisResponseStore(link, ttl_s=settings.response_ttl_s, quotas=settings.part(ResponseQuotas))
 
 
 def make_block_store(settings: KVStateSettings, circuit: Circuit) -> RedisBlockStore:
@@ -217,34 +218,24 @@ def kv_address(settings: KVStateSettings) -> str:
 
 def tier_limits(settings: KVStateSettings) -> TierLimits:
     """The limits of KV blocks in the settings."""
-    return TierLimits(
-        max_bytes=settings.kv_max_bytes,
-        share=settings.kv_redis_share,
-        quotas=BlockQuotas(settings.kv_tenant_bytes, settings.kv_session_bytes),
-        pause_ms=int(settings.kv_pause_s * 1000),
-        with_sessions=not settings.kv_redis_url,
-    )
+    return replace(settings.part(TierLimits), with_sessions=not settings.kv_redis_url)
 
 
 def session_quotas(settings: KVStateSettings) -> SessionQuotas:
     """The quotas of sessions in the settings."""
-    return SessionQuotas(
-        sessions=settings.session_max_per_tenant,
-        num_bytes=settings.session_bytes_per_tenant,
-        pins=settings.session_pins_per_tenant,
-        all_pins=settings.router_pins_max,
-        share=ALONE_SHARE if settings.kv_redis_url else SESSION_SHARE,
-    )
+    share = ALONE_SHARE if settings.kv_redis_url else SESSION_SHARE
+    return replace(settings.part(SessionQuotas), share=share)
 
 
 def sweep_rules(settings: KVStateSettings) -> SweepRules:
-    """The rules of the sweep in the settings."""
+    """The rules of the sweep."""
+    constants = settings.constants
     return SweepRules(
         owner=settings.instance_id,
-        every_s=settings.kv_sweep_s,
-        away_every_s=settings.redis_probe_s,
-        grace_s=settings.kv_grace_s,
-        orphan_s=settings.kv_grace_s,
+        every_s=constants.sweep_s,
+        away_every_s=constants.circuit.probe_s,
+        grace_s=constants.grace_s,
+        orphan_s=constants.grace_s,
     )
 
 

@@ -60,8 +60,8 @@ class CallServer:
         metrics: KVStateMetrics,
         spans: SpanSink | None = None,
         *,
-        max_concurrent: int = 32,
-        max_pending: int = 4096,
+        max_concurrent: int,
+        max_pending: int,
     ) -> None:
         self._bus = bus
         self._endpoint = Endpoint(bus)

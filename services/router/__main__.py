@@ -10,7 +10,7 @@ from typing import cast
 
 from services.router.dispatch import Dispatcher
 from services.router.domain.fleet import Fleet
-from services.router.domain.policies import make_policy
+from services.router.domain.policies import HybridLimits, make_policy
 from services.router.losses import LossReports
 from services.router.metrics import FleetCollector, RouterMetrics
 from services.router.pin_sync import PinKeeper
@@ -29,21 +29,30 @@ from shared.settings import load
 async def setup(service: Service, stack: AsyncExitStack) -> None:
     """Connects everything; see `shared.lifecycle.run_service`."""
     settings = cast(RouterSettings, service.settings)
+    constants = settings.constants
     bus = await service.connect_bus(stack)
     # the broker cuts a connection that is flooded: this one carries nothing of services, and ready without it
     outside = await service.connect_bus(stack, "outside", needed=False)
     fleet, state = Fleet(settings.fleet_limits()), RouterState(settings)
     metrics = RouterMetrics(service.registry, settings.router_policy)
     service.registry.register(FleetCollector(fleet, state))
-    costs = settings.costs()
-    policy = make_policy(settings.router_policy, settings.hybrid_limits(), costs)
+    policy = make_policy(settings.router_policy, settings.part(HybridLimits), constants.costs)
     context = RouterContext(
-        bus, fleet, policy, costs, state, metrics, settings, time.monotonic, service.spans, service.timelines
+        bus,
+        fleet,
+        policy,
+        constants.costs,
+        state,
+        metrics,
+        settings,
+        time.monotonic,
+        service.spans,
+        service.timelines,
     )
     losses, sessions = LossReports(context), SessionEvents(context)
     requests = RouterSubscriptions(context, Dispatcher(context), losses, outside)
     watch, presence = FleetWatch(context, losses), RouterPresence(context)
-    pins = PinKeeper(bus, state.pins, metrics, settings.router_pins_refresh_s)
+    pins = PinKeeper(bus, state.pins, metrics, constants.pins_refresh_s)
     service.set_detail(lambda: describe(context))
     await service.answer_operators(bus, outside)
     await service.serve_admin(stack)
@@ -55,7 +64,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.spawn(pins.keep_pins(), "keep pins")
     service.spawn(watch.watch_fleet(), "watch fleet")
     # a router that has heard no heartbeat yet would answer that there is no such model
-    await asyncio.sleep(settings.router_warmup_s)
+    await asyncio.sleep(constants.warmup_s)
     service.on_drain(sessions.stop_answering)
     service.on_drain(requests.stop_taking)
     service.on_drain(presence.leave)

@@ -41,7 +41,7 @@ class Dispatcher:
     def __init__(self, context: RouterContext) -> None:
         self.inbox = context.bus.new_inbox()
         self._router_id = context.settings.instance_id
-        self._max_forwards = context.settings.router_max_forwards
+        self._max_forwards = context.settings.constants.max_forwards
         self._bus = context.bus
         self._fleet = context.fleet
         self._policy = context.policy
@@ -52,7 +52,7 @@ class Dispatcher:
         self._repeated = RepeatedLog(log)
         self._sent = 0
         # until then groups may be there that this router has not heard, as after an outage of the broker
-        self._settled_at = context.clock() + context.settings.router_reconnect_s
+        self._settled_at = context.clock() + context.settings.constants.reconnect_s
 
     async def dispatch(self, incoming: Incoming, now: float, count: int = 1) -> None:
         """Send the request to a group, the `count`-th that it is offered to, or answer with an error."""

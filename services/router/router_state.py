@@ -37,21 +37,17 @@ class RouterState:
     """
 
     def __init__(self, settings: RouterSettings) -> None:
-        max_entries = settings.router_duplicates_max
+        constants, max_entries = settings.constants, settings.constants.duplicates_max
         self.duplicates: ExpiringMap[AttemptKey, str] = ExpiringMap(
-            ttl_s=settings.router_duplicates_s, max_entries=max_entries
+            ttl_s=constants.duplicates_s, max_entries=max_entries
         )
         self.forwards: ExpiringMap[str, Forward] = ExpiringMap(
-            ttl_s=settings.router_forward_s,
-            max_entries=max_entries,
-            max_cost=settings.router_forward_max_bytes,
+            ttl_s=constants.forward_s, max_entries=max_entries, max_cost=constants.forward_max_bytes
         )
-        self.sessions = SessionMemory(
-            ttl_s=settings.router_sessions_s, max_entries=settings.router_sessions_max
-        )
+        self.sessions = SessionMemory(ttl_s=constants.sessions_s, max_entries=constants.sessions_max)
         self.pins = PinTable(settings.router_pins_max)
-        self.balance = DecayingCounts(settings.router_balance_half_life_s)
-        self.contests = Contests(settings.router_contested_places_s)
+        self.balance = DecayingCounts(constants.fleet.half_life_s)
+        self.contests = Contests(constants.contested_places_per_s)
 
     def expire(self, now: float) -> None:
         """Drops what is too old, also when no requests come."""

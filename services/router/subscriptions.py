@@ -54,7 +54,7 @@ class RouterSubscriptions:
         self._repeated = RepeatedLog(log)
         self._taking: list[Subscription] = []
         asks = context.settings.router_policy == "state_server"
-        timeout_s = context.settings.router_lookup_timeout_s
+        timeout_s = context.settings.constants.lookup_timeout_s
         self._last_groups = LastGroups(context.bus, timeout_s) if asks else None
 
     async def listen(self) -> None:
@@ -70,7 +70,7 @@ class RouterSubscriptions:
 
         Every router answers queries, so that one which stands still delays none.
         """
-        queue, max_pending = subjects.ROUTER_QUEUE, self._settings.router_max_pending
+        queue, max_pending = subjects.ROUTER_QUEUE, self._settings.constants.max_pending
         at_once = LOOKUPS_AT_ONCE if self._last_groups else 0
         models = Endpoint(self._bus, lambda *_: self._metrics.event("bad_query"))
         self._taking = [

@@ -27,10 +27,10 @@ class FleetWatch:
         self._state = context.state
         self._metrics = context.metrics
         self._clock = context.clock
-        self._tick_s = context.settings.router_tick_s
+        self._tick_s = context.settings.constants.tick_s
         self._echo = f"{context.bus.new_inbox()}.echo"
         self._monitor = SelfEchoMonitor(
-            self._tick_s, context.settings.router_reconnect_s, self._clock(), self._bus.restored_at
+            self._tick_s, context.settings.constants.reconnect_s, self._clock(), self._bus.restored_at
         )
         self._told_no_echo = False
 

@@ -8,6 +8,7 @@ from typing import cast
 import structlog
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
+from services.worker.domain.speculation.speculation import DRAFT_TOKENS
 from services.worker.draft_model import make_draft_engine
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
@@ -16,25 +17,21 @@ from services.worker.leader.fleet.name_claim import NameClaim
 from services.worker.leader.heartbeats.heartbeat_page import HeartbeatProcessOptions
 from services.worker.leader.heartbeats.process_carrier import ProcessCarrier
 from services.worker.leader.intake.grammar_options import GrammarOptions
-from services.worker.leader.intake.intake import IntakeLimits
 from services.worker.leader.kv_tier.kv_options import KVOptions
-from services.worker.leader.options import LeaderOptions
+from services.worker.leader.options import LeaderOptions, LeaderSettings
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
-from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.leader.wiring import LeaderPorts, build_leader
 from services.worker.model_files.load_model import load_model, with_sampling_defaults, with_tool_format
 from services.worker.model_files.model import Model
 from services.worker.model_files.sampling_defaults import parse_sampling
 from services.worker.null.null_engine import TEXT, NullEngine
-from services.worker.null.null_model import null_model
-from services.worker.orchestrator.failure_recovery_manager import RestartPauses
+from services.worker.null.null_model import CONTEXT_LENGTH, null_model
 from services.worker.orchestrator.options import RankEngineOptions, RankProcessOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from services.worker.settings import WorkerSettings
-from services.worker.text.grammars.grammar_limits import GrammarLimits
 from shared.client.calls.blocks_client import BlocksClient
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import Internal, InvalidRequest, Unavailable
@@ -53,7 +50,7 @@ def make_model(settings: WorkerSettings) -> Model:
     if settings.model:
         model = load_model(Path(settings.model), settings.model_name)
     else:
-        model = null_model(settings.model_name or "null", settings.null_context_length)
+        model = null_model(settings.model_name or "null", CONTEXT_LENGTH)
     own, fallback = map(parse_sampling, (settings.sampling_defaults, settings.sampling_fallback))
     return with_tool_format(with_sampling_defaults(model, own, fallback), settings.tool_format)
 
@@ -77,14 +74,10 @@ def make_store(settings: WorkerSettings) -> KVStoreConfig | None:
         return None
     return KVStoreConfig(
         url=settings.redis_address(url, variable),
-        ttl_s=settings.kv_store_ttl_s,
-        timeout_s=settings.kv_store_timeout_s,
-        queue_bytes=settings.kv_store_queue_bytes,
         compression=settings.kv_compression,
         host_dir=settings.kv_host_dir,
         host_bytes=settings.kv_host_bytes // settings.tensor_parallel,
         host_owner=settings.group,
-        host_lag_s=settings.kv_host_lag_s,
     )
 
 
@@ -115,14 +108,17 @@ def _draft_tokens(settings: WorkerSettings) -> int:
     repeats itself: each guess would be right, and its steps would measure nothing.
     """
     wanted = settings.speculation != "off" and settings.device == "cpu" and settings.engine != "null"
-    return settings.speculation_tokens if wanted else 0
+    return DRAFT_TOKENS if wanted else 0
 
 
 def leader_options(settings: WorkerSettings) -> LeaderOptions:
     """Take the leader's options from the settings."""
     return LeaderOptions(
+        **vars(settings.part(LeaderSettings)),
         group=settings.group,
         instance_id=settings.instance_id,
+        tensor_parallel=settings.tensor_parallel,
+        drain_timeout_s=settings.drain_timeout_s,
         steps=SchedulerLimits(
             settings.token_budget,
             settings.max_running,
@@ -131,51 +127,16 @@ def leader_options(settings: WorkerSettings) -> LeaderOptions:
             settings.max_running_per_tenant,
             _draft_tokens(settings),
         ),
-        prefix_sharing=settings.prefix_sharing,
-        tensor_parallel=settings.tensor_parallel,
-        weight=settings.weight,
-        heartbeat_interval_s=settings.heartbeat_interval_ms / 1000,
-        heartbeat_stale_s=settings.heartbeat_stale_s,
-        drain_timeout_s=settings.drain_timeout_s,
-        retention_s=settings.retention_s,
-        retention_bytes=settings.retention_bytes,
-        outside_resend_bytes_s=settings.outside_resend_bytes_s,
-        outside_calls_s=settings.outside_calls_s,
-        commit_wait_s=settings.session_done_wait_s,
-        tokenize_timeout_s=settings.tokenize_timeout_s,
-        stream_interval_s=settings.stream_interval_ms / 1000,
-        kv=KVOptions(
-            fetch=settings.kv_fetch,
-            write=settings.kv_write,
-            min_tokens=settings.kv_fetch_min_tokens,
-            lookup_timeout_s=settings.kv_lookup_timeout_s,
-            fetch_timeout_s=settings.kv_fetch_timeout_s,
-            commit_interval_s=settings.kv_commit_interval_s,
-            commit_timeout_s=settings.session_commit_timeout_s,
-            host_dir=settings.kv_host_dir,
-        ),
-        grammars=GrammarOptions(
-            timeout_s=settings.grammar_timeout_s,
-            cached=settings.grammar_cache,
-            limits=GrammarLimits(definition_bytes=settings.grammar_bytes),
-        ),
-        intake=IntakeLimits(max_request_s=settings.max_request_s, retry_after_s=settings.overload_retry_s),
-        back_off=RestartPauses(first_s=settings.restart_pause_ms / 1000),
-        sessions=SessionRecordLimits(
-            lookup_timeout_s=settings.session_lookup_timeout_s,
-            history_wait_s=settings.session_history_wait_s,
-            commit_timeout_s=settings.session_commit_timeout_s,
-            cache_bytes=settings.session_cache_bytes,
-            max_pending=settings.session_max_pending,
-            pending_bytes=settings.session_pending_bytes,
-            copy_s=settings.session_copy_s,
-        ),
-        turns=TurnLimits(max_waiting=settings.session_max_turns, wait_s=settings.session_turn_wait_s),
+        kv=settings.part(KVOptions),
+        grammars=settings.part(GrammarOptions),
+        sessions=settings.part(SessionRecordLimits),
     )
 
 
-def heartbeat_options(settings: WorkerSettings, service: str) -> HeartbeatProcessOptions:
-    """Take what the process that sends heartbeats needs from the settings."""
+def heartbeat_options(
+    settings: WorkerSettings, options: LeaderOptions, service: str
+) -> HeartbeatProcessOptions:
+    """Take what the process that sends heartbeats needs."""
     return HeartbeatProcessOptions(
         nats_url=settings.nats_url,
         nats_inbox=settings.nats_inbox,
@@ -186,8 +147,8 @@ def heartbeat_options(settings: WorkerSettings, service: str) -> HeartbeatProces
         connect_wait_s=settings.nats_connect_wait_s,
         connection=f"{service}/{settings.instance_id}/heartbeats",
         instance_id=settings.instance_id,
-        interval_s=settings.heartbeat_interval_ms / 1000,
-        stale_s=settings.heartbeat_stale_s,
+        interval_s=options.heartbeat_interval_s,
+        stale_s=options.heartbeat_stale_s,
         log_level=settings.log_level,
         log_format=settings.log_format,
         log_burst=settings.log_burst,
@@ -211,10 +172,11 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     settle_memory()  # before the first heartbeat: it takes longer than routers wait for one
     bus = await service.connect_bus(stack)
     outside = await service.connect_bus(stack, "outside", needed=False)
+    options = leader_options(settings)
     ports = LeaderPorts(
         bus=bus,
         outside=outside,
-        carrier=ProcessCarrier(bus, heartbeat_options(settings, service.name)),
+        carrier=ProcessCarrier(bus, heartbeat_options(settings, options, service.name)),
         engine=engine,
         model=model,
         store=SessionsClient(bus),
@@ -225,12 +187,11 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         spans=service.spans,
         draft_engine=draft_engine,
     )
-    leader = build_leader(leader_options(settings), ports)
+    leader = build_leader(options, ports)
     claim = NameClaim(
         settings.group,
         settings.instance_id,
         bus=bus,
-        wait_s=settings.claim_wait_ms / 1000,
         state=lambda: leader.state,
     )
     stack.push_async_callback(claim.release)

@@ -7,7 +7,7 @@ from services.worker.domain.speculation.speculation import MAX_SEQUENCES
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.leader.drafting.draft_engine import DraftEngine
-from services.worker.leader.drafting.draft_rounds import FEW_TOKENS, READ_TOKENS
+from services.worker.leader.drafting.draft_rounds import FEW_TOKENS, POOL_TOKENS, READ_TOKENS
 from services.worker.model_files.load_model import load_model
 from services.worker.model_files.model import Model
 from services.worker.orchestrator.options import RankEngineOptions, RankProcessOptions
@@ -15,8 +15,6 @@ from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionWish
 from services.worker.settings import WorkerSettings
 from shared.errors import InvalidRequest
-
-POOL_TOKENS = 16_384  # of its KV cache, which at most `MAX_SEQUENCES` sequences share
 
 
 def check_draft_model(path: Path, model: Model) -> Model:

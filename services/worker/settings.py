@@ -1,14 +1,17 @@
 """The settings of a worker group's leader, and of the engine that it starts."""
 
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-import msgspec
 from annotated_types import Interval
 from pydantic import Field, ValidationInfo, field_validator
 
-from services.worker.domain.blocks.block_names import PrefixSharing
-from services.worker.domain.blocks.transfer_costs import FetchMode
+from services.worker.constants import constant_settings
+from services.worker.leader.intake.grammar_options import GrammarTime
+from services.worker.leader.kv_tier.kv_options import KVSettings
+from services.worker.leader.options import LeaderSettings
+from services.worker.leader.sessions.record_limits import RecordMemory
 from services.worker.model_files.sampling_defaults import parse_sampling
 from services.worker.orchestrator.options import RankProcessOptions
 from services.worker.rank_protocol.join_messages import MIN_TOKEN_LENGTH, split_address
@@ -16,37 +19,29 @@ from services.worker.rank_protocol.kv_messages import Compression
 from services.worker.rank_protocol.page_policy import page_policy
 from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionWish
 from shared.messages.base import NOT_IN_NAMES
-from shared.setting_types import (
-    From1KiB,
-    From1MiB,
-    From64KiB,
-    Share,
-    UpToDay,
-    UpToHalfMinute,
-    UpToHour,
-    UpToMillion,
-    UpToMinute,
-    UpToTenMinutes,
-    UpToTenSeconds,
-    UpToTenThousand,
-    ZeroToHour,
-    ZeroToMillion,
-    ZeroToMinute,
-    ZeroToMinuteMs,
-    ZeroToTenSeconds,
-)
-from shared.settings import CommonSettings, OptionalStoreURL, RedisTlsSettings
+from shared.setting_types import Share, ZeroToMinuteMs
+from shared.settings import CommonSettings, OptionalStoreURL, RedisSettings
 
 ToolFormatName = Annotated[str, Field(pattern=r"^[a-z0-9_]{0,64}$")]
-Part = TypeVar("Part", EngineRunConfig, RankProcessOptions)
 
 
 # mypy does not see that pydantic freezes settings by their config
-class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProcessOptions):  # type: ignore[misc]
+class WorkerSettings(  # type: ignore[misc]
+    CommonSettings,
+    RedisSettings,
+    LeaderSettings,
+    RecordMemory,
+    GrammarTime,
+    KVSettings,
+    EngineRunConfig,
+    RankProcessOptions,
+):
     """The variables are called `RYZ_` and the field's name.
 
     A validator sees the fields before its own; those of the last base class come first.
     """
+
+    gone: ClassVar[Mapping[str, object]] = constant_settings()
 
     group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "g0"
     """The group's name; one leader each."""
@@ -61,11 +56,6 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     sampling_fallback: Annotated[str, Field(max_length=256)] = ""
     """The same where neither a request nor `RYZ_SAMPLING_DEFAULTS` nor the model's files say something; after
     it come temperature 0.6 and top_p 0.95. `ryz up` sets it from its catalogue of models."""
-    claim_wait_ms: Annotated[int, Interval(ge=0, le=10_000)] = 200
-    """How long a starting leader waits for an answer of another leader of its group; 0: it does not ask."""
-    weight: Annotated[float, Interval(gt=0, le=1000)] = 1.0
-    """The group's share of the sessions."""
-
     max_waiting: Annotated[int, Interval(ge=16, le=100_000)] = 512
     """Sequences that may queue; beyond it requests are refused."""
     max_running_per_tenant: Share = 1.0
@@ -84,107 +74,16 @@ class WorkerSettings(CommonSettings, RedisTlsSettings, EngineRunConfig, RankProc
     served model; `ryz up` takes a name of the catalogue, too."""
     draft_precision: PrecisionWish = "auto"
     """`RYZ_PRECISION` of the draft model."""
-    speculation_tokens: Annotated[int, Interval(ge=1, le=32)] = 8
-    """Guesses of one sequence that a step checks at most."""
-    tokenize_timeout_s: UpToTenMinutes = 10.0
-    """CPU time for the chat template and the tokenizer on one long prompt; also the longest wait for a
-    thread."""
-    grammar_timeout_s: UpToMinute = 2.0
-    """CPU time for compiling the grammar of one request's answer; it waits three times as long at most."""
-    grammar_cache: UpToTenThousand = 64
-    """Compiled grammars that are kept for further requests; one can need some MiB."""
-    grammar_bytes: From1KiB = 131_072
-    """Bytes that the schema, the regular expression, the grammar or all choices of a request may have."""
-    prefix_sharing: PrefixSharing = "tenant"
-    """Requests that share the KV of equal prefixes: those of one tenant, all, or none."""
-    restart_pause_ms: Annotated[float, Interval(ge=0, le=5000)] = 400.0
-    """Pause before a failed engine is started again; it doubles with each failure in a row, up to 1.5 s, or
-    stays if it is longer."""
     null_step_delay_ms: ZeroToMinuteMs = 0.0
     """Duration of a null engine's step."""
-    null_context_length: Annotated[int, Interval(ge=16, le=2**24)] = 8192
-    """Context of the null engine without a model directory, in tokens."""
-
-    heartbeat_interval_ms: Annotated[int, Interval(ge=5, le=60_000)] = 25
-    """Time between heartbeats; routers wait for three."""
-    heartbeat_stale_s: Annotated[float, Interval(ge=0.1, le=60)] = 1.0
-    """How long the leader's event loop may stand still, beyond the time in which it had no core, before
-    routers are told that it hangs."""
-    max_request_s: UpToDay = 600.0
-    """Time limit of a request that has no deadline."""
-    stream_interval_ms: Annotated[float, Interval(ge=0, le=1000)] = 8.0
-    """The longest time for which the tokens of streams are gathered. A single stream gets each token at once;
-    each further one adds 0.25 ms, up to this bound. 0: one piece per step."""
-    retention_s: ZeroToHour = 30.0
-    """How long an ended request's frames are kept for resending."""
-    retention_bytes: From1MiB = 64 * 2**20
-    """Bytes of frames and prompts that are kept; beyond it the tenant with the most loses its oldest."""
-    outside_resend_bytes_s: Annotated[int, Interval(ge=0, le=2**40)] = 2**20
-    """Bytes of frames per second that are resent to each bus user outside; 0: no limit."""
-    outside_calls_s: ZeroToMillion = 500
-    """Cancels per second that the group takes from all bus users outside, and as many resend requests; the
-    broker drops the others. 0: no limit."""
-    overload_retry_s: UpToHour = 1.0
-    """The time after which a refused caller is told to try again."""
 
     redis_url: OptionalStoreURL = ""
     """The store for KV blocks unless `RYZ_KV_REDIS_URL` names one; both empty: there is none."""
-    kv_redis_url: OptionalStoreURL = ""
-    """The store for KV blocks, the same as the KV state service's."""
-    kv_write: bool = True
-    """Write full KV blocks to the store."""
-    kv_fetch: FetchMode = "auto"
-    """When stored blocks are fetched: if that is faster than computing them, always, or never."""
-    kv_fetch_min_tokens: Annotated[int, Interval(ge=16, le=2**20)] = 32
-    """Tokens that must be missing before the store is asked."""
-    kv_fetch_timeout_s: UpToMinute = 1.0
-    """How long a sequence waits for its blocks from the store."""
-    kv_lookup_timeout_s: UpToTenSeconds = 0.05
-    """Time limit for the KV state service's answer on what is stored."""
-    kv_commit_interval_s: UpToTenSeconds = 0.1
-    """Interval of reports to the KV state service on what was written."""
-    kv_store_timeout_s: UpToMinute = 1.0
-    """Time limit of one exchange of a rank with the store."""
-    kv_store_queue_bytes: Annotated[int, Interval(ge=2**20, le=2**36)] = 128 * 2**20
-    """Copies of blocks that may wait in a rank to be written; more are dropped."""
-    kv_store_ttl_s: Annotated[float, Interval(ge=10, le=86_400)] = 120.0
-    """How long a written block lives unless the KV state service takes charge of it."""
     kv_compression: Compression = "none"
     """`zstd` compresses stored blocks without loss, where it pays."""
-    kv_host_dir: str = ""
-    """The directory, in memory, where groups of one host share KV blocks, of this user alone; empty: they do
-    not. `ryz up` makes one in /dev/shm, unless this is set."""
     kv_host_bytes: Annotated[int, Interval(ge=2**20, le=2**40)] = 256 * 2**20
     """Memory of the host that a group's blocks may take there; it is taken as blocks come. `ryz up` takes
     less where memory is short."""
-    kv_host_lag_s: Annotated[float, Interval(ge=0, le=60)] = 2.0
-    """How long blocks that are in this memory wait at most before they go to the store while steps run."""
-    session_lookup_timeout_s: UpToHalfMinute = 0.5
-    """How long a request waits for its session's record."""
-    session_history_wait_s: ZeroToMinute = 10.0
-    """How long a turn that needs its session's history asks again while neither the store nor the group that
-    had the last turn answers, before it fails with 503; 0: not at all."""
-    session_commit_timeout_s: UpToMinute = 2.0
-    """Time limit of one write of session records."""
-    session_done_wait_s: ZeroToTenSeconds = 0.1
-    """How long `Done` waits for the record of a session to be stored."""
-    session_max_turns: Annotated[int, Interval(ge=0, le=4096)] = 16
-    """Turns of one session that may wait for the running one; more are refused."""
-    session_turn_wait_s: UpToHour = 120.0
-    """How long a turn waits for another one of its session."""
-    session_cache_bytes: From64KiB = 64 * 2**20
-    """Bytes of records kept in the leader; beyond it the tenant with the most loses its oldest."""
-    session_copy_s: Annotated[float, Interval(gt=0, le=31_536_000)] = 21_600.0
-    """How long a leader's copy of a session serves when the store lacks it or is away; at most a quarter of
-    `RYZ_SESSION_TOMBSTONE_S`, so that no deleted session comes back."""
-    session_max_pending: UpToMillion = 4096
-    """Records that may wait to be stored; beyond it the tenant with the most loses its oldest."""
-    session_pending_bytes: From64KiB = 64 * 2**20
-    """Bytes of records that may wait to be stored; beyond it the tenant with the most loses its oldest."""
-
-    def part(self, kind: type[Part]) -> Part:
-        """The fields of an inherited group of settings, as that group."""
-        return msgspec.convert(self, kind, from_attributes=True)
 
     @field_validator("max_running_per_tenant", mode="before")
     @classmethod

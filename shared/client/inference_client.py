@@ -5,6 +5,7 @@ again, to ask for frames, to cancel.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Self
@@ -29,6 +30,7 @@ from shared.client.settings import ClientSettings
 from shared.codec import decode
 from shared.errors import Cancelled, InvalidRequest
 from shared.flow.retry_budgets import RetryBudget
+from shared.gone_settings import describe_gone
 from shared.messages import (
     Accepted,
     Done,
@@ -88,7 +90,7 @@ class InferenceClient(ClientCalls):
         self._inbox = inbox
         self.caller = caller
         self.wait_s = settings.wait_s
-        self._context = ClientContext(settings, self.stats, RetryBudget(settings.retries_per_s))
+        self._context = ClientContext(settings, self.stats, RetryBudget(settings.constants.retries_per_s))
         self._executor = CommandExecutor(bus, settings, inbox, caller)
         self._streams = RunningStreams(bus, settings, self._executor, self.unwanted)
         self._latest_loss: LatestLoss | None = None
@@ -192,7 +194,7 @@ class InferenceClient(ClientCalls):
             self._context,
             now=now,
             deadline=now + timeout_s,
-            max_ready=MAX_WHOLE_FRAMES if whole else self._settings.max_buffered_frames,
+            max_ready=MAX_WHOLE_FRAMES if whole else self._settings.constants.max_buffered_frames,
         )
         trace = CURRENT_TRACE.get()
         return GenerationStream(
@@ -230,6 +232,8 @@ class InferenceClient(ClientCalls):
             InvalidRequest: A setting is wrong, or the broker refuses user or password.
             Unavailable: No broker answered in that time.
         """
+        if settings is None and (problem := describe_gone(ClientSettings.gone, os.environ)):
+            raise InvalidRequest(problem)
         async with connected_bus(url, tenant, name=name, connect_wait_s=connect_wait_s) as (bus, caller):
             client = cls(bus, settings, caller=caller)
             await client.start()

@@ -35,7 +35,7 @@ class RunningStreams:
         self._executor = executor
         self._unwanted = unwanted
         self._started = False
-        self._wheel: TimerWheel[GenerationStream] = TimerWheel(settings.tick_s, self._on_timer)
+        self._wheel: TimerWheel[GenerationStream] = TimerWheel(settings.constants.tick_s, self._on_timer)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -49,7 +49,7 @@ class RunningStreams:
             await self.cancel_stream(stream, "the client was closed")
         self._wheel.stop()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._settings.resend_timeout_s)
+            await asyncio.wait(self._tasks, timeout=self._settings.constants.resend_timeout_s)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -75,7 +75,7 @@ class RunningStreams:
             raise InvalidRequest(f"request {stream.request_id} is running already", param="request_id")
         if not self._started:
             raise Unavailable("the client is not started", reason="not_started")
-        if len(self.by_id) >= self._settings.max_open_requests:
+        if len(self.by_id) >= self._settings.constants.max_open_requests:
             raise Overloaded(f"{len(self.by_id)} requests are open in this client", retry_after_s=1.0)
         self.by_id[stream.request_id] = stream
         try:

@@ -10,14 +10,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from shared.web.bearer_key import BearerKey
+from shared.web.gate import Gate
 from shared.web.host_rules import HostRule
-from shared.web.http_limits import HttpLimits
+from shared.web.http_limits import HttpConnections, HttpLimits
 from shared.web.metrics_page import MetricsPage
 
 # enough for Prometheus, health checks, and a person with curl
-ADMIN_LIMITS = HttpLimits(
-    max_connections=64,
-    http_max_connections_per_address=32,
+_CONNECTIONS = HttpConnections(max_connections=64, http_max_connections_per_address=32)
+_LIMITS = HttpLimits(
     http_max_header_bytes=16 * 1024,
     http_max_target_bytes=1024,
     http_first_byte_s=5.0,
@@ -25,6 +25,11 @@ ADMIN_LIMITS = HttpLimits(
     http_unread_s=2.0,
     http_max_pipelined=1,
 )
+
+
+def admin_gate() -> Gate:
+    """Makes the gate of the server."""
+    return Gate(_CONNECTIONS, _LIMITS)
 
 
 def admin_app(

@@ -36,7 +36,7 @@ class Fault:
 
 
 MALFORMED = Fault(400, "malformed_http", "this is not valid HTTP/1.1; check what the client sends")
-SLOW_HEADERS = Fault(408, "headers_timeout", "the headers did not arrive in time (RYZ_HTTP_HEADERS_S)")
+SLOW_HEADERS = Fault(408, "headers_timeout", "the headers did not arrive in time")
 FRAMING = Fault(
     400,
     "chunk_overhead",
@@ -55,31 +55,25 @@ PARTIAL_FULL = Fault(503, "partial_headers", "too many requests are incomplete; 
 def headers_too_large(limits: HttpLimits) -> Fault:
     """For headers that are over the limit in bytes, as far as they have come."""
     limit = limits.http_max_header_bytes
-    return Fault(
-        431, "headers_too_large", f"the headers may have {limit} bytes together (RYZ_HTTP_MAX_HEADER_BYTES)"
-    )
+    return Fault(431, "headers_too_large", f"the headers may have {limit} bytes together")
 
 
 def too_many_headers(limits: HttpLimits) -> Fault:
     """For more headers, or trailers, than allowed."""
     limit = limits.http_max_headers
-    return Fault(431, "too_many_headers", f"a request may have {limit} headers (RYZ_HTTP_MAX_HEADERS)")
+    return Fault(431, "too_many_headers", f"a request may have {limit} headers")
 
 
 def target_too_long(limits: HttpLimits) -> Fault:
     """For a path and query over their limit."""
     limit = limits.http_max_target_bytes
-    return Fault(414, "uri_too_long", f"path and query may have {limit} bytes (RYZ_HTTP_MAX_TARGET_BYTES)")
+    return Fault(414, "uri_too_long", f"path and query may have {limit} bytes")
 
 
 def too_many_pipelined(limits: HttpLimits) -> Fault:
     """For a connection that has sent too many requests ahead."""
     limit = limits.http_max_pipelined
-    return Fault(
-        429,
-        "pipelined",
-        f"a connection may send {limit} requests ahead of their answers (RYZ_HTTP_MAX_PIPELINED)",
-    )
+    return Fault(429, "pipelined", f"a connection may send {limit} requests ahead of their answers")
 
 
 def ambiguity(

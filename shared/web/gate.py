@@ -12,7 +12,7 @@ from typing import Protocol
 
 from shared.web import waiting_lines
 from shared.web.faults import ADDRESS_FULL, ALL_FULL, SINGLE_HEADERS, Fault
-from shared.web.http_limits import HttpLimits, is_within, networks
+from shared.web.http_limits import HttpConnections, HttpLimits, is_within, networks
 from shared.web.waiting_lines import Lines, Waiting, WaitingConnection, first_to_go, new_lines
 
 PAUSED_LOOK_S = 0.25  # between two checks whether the other side of a paused connection has closed it
@@ -85,10 +85,18 @@ class Gate:
     request. So connections that are only held open do not keep clients out.
 
     Args:
+        connections: How many there may be.
+        limits: What holds for each.
         single_headers: Names of headers that a request may have once.
     """
 
-    def __init__(self, limits: HttpLimits, single_headers: frozenset[bytes] = SINGLE_HEADERS) -> None:
+    def __init__(
+        self,
+        connections: HttpConnections,
+        limits: HttpLimits,
+        single_headers: frozenset[bytes] = SINGLE_HEADERS,
+    ) -> None:
+        self.connections = connections
         self.limits = limits
         self.single_headers = single_headers
         self.stats = HttpStats()
@@ -114,7 +122,7 @@ class Gate:
         self._lines = tuple(each.line for each in self._waiting)
         self._clients: dict[WaitingConnection, _ClientConnections] = {}
         self._addresses: dict[str, _ClientConnections] = {}
-        self._trusted = networks(limits.http_trusted_proxies)
+        self._trusted = networks(connections.http_trusted_proxies)
 
     @property
     def open(self) -> int:
@@ -129,7 +137,7 @@ class Gate:
         """
         name = client_of(address)
         client = self._addresses.get(name)
-        allowed = self.limits.http_max_connections_per_address
+        allowed = self.connections.http_max_connections_per_address
         if client and client.count >= allowed and not self._is_trusted(address):
             if not self._make_room(client.lines, now_s, allowed, "address_gave_way"):
                 return self._refused(ADDRESS_FULL)
@@ -178,7 +186,7 @@ class Gate:
             connection.drop()
 
     def _has_room(self, now_s: float) -> bool:
-        allowed = self.limits.max_connections
+        allowed = self.connections.max_connections
         return self.open < allowed or self._make_room(self._lines, now_s, allowed, "gave_way")
 
     def _make_room(self, lines: Lines, now_s: float, places: int, reason: str) -> bool:

@@ -1,20 +1,19 @@
 """Limits of an HTTP server before the body of a request is read: connections, headers, deadlines.
 
-They are settings of the gateway. Admin endpoints have the same limits with smaller numbers.
+Those of connections are settings of the gateway; the others are constants. Admin endpoints have smaller ones.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Annotated
 
-from annotated_types import Interval
 from pydantic import BaseModel, field_validator
 
-from shared.setting_types import UpToHour, UpToMillion
+from shared.setting_types import UpToMillion
 
 
-class HttpLimits(BaseModel, use_attribute_docstrings=True):
-    """Limits that hold before a request is complete."""
+class HttpConnections(BaseModel, use_attribute_docstrings=True):
+    """How many connections a server has; the gateway's settings inherit the fields."""
 
     max_connections: UpToMillion = 16_384
     """Open HTTP connections, idle ones included; the limit of open files lowers it. A new one replaces one
@@ -24,32 +23,43 @@ class HttpLimits(BaseModel, use_attribute_docstrings=True):
     without a request, or gets 429."""
     http_trusted_proxies: str = ""
     """Addresses and networks of your proxies, separated by commas; they have no limit per address."""
-    http_max_header_bytes: Annotated[int, Interval(ge=1024, le=2**20)] = 64 * 1024
-    """Request line and headers together."""
-    http_max_headers: Annotated[int, Interval(ge=8, le=10_000)] = 100
-    """Headers of a request."""
-    http_max_target_bytes: Annotated[int, Interval(ge=256, le=2**20)] = 8192
-    """Path and query of a request."""
-    http_max_partial_bytes: Annotated[int, Interval(ge=2**20, le=2**36)] = 64 * 2**20
-    """Incomplete headers of all connections together."""
-    http_max_pipelined: Annotated[int, Interval(ge=0, le=1000)] = 8
-    """Requests that a connection may send ahead of their answers."""
-    http_first_byte_s: UpToHour = 10.0
-    """How long a new connection may send nothing."""
-    http_headers_s: UpToHour = 10.0
-    """How long the request line and headers may take to arrive."""
-    http_tls_handshake_s: UpToHour = 10.0
-    """How long a TLS handshake may take."""
-    http_unread_s: UpToHour = 10.0
-    """How long the rest of a body may take to arrive after the request was answered."""
-    http_dead_peer_s: Annotated[int, Interval(ge=1, le=3600)] = 60
-    """Time without an acknowledgement after which a connection is closed."""
 
     @field_validator("http_trusted_proxies")
     @classmethod
     def _are_networks(cls, text: str) -> str:
         networks(text)
         return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What holds for each connection before a request is complete; times in seconds.
+
+    No client that means well comes near these. They bound what one that does not can cost.
+
+    Attributes:
+        http_max_header_bytes: Request line and headers together.
+        http_max_headers: Headers of a request.
+        http_max_target_bytes: Path and query of a request.
+        http_max_partial_bytes: Incomplete headers of all connections together.
+        http_max_pipelined: Requests that a connection may send ahead of their answers.
+        http_first_byte_s: How long a new connection may send nothing.
+        http_headers_s: How long the request line and headers may take to arrive.
+        http_tls_handshake_s: How long a TLS handshake may take.
+        http_unread_s: How long the rest of a body may take to arrive after the request was answered.
+        http_dead_peer_s: Time without an acknowledgement after which a connection is closed.
+    """
+
+    http_max_header_bytes: int = 64 * 1024
+    http_max_headers: int = 100
+    http_max_target_bytes: int = 8192
+    http_max_partial_bytes: int = 64 * 2**20
+    http_max_pipelined: int = 8
+    http_first_byte_s: float = 10.0
+    http_headers_s: float = 10.0
+    http_tls_handshake_s: float = 10.0
+    http_unread_s: float = 10.0
+    http_dead_peer_s: int = 60
 
 
 def networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:

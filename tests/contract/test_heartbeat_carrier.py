@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from services.worker.leader.heartbeats.heartbeat_page import HeartbeatProcessOptions
 from services.worker.leader.heartbeats.heartbeats import HeartbeatCarrier, LoopCarrier
 from services.worker.leader.heartbeats.process_carrier import ProcessCarrier
 from shared import codec, subjects
@@ -16,6 +15,7 @@ from shared.bus.nats import NatsBus
 from shared.messages import Heartbeat, Load, ModelCard, State
 from tests.kits.servers import NatsServer
 from tests.kits.waiting import until
+from tests.kits.worker.options import heartbeat_process
 
 INTERVAL_S, STALE_S = 0.025, 1.5
 GROUP = "carried"
@@ -77,7 +77,7 @@ async def make(request: pytest.FixtureRequest, server: NatsServer, main_bus: Nat
     made: list[HeartbeatCarrier] = []
 
     def carrier(interval_s: float = INTERVAL_S, stale_s: float = STALE_S) -> HeartbeatCarrier:
-        options = HeartbeatProcessOptions(
+        options = heartbeat_process(
             nats_url=server.url, connection="worker/i/heartbeats", instance_id="i", interval_s=interval_s,
             stale_s=stale_s,
         )  # fmt: skip

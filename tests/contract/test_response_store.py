@@ -108,7 +108,7 @@ async def test_one_owner_at_a_time_and_another_when_its_lease_is_over(make: Make
 
 
 async def test_at_its_quota_a_tenant_loses_what_was_unused_longest(make: Make, tenant: str) -> None:
-    store = make(quotas=ResponseQuotas(responses=3))
+    store = make(quotas=ResponseQuotas(response_max_per_tenant=3))
     await store.put(ResponseEntry(tenant, "running", b"x", ended=False, owner="a", lease_ms=60_000))
     for name in ("old", "used"):
         await store.put(ResponseEntry(tenant, name, b"x"))
@@ -123,7 +123,7 @@ async def test_at_its_quota_a_tenant_loses_what_was_unused_longest(make: Make, t
 
 
 async def test_bytes_are_counted_and_freed(make: Make, tenant: str) -> None:
-    store = make(quotas=ResponseQuotas(num_bytes=10_000))
+    store = make(quotas=ResponseQuotas(response_bytes_per_tenant=10_000))
     assert (await store.put(ResponseEntry(tenant, "huge", b"x" * 20_000))).over_quota
     for number in range(8):
         assert (await store.put(ResponseEntry(tenant, f"r{number}", b"x" * 4000))).stored

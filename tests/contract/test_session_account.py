@@ -73,7 +73,10 @@ async def test_the_account_is_exact_after_a_storm(
     redis: aioredis.Redis, opened: Callable[..., SessionStore], tenant: str
 ) -> None:
     stores = [
-        opened(lives=SessionLives(ttl_s), quotas=SessionQuotas(sessions=30, num_bytes=60_000))
+        opened(
+            lives=SessionLives(ttl_s),
+            quotas=SessionQuotas(session_max_per_tenant=30, session_bytes_per_tenant=60_000),
+        )
         for ttl_s in (0.3, 3600.0)
     ]
 
@@ -101,7 +104,7 @@ async def test_the_account_is_exact_after_a_storm(
 async def test_tombstones_do_not_fill_redis(
     redis: aioredis.Redis, opened: Callable[..., SessionStore], tenant: str
 ) -> None:
-    store = opened(quotas=SessionQuotas(sessions=10))
+    store = opened(quotas=SessionQuotas(session_max_per_tenant=10))
     for number in range(100):
         await store.put_records([entry(tenant, f"s{number}", created_ms=now_ms() + 1000)])
         assert await store.delete_session(tenant, f"s{number}")
@@ -135,7 +138,7 @@ async def test_what_is_counted_is_what_redis_takes(
 async def test_a_full_redis_refuses_before_anything_has_changed(
     redis: aioredis.Redis, opened: Callable[..., SessionStore], tenant: str
 ) -> None:
-    store = opened(quotas=SessionQuotas(sessions=3))
+    store = opened(quotas=SessionQuotas(session_max_per_tenant=3))
     await store.put_records([entry(tenant, made_id(n)) for n in range(3)])
     try:
         await redis.config_set("maxmemory", 1_000_000)

@@ -7,7 +7,7 @@ from services.kvstate.sessions.session_store import PinOutcome, SessionStore
 from tests.kits.kvstate.session_store import MakeStore, entry, made_id, make_store, put, tenant
 
 __all__ = ["make_store", "tenant"]
-LIVES = SessionLives(ttl_s=3600.0, spare_ttl_s=60.0)
+LIVES = SessionLives(session_ttl_s=3600.0, session_spare_ttl_s=60.0)
 SPARE = made_id(7)
 
 
@@ -38,7 +38,7 @@ async def test_a_pin_makes_the_life_of_a_session_long(make_store: MakeStore, ten
 
 
 async def test_spare_sessions_expire_and_leave_list_and_account(make_store: MakeStore, tenant: str) -> None:
-    store = make_store(lives=SessionLives(3600.0, 0.2), quotas=SessionQuotas(sessions=3))
+    store = make_store(lives=SessionLives(3600.0, 0.2), quotas=SessionQuotas(session_max_per_tenant=3))
     spare = [entry(tenant, made_id(number)) for number in range(2)]
     assert await put(store, [*spare, entry(tenant, "named")]) == [True] * 3
     await asyncio.sleep(0.25)
@@ -49,6 +49,6 @@ async def test_spare_sessions_expire_and_leave_list_and_account(make_store: Make
 
 
 async def test_a_spare_session_never_lives_longer_than_others(make_store: MakeStore, tenant: str) -> None:
-    store = make_store(lives=SessionLives(ttl_s=30.0, spare_ttl_s=60.0))
+    store = make_store(lives=SessionLives(session_ttl_s=30.0, session_spare_ttl_s=60.0))
     await store.put_records([entry(tenant, SPARE)])
     assert 20 <= await left_s(store, tenant, SPARE) <= 30

@@ -29,7 +29,7 @@ async def listed(store: SessionStore, tenant: str) -> set[str]:
 
 
 async def test_a_new_session_over_the_count_is_refused(make_store: MakeStore, tenant: str) -> None:
-    store = make_store(quotas=SessionQuotas(sessions=3))
+    store = make_store(quotas=SessionQuotas(session_max_per_tenant=3))
     done = await store.put_records([entry(tenant, f"s{n}") for n in range(5)])
     assert done.verdicts == [STORE, STORE, STORE, OVER, OVER]
     assert await put(store, [entry(tenant, "s1", 2)]) == [True]  # existing sessions take further commits
@@ -41,7 +41,7 @@ async def test_a_new_session_over_the_count_is_refused(make_store: MakeStore, te
 
 async def test_bytes_are_counted_over_overwrites_and_deletions(make_store: MakeStore, tenant: str) -> None:
     first = entry(tenant, "a", text="x" * 1000)
-    store = make_store(quotas=SessionQuotas(num_bytes=2 * size(first) + 500))
+    store = make_store(quotas=SessionQuotas(session_bytes_per_tenant=2 * size(first) + 500))
     assert await put(store, [first, entry(tenant, "b", text="x" * 1000)]) == [True, True]
     grown = entry(tenant, "a", 2, text="x" * 2000)
     assert (await store.put_records([grown, entry(tenant, "c")])).verdicts == [OVER, OVER]
@@ -54,7 +54,7 @@ async def test_bytes_are_counted_over_overwrites_and_deletions(make_store: MakeS
 
 async def test_what_expired_leaves_the_account(make_store: MakeStore, tenant: str) -> None:
     one = entry(tenant, "s0")
-    quotas = SessionQuotas(sessions=2, num_bytes=2 * size(one) + 10)
+    quotas = SessionQuotas(session_max_per_tenant=2, session_bytes_per_tenant=2 * size(one) + 10)
     store = make_store(lives=SessionLives(0.2), quotas=quotas)
     for _ in range(3):
         done = await store.put_records([entry(tenant, f"s{n}") for n in range(3)])
@@ -67,7 +67,9 @@ async def test_an_expired_session_that_begins_anew_at_the_quota_counts_once(
     make_store: MakeStore, tenant: str
 ) -> None:
     one = entry(tenant, "s0", text="x" * 1000)
-    store = make_store(lives=SessionLives(1.0), quotas=SessionQuotas(num_bytes=size(one) + 300))
+    store = make_store(
+        lives=SessionLives(1.0), quotas=SessionQuotas(session_bytes_per_tenant=size(one) + 300)
+    )
     assert await put(store, [one]) == [True]
     await asyncio.sleep(1.1)
     larger = entry(tenant, "s0", text="x" * 1600)
@@ -77,7 +79,7 @@ async def test_an_expired_session_that_begins_anew_at_the_quota_counts_once(
 
 
 async def test_sessions_that_no_caller_wanted_go_first(make_store: MakeStore, tenant: str) -> None:
-    store = make_store(quotas=SessionQuotas(sessions=4))
+    store = make_store(quotas=SessionQuotas(session_max_per_tenant=4))
     began = now_ms()
     await put(store, [entry(tenant, made_id(n), created_ms=began) for n in range(3)])
     await put(store, [entry(tenant, "named")])
@@ -95,7 +97,7 @@ async def test_sessions_that_no_caller_wanted_go_first(make_store: MakeStore, te
 async def test_no_session_goes_for_one_that_does_not_fit_all_the_same(
     make_store: MakeStore, tenant: str
 ) -> None:
-    store = make_store(quotas=SessionQuotas(num_bytes=10_000))
+    store = make_store(quotas=SessionQuotas(session_bytes_per_tenant=10_000))
     await put(store, [entry(tenant, made_id(n)) for n in range(3)])
     done = await store.put_records([entry(tenant, "large", text="x" * 20_000)])
     assert (done.verdicts, done.dropped) == ([OVER], 0)
@@ -106,7 +108,7 @@ async def test_no_session_goes_for_one_that_does_not_fit_all_the_same(
 
 
 async def test_racing_puts_do_not_pass_the_quota(make_store: MakeStore, tenant: str) -> None:
-    quotas = SessionQuotas(sessions=25)
+    quotas = SessionQuotas(session_max_per_tenant=25)
     stores = [make_store(quotas=quotas), make_store(quotas=quotas)]
     if (await stores[0].put_records([entry(tenant, "s0")])) and await stores[1].get_record(
         tenant, "s0"
@@ -122,7 +124,7 @@ async def test_racing_puts_do_not_pass_the_quota(make_store: MakeStore, tenant: 
 
 
 async def test_a_tally_tells_who_is_nearly_full(make_store: MakeStore, tenant: str) -> None:
-    store = make_store(quotas=SessionQuotas(sessions=10))
+    store = make_store(quotas=SessionQuotas(session_max_per_tenant=10))
     before = await store.tally()
     await store.put_records([entry(tenant, f"s{n}") for n in range(9)])
     after = await store.tally()
@@ -131,7 +133,7 @@ async def test_a_tally_tells_who_is_nearly_full(make_store: MakeStore, tenant: s
 
 
 async def test_pins_over_the_quota_are_refused_and_say_so(make_store: MakeStore, tenant: str) -> None:
-    store = make_store(quotas=SessionQuotas(pins=2))
+    store = make_store(quotas=SessionQuotas(session_pins_per_tenant=2))
     other = tenant + "x"
     await store.put_records([entry(owner, f"s{n}") for owner in (tenant, other) for n in range(4)])
     outcomes = [await store.pin_session(tenant, f"s{n}", "g1") for n in range(3)]
@@ -148,7 +150,7 @@ async def test_pins_over_the_quota_are_refused_and_say_so(make_store: MakeStore,
 
 
 async def test_pins_of_expired_sessions_do_not_count(make_store: MakeStore, tenant: str) -> None:
-    store = make_store(lives=SessionLives(1.0), quotas=SessionQuotas(pins=1))
+    store = make_store(lives=SessionLives(1.0), quotas=SessionQuotas(session_pins_per_tenant=1))
     await store.put_records([entry(tenant, "s0")])
     assert await store.pin_session(tenant, "s0", "g1") is PinOutcome.DONE
     await asyncio.sleep(1.1)
@@ -158,7 +160,7 @@ async def test_pins_of_expired_sessions_do_not_count(make_store: MakeStore, tena
 
 async def test_pins_of_all_tenants_are_bounded(make_store: MakeStore, tenant: str) -> None:
     everything = make_store()
-    store = make_store(quotas=SessionQuotas(all_pins=1))
+    store = make_store(quotas=SessionQuotas(router_pins_max=1))
     pinned = len((await everything.list_pins(1000, "")).pins)  # pins of other tests, in the same Redis
     await store.put_records([entry(tenant, "s0"), entry(tenant + "x", "s0")])
     if not pinned:
@@ -198,7 +200,7 @@ async def test_a_turn_that_comes_later_than_deletions_are_remembered_is_not_stor
 async def test_deletions_of_a_tenant_are_remembered_in_bounded_memory(
     make_store: MakeStore, tenant: str
 ) -> None:
-    store, began = make_store(quotas=SessionQuotas(sessions=5)), now_ms() - 5000
+    store, began = make_store(quotas=SessionQuotas(session_max_per_tenant=5)), now_ms() - 5000
     for number in range(20):
         assert await put(store, [entry(tenant, f"s{number}", created_ms=began)]) == [True] or number > 5
         await store.delete_session(tenant, f"s{number}")

@@ -4,8 +4,14 @@ from shared.client.generation.commands import GenerationStats
 from shared.client.generation.request_lifecycle import ClientContext
 from shared.client.settings import ClientSettings
 from shared.flow.retry_budgets import RetryBudget
+from tests.kits.constants import settings_with_constants
+
+
+def client_settings(**values: float) -> ClientSettings:
+    """Settings and constants of a client."""
+    return settings_with_constants(ClientSettings, values)
 
 
 def client_context(settings: ClientSettings, stats: GenerationStats | None = None) -> ClientContext:
     """A new context with a full retry budget."""
-    return ClientContext(settings, stats or GenerationStats(), RetryBudget(settings.retries_per_s))
+    return ClientContext(settings, stats or GenerationStats(), RetryBudget(settings.constants.retries_per_s))

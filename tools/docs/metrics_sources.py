@@ -5,10 +5,10 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
+from services.gateway.admission.quota import Quota
 from services.gateway.batches.batch_metrics import BatchMetrics
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
 from services.gateway.http.gateway_gate import GateCollector, QuotaCollector
-from services.gateway.admission.quota import Quota
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from services.kvstate.__main__ import make_block_store, make_circuit
@@ -69,7 +69,7 @@ def every_service(registry: CollectorRegistry) -> None:
     """Register what all services show."""
     ProcessCollector(registry=registry)
     lag_histogram(registry)
-    registry.register(LogCollector(LogLimiter()))
+    registry.register(LogCollector(LogLimiter(0)))
     registry.register(BusCollector(BusStats(), "main", lambda: 0))
 
 
@@ -78,11 +78,11 @@ def gateway(registry: CollectorRegistry) -> None:
     settings = GatewaySettings()
     GatewayMetrics(registry)
     units = {
-        "places": (Quota(1), "Requests under way"),
-        "held_bytes": (Quota(1), "Bytes of bodies under way"),
+        "places": (Quota(1, share=1.0), "Requests under way"),
+        "held_bytes": (Quota(1, share=1.0), "Bytes of bodies under way"),
     }
     registry.register(QuotaCollector(units))
-    registry.register(GateCollector(Gate(settings)))
+    registry.register(GateCollector(Gate(settings, settings.constants.http)))
     GrpcMetrics(registry)
     BatchMetrics(registry)
     ClientCollector(registry)

@@ -16,7 +16,7 @@ from services.gateway.settings import GatewaySettings
 from shared.errors import InvalidRequest, RequestTooLarge
 
 LINGER_S = 2.0  # how long a caller that neither sends nor reads is waited for
-PATIENCE_S = 5.0  # for how long a body may come slower than RYZ_BODY_MIN_RATE
+PATIENCE_S = 5.0  # for how long a body may come slower than `body_min_rate`
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class BodyReader:
     def __init__(self, settings: GatewaySettings, held: Quota, share: float) -> None:
         self._limit = BodyLimit(settings.max_body_bytes)
         self._timeout_s = settings.body_timeout_s
-        self._min_rate = settings.body_min_rate
+        self._min_rate = settings.constants.body_min_rate
         self._held = held
         self._under_way = Quota(
-            settings.max_bodies, share=share, what="bodies on their way", reason="gateway_bodies"
+            settings.constants.max_bodies, share=share, what="bodies on their way", reason="gateway_bodies"
         )
 
     @property

@@ -28,7 +28,7 @@ class Quota:
         self,
         limit: int,
         *,
-        share: float = 1.0,
+        share: float,
         what: str = "requests under way",
         reason: str = "gateway_concurrency",
         setting: str = "RYZ_TENANT_SHARE",

@@ -22,7 +22,7 @@ def check_cost(requests: Sequence[GenerateRequest], limit: int) -> None:
     each = f" x {entries_of_token(sampling.logprobs)} (`logprobs`)" if sampling.logprobs >= 0 else ""
     raise InvalidRequest(
         f"the answer may have {prompts}{sampling.n} (`n`) x {sampling.max_tokens} (`max_tokens`){each} = "
-        f"{entries} entries, and {limit} are allowed (RYZ_MAX_ANSWER_ENTRIES); ask for less",
+        f"{entries} entries, and {limit} are allowed; ask for less",
         param="max_tokens",
     )
 

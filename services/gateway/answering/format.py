@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.gateway.answering.left_out import LeftOut
 from services.gateway.answering.envelope import Envelope, envelope_of
 from services.gateway.answering.idempotency import IdempotentCall
+from services.gateway.answering.left_out import LeftOut
+from services.gateway.answering.resume_token import AnswerKind, ResumeToken
 from services.gateway.http.serving_route import HttpExchange
 from services.gateway.streams.event_writer import EventWriter
-from services.gateway.answering.resume_token import AnswerKind, ResumeToken
 from shared.client import Completion
 from shared.messages import GenerateRequest
 

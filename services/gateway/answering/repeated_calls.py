@@ -4,13 +4,13 @@ If no leader knows the key, the call is made like a first one; if its turn is in
 the leader gives the same answer again and stores nothing.
 """
 
-from services.gateway.answering.format import Door, GenerationCall
+from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.answering.envelope import envelope_of
+from services.gateway.answering.format import Door, GenerationCall
+from services.gateway.answering.resume_token import read_token
 from services.gateway.answering.running_call import RunningRequest
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
-from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.streams.event_stream import STREAM_HEADER, StreamWithGrace, send_events
-from services.gateway.answering.resume_token import read_token
 from shared.client.attach import Attachment, AttachTarget, attach
 
 REPLAYED = (b"idempotent-replayed", b"true")
@@ -53,7 +53,7 @@ class RepeatedCalls:
         async with StreamWithGrace(found.stream, self._detached, running, grace_s):
             if call.stream:
                 reply.headers.append((STREAM_HEADER, request.request_id.encode()))
-                wait_s = self._context.settings.header_wait_s
+                wait_s = self._context.settings.constants.header_wait_s
                 envelope = envelope_of(token, request)
                 writer = self._door.writer(envelope, token, [request], ids=call.event_ids)
                 with self._context.metrics.open_stream:
@@ -73,6 +73,6 @@ class RepeatedCalls:
             self._context.client,
             AttachTarget(request.request_id, tenant, request.call_key, request.call_digest),
             must_reach=0,
-            find_s=self._context.settings.idempotency_find_ms / 1000,
+            find_s=self._context.settings.constants.idempotency_find_ms / 1000,
             timeout_s=timeout_s,
         )

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from services.gateway.admission.disconnects import ClientDisconnected
-from services.gateway.http.reply import Reply
 from services.gateway.answering.slow_readers import OpenAnswer, Unread
+from services.gateway.http.reply import Reply
 from shared.client import GenerationStream
 from shared.web.limited_protocol import LimitedProtocol
 

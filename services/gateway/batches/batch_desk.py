@@ -84,13 +84,13 @@ class BatchDesk:
         waiting = sum(record.waiting for record in mine)
         if count >= rules.max_open:
             raise RateLimited(
-                f"the tenant has {count} batches that have not ended, and may have {rules.max_open} "
-                "(RYZ_BATCH_MAX_OPEN): wait for one, or cancel one",
+                f"the tenant has {count} batches that have not ended, and may have {rules.max_open}: "
+                "wait for one, or cancel one",
                 reason="batch_quota",
             )
         if waiting >= rules.max_waiting:
             raise RateLimited(
-                f"{waiting} requests wait in the tenant's batches, and {rules.max_waiting} may "
-                "(RYZ_BATCH_MAX_WAITING): wait for some, or cancel a batch",
+                f"{waiting} requests wait in the tenant's batches, and {rules.max_waiting} may: "
+                "wait for some, or cancel a batch",
                 reason="batch_quota",
             )

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from services.gateway.bodies.body_parser import check_content_type, parse_body
-from services.gateway.answering.ignored_fields import IgnoredFields
 from services.gateway.admission.large_bodies import is_large
+from services.gateway.answering.ignored_fields import IgnoredFields
+from services.gateway.bodies.body_parser import check_content_type, parse_body
 from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
 from shared.web.admitted_connection import CONNECTION
 
@@ -66,7 +66,7 @@ class BodyRoute(ServingRoute):
         """
         raw = await self.take_body(exchange)
         async with self.turn(exchange, raw):
-            body = parse_body(raw, kind, self.context.settings.max_body_values)
+            body = parse_body(raw, kind, self.context.settings.constants.max_body_values)
         return await self.with_real_name(body)
 
     async def with_real_name(self, body: B) -> B:

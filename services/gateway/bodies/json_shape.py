@@ -20,16 +20,14 @@ class NotJson(ValueError):
     """The bytes are not JSON; the text says where they break, and holds none of them."""
 
 
-def read_json(
-    raw: bytes, *, finite: bool = True, max_values: int = MAX_VALUES, settings: str = "RYZ_MAX_BODY_VALUES"
-) -> Any:
+def read_json(raw: bytes, *, finite: bool = True, max_values: int = MAX_VALUES, settings: str = "") -> Any:
     """Decodes JSON.
 
     Args:
         raw: The text, in UTF-8.
         finite: Refuse NaN and infinities.
         max_values: The most values that it may have.
-        settings: The settings that bound `max_values`, for the refusal.
+        settings: The setting that bounds `max_values`, for the refusal; empty: none does.
 
     Raises:
         RequestTooLarge: It has more values than `max_values`.
@@ -38,7 +36,7 @@ def read_json(
     if not _has_at_most(raw, max_values):
         raise RequestTooLarge(
             f"the body has more than {max_values} values (fields, list entries, objects, lists): send less "
-            f"at once, or text in place of token ids ({settings})",
+            "at once, or text in place of token ids" + (f" ({settings})" if settings else ""),
             reason="body_values",
         )
     try:

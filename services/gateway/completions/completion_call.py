@@ -6,6 +6,11 @@ The rules for bodies are in `request_translation.py`, those for headers in `requ
 
 from collections.abc import Iterator
 
+from services.gateway.admission.request_headers import STREAM_GRACE, given_session
+from services.gateway.answering.format import GenerationCall
+from services.gateway.answering.left_out import LeftOut
+from services.gateway.answering.new_calls import count_once, in_session, seed_of
+from services.gateway.answering.session_conditions import with_conditions
 from services.gateway.completions.completion_schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -19,13 +24,8 @@ from services.gateway.completions.request_translation import (
 )
 from services.gateway.completions.unsupported_fields import judge_body
 from services.gateway.field_policy.changing_blocks import request_without_blocks
-from services.gateway.answering.left_out import LeftOut
 from services.gateway.field_policy.tool_types import inner_without_tools
 from services.gateway.generation.body_door import CallOrigin
-from services.gateway.answering.format import GenerationCall
-from services.gateway.answering.new_calls import count_once, in_session, seed_of
-from services.gateway.answering.session_conditions import with_conditions
-from services.gateway.admission.request_headers import STREAM_GRACE, given_session
 from shared.errors import InvalidRequest
 from shared.messages import GenerateRequest
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from services.gateway.answering.envelope import Envelope
+from services.gateway.answering.resume_token import ResumeToken
 from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
 from services.gateway.completions.completion_call import (
     PROMPT_LOGPROBS,
@@ -21,10 +23,8 @@ from services.gateway.completions.whole_responses import (
 )
 from services.gateway.field_policy.custom_tools import custom_names
 from services.gateway.generation.body_door import BodyDoor
-from services.gateway.answering.envelope import Envelope
 from services.gateway.settings import GatewaySettings
 from services.gateway.streams.event_writer import EventWriter
-from services.gateway.answering.resume_token import ResumeToken
 from shared.client import Completion
 from shared.messages import GenerateRequest
 
@@ -78,7 +78,7 @@ class CompletionDoor(BodyDoor[CompletionRequest]):
     path = "/v1/completions"
 
     def __init__(self, settings: GatewaySettings) -> None:
-        make_call = partial(completion_call, max_prompts=settings.max_prompts)
+        make_call = partial(completion_call, max_prompts=settings.constants.max_prompts)
         super().__init__(CompletionRequest, make_call, settings)
 
     def writer(

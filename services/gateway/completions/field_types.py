@@ -10,7 +10,7 @@ from services.gateway.bodies.inner_fields import ACCEPTED
 from shared.messages.base import NOT_IN_NAMES
 from shared.messages.generate import MAX_BIASES, MAX_STOP_TOKENS, MAX_STOPS
 
-_MAX_PROMPTS = 999  # of one call, whatever RYZ_MAX_PROMPTS says
+_MAX_PROMPTS = 999  # of one call, before the gateway's own limit refuses it with a better text
 NAME = rf"^[^{NOT_IN_NAMES}]+$"  # of a model or a session, for a field that bounds its length
 _U32_MAX = 2**32 - 1
 _TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=_U32_MAX)]], msgspec.Meta(min_length=1)]

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
+from services.gateway.admission.request_headers import STREAM_GRACE, given_session
+from services.gateway.answering.format import GenerationCall
+from services.gateway.answering.new_calls import count_once, in_session, seed_of
 from services.gateway.completions.plain_chat_body import PlainChat
 from services.gateway.completions.request_translation import NAMES_IN_BODY, NEWER_LENGTH
 from services.gateway.field_policy.changing_blocks import request_without_blocks
 from services.gateway.generation.body_door import CallOrigin
-from services.gateway.answering.format import GenerationCall
-from services.gateway.answering.new_calls import count_once, in_session, seed_of
-from services.gateway.admission.request_headers import STREAM_GRACE, given_session
 from shared.messages import ChatMessage, GenerateRequest, Sampling
 
 # handed on if they are given: a default that is named counts as a value on the wire

@@ -17,9 +17,7 @@ _FIELDS = {"prompt": "", "prompt_token_ids": ""}  # of the protocol, which are o
 def check_inputs(body: EmbeddingRequest, most: int) -> None:
     """Raises `InvalidRequest` for a body with too many inputs."""
     if len(body.input) > most:
-        raise InvalidRequest(
-            f"`input` may have {most} inputs (RYZ_MAX_EMBEDDING_INPUTS), got {len(body.input)}", param="input"
-        )
+        raise InvalidRequest(f"`input` may have {most} inputs, got {len(body.input)}", param="input")
 
 
 def embedding_requests(body: EmbeddingRequest, request_id: str, tenant: str) -> list[GenerateRequest]:

@@ -8,6 +8,8 @@ import asyncio
 import time
 from collections.abc import Iterator
 
+from services.gateway.answering.background_calls import in_background
+from services.gateway.answering.new_calls import counted_for
 from services.gateway.embeddings.embedding_call import (
     check_inputs,
     embedding_answer,
@@ -16,8 +18,6 @@ from services.gateway.embeddings.embedding_call import (
 )
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
 from services.gateway.generation.generation_route import trace_headers
-from services.gateway.answering.new_calls import counted_for
-from services.gateway.answering.background_calls import in_background
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.tokens.json_route import JsonRoute
 from shared.client import Embedding
@@ -41,7 +41,7 @@ class EmbeddingRoute(JsonRoute[EmbeddingRequest]):
     async def answer_body(self, body: EmbeddingRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
         """See `JsonRoute`."""
         exchange.model = body.model
-        check_inputs(body, self.context.settings.max_embedding_inputs)
+        check_inputs(body, self.context.settings.constants.max_embedding_inputs)
         self.take_places(exchange, min(SIDE_BY_SIDE, len(body.input)) - 1)
         made = embedding_requests(body, exchange.request_id, exchange.tenant)
         requests = counted_for(in_background(made, exchange.scope), exchange.tenant, exchange.party)

@@ -55,7 +55,7 @@ class FileRoutes(ServingRoute):
             exchange.headers.get(b"content-type", b""),
             exchange.receive,
             new,
-            min_rate=settings.body_min_rate,
+            min_rate=settings.constants.body_min_rate,
             idle_s=settings.body_timeout_s,
         )
         file = await self._shelf.add(exchange.tenant, new, form.parts())

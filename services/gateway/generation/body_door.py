@@ -6,10 +6,10 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
-from services.gateway.bodies.body_parser import parse_body
+from services.gateway.admission.request_headers import RawHeaders
 from services.gateway.answering.format import GenerationCall
 from services.gateway.answering.idempotency import IdempotentCall
-from services.gateway.admission.request_headers import RawHeaders
+from services.gateway.bodies.body_parser import parse_body
 from services.gateway.http.serving_route import HttpExchange
 from services.gateway.settings import GatewaySettings
 
@@ -59,7 +59,7 @@ class BodyDoor(Generic[B]):
     ) -> None:
         self._body = body
         self._make_call = make_call
-        self._max_values = settings.max_body_values
+        self._max_values = settings.constants.max_body_values
         self._root_key = root_key
         self._drops_blocks = settings.leave_out_changing_blocks
         self._make_plain = make_plain

@@ -10,27 +10,27 @@ from dataclasses import replace
 
 import msgspec
 
-from services.gateway.bodies.body_route import BodyRoute
-from services.gateway.answering.priority import limit_priority
+from services.gateway.admission.request_headers import RawHeaders, stream_grace_s, time_limit_s
 from services.gateway.answering.answer_cost import check_cost
-from services.gateway.answering.format import Door, GenerationCall
+from services.gateway.answering.background_calls import BACKGROUND, in_background
+from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.answering.envelope import envelope_of
 from services.gateway.answering.field_names import renamed
+from services.gateway.answering.format import Door, GenerationCall
 from services.gateway.answering.idempotency import once_of
 from services.gateway.answering.new_calls import counted_for
+from services.gateway.answering.priority import limit_priority
 from services.gateway.answering.repeated_calls import RepeatedCalls
-from services.gateway.answering.background_calls import BACKGROUND, in_background
-from services.gateway.admission.request_headers import RawHeaders, stream_grace_s, time_limit_s
+from services.gateway.answering.resume_token import VERSION, ResumeToken, read_token
 from services.gateway.answering.running_call import RunningRequest
+from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
-from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.streams.event_stream import (
     STREAM_HEADER,
     StreamWithGrace,
     confirm_turn,
     send_events,
 )
-from services.gateway.answering.resume_token import VERSION, ResumeToken, read_token
 from shared.client import GenerationStream
 from shared.errors import RyzError
 from shared.messages import GenerateRequest
@@ -80,7 +80,7 @@ class GenerationRoute(BodyRoute):
         settings = self.context.settings
         exchange.model = call.model
         try:
-            check_cost(call.requests, settings.max_answer_entries)
+            check_cost(call.requests, settings.constants.max_answer_entries)
         except RyzError as error:
             raise renamed(error, call.field_names) from None
         timeout_s = time_limit_s(
@@ -158,7 +158,7 @@ class GenerationRoute(BodyRoute):
         async with StreamWithGrace(stream, self._detached, running, grace_s):
             with self.context.metrics.open_stream:
                 writer = self.door.writer(envelope_of(token, request), token, [request], ids=call.event_ids)
-                await send_events([stream], writer, exchange, header_wait_s=settings.header_wait_s)
+                await send_events([stream], writer, exchange, header_wait_s=settings.constants.header_wait_s)
 
     def _token(self, exchange: HttpExchange, call: GenerationCall, grace_s: float = 0.0) -> ResumeToken:
         """The token by which another gateway can give the same answer."""
@@ -194,7 +194,7 @@ class GenerationRoute(BodyRoute):
         token = self._token(exchange, call)
         envelope = envelope_of(token, call.requests[0], call.request_id)
         writer = self.door.writer(envelope, token, call.requests, ids=False)
-        wait_s = self.context.settings.header_wait_s
+        wait_s = self.context.settings.constants.header_wait_s
         with self.context.metrics.open_stream:
             await send_events(streams, writer, exchange, header_wait_s=wait_s)
 

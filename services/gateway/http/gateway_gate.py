@@ -35,7 +35,8 @@ _OWN_HEADERS = frozenset(
 def gateway_gate(settings: GatewaySettings, registry: CollectorRegistry) -> Gate:
     """Makes the gate, and raises the limit of open files as far as its connections need."""
     fitting = raise_limit(settings.max_connections)
-    gate = Gate(settings.model_copy(update={"max_connections": fitting}), SINGLE_HEADERS | _OWN_HEADERS)
+    connections = settings.model_copy(update={"max_connections": fitting})
+    gate = Gate(connections, settings.constants.http, SINGLE_HEADERS | _OWN_HEADERS)
     registry.register(GateCollector(gate))
     return gate
 
@@ -53,7 +54,7 @@ class GateCollector(Collector):
         yield GaugeMetricFamily(
             "ryz_gateway_connections_limit",
             "Open HTTP connections that are allowed.",
-            value=gate.limits.max_connections,
+            value=gate.connections.max_connections,
         )
         yield GaugeMetricFamily(
             "ryz_gateway_partial_header_bytes", "Headers that have come in part.", value=gate.partial_bytes

@@ -13,23 +13,23 @@ from dataclasses import dataclass, field
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.admission.body_reader import LINGER_S, BodyReader, discard_body
-from services.gateway.admission.large_bodies import LargeBodies
-from services.gateway.answering.model_aliases import ModelAliases, no_aliases
 from services.gateway.admission.auth import Keyring
-from services.gateway.answering.background_calls import BACKGROUND
+from services.gateway.admission.body_reader import LINGER_S, BodyReader, discard_body
 from services.gateway.admission.disconnects import ClientDisconnected, StreamLeft
 from services.gateway.admission.error_shapes import error_body, is_anthropic
-from services.gateway.admission.refusals import ErrorAnswer, HttpRefusal, answer_for, error_event
+from services.gateway.admission.large_bodies import LargeBodies
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.quota import Quota
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
-from services.gateway.answering.refusal_counts import count_refusal
-from services.gateway.http.reply import CallOutcome, Reply
+from services.gateway.admission.refusals import ErrorAnswer, HttpRefusal, answer_for, error_event
 from services.gateway.admission.request_headers import RawHeaders, request_ids
+from services.gateway.answering.background_calls import BACKGROUND
+from services.gateway.answering.model_aliases import ModelAliases, no_aliases
+from services.gateway.answering.refusal_counts import count_refusal
 from services.gateway.answering.request_tracing import AnsweredRequest, RequestTracing
 from services.gateway.answering.running_call import RunningRequest
 from services.gateway.answering.slow_readers import OpenAnswer
+from services.gateway.http.reply import CallOutcome, Reply
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from shared.client import InferenceClient

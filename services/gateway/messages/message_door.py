@@ -7,12 +7,14 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from starlette.types import ASGIApp
 
-from services.gateway.answering.left_out import LeftOut
-from services.gateway.generation.body_door import BodyDoor
+from services.gateway.admission.error_shapes import ANTHROPIC
+from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.answering.envelope import Envelope
 from services.gateway.answering.field_names import renamed
+from services.gateway.answering.left_out import LeftOut
+from services.gateway.answering.resume_token import ResumeToken
+from services.gateway.generation.body_door import BodyDoor
 from services.gateway.generation.generation_route import GenerationRoute
-from services.gateway.admission.error_shapes import ANTHROPIC
 from services.gateway.http.openapi_document import add_serving
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.messages.message_events import MessageEventWriter, whole_message
@@ -25,9 +27,7 @@ from services.gateway.messages.message_translation import (
     shows_thinking,
 )
 from services.gateway.settings import GatewaySettings
-from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.streams.event_writer import EventWriter
-from services.gateway.answering.resume_token import ResumeToken
 from services.gateway.tokens.json_route import JsonRoute
 from shared.client import Completion
 from shared.errors import RyzError

@@ -14,8 +14,8 @@ from typing import Any
 import structlog
 from starlette.types import Receive, Send
 
-from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.admission.held_places import HeldPlace
+from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.realtime import server_messages
@@ -29,7 +29,7 @@ from services.gateway.realtime.client_messages import (
     read_message,
 )
 from services.gateway.realtime.request_run import Caller, RequestRun
-from services.gateway.realtime_settings import RealtimeSettings
+from services.gateway.settings import GatewaySettings
 from shared.errors import Conflict, InvalidRequest, RateLimited, RyzError
 
 SLOW_S = 1.0  # a client that took so long to read is told
@@ -46,15 +46,15 @@ class ConnectionLimits:
         write_timeout_s: How long the client may take to read a message.
     """
 
-    settings: RealtimeSettings
+    settings: GatewaySettings
     write_timeout_s: float
 
     def shown(self) -> dict[str, int | float]:
         """As the client is told."""
         settings = self.settings
         return {
-            "requests": settings.realtime_requests_max,
-            "idle_s": settings.realtime_idle_s,
+            "requests": settings.constants.realtime_requests_max,
+            "idle_s": settings.constants.realtime_idle_s,
             "grace_s": settings.realtime_grace_s,
             "write_timeout_s": self.write_timeout_s,
         }
@@ -180,10 +180,10 @@ class RealtimeConnection:
     async def _begin(self, message: Ask | Resume, caller: Caller) -> None:
         if message.id in self._runs:
             raise Conflict(f"a request {message.id!r} runs on this connection", param="id")
-        most = self._limits.settings.realtime_requests_max
+        most = self._limits.settings.constants.realtime_requests_max
         if len(self._runs) >= most:
             raise RateLimited(
-                f"{most} requests may run on one connection (RYZ_REALTIME_REQUESTS_MAX)",
+                f"{most} requests may run on one connection; wait for one, or open another connection",
                 reason="realtime_requests",
             )
         run = RequestRun(self._inner, caller, message, self._session_id)
@@ -238,16 +238,16 @@ class RealtimeConnection:
         """Closes the connection if no key comes, or if nothing happens on it for too long."""
         settings = self._limits.settings
         if self._caller is None:
-            await asyncio.sleep(settings.realtime_auth_s)
+            await asyncio.sleep(settings.constants.realtime_auth_s)
             if self._caller is None:
                 self._close(POLICY)
                 return
         while True:
-            left_s = self._heard_s + settings.realtime_idle_s - self._time()
+            left_s = self._heard_s + settings.constants.realtime_idle_s - self._time()
             if left_s <= 0 and not self._runs:
                 self._close(GOING_AWAY)
                 return
-            await asyncio.sleep(max(left_s, 0.05) if not self._runs else settings.realtime_idle_s)
+            await asyncio.sleep(max(left_s, 0.05) if not self._runs else settings.constants.realtime_idle_s)
 
     async def _send_ready(self, caller: Caller) -> None:
         await self._send(server_messages.ready(caller.tenant, self._limits.shown()))

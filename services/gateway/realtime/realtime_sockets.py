@@ -4,8 +4,8 @@ import time
 
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.admission.held_places import SOCKET_GAVE_WAY, HeldPlace, HeldPlaces
+from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.http.serving_route import GatewayContext
 from services.gateway.http.socket_refusals import refuse_socket
 from services.gateway.inner.inner_calls import InnerCalls
@@ -33,7 +33,7 @@ class RealtimeSockets:
         self._context = context
         self._inner = inner
         quota = context.parties.quota(
-            context.settings.realtime_sockets_max, what="WebSockets", reason="realtime_sockets"
+            context.settings.sockets_max, what="WebSockets", reason="realtime_sockets"
         )
         self._places = HeldPlaces(quota, SOCKET_GAVE_WAY)
 

@@ -50,7 +50,7 @@ class BackgroundRuns:
         self._tasks: dict[asyncio.Task[None], tuple[KeptRun, GenerationStream]] = {}
         self._kept: deque[tuple[tuple[str, str], KeptRun]] = deque()  # that have ended, the oldest first
         self._stopping = False
-        self._room = EventRoom(context.settings.response_events_bytes)
+        self._room = EventRoom(context.settings.constants.response_events_bytes)
 
     def find(self, tenant: str, response_id: str) -> KeptRun | None:
         """Returns the run of a response, also for a while after its end."""

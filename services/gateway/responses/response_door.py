@@ -44,7 +44,7 @@ def response_parts(context: GatewayContext, bus: Bus) -> ResponseParts:
     store = ResponsesClient(
         bus,
         owner=settings.instance_id,
-        timeout_s=settings.sessions_timeout_s,
+        timeout_s=settings.constants.sessions_timeout_s,
         lease_ms=round(settings.response_lease_s * 1000),
         wait_s=context.client.wait_s,
     )
@@ -53,9 +53,7 @@ def response_parts(context: GatewayContext, bus: Bus) -> ResponseParts:
         what="responses in the background",
         reason="background_responses",
     )
-    sockets = context.parties.quota(
-        settings.response_sockets_max, what="WebSockets", reason="response_sockets"
-    )
+    sockets = context.parties.quota(settings.sockets_max, what="WebSockets", reason="response_sockets")
     return ResponseParts(store, BackgroundRuns(context, store, spaces), HeldPlaces(sockets, SOCKET_GAVE_WAY))
 
 

@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import msgspec
 
-from services.gateway.bodies.body_route import BodyRoute
-from services.gateway.answering.priority import limit_priority
-from services.gateway.answering.answer_cost import check_cost, entries_of_token
-from services.gateway.generation.generation_route import trace_headers
-from services.gateway.answering.new_calls import counted_for
-from services.gateway.answering.background_calls import in_background
 from services.gateway.admission.refusals import Headers
 from services.gateway.admission.request_headers import time_limit_s
+from services.gateway.answering.answer_cost import check_cost, entries_of_token
+from services.gateway.answering.background_calls import in_background
+from services.gateway.answering.new_calls import counted_for
+from services.gateway.answering.priority import limit_priority
 from services.gateway.answering.running_call import RunningRequest
+from services.gateway.bodies.body_route import BodyRoute
+from services.gateway.generation.generation_route import trace_headers
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.kept_events import EventsGone
@@ -86,7 +86,7 @@ class ResponseRoute(BodyRoute):
         (request,), limited = limit_priority([call.request], self.context.settings.max_priority)
         if limited:
             call = replace(call, request=request, left_out=(*call.left_out, *limited))
-        check_cost([call.request], self.context.settings.max_answer_entries)
+        check_cost([call.request], self.context.settings.constants.max_answer_entries)
         return call
 
     def end_of(self, call: ResponseCall) -> ResponseEnd:
@@ -158,7 +158,7 @@ class ResponseRoute(BodyRoute):
         accepted = await stream.wait_accepted()
         first: list[Tokens] = []
         try:
-            async with asyncio.timeout(self.context.settings.header_wait_s):
+            async with asyncio.timeout(self.context.settings.constants.header_wait_s):
                 first = await stream.next_frames(FRAMES_AT_ONCE)
         except TimeoutError:
             pass  # a slow start is no failure: the headers go out, the text follows

@@ -12,13 +12,13 @@ import msgspec
 import structlog
 from starlette.types import Message, Receive, Scope, Send
 
+from services.gateway.admission.held_places import HeldPlace, HeldPlaces
+from services.gateway.admission.refusals import ErrorAnswer, HttpRefusal, answer_for
+from services.gateway.admission.request_headers import time_limit_s
+from services.gateway.answering.new_calls import counted_for
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.bodies.body_route import BYTES_PER_TOKEN
 from services.gateway.generation.generation_route import trace_headers
-from services.gateway.answering.new_calls import counted_for
-from services.gateway.admission.refusals import ErrorAnswer, HttpRefusal, answer_for
-from services.gateway.admission.held_places import HeldPlace, HeldPlaces
-from services.gateway.admission.request_headers import time_limit_s
 from services.gateway.http.socket_refusals import refuse_socket
 from services.gateway.responses.response_events import ResponseEvent
 from services.gateway.responses.response_routes import PATH, ResponseRoute
@@ -127,7 +127,7 @@ class ResponseSocket:
         settings = self._route.context.settings
         while True:
             try:
-                async with asyncio.timeout(settings.response_socket_idle_s):
+                async with asyncio.timeout(settings.constants.response_socket_idle_s):
                     raw = await self._inbox.get()
             except TimeoutError:
                 return GOING_AWAY
@@ -173,7 +173,9 @@ class ResponseSocket:
         """Answers one message."""
         context, settings = self._route.context, self._route.context.settings
         context.metrics.request_bytes.inc(len(raw))
-        body = await self._route.with_real_name(parse_body(raw, SocketRequest, settings.max_body_values))
+        body = await self._route.with_real_name(
+            parse_body(raw, SocketRequest, settings.constants.max_body_values)
+        )
         if body.type != "response.create":
             raise InvalidRequest(f"`type` must be 'response.create', got {body.type[:64]!r}", param="type")
         if body.background:

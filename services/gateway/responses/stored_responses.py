@@ -105,7 +105,7 @@ class StoredResponses(ServingRoute):
                     410,
                     "stream_gone",
                     "the events after that one are kept no longer, since the events of responses would take "
-                    "more than RYZ_RESPONSE_EVENTS_BYTES: read the response without `stream`, or its last "
+                    "too much memory: read the response without `stream`, or its last "
                     "event when it has ended",
                 )
             run = None

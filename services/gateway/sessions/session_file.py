@@ -26,7 +26,7 @@ VERSION = 1
 # are larger than that are mostly blanks or control characters.
 BYTES_PER_RECORD_BYTE = 4
 PART = 4096  # entries of a list that one call encodes; no other thread runs during such a call
-_VALUE_SETTINGS = "RYZ_MAX_BODY_VALUES, RYZ_SESSION_MAX_BYTES"
+_VALUE_SETTINGS = "RYZ_SESSION_MAX_BYTES"
 
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # integers that every JSON reader keeps exactly

@@ -14,9 +14,9 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel
 
-from services.gateway.bodies.body_parser import check_content_type, parse_body
 from services.gateway.admission.body_reader import BodyLimit, discard_body
 from services.gateway.admission.large_bodies import is_large
+from services.gateway.bodies.body_parser import check_content_type, parse_body
 from services.gateway.completions.chat_messages import messages_of
 from services.gateway.http.openapi_document import body_documented_as
 from services.gateway.http.serving_route import GatewayContext
@@ -195,7 +195,7 @@ class SessionRoutes:
         """
         tenant = self._tenant(request)
         raw, settings = self._read(request), self._context.settings
-        values = session_file.max_values(settings.session_max_bytes, settings.max_body_values)
+        values = session_file.max_values(settings.session_max_bytes, settings.constants.max_body_values)
         content = await self._files.run_in_turn(tenant, lambda: session_file.read_session(raw, values))
         card = session_file.served_by(content, await self._list_models())
         now_ms = _now_ms()
@@ -231,7 +231,7 @@ class SessionRoutes:
         return tenant
 
     async def _body(self, request: Request, kind: type[B]) -> B:
-        raw, max_values = self._read(request) or b"{}", self._context.settings.max_body_values
+        raw, max_values = self._read(request) or b"{}", self._context.settings.constants.max_body_values
         if not is_large(raw):
             return parse_body(raw, kind, max_values)
         async with self._context.large.turn(request.state.party):

@@ -10,12 +10,12 @@ from types import TracebackType
 
 from services.gateway.admission.disconnects import ClientDisconnected, StreamLeft
 from services.gateway.admission.refusals import Headers
-from services.gateway.http.reply import CallOutcome, Reply
-from services.gateway.answering.running_call import RunningRequest
-from services.gateway.http.serving_route import HttpExchange
 from services.gateway.answering.detached_streams import DetachedStreams
-from services.gateway.streams.event_writer import EventWriter
 from services.gateway.answering.frame_sources import FrameSource, PromptFrames, frame_source
+from services.gateway.answering.running_call import RunningRequest
+from services.gateway.http.reply import CallOutcome, Reply
+from services.gateway.http.serving_route import HttpExchange
+from services.gateway.streams.event_writer import EventWriter
 from shared.client import GenerationStream
 from shared.errors import Cancelled, Overloaded, Unavailable
 

@@ -9,12 +9,12 @@ from urllib.parse import parse_qs
 
 from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.admission.request_headers import STREAM_GRACE, stream_grace_s, time_limit_s
-from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
 from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.answering.event_ids import NOTHING_YET, EventId, parse_event_id
+from services.gateway.answering.resume_token import ResumeToken, read_token, request_id_of
+from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
 from services.gateway.streams.event_stream import STREAM_HEADER, StreamWithGrace, send_events
 from services.gateway.streams.event_writer import ResumedWriter, StreamFormats
-from services.gateway.answering.resume_token import ResumeToken, read_token, request_id_of
 from shared.client.attach import Attachment, AttachTarget, attach
 from shared.messages.base import ID_PATTERN
 
@@ -113,7 +113,7 @@ class StreamRoute(ServingRoute):
                 [found.stream],
                 ResumedWriter(writer, last),
                 exchange,
-                header_wait_s=self.context.settings.header_wait_s,
+                header_wait_s=self.context.settings.constants.header_wait_s,
                 from_the_start=found.first_seq == 0,
             )
 

@@ -3,11 +3,11 @@
 from abc import abstractmethod
 from typing import Generic, TypeVar
 
+from services.gateway.admission.request_headers import time_limit_s
+from services.gateway.answering.left_out import LeftOut
 from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.bodies.body_types import RequestBody
 from services.gateway.field_policy.fields import judge_fields
-from services.gateway.answering.left_out import LeftOut
-from services.gateway.admission.request_headers import time_limit_s
 from services.gateway.http.serving_route import GatewayContext, HttpExchange
 
 B = TypeVar("B", bound=RequestBody)

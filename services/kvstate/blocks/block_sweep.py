@@ -27,17 +27,17 @@ class SweepRules:
     Attributes:
         every_s: Between sweeps.
         away_every_s: Between sweeps while the store is away.
-        recheck_s: Between checks of one holder.
         grace_s: How long a session may hold blocks before its first record.
         orphan_s: How long bytes without facts live.
+        recheck_s: Between checks of one holder.
     """
 
     owner: str
-    every_s: float = 1.0
-    away_every_s: float = 0.25
+    every_s: float
+    away_every_s: float
+    grace_s: float
+    orphan_s: float
     recheck_s: float = 30.0
-    grace_s: float = 900.0
-    orphan_s: float = 900.0
 
 
 class BlockSweeper:

@@ -4,7 +4,7 @@ It applies the rules of `block_eviction.py` to a block store.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
@@ -18,7 +18,7 @@ from services.kvstate.blocks.block_store import (
     WrittenBlocks,
 )
 from services.kvstate.domain.block_eviction import (
-    BlockQuotas,
+    BlockLimits,
     WaterMarks,
     cut,
     fitting,
@@ -38,21 +38,16 @@ _STEPS = 64  # evictions in one call; the sweep does the rest
 _ROOM_SHARE = 0.1  # of the stored bytes is evicted when Redis has no memory left
 
 
-@dataclass(frozen=True, slots=True)
-class TierLimits:
+@dataclass(frozen=True, kw_only=True)
+class TierLimits(BlockLimits):
     """Limits of the blocks of all tenants and of each.
 
     Attributes:
-        max_bytes: Bytes of all blocks; see `block_eviction.limit_bytes`.
-        share: Share of Redis's `maxmemory`; see there.
-        quotas: Bytes per tenant and per session.
-        pause_ms: How long leaders are asked to write nothing when there is no room.
+        pause_ms: How long leaders are asked to write nothing when there is no room: as long as a sweep
+            takes to come.
         with_sessions: Whether the same Redis has the sessions.
     """
 
-    max_bytes: int = 0
-    share: float = 0.8
-    quotas: BlockQuotas = field(default_factory=BlockQuotas)
     pause_ms: int = 1000
     with_sessions: bool = True
 
@@ -87,7 +82,9 @@ class BlockTier:
     def marks(self) -> WaterMarks:
         """The marks for the bytes of all blocks, from the memory that Redis last reported."""
         seen = self.totals
-        limit = limit_bytes(self._limits.max_bytes, self._limits.share, seen.maxmemory, seen.machine_memory)
+        limit = limit_bytes(
+            self._limits.kv_max_bytes, self._limits.kv_redis_share, seen.maxmemory, seen.machine_memory
+        )
         return WaterMarks(limit)
 
     async def find_blocks(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
@@ -227,12 +224,12 @@ class BlockTier:
 
     async def _fit_sessions(self, commit: BlockCommit) -> None:
         for place, entry in enumerate(commit.entries):
-            fits = fitting(commit.sizes[place], self._limits.quotas.session_bytes)
+            fits = fitting(commit.sizes[place], self._limits.kv_session_bytes)
             if entry.session_id and fits < len(commit.names[place]):
                 await self._drop(commit, place, range(fits, len(commit.names[place])), "session_quota")
 
     async def _fit_tenants(self, commit: BlockCommit, registered: Sequence[RegisteredBlocks]) -> None:
-        quota = self._limits.quotas.tenant_bytes
+        quota = self._limits.kv_tenant_bytes
         if not quota:
             return
         tenants = {entry.tenant: result for entry, result in zip(commit.entries, registered, strict=True)}

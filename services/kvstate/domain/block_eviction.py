@@ -8,6 +8,8 @@ depth, scores fall strictly along it, and eviction by lowest score removes seque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shared.setting_types import AnyBytes, Share
+
 PRIORITY_MS = 600_000  # a step of priority is worth ten minutes of age
 DEPTH_MS = 1000  # each block before it makes a block look a second older
 
@@ -72,12 +74,19 @@ def kv_marks(maxmemory: int, *, with_sessions: bool) -> WaterMarks:
     return WaterMarks(int((1 - SESSION_SHARE) * maxmemory) if with_sessions else maxmemory)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockQuotas:
-    """Bytes of KV that a tenant and a session may have; 0: as many as there is room for."""
+@dataclass(frozen=True, kw_only=True)
+class BlockLimits:
+    """The bytes that KV blocks may have. `KVStateSettings` inherits the fields, so they are also settings."""
 
-    tenant_bytes: int = 0
-    session_bytes: int = 0
+    kv_max_bytes: AnyBytes = 0
+    """Bytes of KV blocks in Redis; 0: `RYZ_KV_REDIS_SHARE` of its `maxmemory`, or a quarter of its machine's
+    memory if it has no such limit."""
+    kv_redis_share: Share = 0.8
+    """Share of Redis's `maxmemory` for KV blocks."""
+    kv_tenant_bytes: AnyBytes = 0
+    """Bytes of KV blocks of a tenant; 0: as many as fit."""
+    kv_session_bytes: AnyBytes = 0
+    """Bytes of KV blocks of one session; 0: as many as fit."""
 
 
 def fitting(sizes: Sequence[int], quota: int) -> int:

@@ -6,9 +6,14 @@ Sessions that a caller named, created, imported, pinned or continued stay until 
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Interval
 
 from services.kvstate.domain.block_eviction import SESSION_SHARE
 from services.kvstate.domain.session_merge import SessionEntry
+from shared.pin_limit import PinLimit
+from shared.setting_types import AnyBytes, SecondToTenYears
 
 # Bytes of a session beside its record and its summary, as measured (docs/decisions/0020): keys, and entries
 # of three indexes and of the account, each with the id.
@@ -20,44 +25,50 @@ NEARLY = 0.9
 ALONE_SHARE = 0.4  # of `maxmemory` for a tenant, in a Redis that has sessions and no KV
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SessionLives:
-    """How long sessions live after their last turn.
+    """How long sessions live. `KVStateSettings` inherits the fields, so they are also settings."""
 
-    Attributes:
-        ttl_s: Sessions that are not spare.
-        spare_ttl_s: Spare ones, if it is shorter.
-    """
-
-    ttl_s: float = 604_800.0
-    spare_ttl_s: float = 3600.0
+    session_ttl_s: SecondToTenYears = 604_800.0
+    """How long a session lives after its last turn."""
+    session_spare_ttl_s: SecondToTenYears = 3600.0
+    """How long a spare session lives: one whose id was made for a request that named none, before its second
+    turn; at most `RYZ_SESSION_TTL_S` (docs/sessions.md)."""
 
     def life_s(self, *, spare: bool) -> float:
         """Returns the seconds that a session lives from now on."""
-        return min(self.ttl_s, self.spare_ttl_s) if spare else self.ttl_s
+        return min(self.session_ttl_s, self.session_spare_ttl_s) if spare else self.session_ttl_s
 
 
-@dataclass(frozen=True, slots=True)
-class SessionQuotas:
-    """Quotas of one tenant.
+@dataclass(frozen=True, kw_only=True)
+class TenantSessions:
+    """The quotas of one tenant. `KVStateSettings` inherits the fields, so they are also settings."""
+
+    session_max_per_tenant: Annotated[int, Interval(ge=1, le=100_000_000)] = 100_000
+    """Sessions of a tenant; beyond it its oldest expendable ones go, then new ones are refused
+    (docs/sessions.md)."""
+    session_bytes_per_tenant: AnyBytes = 0
+    """Bytes of a tenant's sessions in Redis, keys and indexes included; 0: 40 % of its `maxmemory`, 10 % if
+    it has KV as well, and 2/(N+1) of that where N tenants have sessions; 1 GiB if it has no such limit."""
+    session_pins_per_tenant: Annotated[int, Interval(ge=0, le=10_000_000)] = 1000
+    """Pinned sessions of a tenant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionQuotas(TenantSessions, PinLimit):
+    """Quotas of one tenant, and of the pins of all.
 
     Attributes:
-        num_bytes: Their bytes; 0 for `share` of Redis's `maxmemory`, and less of it with several tenants.
-        pins: Pinned sessions.
-        all_pins: Pinned sessions of all tenants together, as many as routers keep in memory.
-        share: See `num_bytes`.
+        share: Of Redis's `maxmemory` for the sessions of one tenant, if `session_bytes_per_tenant` is 0; less
+            of it with several tenants.
     """
 
-    sessions: int = 100_000
-    num_bytes: int = 0
-    pins: int = 1000
-    all_pins: int = 65_536
     share: float = SESSION_SHARE
 
     @property
     def tombstones(self) -> int:
         """The number of deleted sessions of a tenant that are remembered one by one."""
-        return min(self.sessions, MAX_TOMBSTONES)
+        return min(self.session_max_per_tenant, MAX_TOMBSTONES)
 
     def bytes_for(self, maxmemory: int, tenants: int = 1) -> int:
         """Returns the bytes of sessions that a tenant may have.
@@ -69,11 +80,11 @@ class SessionQuotas:
             tenants: Number of tenants with sessions.
         """
         share = self.share * 2 / (max(1, tenants) + 1)
-        return self.num_bytes or int(share * maxmemory) or NO_LIMIT_BYTES
+        return self.session_bytes_per_tenant or int(share * maxmemory) or NO_LIMIT_BYTES
 
     def nearly_full(self, sessions: int, num_bytes: int, max_bytes: int) -> bool:
         """Returns whether a tenant is close to a quota; `max_bytes` is its `bytes_for`."""
-        return sessions >= NEARLY * self.sessions or num_bytes >= NEARLY * max_bytes
+        return sessions >= NEARLY * self.session_max_per_tenant or num_bytes >= NEARLY * max_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,25 @@
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
+
+from annotated_types import Interval
+
+from shared.setting_types import From1MiB
 
 OVERHEAD = 512  # bytes of a response beside its record: keys, index, account
 ID_COPIES = 3
 MAX_PURGED = 256  # records that one put drops, and expired ones that it takes off the account
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ResponseQuotas:
-    """What one tenant may keep."""
+    """What one tenant may keep. `KVStateSettings` inherits the fields, so they are also settings."""
 
-    responses: int = 100_000
-    num_bytes: int = 256 * 2**20
+    response_max_per_tenant: Annotated[int, Interval(ge=1, le=100_000_000)] = 100_000
+    """Responses of a tenant; beyond it those that were unused longest go."""
+    response_bytes_per_tenant: From1MiB = 256 * 2**20
+    """Bytes of a tenant's responses in Redis; beyond it those that were unused longest go."""
 
 
 @dataclass(frozen=True, slots=True)

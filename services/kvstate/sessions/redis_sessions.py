@@ -52,13 +52,16 @@ class RedisSessionStore:
         link: RedisLink,
         *,
         lives: SessionLives,
-        tombstone_s: float = 3600.0,
+        tombstone_s: float,
         quotas: SessionQuotas = _NO_QUOTAS,
     ) -> None:
         self.last = SessionTally()
         self.writable = True
         self._link = link
-        self._ttl_ms, self._spare_ttl_ms = int(lives.ttl_s * 1000), int(lives.spare_ttl_s * 1000)
+        self._ttl_ms, self._spare_ttl_ms = (
+            int(lives.session_ttl_s * 1000),
+            int(lives.session_spare_ttl_s * 1000),
+        )
         self._tombstone_ms = int(tombstone_s * 1000)
         self._quotas = quotas
         self._max_bytes = quotas.bytes_for(0)  # of a tenant, by the last `tally`
@@ -75,7 +78,7 @@ class RedisSessionStore:
 
     async def put_records(self, entries: Sequence[SessionEntry]) -> PutOutcome:
         """See `SessionStore.put_records`."""
-        limits = [self._ttl_ms, self._quotas.sessions, self._max_bytes]
+        limits = [self._ttl_ms, self._quotas.session_max_per_tenant, self._max_bytes]
         calls: list[ScriptCall] = []
         for first in range(0, len(entries), scripts.MAX_ITEMS):
             values: list[Any] = [*limits, self._tombstone_ms // 2, self._spare_ttl_ms]
@@ -126,7 +129,8 @@ class RedisSessionStore:
 
     async def pin_session(self, tenant: str, session_id: str, group: str) -> PinOutcome:
         """See `SessionStore.pin_session`."""
-        values = [tenant, session_id, group, self._quotas.pins, self._quotas.all_pins, self._ttl_ms]
+        pins = (self._quotas.session_pins_per_tenant, self._quotas.router_pins_max)
+        values = [tenant, session_id, group, *pins, self._ttl_ms]
         (done,) = await self._write(scripts.PIN, [((), values)])
         return _PINNED[done]
 

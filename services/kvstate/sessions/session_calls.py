@@ -57,8 +57,8 @@ class RecordLimits:
         ttl_s: How long records live.
     """
 
-    max_record_bytes: int = 512 * 1024
-    ttl_s: float = 604_800.0
+    max_record_bytes: int
+    ttl_s: float
 
 
 class FoundRecord(Wire, frozen=True, kw_only=True):

@@ -286,7 +286,8 @@ class Fleet:
 
     def _usual_s(self, group: Group) -> float:
         """The limit of a calm group."""
-        return self._limits.missed_heartbeats * group.heartbeat.interval_ms / 1000 + self._limits.slack_s
+        slack_s = self._limits.router_heartbeat_slack_s
+        return self._limits.missed_heartbeats * group.heartbeat.interval_ms / 1000 + slack_s
 
     def _new(self, heartbeat: Heartbeat, now: float) -> Group:
         return Group(heartbeat, now, Circuit(self._limits.breaker), self._limits.load)

@@ -29,6 +29,8 @@ _BUSY_TIME_S = 10.0  # since the pressure was that high
 _WITHOUT_REQUESTS = frozenset({"starting", "recovering", "failed"})
 _ON_ITS_WAY_S = 0.09  # so old a request was counted by the group's heartbeats, or got lost
 
+ASSUMED_TOKENS_PER_S = 500.0  # that a group computes, until it has measured its own rate: a slow CPU
+
 
 @dataclass(frozen=True, slots=True)
 class LoadLimits:
@@ -43,7 +45,7 @@ class LoadLimits:
 
     max_inflight: int = 4096
     assumed_service_s: float = 0.5
-    assumed_tokens_per_s: float = 500.0
+    assumed_tokens_per_s: float = ASSUMED_TOKENS_PER_S
 
 
 class Group:

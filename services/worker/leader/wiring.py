@@ -126,7 +126,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         options.steps,
         options.prefix_sharing,
         model.context_length,
-        TransferCostModel(options.steps.token_budget, options.kv.fetch),
+        TransferCostModel(options.steps.token_budget, options.kv.kv_fetch),
         clock=ports.clock,
     )
     kv_tier = KVTier(context, options.kv, engine, ports.index)
@@ -137,7 +137,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         ports.store, options.sessions, metrics, lambda: bus.max_payload, peers, announcer=announcer
     )
     turns, deliveries = TurnLines(options.turns), DeliveryTracker()
-    finisher = TurnFinisher(context, sessions, deliveries, options.commit_wait_s)
+    finisher = TurnFinisher(context, sessions, deliveries, options.session_done_wait_s)
 
     buffer = RetransmitBuffer(retention_s=options.retention_s, max_bytes=options.retention_bytes)
     end = EndOfRequest(finisher, kv_tier.ownership, turns)
@@ -175,7 +175,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         ports.carrier, options.heartbeat_interval_s, options.heartbeat_stale_s, description.heartbeat
     )
     supervisor = EngineSupervisor(context, orchestrator, engine, table, kv_tier, announce=heartbeats.beat)
-    pace = StreamPace(options.stream_interval_s, options.interval_per_stream_s)
+    pace = StreamPace(options.stream_interval_ms / 1000, options.interval_per_stream_s)
     output = TokenOutput(context, engine, table, pace)
     drafting = ports.draft_engine
     drafts = None if drafting is None else DraftRounds(drafting, ports.clock)

@@ -54,7 +54,7 @@ class NullEngine:
         num_blocks: int,
         vocab_size: int,
         context_length: int,
-        step_delay_s: float = 0.0,
+        step_delay_s: float,
     ) -> None:
         self._tokens = tokens
         self._num_blocks = num_blocks

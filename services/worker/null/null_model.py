@@ -9,6 +9,7 @@ from services.worker.model_files.model import Model
 from services.worker.text.chat_template import ChatTemplate
 
 END = 256
+CONTEXT_LENGTH = 8192  # tokens, of a null engine without a model directory
 _TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"

@@ -12,28 +12,31 @@ Compression = Literal["none", "zstd"]
 
 
 class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a rank uses the store; times in seconds.
+    """How a rank uses the store; times in seconds. Fields with a default are constants.
 
     Attributes:
-        ttl_s: Lifetime of written blocks of which the KV state service is not told.
-        timeout_s: Time limit of one exchange with Redis.
-        queue_bytes: Bytes of copies that may wait to be written; more are dropped, and reported so.
+        url: Address of Redis.
         compression: `zstd` compresses bytes ordered by significance, where that saves at least a twentieth.
         host_dir: Directory of the host tier (`services/worker/host_kv`); empty: there is none.
         host_bytes: Size of this rank's segment in it.
         host_owner: Names the segments of this group.
-        host_lag_s: How long blocks that are in the host tier wait for the store while steps run.
+        ttl_s: Lifetime of written blocks of which the KV state service is not told. It is told within a
+            second; the rest is for its outages.
+        timeout_s: Time limit of one exchange with Redis.
+        queue_bytes: Bytes of copies that may wait to be written; more are dropped, and reported so.
+        host_lag_s: How long blocks that are in the host tier wait for the store while steps run
+            (docs/decisions/0056).
     """
 
     url: str
+    compression: Compression
+    host_dir: str
+    host_bytes: int
+    host_owner: str
     ttl_s: float = 120.0
     timeout_s: float = 1.0
     queue_bytes: int = 128 * 2**20
-    compression: Compression = "none"
-    host_dir: str = ""
-    host_bytes: int = 0
-    host_owner: str = ""
-    host_lag_s: float = 0.0
+    host_lag_s: float = 2.0
 
 
 class StoreBlock(msgspec.Struct, frozen=True, array_like=True):

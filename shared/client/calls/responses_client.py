@@ -47,8 +47,8 @@ class ResponsesClient:
         bus: Bus,
         *,
         owner: str,
-        timeout_s: float = 2.0,
-        lease_ms: int = 15_000,
+        timeout_s: float,
+        lease_ms: int,
         wait_s: float = 0.0,
     ) -> None:
         self._bus = bus

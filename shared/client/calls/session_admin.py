@@ -59,9 +59,7 @@ class SessionAdmin:
         fleet: Asks routers and leaders alone.
     """
 
-    def __init__(
-        self, bus: Bus, *, timeout_s: float = 2.0, gather_s: float = 0.1, wait_s: float = 0.0
-    ) -> None:
+    def __init__(self, bus: Bus, *, timeout_s: float, gather_s: float, wait_s: float = 0.0) -> None:
         wait_s = min(wait_s, timeout_s)
         self._records = SessionsClient(bus, timeout_s=timeout_s, for_turns=False, wait_s=wait_s)
         self.fleet = SessionFleet(bus, timeout_s=timeout_s, gather_s=gather_s, wait_s=wait_s)

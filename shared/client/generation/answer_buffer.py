@@ -46,7 +46,7 @@ class AnswerBuffer:
         self.last_usage: Usage | None = None
         self.session: SessionOutcome | None = None
         self._max_ready = max_ready
-        self._max_bytes = settings.max_buffered_bytes
+        self._max_bytes = settings.constants.max_buffered_bytes
 
     @property
     def usage(self) -> Usage:

@@ -95,7 +95,7 @@ class CommandExecutor:
             answer = await self._bus.request(
                 subjects.resend(command.group, self._caller),
                 encode(request),
-                timeout_s=self._settings.resend_timeout_s,
+                timeout_s=self._settings.constants.resend_timeout_s,
             )
             reply = decode(answer.data, ResendReply)
         except (Unavailable, InvalidRequest) as caught:
@@ -106,7 +106,7 @@ class CommandExecutor:
         if error is None:
             return state.on_resend(reply, now)
         failed = isinstance(error, NoResponders | RequestTimedOut | InvalidRequest)
-        if failed and now - self._bus.restored_at >= self._settings.reconnect_grace_s:
+        if failed and now - self._bus.restored_at >= self._settings.constants.reconnect_grace_s:
             return state.on_resend_failed(error.message, now, late=isinstance(error, RequestTimedOut))
         state.on_resend_excused(now)
         return NOTHING

@@ -40,8 +40,7 @@ def waited_in_vain(error: RyzError, waited_s: float) -> RyzError:
 def slow_reader(request_id: str, max_ready: int) -> Cancelled:
     """Too many frames wait for the reader."""
     return Cancelled(
-        f"the reader of request {request_id} fell {max_ready} frames behind; read faster, "
-        "or raise RYZ_CLIENT_MAX_BUFFERED_FRAMES",
+        f"the reader of request {request_id} fell {max_ready} frames behind; read faster",
         reason="slow_reader",
     )
 
@@ -50,7 +49,7 @@ def answer_too_large(request_id: str, max_bytes: int) -> RequestTooLarge:
     """The frames that wait for the reader take too much memory."""
     return RequestTooLarge(
         f"the unread answer to request {request_id} takes more than "
-        f"{max_bytes} bytes (RYZ_CLIENT_MAX_BUFFERED_BYTES); ask for fewer "
+        f"{max_bytes} bytes; ask for fewer "
         "tokens, choices or log probabilities, or stream it and read faster",
         reason="answer_bytes",
     )

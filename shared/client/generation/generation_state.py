@@ -177,7 +177,7 @@ class GenerationState:
             late: No answer came in time. That counts as no failure while the leader is heard: it is slow.
         """
         self._buffer.stop_asking()
-        asked_at = now - self._context.settings.resend_timeout_s
+        asked_at = now - self._context.settings.constants.resend_timeout_s
         if late and self._context.heard.heard_since(self.lifecycle.leader.instance_id, asked_at):
             self._buffer.postpone_question(now)
             return NOTHING

@@ -2,7 +2,7 @@
 
 A frame that arrives too early is held until those before it are here. The leader keeps the frames it has sent
 for a while, so the client answers a gap or a long silence by asking for them (`AskResend`). Questions without
-an answer are repeated after a pause, up to `ClientSettings.resend_attempts` in a row.
+an answer are repeated after a pause, up to `ClientConstants.resend_attempts` in a row.
 """
 
 from shared.client.settings import ClientSettings
@@ -46,7 +46,7 @@ class ReorderBuffer:
         """Keep a frame that is not the next one, if there is room; False if it was here before."""
         if frame.seq < self.next_seq or frame.seq in self._held:
             return False
-        if len(self._held) < self._settings.max_buffered_frames:
+        if len(self._held) < self._settings.constants.max_buffered_frames:
             self._held[frame.seq] = frame
         return True
 
@@ -82,14 +82,14 @@ class ReorderBuffer:
     def count_unanswered(self, now: float) -> bool:
         """A question had no useful answer; returns whether to ask once more, after a pause."""
         self._unanswered += 1
-        if self._unanswered >= self._settings.resend_attempts:
+        if self._unanswered >= self._settings.constants.resend_attempts:
             return False
         self.postpone_question(now)
         return True
 
     def postpone_question(self, now: float) -> None:
         """Ask later, without counting a failure."""
-        self._ask_at = now + self._settings.resend_timeout_s / 2
+        self._ask_at = now + self._settings.constants.resend_timeout_s / 2
 
     def may_ask(self, now: float) -> bool:
         """Whether a question about a gap may be sent now."""
@@ -97,12 +97,12 @@ class ReorderBuffer:
 
     def must_ask(self, now: float, heard_at: float) -> bool:
         """Whether a question is due: for a gap, a silence since `heard_at`, or one without an answer."""
-        silent = now - heard_at >= self._settings.probe_interval_s
+        silent = now - heard_at >= self._settings.constants.probe_interval_s
         return self.may_ask(now) and (silent or bool(self._held) or self._unanswered > 0)
 
     def due(self, heard_at: float, deadline: float) -> float:
         """When the next question is due if nothing arrives; `deadline` at the latest."""
         if self.asking:
             return deadline
-        patience = 0.0 if self._held or self._unanswered else self._settings.probe_interval_s
+        patience = 0.0 if self._held or self._unanswered else self._settings.constants.probe_interval_s
         return min(deadline, max(self._ask_at, heard_at + patience))

@@ -193,7 +193,7 @@ class RequestLifecycle:
         if self.attempts.accepted:
             return True
         if error.code != "unavailable":
-            return self.attempts.refusals < settings.max_publishes
+            return self.attempts.refusals < settings.constants.max_publishes
         if now >= self._wait_until or (error.retry_after_s or 0.0) > settings.wait_s:
             return False
         return self._start_waiting()

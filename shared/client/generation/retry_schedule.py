@@ -46,7 +46,7 @@ class RetrySchedule:
         self.no_router = False
         self.num_publishes = 1
         self.published_at = now
-        self.due = now + self._settings.accept_timeout_s
+        self.due = now + self._settings.constants.accept_timeout_s
 
     def start_paused(self, until: float) -> None:
         """A new attempt is published at `until`."""
@@ -81,7 +81,7 @@ class RetrySchedule:
         if not connected:
             self._postpone(now)
             return PublishDecision.WAIT
-        if self.num_publishes >= self._settings.max_publishes:
+        if self.num_publishes >= self._settings.constants.max_publishes:
             return PublishDecision.GIVE_UP
         if budget is not None and not budget.take_retry(now):
             self.due = now + BUDGET_PAUSE_S
@@ -97,12 +97,12 @@ class RetrySchedule:
         """
         if not budget.take_retry(now):
             return False
-        first_s = self._settings.accept_timeout_s
+        first_s = self._settings.constants.accept_timeout_s
         self.due = now + backoff_s(self.num_publishes - 1, first_s, MAX_ACCEPT_PAUSE_S)
         return True
 
     def _postpone(self, now: float) -> None:
         """Look again after the pause that follows that many publishes."""
-        first_s = self._settings.accept_timeout_s
+        first_s = self._settings.constants.accept_timeout_s
         pause_s = backoff_s(self.num_publishes, first_s, MAX_ACCEPT_PAUSE_S)
         self.due = now + (pause_s if self.num_publishes else first_s)

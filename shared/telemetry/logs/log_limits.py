@@ -38,7 +38,7 @@ class LogLimiter:
         left_out: Lines that were not.
     """
 
-    def __init__(self, burst: int = BURST, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.written = dict.fromkeys(LEVELS, 0)
         self.left_out = dict.fromkeys(LEVELS, 0)
         self._burst = burst

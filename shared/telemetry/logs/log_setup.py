@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from shared.telemetry.logs.log_limits import BURST, LogLimiter
+from shared.telemetry.logs.log_limits import LogLimiter
 from shared.telemetry.logs.log_lines import MAX_FRAMES, render_line
 from shared.telemetry.request_ids import add_request
 
@@ -25,9 +25,7 @@ def configure_logging(settings: "CommonSettings", service: str) -> LogLimiter:
     return write_lines(names, level=settings.log_level, form=settings.log_format, burst=settings.log_burst)
 
 
-def write_lines(
-    names: Mapping[str, str | int], *, level: str = "info", form: str = "json", burst: int = BURST
-) -> LogLimiter:
+def write_lines(names: Mapping[str, str | int], *, level: str, form: str, burst: int) -> LogLimiter:
     """Sets up logging of this process to stderr, with the standard library's loggers and warnings.
 
     Args:

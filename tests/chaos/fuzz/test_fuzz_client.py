@@ -19,7 +19,6 @@ from shared.client import InferenceClient
 from shared.client.generation.commands import AskResend, Command, Publish, SendCancel
 from shared.client.generation.generation_state import GenerationState
 from shared.client.generation.generation_stream import GenerationStream
-from shared.client.settings import ClientSettings
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import Wire
@@ -27,12 +26,12 @@ from shared.messages.base import MAX_ATTEMPT
 from tests.kits.chaos.fuzz.fuzz_shapes import GOLDEN, messages
 from tests.kits.chaos.rounds import each_of
 from tests.kits.chaos.scale import full, scaled
-from tests.kits.client import client_context
+from tests.kits.client import client_context, client_settings
 from tests.kits.memory_bus import MemoryBus
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
-SETTINGS = ClientSettings(max_buffered_frames=32)
-QUICK = ClientSettings(
+SETTINGS = client_settings(max_buffered_frames=32)
+QUICK = client_settings(
     accept_timeout_s=0.01, probe_interval_s=0.02, resend_timeout_s=0.02, max_buffered_frames=32, tick_s=0.005
 )
 TIMEOUT_S = 0.05  # of each of the client's two requests
@@ -145,8 +144,8 @@ def test_an_assembly_ends_once_and_keeps_little_whatever_arrives(
         else:
             came = getattr(state, name)(*given_, now) or ()
         commands += came
-        assert state.num_held <= SETTINGS.max_buffered_frames
-        assert len(state.answer.ready) <= MAX_READY + SETTINGS.max_buffered_frames + 1
+        assert state.num_held <= SETTINGS.constants.max_buffered_frames
+        assert len(state.answer.ready) <= MAX_READY + SETTINGS.constants.max_buffered_frames + 1
         if end is not None:
             assert (state.error, state.answer.usage) == end
             assert not any(isinstance(command, Publish | AskResend) for command in came)

@@ -181,7 +181,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         "RYZ_DEFAULT_TIMEOUT_S": "30",
         "RYZ_BODY_TIMEOUT_S": "5",
         "RYZ_STREAM_ATTACH_TIMEOUT_S": "0.05",
-        "RYZ_HOLDERS_WAIT_S": "0.02",
     }
     with Stack(tmp_path_factory.mktemp("fuzz-http"), "--engine", "null", env=env) as stack:
         yield stack.await_ready()

@@ -20,7 +20,7 @@ import httpx
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
-from services.worker.load_model import load_model
+from services.worker.model_files.load_model import load_model
 from services.worker.null.null_engine import TEXT, NullEngine
 from shared.bus.nats import NatsBus
 from shared.client.calls.sessions_client import SessionsClient

@@ -5,14 +5,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from shared.bus.nats import NatsBus
-from shared.client import ClientSettings, InferenceClient
+from shared.client import InferenceClient
 from shared.identity import new_request_id
 from shared.messages import GenerateRequest
+from tests.kits.client import client_settings
 from tests.kits.servers import NatsServer
 from tests.kits.waiting import until
 from tests.kits.worker.scripted_leader import ScriptedLeader, answer
 
-SETTINGS = ClientSettings(probe_interval_s=0.2, resend_timeout_s=0.3)
+SETTINGS = client_settings(probe_interval_s=0.2, resend_timeout_s=0.3)
 
 
 async def test_a_stream_survives_the_death_of_the_broker(tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ from services.worker.rank_protocol.kv_messages import (
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame
 from shared.kv_store import data_key, head_field
 from tests.kits.engine.kv_moves import HEAD_BYTES, FakeBlocks, client, eventually, names, rank, said
+from tests.kits.worker.options import kv_store
 
 
 def _config(url: str, compression: Compression = "none") -> KVStoreConfig:
-    return KVStoreConfig(url=url, compression=compression, ttl_s=90.0)
+    return kv_store(url, compression=compression, ttl_s=90.0)
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])

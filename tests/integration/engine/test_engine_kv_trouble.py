@@ -26,6 +26,7 @@ from tests.kits.engine.kv_moves import (
     server,
 )
 from tests.kits.servers import RedisServer
+from tests.kits.worker.options import kv_store
 
 TIMEOUT_S = 0.3
 
@@ -39,7 +40,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def _config(url: str) -> KVStoreConfig:
-    return KVStoreConfig(url=url, timeout_s=TIMEOUT_S)
+    return kv_store(url, timeout_s=TIMEOUT_S)
 
 
 def _works_again(one: Rank) -> None:
@@ -235,7 +236,7 @@ def test_one_that_is_no_redis_is_told_apart() -> None:
 def test_closing_waits_neither_for_the_store_nor_for_the_queue() -> None:
     silent = threading.Event()
     with server(lambda sock: _ignore(sock, silent)) as url:
-        one = Rank(KVStoreConfig(url=url, timeout_s=10.0), FakeBlocks(range(2)))
+        one = Rank(kv_store(url, timeout_s=10.0), FakeBlocks(range(2)))
         one.take(names(20))
         one.mover.fetch(FetchBlocks(fetch_id=1, blocks=[1], names=names(1)[0]))
         time.sleep(0.2)

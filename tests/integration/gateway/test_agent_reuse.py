@@ -38,6 +38,7 @@ async def shares_of(shape: type[Agent], turns: int, *, drops: bool = True) -> li
     template = ChatTemplate(TEMPLATE, {"bos_token": "<|bos|>"})
     model = replace(demo, context_length=CONTEXT, template=template, tool_format="hermes")
     engine = NullEngine(
+        step_delay_s=0.0,
         tokens=demo.tokenizer.encode(ANSWER, add_special_tokens=False),
         num_blocks=8192,
         vocab_size=demo.tokenizer.vocab_size,

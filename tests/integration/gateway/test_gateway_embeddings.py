@@ -85,7 +85,7 @@ async def test_tokens_and_the_fields_that_others_added(sdk: AsyncOpenAI) -> None
         ({"input": ["a", 3]}, "input[1]", "a string or a list"),
         ({"input": [1, -1]}, "input", "a string or a list"),
         ({"input": {}}, "input", "must be a string"),
-        ({"input": ["a"] * 101}, "input", "RYZ_MAX_EMBEDDING_INPUTS"),
+        ({"input": ["a"] * 101}, "input", "100 inputs"),
         ({"input": "a", "dimensions": HIDDEN_SIZE + 1}, "dimensions", "at most 64"),
         ({"input": "a", "dimensions": 0}, "dimensions", "1"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "base64"),

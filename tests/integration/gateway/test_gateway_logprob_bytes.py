@@ -20,7 +20,9 @@ PROMPT = "ü" * (len(BYTES) // 2) + "x" * (len(BYTES) % 2)  # as long as a round
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    engine = NullEngine(tokens=list(BYTES), num_blocks=256, vocab_size=257, context_length=2048)
+    engine = NullEngine(
+        step_delay_s=0.0, tokens=list(BYTES), num_blocks=256, vocab_size=257, context_length=2048
+    )
     async with (
         gateway_with_leader(leader={"engine": engine}) as gateway,
         httpx.AsyncClient(base_url=f"{gateway.url}/v1", timeout=30) as client,

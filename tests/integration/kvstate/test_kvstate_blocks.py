@@ -160,7 +160,7 @@ async def test_sessions_that_expire_leave_no_blocks(
     tenant, names = new_tenant(), chain(2)
     client, sessions = BlocksClient(nats_bus, timeout_s=5.0), SessionsClient(nats_bus, timeout_s=5.0)
     await write(redis, names)
-    async with running(nats_url, redis_url, kv_grace_s=1) as service:
+    async with running(nats_url, redis_url, grace_s=1) as service:
         await sessions.commit([record(tenant)])
         await client.commit("g1", [held(tenant, "s", names)])
         await redis.delete(keys.session(tenant, "s"))

@@ -111,7 +111,7 @@ async def test_a_full_redis_loses_blocks_and_no_session(
     async with (
         own_redis(tmp_path) as (server, redis),
         # sweeps are so rare that only calls can detect the full store
-        running(nats_url, server.url, kv_sweep_s=600, kv_max_bytes=100 * MIB) as service,
+        running(nats_url, server.url, sweep_s=600, kv_max_bytes=100 * MIB) as service,
     ):
         kept = []
         for number in range(60):  # 6 MB of blocks

@@ -51,7 +51,7 @@ async def test_a_flood_of_sessions_costs_no_other_tenant_anything(
 async def test_a_record_over_the_quota_is_told_where_it_is_created_and_committed(
     nats_url: str, redis_url: str, nats_bus: NatsBus
 ) -> None:
-    tenant, admin = new_tenant(), SessionAdmin(nats_bus)
+    tenant, admin = new_tenant(), SessionAdmin(nats_bus, timeout_s=2.0, gather_s=0.1)
     sessions = SessionsClient(nats_bus, timeout_s=5.0)
     async with running(nats_url, redis_url, session_max_per_tenant=2):
         assert (await admin.create(record(tenant, "a"))).session_id == "a"
@@ -95,7 +95,7 @@ async def test_sessions_in_a_full_redis_cost_their_own_tenants_blocks_only(
     async with (
         own_redis(tmp_path) as (server, redis),
         # the operator's quota is too high: one tenant's sessions and a few blocks fill Redis
-        running(nats_url, server.url, kv_sweep_s=600, session_bytes_per_tenant=1 << 30),
+        running(nats_url, server.url, sweep_s=600, session_bytes_per_tenant=1 << 30),
     ):
         mine, others = chain(20), chain(20)
         await write(redis, mine + others, part_bytes=10_000)

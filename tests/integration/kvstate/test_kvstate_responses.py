@@ -28,7 +28,7 @@ def response(
 
 
 async def test_a_conversation_is_put_read_and_deleted(kvstate: Service, nats_bus: Bus) -> None:
-    tenant, client = new_tenant(), ResponsesClient(nats_bus, owner="a")
+    tenant, client = new_tenant(), ResponsesClient(nats_bus, owner="a", timeout_s=2.0, lease_ms=15_000)
     long = "x" * 60_000  # so that the chain does not fit into one answer
     names = [f"resp_{number}" for number in range(12)]
     for number, name in enumerate(names):
@@ -51,7 +51,7 @@ async def test_a_conversation_is_put_read_and_deleted(kvstate: Service, nats_bus
 
 
 async def test_limits_are_told(kvstate: Service, nats_bus: Bus) -> None:
-    tenant, client = new_tenant(), ResponsesClient(nats_bus, owner="a")
+    tenant, client = new_tenant(), ResponsesClient(nats_bus, owner="a", timeout_s=2.0, lease_ms=15_000)
     for size in (150_000, 1_500_000):  # over the store's limit, and over that of a message
         with pytest.raises(RequestTooLarge, match="store: false"):
             await client.put(response(tenant, "large", text="x" * size), is_new=True)
@@ -62,8 +62,10 @@ async def test_limits_are_told(kvstate: Service, nats_bus: Bus) -> None:
 
 
 async def test_a_response_without_an_owner_is_claimed_once(kvstate: Service, nats_bus: Bus) -> None:
-    tenant, first = new_tenant(), ResponsesClient(nats_bus, owner="first", lease_ms=60_000)
-    second, third = (ResponsesClient(nats_bus, owner=name, lease_ms=60_000) for name in ("second", "third"))
+    tenant, first = new_tenant(), ResponsesClient(nats_bus, owner="first", timeout_s=2.0, lease_ms=60_000)
+    second, third = (
+        ResponsesClient(nats_bus, owner=name, timeout_s=2.0, lease_ms=60_000) for name in ("second", "third")
+    )
     await first.put(response(tenant, "r", ended=False), is_new=True)
     assert not await second.lease(tenant, "r")
     assert await first.lease(tenant, "r", gives_back=True)

@@ -13,11 +13,11 @@ import pytest
 import redis
 
 from services.kvstate.domain import keys
-from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from shared.kv_store import data_key
 from shared.redis_accounts import ACCOUNTS, acl_file
 from tests.kits.engine.kv_moves import FakeBlocks, names, rank
 from tests.kits.servers import ROOT, GuardedRedis
+from tests.kits.worker.options import kv_store
 
 BLOCK = data_key(bytes(16))
 SESSION = keys.session("acme", "s1")
@@ -92,7 +92,7 @@ def test_a_rank_names_keys_of_block_bytes_only(guarded_redis: GuardedRedis, key:
 
 
 def test_ranks_write_and_read_blocks_as_their_user(guarded_redis: GuardedRedis) -> None:
-    config = KVStoreConfig(url=guarded_redis.url("worker"), compression="none", ttl_s=90.0)
+    config = kv_store(guarded_redis.url("worker"), compression="none", ttl_s=90.0)
     stored = names(3)
     with rank(config, FakeBlocks(range(2))) as writer:
         writer.blocks.fill(seed=1)

@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.router.__main__ import setup
+from services.router.domain.fleet_limits import FleetLimits
 from services.router.settings import RouterSettings
 from shared import subjects
 from shared.bus import Message
@@ -36,6 +37,7 @@ from shared.messages import (
     ModelCard,
     Vitals,
 )
+from tests.kits.constants import settings_with_constants
 from tests.kits.servers import ServerProcess, find_binary, free_port
 from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import until
@@ -174,8 +176,8 @@ async def world(server: TellingServer) -> AsyncIterator[World]:
 
 @asynccontextmanager
 async def router(server: TellingServer, **more: object) -> AsyncIterator[Service]:
-    base = {"nats_url": server.url(), "router_warmup_s": 0.1}
-    service = Service(RouterSettings.model_validate({**base, **more}), "router")
+    base = {"nats_url": server.url(), "warmup_s": 0.1}
+    service = Service(settings_with_constants(RouterSettings, {**base, **more}), "router")
     async with AsyncExitStack() as stack:
         await setup(service, stack)
         yield service
@@ -263,7 +265,7 @@ async def test_a_leader_that_lost_its_main_connection_is_lost_for_a_moment(world
     """The leader may be dead: heartbeats already sent are ignored, later ones restore the group."""
     async with TcpProxy(world.server.port) as proxy:
         direct, through = world.server.url(), world.server.url(proxy.port)
-        async with router(world.server, router_disconnect_hold_s=0.4) as service:
+        async with router(world.server, fleet=FleetLimits(hold_s=0.4)) as service:
             _, instance_id = await world.leader("g0", through, direct)
             assert await world.group_of() == "g0"
             proxy.cut()

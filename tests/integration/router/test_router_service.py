@@ -78,7 +78,7 @@ async def test_a_session_stays_on_its_group_across_routers_and_restarts(
 async def test_an_unknown_model_is_refused_with_the_served_ones(
     nats_url: str, caller: Caller, leaders: list[Leader], model: str
 ) -> None:
-    async with router(nats_url, router_reconnect_s=0):
+    async with router(nats_url, reconnect_s=0):
         failed = await caller.failure(caller.request(model="no-such-model"))
         assert failed.code == "model_not_found"
         assert model in failed.message
@@ -88,7 +88,7 @@ async def test_a_router_that_has_just_started_calls_no_model_unknown(
     nats_url: str, caller: Caller, leaders: list[Leader]
 ) -> None:
     """It may not have heard the model's group yet, as after a restart of everything."""
-    async with router(nats_url, router_reconnect_s=1.0):
+    async with router(nats_url, reconnect_s=1.0):
         failed = await caller.failure(caller.request(model="no-such-model"))
         assert (failed.code, failed.data["reason"]) == ("unavailable", "no_group")
         await asyncio.sleep(1.0)

@@ -100,7 +100,7 @@ async def test_pins_stand_while_kvstate_is_away_and_are_asked_for_again(
 ) -> None:
     group = leaders[0].group
     pins = [Pinned(tenant="default", session_id=f"s-{i}", group=group) for i in range(4)]
-    async with router(nats_url, router_pins_refresh_s=0.1) as service:
+    async with router(nats_url, pins_refresh_s=0.1) as service:
         async with kvstate(nats_bus, *pins) as asked:
             await until(lambda: len(asked) >= 12, timeout_s=5.0)
         await asyncio.sleep(0.3)

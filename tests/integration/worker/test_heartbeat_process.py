@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from services.worker.leader.heartbeats.heartbeat_page import HeartbeatPage, HeartbeatProcessOptions
+from services.worker.leader.heartbeats.heartbeat_page import HeartbeatPage
 from services.worker.leader.heartbeats.process_carrier import MODULE, ProcessCarrier
 from shared import codec, subjects
 from shared.bus import Message
@@ -25,6 +25,7 @@ from tests.kits.servers import NatsServer, free_port
 from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import until
 from tests.kits.worker.carried_leader import INTERVAL_S, STALE_S
+from tests.kits.worker.options import heartbeat_process
 
 GROUP = "hp0"
 GAP_S = 1.0  # 0.15 on an idle machine; a process takes about half a second to start there
@@ -198,7 +199,7 @@ async def test_a_process_that_is_cut_off_alone_is_made_up_for(nats_url: str, hea
     bus = await NatsBus.connect(nats_url, name="worker/i")
     port = int(nats_url.rpartition(":")[2])
     async with TcpProxy(port) as proxy:
-        options = HeartbeatProcessOptions(
+        options = heartbeat_process(
             nats_url=f"nats://127.0.0.1:{proxy.port}", connection="worker/i/heartbeats", instance_id="i",
             interval_s=INTERVAL_S, stale_s=30.0,
         )  # fmt: skip
@@ -221,7 +222,7 @@ async def test_a_process_that_is_cut_off_alone_is_made_up_for(nats_url: str, hea
 
 async def test_a_process_that_finds_no_broker_ends_with_its_leader() -> None:
     """It was left over for ever: nats-py goes on to connect after a cancellation."""
-    options = HeartbeatProcessOptions(
+    options = heartbeat_process(
         nats_url=f"nats://127.0.0.1:{free_port()}", connection="c", instance_id="i", interval_s=INTERVAL_S,
         stale_s=1.0, connect_wait_s=60.0,
     )  # fmt: skip
@@ -243,7 +244,7 @@ async def test_no_broker_is_an_error_of_the_start(tmp_path: Path) -> None:
     server.start()
     bus = await NatsBus.connect(server.url, name="worker/i")
     server.stop()
-    options = HeartbeatProcessOptions(
+    options = heartbeat_process(
         nats_url=server.url, connection="c", instance_id="i", interval_s=INTERVAL_S, stale_s=1.0
     )
     carrier = ProcessCarrier(bus, options)

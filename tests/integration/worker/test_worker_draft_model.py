@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.domain.speculation import draft_budget, model_costs, prompt_lookup, speculation
 from services.worker.leader.drafting import draft_rounds
 from services.worker.leader.drafting.draft_engine import DraftEngine
@@ -21,6 +20,7 @@ from tests.kits.engine.rank_threads import make_llama
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import Kit, chat, tokens_of
+from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.tokenizers import byte_level
 
 SAMPLINGS: list[dict[str, Any]] = [
@@ -29,7 +29,7 @@ SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0.8, "seed": 5, "repetition_penalty": 1.2, "presence_penalty": 0.5, "min_tokens": 9},
     {"temperature": 1.0, "seed": 8, "frequency_penalty": 0.7, "top_k": 30, "logprobs": 2},
 ]
-STEPS = SchedulerLimits(128, 8, 16, draft_tokens=4)
+STEPS = scheduler_limits(128, 8, 16, draft_tokens=4)
 
 
 @pytest.fixture(scope="module")

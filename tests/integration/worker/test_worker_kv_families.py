@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.model_files.load_model import load_model
 from services.worker.model_files.model import Model
 from tests.kits.families.models import make_family
 from tests.kits.kv.kv_groups import ALWAYS, PROMPT, add_byte_tokenizer, ask, kv_engine, settled, usage_of
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
+from tests.kits.worker.options import scheduler_limits
 
 # a tokenizer of bytes, and room for the prompts
 CHANGES: dict[str, Any] = {"vocab_size": 256, "max_position_embeddings": 512}
@@ -64,7 +64,7 @@ async def test_a_sequence_that_moves_out_comes_back(
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
 ) -> None:
     small = kv_engine(path, redis_url, kv_cache_tokens=20 * 16)
-    options: dict[str, Any] = {"kv": ALWAYS, "steps": SchedulerLimits(64, 8, 16)}
+    options: dict[str, Any] = {"kv": ALWAYS, "steps": scheduler_limits(64, 8, 16)}
     async with Kit(memory_bus, small, model=model, index=index, **options) as kit:
         alone = tokens_of(await kit.run(ask("alone", [3] * 100, max_tokens=150)))
         await kit.ask(ask("low", [3] * 100, max_tokens=150))

@@ -7,15 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.model_files.load_model import load_model
 from services.worker.model_files.model import Model
+from shared.flow.circuit import store_limits
 from shared.messages import Accepted, Done
 from tests.kits.engine.rank_threads import UNEVEN, make_llama
 from tests.kits.kv.kv_groups import ALWAYS, PROMPT, add_byte_tokenizer, ask, kv_engine, settled, usage_of
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
+from tests.kits.worker.options import scheduler_limits
 
 FOUR_KV_HEADS = {"num_key_value_heads": 4, "num_attention_heads": 8}
 
@@ -98,7 +99,7 @@ async def test_many_at_once_fetch_what_they_share(
         ]
         await settled(kit, index, 20)
     small = kv_engine(path, redis_url, kv_cache_tokens=18 * 16)
-    options: dict[str, Any] = {"kv": ALWAYS, "steps": SchedulerLimits(32, 8, 16)}
+    options: dict[str, Any] = {"kv": ALWAYS, "steps": scheduler_limits(32, 8, 16)}
     async with Kit(memory_bus, small, "g1", model=model, index=index, **options) as kit:
         for n, prompt in enumerate(prompts):
             await kit.ask(ask(f"b{n}", prompt, temperature=n % 2))
@@ -151,7 +152,7 @@ async def test_a_flipped_byte_is_seen_computed_again_and_written_anew(
 async def test_an_index_that_is_away_or_slow_costs_time_only(
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
 ) -> None:
-    options: dict[str, Any] = {"kv": KVOptions(fetch="always", probe_s=0.05)}
+    options: dict[str, Any] = {"kv": KVOptions(kv_fetch="always", circuit=store_limits(probe_s=0.05))}
     async with Kit(memory_bus, kv_engine(path, redis_url), model=model, index=index, **options) as kit:
         expected = tokens_of(await kit.run(ask("a", PROMPT)))
         await settled(kit, index, 12)
@@ -174,7 +175,7 @@ async def test_a_low_priority_sequence_moves_out_and_comes_back(
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
 ) -> None:
     small = kv_engine(path, redis_url, kv_cache_tokens=20 * 16)
-    options: dict[str, Any] = {"kv": ALWAYS, "steps": SchedulerLimits(64, 8, 16)}
+    options: dict[str, Any] = {"kv": ALWAYS, "steps": scheduler_limits(64, 8, 16)}
     async with Kit(memory_bus, small, model=model, index=index, **options) as kit:
         alone = tokens_of(await kit.run(ask("alone", [3] * 100, max_tokens=150)))
         fill = tokens_of(await kit.run(ask("fill", [4] * 260, max_tokens=30)))

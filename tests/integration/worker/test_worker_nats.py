@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from shared import codec, subjects
 from shared.bus.nats import NatsBus
 from shared.messages import Accepted, Cancel, Done, Resend, ResendReply
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of
+from tests.kits.worker.options import scheduler_limits
 
 
 async def test_a_chat_over_a_real_broker(nats_bus: NatsBus) -> None:
@@ -25,7 +25,7 @@ async def test_a_chat_over_a_real_broker(nats_bus: NatsBus) -> None:
 async def test_200_callers_a_third_of_them_leaves(nats_bus: NatsBus) -> None:
     chance = random.Random(2)
     engine = null_engine(blocks=120, delay_s=0.0005)
-    async with Kit(nats_bus, engine, group="wn1", steps=SchedulerLimits(256, 64, 200)) as kit:
+    async with Kit(nats_bus, engine, group="wn1", steps=scheduler_limits(256, 64, 200)) as kit:
         names = [f"r{number}" for number in range(200)]
         leaving = set(chance.sample(names, 67))
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.model_files.load_model import load_model
 from services.worker.model_files.model import Model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
@@ -19,6 +18,7 @@ from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import make_llama
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, tokens_of
+from tests.kits.worker.options import scheduler_limits
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ async def test_company_and_preemption_change_no_token(
 ) -> None:
     count, blocks = 6, 16
     small = engine(path, kv_cache_tokens=blocks * 16)
-    async with Kit(memory_bus, small, model=model, steps=SchedulerLimits(32, 8, 16)) as kit:
+    async with Kit(memory_bus, small, model=model, steps=scheduler_limits(32, 8, 16)) as kit:
         expected = await alone(kit, count)
         for number in range(count):
             await kit.ask(ask(number))

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.model_files.load_model import load_model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.orchestrator.rank_engine import RankEngine
@@ -20,6 +19,7 @@ from tests.kits.engine.rank_options import rank_options
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.schemas.schema_case import validator
 from tests.kits.worker.leader import Kit, chat, finish_of, text_of, tokens_of
+from tests.kits.worker.options import scheduler_limits
 
 DEMO = Path(__file__).parents[3] / "models" / "demo"
 N = 4
@@ -67,7 +67,7 @@ async def kit(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
         memory_bus,
         engine,
         model=load_model(DEMO, "demo"),
-        steps=SchedulerLimits(64, 16, 64),
+        steps=scheduler_limits(64, 16, 64),
         back_off=RestartPauses(first_s=0.05),
     ) as kit:
         yield kit

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.constraints.forced_tokens import force_first
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import Engine, StepPlan
+from tests.kits.worker.options import scheduler_limits
 
 _names = iter(range(1, 1_000_000))  # block names: one run must not find the blocks of another
 
@@ -36,7 +37,7 @@ async def run_constrained(
 ) -> ConstrainedRun:
     """Computes sequences to their end, up to 16 at a time."""
     names = BlockNames(f"f{next(_names)}")
-    scheduler = Scheduler(BlockManager(num_blocks), SchedulerLimits(64, 16, 64), names)
+    scheduler = Scheduler(BlockManager(num_blocks), scheduler_limits(64, 16, 64), names)
     run, reasons = ConstrainedRun(), {id(sequence): "" for sequence in sequences}
     run.borders = [[0] for _ in sequences]
     for number, sequence in enumerate(sequences):

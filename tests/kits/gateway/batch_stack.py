@@ -19,6 +19,7 @@ from shared.codec import decode, encode
 from shared.lifecycle import Service
 from shared.messages import GenerateRequest, Route, Work
 from shared.telemetry.spans.span_facts import SpanSink
+from tests.kits.constants import settings_with_constants
 from tests.kits.worker.leader import Kit, null_engine
 
 FAST = {"batch_lease_s": 1.0, "drain_timeout_s": 0.2, "http_port": 0}
@@ -63,7 +64,9 @@ async def batch_gateway(
         spans: Takes the spans of recorded requests.
         settings: Of the gateway.
     """
-    chosen = GatewaySettings.model_validate(FAST | {"instance_id": "gw", "files_dir": str(files)} | settings)
+    chosen = settings_with_constants(
+        GatewaySettings, FAST | {"instance_id": "gw", "files_dir": str(files)} | settings
+    )
     bus = await NatsBus.connect(url, name=chosen.instance_id)
     service = Service(chosen, "gateway")
     service.spans = spans

@@ -41,6 +41,7 @@ from shared.messages import (
 )
 from shared.messages.blocks import KVSource
 from shared.telemetry.spans.span_facts import SpanSink
+from tests.kits.constants import settings_with_constants
 from tests.kits.gateway.response_service import serve_responses
 from tests.kits.gateway.session_services import SessionServices
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
@@ -275,10 +276,10 @@ async def running_gateway(
         scripted: The scripted fleet answers; else the test brings its own.
         spans: Takes spans of recorded requests.
         wait_s: How long new requests and calls wait for what is away.
-        settings: Of the gateway.
+        settings: Settings and constants of the gateway.
     """
-    chosen = GatewaySettings.model_validate(
-        {"http_port": 0, "instance_id": "test", "drain_timeout_s": 0.2} | settings
+    chosen = settings_with_constants(
+        GatewaySettings, {"http_port": 0, "instance_id": "test", "drain_timeout_s": 0.2} | settings
     )
     before = asyncio.all_tasks()
     broker = MemoryBroker(max_payload)

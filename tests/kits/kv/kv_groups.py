@@ -14,7 +14,7 @@ from shared.messages import Done, GenerateRequest, Usage
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.worker.leader import Kit, RedisIndex, chat
 
-ALWAYS = KVOptions(fetch="always", lookup_timeout_s=2.0, fetch_timeout_s=10.0)
+ALWAYS = KVOptions(kv_fetch="always", kv_lookup_timeout_s=2.0, kv_fetch_timeout_s=10.0)
 PROMPT = [(7 * i) % 251 for i in range(200)]
 
 

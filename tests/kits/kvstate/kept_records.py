@@ -44,7 +44,7 @@ async def store_records(bus: Bus, tenants: list[str], count: int, *, version: in
     """
     sessions, responses, kept = (
         SessionsClient(bus, timeout_s=20.0),
-        ResponsesClient(bus, owner="test", timeout_s=20.0),
+        ResponsesClient(bus, owner="test", timeout_s=20.0, lease_ms=15_000),
         KeptRecords(),
     )
     for tenant in tenants:
@@ -75,7 +75,7 @@ async def read_records(bus: Bus, wanted: KeptRecords) -> KeptRecords:
     """Reads what there is of the wanted records, and all pins."""
     sessions, responses, found = (
         SessionsClient(bus, timeout_s=20.0),
-        ResponsesClient(bus, owner="test", timeout_s=20.0),
+        ResponsesClient(bus, owner="test", timeout_s=20.0, lease_ms=15_000),
         KeptRecords(),
     )
     for place in (*wanted.sessions, *wanted.deleted):

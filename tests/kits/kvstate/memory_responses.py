@@ -121,8 +121,12 @@ class MemoryResponseStore:
         """Returns the records to drop for the entry, or None if dropping all of them is not enough."""
         mine = {place: kept for place, kept in self._kept.items() if place[0] == entry.tenant}
         mine.pop((entry.tenant, entry.response_id), None)
-        count = len(mine) + 1 - self._quotas.responses
-        num_bytes = sum(kept.entry.size for kept in mine.values()) + entry.size - self._quotas.num_bytes
+        count = len(mine) + 1 - self._quotas.response_max_per_tenant
+        num_bytes = (
+            sum(kept.entry.size for kept in mine.values())
+            + entry.size
+            - self._quotas.response_bytes_per_tenant
+        )
         going = []
         for place, kept in mine.items():
             if count <= 0 and num_bytes <= 0:

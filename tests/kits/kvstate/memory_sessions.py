@@ -54,7 +54,7 @@ class MemorySessionStore:
         *,
         lives: SessionLives,
         clock: Callable[[], float],
-        tombstone_s: float = 3600.0,
+        tombstone_s: float,
         quotas: SessionQuotas = _NO_QUOTAS,
     ) -> None:
         self._lives = lives
@@ -140,12 +140,12 @@ class MemorySessionStore:
         if group and not kept.group:
             self._sweep()
             pinned = [owner for (owner, _), one in self._kept.items() if one.group]
-            if pinned.count(tenant) >= self._quotas.pins:
+            if pinned.count(tenant) >= self._quotas.session_pins_per_tenant:
                 return PinOutcome.TENANT_FULL
-            if len(pinned) >= self._quotas.all_pins:
+            if len(pinned) >= self._quotas.router_pins_max:
                 return PinOutcome.ALL_FULL
         if group and kept.spare:
-            kept = changed(kept, expires_at=self._clock() + self._lives.ttl_s)
+            kept = changed(kept, expires_at=self._clock() + self._lives.session_ttl_s)
         self._kept[tenant, session_id] = changed(kept, group=group)
         return PinOutcome.DONE
 
@@ -194,7 +194,7 @@ class MemorySessionStore:
         before, size = kept.size if kept else 0, size_of(entry)
         max_bytes = self._quotas.bytes_for(0)
         sessions, num_bytes = self._usage(entry.tenant).missing(
-            before, size, self._quotas.sessions, max_bytes
+            before, size, self._quotas.session_max_per_tenant, max_bytes
         )
         going = []
         for (owner, session_id), one in self._kept.items():

@@ -10,9 +10,11 @@ import redis.asyncio as aioredis
 
 from services.kvstate.__main__ import setup
 from services.kvstate.settings import KVStateSettings
+from shared.flow.circuit import CircuitLimits
 from shared.kv_store import data_key, head_field
 from shared.lifecycle import Service
 from shared.messages import ChatMessage, HeldBlocks, SessionRecord
+from tests.kits.constants import settings_with_constants
 from tests.kits.servers import RedisServer
 
 PARTS = 2
@@ -20,18 +22,19 @@ PARTS = 2
 
 @asynccontextmanager
 async def running(nats_url: str, redis_url: str, **more: object) -> AsyncIterator[Service]:
-    """Runs a replica of the service; `more` are its settings."""
-    settings = KVStateSettings.model_validate(
+    """Runs a replica of the service; `more` are its settings and constants."""
+    settings = settings_with_constants(
+        KVStateSettings,
         {
             "nats_url": nats_url,
             "redis_url": redis_url,
             "redis_timeout_s": 2.0,  # long enough for a busy machine; tests of outages set a shorter one
             "kv_timeout_s": 2.0,
-            "redis_probe_s": 0.05,
-            "redis_check_s": 0.05,
-            "kv_sweep_s": 0.05,
+            "circuit": CircuitLimits(probe_s=0.05),
+            "check_s": 0.05,
+            "sweep_s": 0.05,
             **more,
-        }
+        },
     )
     service = Service(settings, "kvstate")
     async with AsyncExitStack() as stack:

@@ -49,4 +49,4 @@ def beat(
 
 
 def new_fleet() -> Fleet:
-    return Fleet(FleetLimits(slack_s=0.05))
+    return Fleet(FleetLimits(router_heartbeat_slack_s=0.05))

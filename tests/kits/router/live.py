@@ -32,6 +32,7 @@ from shared.messages import (
     Usage,
     Work,
 )
+from tests.kits.constants import settings_with_constants
 from tests.kits.waiting import until
 
 BEAT_MS = 40
@@ -156,8 +157,8 @@ class Caller:
 
 @asynccontextmanager
 async def router(nats_url: str, **more: object) -> AsyncIterator[Service]:
-    base = {"nats_url": nats_url, "router_warmup_s": 0.1, "router_heartbeat_slack_s": 0.05}
-    service = Service(RouterSettings.model_validate({**base, **more}), "router")
+    base = {"nats_url": nats_url, "warmup_s": 0.1, "router_heartbeat_slack_s": 0.05}
+    service = Service(settings_with_constants(RouterSettings, {**base, **more}), "router")
     async with AsyncExitStack() as stack:
         await setup(service, stack)
         yield service
@@ -170,7 +171,6 @@ async def start_router(nats_url: str, nats_bus: NatsBus, instance_id: str) -> as
     env = {
         "RYZ_NATS_URL": nats_url,
         "RYZ_INSTANCE_ID": instance_id,
-        "RYZ_ROUTER_MAX_INFLIGHT": "100000",
         "RYZ_LOG_LEVEL": "warning",
         "PATH": os.environ["PATH"],
     }

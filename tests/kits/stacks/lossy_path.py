@@ -11,22 +11,23 @@ from pathlib import Path
 
 from services.gateway.__main__ import start
 from services.gateway.settings import GatewaySettings
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 from shared import subjects
 from shared.bus.nats import NatsBus
-from shared.client import ClientSettings, InferenceClient
+from shared.client import InferenceClient
 from shared.lifecycle import Service
+from tests.kits.client import client_settings
 from tests.kits.nats_proxy import NatsProxy
 from tests.kits.router.live import router
 from tests.kits.servers import NatsServer
 from tests.kits.waiting import until
 from tests.kits.worker.leader import Kit
+from tests.kits.worker.options import scheduler_limits
 
 # one sequence at a time may compute a long prompt in many steps, and a third one waits
-LIMITS = SchedulerLimits(token_budget=32, max_running=2, max_waiting=8)
-CLIENT = ClientSettings(probe_interval_s=0.2, resend_timeout_s=0.2, accept_timeout_s=0.1, max_publishes=3)
+LIMITS = scheduler_limits(token_budget=32, max_running=2, max_waiting=8)
+CLIENT = client_settings(probe_interval_s=0.2, resend_timeout_s=0.2, accept_timeout_s=0.1, max_publishes=3)
 
 
 class NotingEngine(NullEngine):

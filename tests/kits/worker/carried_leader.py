@@ -9,11 +9,11 @@ import asyncio
 import sys
 import time
 
-from services.worker.leader.heartbeats.heartbeat_page import HeartbeatProcessOptions
 from services.worker.leader.heartbeats.heartbeats import Heartbeats
 from services.worker.leader.heartbeats.process_carrier import ProcessCarrier
 from shared.bus.nats import NatsBus
 from shared.messages import Heartbeat, Load, ModelCard
+from tests.kits.worker.options import heartbeat_process
 
 INTERVAL_S, STALE_S = 0.025, 1.0
 
@@ -36,7 +36,7 @@ async def main(url: str, group: str) -> None:
             model=ModelCard(name="m", context_length=8), load=Load(max_running=8, max_waiting=8),
         )  # fmt: skip
 
-    options = HeartbeatProcessOptions(
+    options = heartbeat_process(
         nats_url=url, connection=f"worker/{group}/heartbeats", instance_id=group, interval_s=INTERVAL_S,
         stale_s=STALE_S,
     )  # fmt: skip

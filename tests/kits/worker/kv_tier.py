@@ -13,6 +13,7 @@ from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, 
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, StepPlan, StepResult
 from shared import kv_hash
 from shared.errors import Unavailable
+from shared.flow.circuit import CircuitLimits
 from shared.messages import BlocksCommitted, BlocksFound, HeldBlocks
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit
@@ -172,7 +173,11 @@ def store_state(leader: Leader) -> dict[str, object]:
 
 
 QUICK = KVOptions(
-    fetch="always", lookup_timeout_s=0.05, fetch_timeout_s=0.1, commit_interval_s=0.01, probe_s=0.02
+    kv_fetch="always",
+    kv_lookup_timeout_s=0.05,
+    kv_fetch_timeout_s=0.1,
+    commit_interval_s=0.01,
+    circuit=CircuitLimits(probe_s=0.02),
 )
 
 

@@ -11,11 +11,12 @@ from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.heartbeats.heartbeats import LoopCarrier
+from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.kv_tier.block_ownership import BlockIndex
+from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.leader.options import LeaderOptions
 from services.worker.leader.wiring import LeaderPorts, build_leader
 from services.worker.metrics import WorkerMetrics
@@ -49,6 +50,7 @@ from shared.telemetry.service_registry import ServiceRegistry
 from shared.telemetry.spans.span_facts import SpanSink
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.waiting import PATIENCE_S
+from tests.kits.worker.options import record_limits, scheduler_limits
 
 
 class DictStore:
@@ -171,11 +173,17 @@ class Kit:
         self.engine = engine or null_engine()
         self.store = store or DictStore()
         self.registry = ServiceRegistry()
-        options.setdefault("steps", SchedulerLimits(256, 64, 64))
+        options.setdefault("steps", scheduler_limits(256, 64, 64))
+        options.setdefault("stream_interval_ms", 0.0)  # tokens come as they are computed
+        options.setdefault("kv", KVOptions())
+        options.setdefault("grammars", GrammarOptions())
+        options.setdefault("sessions", record_limits())
         options.setdefault("back_off", RestartPauses(first_s=0.02))
         # a busy machine can pause this process for seconds, which a leader would log as an error
         options.setdefault("heartbeat_stale_s", PATIENCE_S)
-        leader_options = LeaderOptions(group=group, instance_id=instance_id, **options)
+        leader_options = LeaderOptions(
+            group=group, instance_id=instance_id, tensor_parallel=1, drain_timeout_s=5.0, **options
+        )
         ports = LeaderPorts(
             bus=bus,
             outside=self.outside,

@@ -9,8 +9,7 @@ from cli.console import CommandError
 from cli.stack.host.ports import held_ports, pick_ports, require_free
 from shared.errors import Unavailable
 from shared.host.tcp_table import listens_here
-from shared.web.admin_endpoints import ADMIN_LIMITS
-from shared.web.gate import Gate
+from shared.web.admin_endpoints import admin_gate
 from shared.web.http_server import http_server
 from tests.kits.stranger import needs_root, next_line, stranger
 
@@ -46,13 +45,13 @@ async def test_a_stranger_cannot_take_the_port_of_a_service_that_is_down(ended_b
     assert taken_by_a_stranger(port) != [], "who holds no port has it taken"
     with held_ports([("127.0.0.1", port)]):
         assert taken_by_a_stranger(port) == [], "before the start"
-        async with http_server(Starlette(), "127.0.0.1", port, Gate(ADMIN_LIMITS), held=True):
+        async with http_server(Starlette(), "127.0.0.1", port, admin_gate(), held=True):
             assert taken_by_a_stranger(port) == [], "while it runs"
         _leave_an_ended_connection(port, held=True)
         assert taken_by_a_stranger(port) == [], "while it is down"
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
-        async with http_server(Starlette(), "127.0.0.1", port, Gate(ADMIN_LIMITS), held=True) as again:
+        async with http_server(Starlette(), "127.0.0.1", port, admin_gate(), held=True) as again:
             assert again == port
     with held_ports([("127.0.0.1", port)]):  # the next stack, started right after this one
         assert taken_by_a_stranger(port) == []
@@ -62,11 +61,11 @@ async def test_two_servers_of_one_user_do_not_share_a_held_port() -> None:
     (port,) = pick_ports(1)
     with held_ports([("127.0.0.1", port)]):
         assert not listens_here("127.0.0.1", port)
-        async with http_server(Starlette(), "127.0.0.1", port, Gate(ADMIN_LIMITS), held=True):
+        async with http_server(Starlette(), "127.0.0.1", port, admin_gate(), held=True):
             for host in ("127.0.0.1", "0.0.0.0"):
                 assert listens_here(host, port)
                 with pytest.raises(Unavailable, match="Address already in use"):
-                    async with http_server(Starlette(), host, port, Gate(ADMIN_LIMITS), held=True):
+                    async with http_server(Starlette(), host, port, admin_gate(), held=True):
                         pass
 
 

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from shared.client.generation.commands import AskResend, Command, Publish, SendCancel
 from shared.client.generation.generation_state import GenerationState
-from shared.client.settings import ClientSettings
 from shared.errors import Cancelled, DeadlineExceeded, GroupLost
 from shared.messages import (
     Accepted,
@@ -18,9 +17,9 @@ from shared.messages import (
     Tokens,
     Usage,
 )
-from tests.kits.client import client_context
+from tests.kits.client import client_context, client_settings
 
-SETTINGS = ClientSettings(max_buffered_frames=64)
+SETTINGS = client_settings(max_buffered_frames=64)
 
 
 def make(deadline: float = 100.0, attempt: int = 0) -> GenerationState:
@@ -110,7 +109,7 @@ def test_frames_that_are_held_back_are_bounded(numbers: list[int]) -> None:
     state.on_frame(Accepted(request_id="r1", group="g0"), "g0", 0.0)
     for number in numbers:
         state.on_frame(Tokens(request_id="r1", seq=number + 2, deltas=[]), "g0", 0.0)
-    assert state.num_held <= SETTINGS.max_buffered_frames
+    assert state.num_held <= SETTINGS.constants.max_buffered_frames
     assert not state.answer.ready
 
 
@@ -123,7 +122,7 @@ def test_a_gap_asks_once_until_the_answer_comes() -> None:
     assert state.tick(50.0, connected=True) == ()
     assert state.on_resend(ResendReply(known=True, next_seq=4, frames=frames[1:4]), 50.0) == ()
     assert state.next_seq == 4
-    assert state.due == 50.0 + SETTINGS.probe_interval_s
+    assert state.due == 50.0 + SETTINGS.constants.probe_interval_s
 
 
 def test_the_pauses_between_publishes_grow_and_end() -> None:
@@ -161,7 +160,7 @@ def test_without_a_broker_a_silent_stream_is_waited_for_until_the_deadline() -> 
         before = now
     assert state.tick(state.due, connected=True) == (AskResend("g0", 1),)
     state.on_resend_excused(20.0)
-    assert 20.0 < state.due <= 20.0 + SETTINGS.resend_timeout_s
+    assert 20.0 < state.due <= 20.0 + SETTINGS.constants.resend_timeout_s
     assert state.tick(60.0, connected=False) == (SendCancel("g0", 0),)
     assert isinstance(state.error, DeadlineExceeded)
 

@@ -162,7 +162,7 @@ def test_a_leader_that_is_slow_to_answer_but_heard_is_not_given_up() -> None:
         assert state.tick(now, connected=True)
         context.heard.note("i0", now + 0.4)
         assert state.on_resend_failed("no answer", now + 0.5, late=True) == ()
-    for _ in range(SETTINGS.resend_attempts):
+    for _ in range(SETTINGS.constants.resend_attempts):
         now = state.due
         state.tick(now, connected=True)
         commands = state.on_resend_failed("no answer", now + 5.0, late=True)

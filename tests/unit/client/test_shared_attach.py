@@ -8,7 +8,7 @@ import pytest
 
 from shared import subjects
 from shared.bus import Message
-from shared.client import ClientSettings, InferenceClient
+from shared.client import InferenceClient
 from shared.client.attach import AttachTarget, attach
 from shared.codec import decode, encode, pack_tokens
 from shared.errors import Cancelled, GroupLost
@@ -23,6 +23,7 @@ from shared.messages import (
     ResendReply,
     ResumePoint,
 )
+from tests.kits.client import client_settings
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.scripted_leader import answer
 
@@ -83,7 +84,7 @@ async def bus() -> AsyncIterator[MemoryBus]:
 
 @pytest.fixture
 async def client(bus: MemoryBus) -> AsyncIterator[InferenceClient]:
-    client = InferenceClient(bus, ClientSettings(probe_interval_s=0.05, max_losses=1))
+    client = InferenceClient(bus, client_settings(probe_interval_s=0.05, max_losses=1))
     await client.start()
     yield client
     await client.close()

@@ -37,18 +37,19 @@ from shared.messages import (
     SessionRef,
     Tokens,
 )
+from tests.kits.client import client_settings
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.scripted_leader import ScriptedLeader, answer
 
-FAST = ClientSettings(
-    accept_timeout_s=0.03,
-    max_publishes=3,
-    wait_s=0.5,
-    probe_interval_s=0.06,
-    resend_timeout_s=0.04,
-    tick_s=0.005,
-)
+
+def fast(**more: float) -> ClientSettings:
+    values = {"accept_timeout_s": 0.03, "max_publishes": 3, "wait_s": 0.5}
+    times = {"probe_interval_s": 0.06, "resend_timeout_s": 0.04, "tick_s": 0.005}
+    return client_settings(**values, **times, **more)
+
+
+FAST = fast()
 WHOLE = "w0 w1 w2 w3 "
 
 
@@ -110,7 +111,7 @@ async def test_a_stream_may_be_awaited_and_read_without_a_block(
 
 
 async def test_many_requests_at_once(memory_bus: MemoryBus, leader: ScriptedLeader) -> None:
-    client = InferenceClient(memory_bus, ClientSettings(accept_timeout_s=10))
+    client = InferenceClient(memory_bus, client_settings(accept_timeout_s=10))
     await client.start()
     done = await asyncio.gather(*(client.complete(make_request(), timeout_s=20) for _ in range(200)))
     await client.close()
@@ -451,7 +452,7 @@ async def test_a_group_that_accepts_what_no_caller_waits_for_is_told_to_stop(
 async def test_a_reader_that_is_too_slow_loses_only_its_own_stream(
     memory_bus: MemoryBus, leader: ScriptedLeader
 ) -> None:
-    client = InferenceClient(memory_bus, FAST.model_copy(update={"max_buffered_frames": 8}))
+    client = InferenceClient(memory_bus, fast(max_buffered_frames=8))
     await client.start()
     leader.script = lambda request: answer(request, 50)
     async with client.submit(make_request(), timeout_s=2) as slow:
@@ -509,7 +510,7 @@ async def test_without_a_broker_a_request_fails_after_the_wait(
 
 
 async def test_the_same_id_twice_and_too_many(memory_bus: MemoryBus, leader: ScriptedLeader) -> None:
-    client = InferenceClient(memory_bus, FAST.model_copy(update={"max_open_requests": 1}))
+    client = InferenceClient(memory_bus, fast(max_open_requests=1))
     with pytest.raises(Unavailable, match="not started"):
         await client.complete(make_request(), timeout_s=1)
     await client.start()

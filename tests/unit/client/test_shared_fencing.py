@@ -5,7 +5,6 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.null.null_engine import NullEngine
 from shared import codec, subjects
 from shared.bus import Message, RequestTimedOut
@@ -28,6 +27,7 @@ from shared.messages import (
 from tests.kits.client import client_context
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine
+from tests.kits.worker.options import scheduler_limits
 
 
 def make() -> GenerationState:
@@ -118,7 +118,7 @@ async def test_no_stream_is_a_mixture_of_two_groups_of_one_name(memory_bus: Memo
         budgets = [4096, 64]  # the first starts sooner, the second overtakes it
         kits = [
             await stack.enter_async_context(
-                Kit(memory_bus, engine, instance_id=name, steps=SchedulerLimits(budget, 64, 64))
+                Kit(memory_bus, engine, instance_id=name, steps=scheduler_limits(budget, 64, 64))
             )
             for engine, name, budget in zip(engines, "ab", budgets, strict=True)
         ]

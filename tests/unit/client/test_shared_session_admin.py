@@ -25,11 +25,11 @@ RECORD = SessionRecord(
 async def test_leaders_are_waited_for_until_all_expected_have_answered(memory_bus: MemoryBus) -> None:
     services = await SessionServices(memory_bus).start()
     services.holdings = {"g1": 16}
-    admin = SessionAdmin(memory_bus, gather_s=30.0)
+    admin = SessionAdmin(memory_bus, gather_s=30.0, timeout_s=2.0)
     async with asyncio.timeout(5):
         held = await admin.fleet.holders("acme", RECORD.token_ids, expected={"g0", "g1"})
     assert [(one.group, one.cached_tokens, one.num_tokens) for one in held] == [("g0", 0, 32), ("g1", 16, 32)]
-    hasty = SessionAdmin(memory_bus, gather_s=0.05)
+    hasty = SessionAdmin(memory_bus, gather_s=0.05, timeout_s=2.0)
     for expected in (set[str](), {"g0", "g1", "g2"}):
         assert len(await hasty.fleet.holders("acme", b"", expected=expected)) == 2
     await services.leave(subjects.KV_HOLDERS)
@@ -40,7 +40,7 @@ async def test_leaders_are_waited_for_until_all_expected_have_answered(memory_bu
 async def test_a_view_joins_what_all_of_them_know(memory_bus: MemoryBus) -> None:
     services = await SessionServices(memory_bus).start()
     services.holdings = {"g1": 16}
-    admin = SessionAdmin(memory_bus)
+    admin = SessionAdmin(memory_bus, timeout_s=2.0, gather_s=0.1)
     assert (await admin.create(RECORD, pinned_group="g1")).pinned_group == "g1"
     view = await admin.view("acme", "s1")
     assert (view.summary.pinned_group, view.record) == ("g1", RECORD)
@@ -53,7 +53,7 @@ async def test_a_view_joins_what_all_of_them_know(memory_bus: MemoryBus) -> None
 
 async def test_what_is_refused_has_changed_nothing(memory_bus: MemoryBus) -> None:
     services = await SessionServices(memory_bus).start()
-    admin = SessionAdmin(memory_bus)
+    admin = SessionAdmin(memory_bus, timeout_s=2.0, gather_s=0.1)
     await admin.create(RECORD)
     with pytest.raises(Conflict):
         await admin.create(msgspec.structs.replace(RECORD, turns=9))
@@ -68,14 +68,14 @@ async def test_what_is_refused_has_changed_nothing(memory_bus: MemoryBus) -> Non
 
 async def test_an_error_says_who_is_away_and_when_to_come_back(memory_bus: MemoryBus) -> None:
     with pytest.raises(Unavailable, match="the router does not answer") as caught:
-        await SessionAdmin(memory_bus).fleet.route("acme", "s1", "demo")
+        await SessionAdmin(memory_bus, timeout_s=2.0, gather_s=0.1).fleet.route("acme", "s1", "demo")
     assert caught.value.data == {"reason": "no_router", "retry_after_s": 1.0}
     services = await SessionServices(memory_bus).start()
     services.failing[subjects.SESSION_LIST] = Unavailable(
         "Redis is away", reason="session_store", retry_after_s=7
     )
     with pytest.raises(Unavailable, match="Redis is away") as caught:
-        await SessionAdmin(memory_bus).page("acme")
+        await SessionAdmin(memory_bus, timeout_s=2.0, gather_s=0.1).page("acme")
     assert caught.value.retry_after_s == 7
 
 

@@ -4,9 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from services.gateway.completions.completion_doors import ChatDoor, CompletionDoor
-from services.gateway.answering.format import DoorFormats
-from services.gateway.settings import GatewaySettings
 from services.gateway.answering.event_ids import (
     NOTHING_YET,
     UNNUMBERED,
@@ -15,7 +12,7 @@ from services.gateway.answering.event_ids import (
     parse_event_id,
     what_follows,
 )
-from services.gateway.streams.event_writer import EventWriter, ResumedWriter
+from services.gateway.answering.format import DoorFormats
 from services.gateway.answering.resume_token import (
     VERSION,
     AnswerKind,
@@ -24,6 +21,9 @@ from services.gateway.answering.resume_token import (
     read_token,
     request_id_of,
 )
+from services.gateway.completions.completion_doors import ChatDoor, CompletionDoor
+from services.gateway.settings import GatewaySettings
+from services.gateway.streams.event_writer import EventWriter, ResumedWriter
 from shared.errors import InvalidRequest
 from shared.messages import Delta, GenerateRequest, Sampling, SessionRef, TokenLogprob, Usage
 

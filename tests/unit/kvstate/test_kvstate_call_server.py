@@ -75,7 +75,7 @@ def store() -> Store:
 
 @pytest.fixture
 async def server(memory_bus: MemoryBus, store: Store) -> AsyncIterator[CallServer]:
-    server = CallServer(memory_bus, KVStateMetrics(CollectorRegistry()))
+    server = CallServer(memory_bus, KVStateMetrics(CollectorRegistry()), max_concurrent=32, max_pending=4096)
     await server.start(
         [
             CallKind("list", subjects.SESSION_LIST, SessionList, store.list),
@@ -93,7 +93,7 @@ async def server(memory_bus: MemoryBus, store: Store) -> AsyncIterator[CallServe
 async def test_a_tenant_with_many_calls_holds_up_no_other_and_no_turn(
     memory_bus: MemoryBus, store: Store
 ) -> None:
-    leader, admin = SessionsClient(memory_bus), SessionAdmin(memory_bus, timeout_s=HELD_BACK_S)
+    leader, admin = SessionsClient(memory_bus), SessionAdmin(memory_bus, timeout_s=HELD_BACK_S, gather_s=0.1)
     calls: list[asyncio.Future[Any]] = []
     for _ in range(MAX_WAITING // 2):
         calls += [asyncio.ensure_future(admin.page("many")), asyncio.ensure_future(admin.record("many", "s"))]
@@ -118,7 +118,7 @@ async def test_a_tenant_with_many_calls_holds_up_no_other_and_no_turn(
 async def test_beyond_its_bound_a_tenant_is_told_to_make_fewer_calls(
     memory_bus: MemoryBus, store: Store
 ) -> None:
-    admin = SessionAdmin(memory_bus, timeout_s=HELD_BACK_S)
+    admin = SessionAdmin(memory_bus, timeout_s=HELD_BACK_S, gather_s=0.1)
     calls = [asyncio.create_task(admin.page("many")) for _ in range(PER_TENANT + MAX_WAITING)]
     await asyncio.sleep(0.01)
     with pytest.raises(RateLimited, match=f"has {MAX_WAITING} calls about sessions waiting") as caught:
@@ -141,7 +141,7 @@ async def test_beyond_its_bound_a_tenant_is_told_to_make_fewer_calls(
 async def test_calls_that_were_taken_are_answered_before_the_end(
     memory_bus: MemoryBus, store: Store, server: CallServer
 ) -> None:
-    admin = SessionAdmin(memory_bus, timeout_s=HELD_BACK_S)
+    admin = SessionAdmin(memory_bus, timeout_s=HELD_BACK_S, gather_s=0.1)
     calls = [asyncio.create_task(admin.page("many")) for _ in range(10)]
     await asyncio.sleep(0.01)
     stopping = asyncio.create_task(server.stop())

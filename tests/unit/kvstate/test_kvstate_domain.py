@@ -102,7 +102,7 @@ def test_a_tenant_over_its_quota_may_make_less_of_it() -> None:
 def test_bytes_of_a_tenant_follow_redis(
     configured: int, maxmemory: int, tenants: int, bytes_for: int
 ) -> None:
-    assert SessionQuotas(num_bytes=configured).bytes_for(maxmemory, tenants) == bytes_for
+    assert SessionQuotas(session_bytes_per_tenant=configured).bytes_for(maxmemory, tenants) == bytes_for
 
 
 @given(st.integers(0, 10**15), st.text(min_size=1, max_size=40))

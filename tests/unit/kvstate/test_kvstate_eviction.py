@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.kvstate.domain.block_eviction import (
-    BlockQuotas,
+    BlockLimits,
     WaterMarks,
     cut,
     fitting,
@@ -64,7 +64,7 @@ def test_as_many_leading_blocks_stay_as_fit(sizes: list[int], quota: int) -> Non
     count = fitting(sizes, quota)
     assert sum(sizes[:count]) <= quota
     assert count == len(sizes) or sum(sizes[: count + 1]) > quota
-    assert fitting(sizes, BlockQuotas().session_bytes) == len(sizes)
+    assert fitting(sizes, BlockLimits().kv_session_bytes) == len(sizes)
 
 
 def test_new_blocks_are_cut_from_the_tail_and_no_more_than_need_be() -> None:

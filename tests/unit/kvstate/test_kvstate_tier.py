@@ -17,7 +17,6 @@ from services.kvstate.blocks.block_store import (
 )
 from services.kvstate.blocks.block_sweep import BlockSweeper, SweepRules
 from services.kvstate.blocks.block_tier import BlockTier, TierLimits
-from services.kvstate.domain.block_eviction import BlockQuotas
 from services.kvstate.redis.store_errors import StoreFull
 from services.kvstate.sessions.session_store import SessionFate
 from shared.errors import Unavailable
@@ -57,7 +56,9 @@ class Kit:
         self.after_asking: Callable[[], None] = lambda: None
         self.sessions_away = False
         self.tier = BlockTier(self.store, limits, self.evicted, self.ask_fates)
-        rules = SweepRules(owner="me", every_s=1.0, recheck_s=5.0, grace_s=60.0)
+        rules = SweepRules(
+            owner="me", every_s=1.0, away_every_s=0.25, grace_s=60.0, orphan_s=900.0, recheck_s=5.0
+        )
         self.sweeper = BlockSweeper(self.tier, self.store, rules, self.evicted, self.ask_fates)
 
     async def ask_fates(self, places: Sequence[tuple[str, str]]) -> list[SessionFate]:
@@ -99,7 +100,7 @@ async def test_a_commit_says_what_is_stored_now() -> None:
 
 
 async def test_a_session_over_its_quota_keeps_its_beginning() -> None:
-    kit = Kit(TierLimits(quotas=BlockQuotas(session_bytes=3 * SIZE)))
+    kit = Kit(TierLimits(kv_session_bytes=3 * SIZE))
     names = kit.chain(5)
     done = await kit.commit(("a", "s", names), ("a", "t", kit.chain(3)), ("a", "", kit.chain(9)))
     assert done == BlocksCommitted(stored=15, over_quota=[0])
@@ -109,7 +110,7 @@ async def test_a_session_over_its_quota_keeps_its_beginning() -> None:
 
 
 async def test_another_sessions_blocks_outlive_a_session_over_its_quota() -> None:
-    kit = Kit(TierLimits(quotas=BlockQuotas(session_bytes=3 * SIZE)))
+    kit = Kit(TierLimits(kv_session_bytes=3 * SIZE))
     names = kit.chain(5)
     await kit.commit(("a", "", names))
     assert (await kit.commit(("a", "s", names))).over_quota == [0]
@@ -118,7 +119,7 @@ async def test_another_sessions_blocks_outlive_a_session_over_its_quota() -> Non
 
 
 async def test_a_tenant_over_its_quota_loses_its_oldest_first() -> None:
-    kit = Kit(TierLimits(quotas=BlockQuotas(tenant_bytes=5 * SIZE)))
+    kit = Kit(TierLimits(kv_tenant_bytes=5 * SIZE))
     old, new, other = kit.chain(3), kit.chain(4), kit.chain(9)
     await kit.commit(("a", "s", old))
     await kit.commit(("b", "s", other[:5]))
@@ -128,7 +129,7 @@ async def test_a_tenant_over_its_quota_loses_its_oldest_first() -> None:
 
 
 async def test_a_tenant_whose_blocks_are_leased_gets_no_new_ones() -> None:
-    kit = Kit(TierLimits(quotas=BlockQuotas(tenant_bytes=5 * SIZE)))
+    kit = Kit(TierLimits(kv_tenant_bytes=5 * SIZE))
     old, new = kit.chain(3), kit.chain(4)
     await kit.commit(("a", "s", old))
     await kit.tier.find_blocks(old, 10_000_000)
@@ -139,7 +140,7 @@ async def test_a_tenant_whose_blocks_are_leased_gets_no_new_ones() -> None:
 
 
 async def test_above_the_high_mark_the_oldest_go() -> None:
-    kit = Kit(TierLimits(max_bytes=20 * SIZE))
+    kit = Kit(TierLimits(kv_max_bytes=20 * SIZE))
     old, new = kit.chain(10), kit.chain(10)
     await kit.commit(("a", "s", old))
     done = await kit.commit(("b", "s", new))
@@ -150,7 +151,7 @@ async def test_above_the_high_mark_the_oldest_go() -> None:
 
 
 async def test_when_nothing_can_go_the_new_ones_do_and_leaders_pause() -> None:
-    kit = Kit(TierLimits(max_bytes=20 * SIZE, pause_ms=77))
+    kit = Kit(TierLimits(kv_max_bytes=20 * SIZE, pause_ms=77))
     old, new = kit.chain(15), kit.chain(10)
     await kit.commit(("a", "s", old))
     await kit.tier.find_blocks(old, 10_000_000)
@@ -220,7 +221,7 @@ async def test_a_full_redis_still_finds() -> None:
 
 
 async def test_a_sweep_ends_holdings_mends_facts_and_evicts() -> None:
-    kit = Kit(TierLimits(max_bytes=20 * SIZE))
+    kit = Kit(TierLimits(kv_max_bytes=20 * SIZE))
     kept, expired, lost = kit.chain(2), kit.chain(2), kit.chain(2)
     kit.fates["a", "kept"] = SessionFate(has_record=True, deleted=False)
     await kit.commit(("a", "kept", kept), ("a", "expired", expired), ("a", "", lost))

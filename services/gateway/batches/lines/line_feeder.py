@@ -72,7 +72,7 @@ class LineFeeder:
         streams, record = self._parts.streams, self._record
         limit = min(self._parts.rules.line_bytes, streams.max_line)
         if len(line.raw) > limit:
-            text = f"the line has {len(line.raw)} bytes and may have {limit} (RYZ_BATCH_LINE_MAX_BYTES)"
+            text = f"the line has {len(line.raw)} bytes and may have {limit}"
             custom_id = read_line(line.raw).custom_id
             failed = not_answered(record, line.number, custom_id, "request_too_large", text)
             await streams.put_result(record.batch_id, line.number, failed, ok=False)

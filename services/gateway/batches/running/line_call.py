@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import structlog
 
+from services.gateway.answering.background_calls import BackgroundCall
 from services.gateway.batches.lines.input_lines import read_line
 from services.gateway.batches.lines.result_lines import answered, not_answered
 from services.gateway.batches.state.batch_record import BatchRecord
 from services.gateway.batches.state.batch_streams import WaitingLine
-from services.gateway.answering.background_calls import BackgroundCall
 from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
 
 LATER = frozenset({429, 503})  # the request waits for room, a group or a store

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import grpc
 
+from services.gateway.admission.auth import Keyring
 from services.gateway.grpc.serving.door_parts import DoorParts
 from services.gateway.grpc.serving.key_check import KeyCheck
 from services.gateway.grpc.serving.method_handlers import add_services, needs_key
-from services.gateway.admission.auth import Keyring
 from services.gateway.settings import GatewaySettings
 from shared.errors import Unavailable
 from shared.host.tcp_table import listens_here
@@ -52,16 +52,16 @@ async def grpc_server(parts: DoorParts, keyring: Keyring) -> AsyncIterator[int]:
 
 def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
     """Options of gRPC's core (https://grpc.github.io/grpc/core/group__grpc__arg__keys.html)."""
-    half_dead_ms = settings.http_dead_peer_s * 500
+    half_dead_ms = settings.constants.http.http_dead_peer_s * 500
     return [
         ("grpc.so_reuseport", int(settings.ports_held)),
-        ("grpc.max_allowed_incoming_connections", settings.grpc_max_connections),
-        ("grpc.max_concurrent_streams", settings.grpc_max_requests),
+        ("grpc.max_allowed_incoming_connections", settings.constants.grpc_max_connections),
+        ("grpc.max_concurrent_streams", settings.constants.grpc_max_requests),
         ("grpc.max_receive_message_length", settings.max_body_bytes + _SPARE_BYTES),
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_metadata_size", settings.http_max_header_bytes),
-        ("grpc.absolute_max_metadata_size", settings.http_max_header_bytes),
-        ("grpc.server_handshake_timeout_ms", round(settings.http_tls_handshake_s * 1000)),
+        ("grpc.max_metadata_size", settings.constants.http.http_max_header_bytes),
+        ("grpc.absolute_max_metadata_size", settings.constants.http.http_max_header_bytes),
+        ("grpc.server_handshake_timeout_ms", round(settings.constants.http.http_tls_handshake_s * 1000)),
         ("grpc.max_connection_idle_ms", settings.keep_alive_s * 1000),
         ("grpc.keepalive_time_ms", half_dead_ms),
         ("grpc.keepalive_timeout_ms", half_dead_ms),

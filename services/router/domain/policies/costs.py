@@ -15,6 +15,7 @@
 from dataclasses import dataclass
 
 from services.router.domain.decision import FleetView, GroupView, RequestFacts
+from services.router.domain.group import ASSUMED_TOKENS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ STAYS = Move()
 class Costs:
     """The rates to assume of a group that has measured none, and the price of a second of lead in seconds."""
 
-    assumed_tokens_per_s: float = 500.0
+    assumed_tokens_per_s: float = ASSUMED_TOKENS_PER_S
     assumed_fetch_tokens_per_s: float = 20_000.0
     assumed_fetch_s: float = 0.01
     lead_price: float = 0.2

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, RequestFacts
 from services.router.domain.policies.base import least_loaded, no_ready_group, refusal
 from services.router.domain.policies.costs import Costs, home_and_place
+from shared.setting_types import UpToMillion, ZeroToHour, ZeroToMinute
 
 
 class Sticky:
@@ -36,19 +37,19 @@ class StateServer:
         return _stay_or_spill(request, fleet, home, "last_group")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class HybridLimits:
     """The thresholds above which `Hybrid` compares costs instead of leaving a session where it is.
 
-    Attributes:
-        threshold: Requests that wait there.
-        threshold_s: Seconds until a prompt would begin there.
-        lead_s: Seconds of work beyond its fair share that a busy group had lately.
+    `RouterSettings` inherits these fields, so each of them is also a setting `RYZ_<NAME>`.
     """
 
-    threshold: int = 2
-    threshold_s: float = 0.02
-    lead_s: float = 0.1
+    router_threshold: UpToMillion = 2
+    """Waiting requests from which `hybrid` looks at other groups."""
+    router_threshold_s: ZeroToMinute = 0.02
+    """Seconds until a prompt is begun, from which `hybrid` looks at other groups."""
+    router_lead_s: ZeroToHour = 0.1
+    """Seconds of work above its share, from which `hybrid` looks beyond a busy group."""
 
 
 class Hybrid:
@@ -92,12 +93,12 @@ class Hybrid:
     def _busy(self, group: GroupView) -> str:
         """Why to look elsewhere, as a reason to go there; an empty text if the session may stay."""
         limits = self._limits
-        if group.waiting >= limits.threshold:
+        if group.waiting >= limits.router_threshold:
             return "spill_wait"
         if group.recompute_tokens_per_s:
-            if group.wait_s >= limits.threshold_s:
+            if group.wait_s >= limits.router_threshold_s:
                 return "spill_wait"
-            if group.running and group.lead_s >= limits.lead_s:
+            if group.running and group.lead_s >= limits.router_lead_s:
                 return "spill_balance"
         return ""
 

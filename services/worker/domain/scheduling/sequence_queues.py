@@ -38,9 +38,9 @@ class SchedulerLimits:
     token_budget: int
     max_running: int
     max_waiting: int
-    itl_target_s: float = 0.0
-    tenant_share: float = 1.0
-    draft_tokens: int = 0
+    itl_target_s: float
+    tenant_share: float
+    draft_tokens: int
 
     def __post_init__(self) -> None:
         if self.token_budget < self.max_running or self.max_running < 1 or self.max_waiting < 0:

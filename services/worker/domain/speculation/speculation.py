@@ -15,6 +15,7 @@ from services.worker.domain.speculation.prompt_lookup import PromptLookup
 from services.worker.domain.speculation.step_costs import StepCosts
 from services.worker.rank_protocol.plan import StepResult
 
+DRAFT_TOKENS = 8  # guesses of one sequence that a step checks at most
 MAX_SEQUENCES = 8  # beside more running sequences none is drafted: their rows use the multipliers already
 
 

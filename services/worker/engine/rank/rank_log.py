@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 
+from shared.telemetry.logs.log_limits import BURST
 from shared.telemetry.logs.log_setup import write_lines
 
 
@@ -24,4 +25,4 @@ def write_rank_lines(role: str, rank: int | None = None) -> None:
         "console" if role == "join" and sys.stderr.isatty() else "json"
     )
     level = os.environ.get("RYZ_LOG_LEVEL", "info")
-    write_lines(names, level=level, form=form)
+    write_lines(names, level=level, form=form, burst=BURST)

@@ -47,7 +47,8 @@ class RequestCalls:
         caller, now = caller_of(message.subject), self._clock()
         if caller is not None and (wait_s := self._budget.wait_s(caller.user, now)):
             self._metrics.refused_resends.inc()
-            why = f"user {caller.user} has more frames sent again than RYZ_OUTSIDE_RESEND_BYTES_S allows"
+            most = self._budget.bytes_per_s
+            why = f"user {caller.user} has more frames sent again than {most} bytes a second"
             raise Overloaded(why, retry_after_s=wait_s)
         for key in table.keys_of(_tenant(resend, message), resend.request_id):
             reply = table.buffer.frames_from(key, resend.attempt, resend.from_seq, self._reply_bytes)

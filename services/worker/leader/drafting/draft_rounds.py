@@ -28,6 +28,7 @@ from services.worker.rank_protocol.plan import (
 
 log = structlog.get_logger(__name__)
 READ_TOKENS = 256
+POOL_TOKENS = 16_384  # of its KV cache, which at most `MAX_SEQUENCES` sequences share
 FEW_TOKENS = 16  # that a sequence may lack to guess in this round; more of them are read first
 
 Asked = list[tuple[Sequence, int]]

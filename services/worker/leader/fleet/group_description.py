@@ -66,7 +66,7 @@ class GroupDescription:
             group=options.group,
             instance_id=options.instance_id,
             seq=0,
-            interval_ms=round(options.heartbeat_interval_s * 1000),
+            interval_ms=options.heartbeat_interval_ms,
             state=self._orchestrator.state,
             model=ModelCard(
                 name=self._model.name,

@@ -21,6 +21,7 @@ from shared.telemetry.repeated import RepeatedLog
 
 log = structlog.get_logger(__name__)
 LEAVING: frozenset[State] = frozenset({"draining", "stopped"})
+CLAIM_WAIT_S = 0.2  # for the answer of a living leader; a dead or frozen one gives none
 LEAVING_WAIT_S = 30.0  # for a leader that has the name and is about to end, as in a rolling update
 
 
@@ -28,13 +29,13 @@ class NameClaim:
     """The claim of one leader. Call `take` before the first heartbeat, and `release` at the end.
 
     Args:
-        wait_s: How long a living leader may take to answer; 0 to take the name without asking.
+        group: The name.
+        instance_id: Of the leader.
+        bus: Carries the claims.
         state: Returns the group's state, for leaders that ask.
     """
 
-    def __init__(
-        self, group: str, instance_id: str, *, bus: Bus, wait_s: float, state: Callable[[], State]
-    ) -> None:
+    def __init__(self, group: str, instance_id: str, *, bus: Bus, state: Callable[[], State]) -> None:
         self._claim = ClaimGroup(
             group=group,
             instance_id=instance_id,
@@ -43,7 +44,6 @@ class NameClaim:
             since_ms=int(time.time() * 1000),
         )
         self._bus = bus
-        self._wait_s = wait_s
         self._state = state
         self._earlier: ClaimGroup | None = None  # of one that asked at the same moment
         self._taken = False
@@ -62,14 +62,14 @@ class NameClaim:
         answer = endpoint.handler(ClaimGroup, self._answer_claim, answers_bad=False)
         self._subscription = await self._bus.subscribe(subject, answer)
         give_up_at = time.monotonic() + LEAVING_WAIT_S
-        while self._wait_s:
+        while True:
             holder = await self._ask(subject)
             if holder is None:
                 break
             if holder.state not in LEAVING or time.monotonic() > give_up_at:
                 raise self._refusal(holder.instance_id, holder.host, f"its state is {holder.state}")
             log.info("waiting for the leader before", holder=holder.instance_id, state=holder.state)
-            await asyncio.sleep(self._wait_s)
+            await asyncio.sleep(CLAIM_WAIT_S)
         if self._earlier is not None:
             raise self._refusal(self._earlier.instance_id, self._earlier.host, "it starts as well")
         self._taken = True
@@ -83,7 +83,7 @@ class NameClaim:
     async def _ask(self, subject: str) -> GroupClaimed | None:
         """Returns the leader that has the name; None if none answers."""
         try:
-            return await call(self._bus, subject, self._claim, GroupClaimed, timeout_s=self._wait_s)
+            return await call(self._bus, subject, self._claim, GroupClaimed, timeout_s=CLAIM_WAIT_S)
         except RequestTimedOut:
             return None
 

@@ -84,7 +84,7 @@ class GrammarTrials:
             if connection is None:
                 return None
             try:
-                async with asyncio.timeout(STRETCH * self._options.timeout_s + _GRACE_S):
+                async with asyncio.timeout(STRETCH * self._options.grammar_timeout_s + _GRACE_S):
                     return await connection.compile_on_trial(form)
             except TrialProcessEnded:
                 log.warning("the trial process of grammars ended", pid=connection.pid)
@@ -126,6 +126,6 @@ class GrammarTrials:
             ends=sorted(vocabulary.ends),
             vocab_size=vocabulary.vocab_size,
             limits=self._options.limits,
-            cpu_s=self._options.timeout_s,
+            cpu_s=self._options.grammar_timeout_s,
             memory_bytes=self._options.trial_bytes,
         )

@@ -44,19 +44,19 @@ class HeartbeatProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     nats_url: str
-    nats_inbox: str = ""
-    nats_ca: str = ""
-    nats_cert: str = ""
-    nats_key: str = ""
-    nats_local: bool = False
-    connect_wait_s: float = 10.0
+    nats_inbox: str
+    nats_ca: str
+    nats_cert: str
+    nats_key: str
+    nats_local: bool
+    connect_wait_s: float
     connection: str
     instance_id: str
     interval_s: float
     stale_s: float
-    log_level: str = "info"
-    log_format: str = "json"
-    log_burst: int = 20
+    log_level: str
+    log_format: str
+    log_burst: int
 
 
 class Description(NamedTuple):

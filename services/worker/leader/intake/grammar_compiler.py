@@ -106,7 +106,7 @@ class GrammarCompiler:
         vocabulary = await self._its_vocabulary()
         if trial:
             await self.trials.start(vocabulary)
-        timeout_s = self._options.timeout_s
+        timeout_s = self._options.grammar_timeout_s
         try:
             async with asyncio.timeout(_WAITS * timeout_s):
                 await self._places.enter(tenant)
@@ -215,7 +215,7 @@ class GrammarCompiler:
 
     def _too_slow(self) -> str:
         return (
-            f"the grammar was not compiled within {self._options.timeout_s:g} s of CPU time "
+            f"the grammar was not compiled within {self._options.grammar_timeout_s:g} s of CPU time "
             "(RYZ_GRAMMAR_TIMEOUT_S): make it smaller"
         )
 

@@ -28,10 +28,11 @@ _MILLISECONDS = re.compile(r"-?[0-9]{1,15}")  # negative: the deadline has passe
 
 @dataclass(frozen=True, slots=True)
 class IntakeLimits:
-    """Times in seconds.
+    """Constants, in seconds.
 
     Attributes:
-        max_request_s: For a request from its arrival to its end; callers may ask for less.
+        max_request_s: For a request without a deadline, from its arrival to its end. Requests of gateways
+            have one; a caller on the bus that needs longer sends its own.
         retry_after_s: When refused callers may try again.
     """
 

@@ -25,7 +25,6 @@ from services.worker.rank_protocol.plan import EngineFailed
 from shared import kv_hash
 from shared.codec import unpack_tokens
 from shared.errors import RyzError
-from shared.flow.circuit import store_limits
 from shared.messages import KVRates, SessionRecord
 
 WRITTEN_POLL_S = 0.01
@@ -46,13 +45,12 @@ class KVTier:
         self._metrics = context.metrics
         self._clock = context.clock
         self._engine = engine
-        limits = store_limits(options.failures, options.probe_s)
-        self.health = StoreHealth(context, limits, writes=options.write)
+        self.health = StoreHealth(context, options.circuit, writes=options.kv_write)
         self.ownership = BlockOwnership(
             context, index, timeout_s=options.commit_timeout_s, pause=self.health.pause_writes
         )
         self.prefixes = PrefixLookup(context, options, engine, index, self.health)
-        self._orders = FetchOrders(context, engine, self.health, options.fetch_timeout_s)
+        self._orders = FetchOrders(context, engine, self.health, options.kv_fetch_timeout_s)
         engine.engine.watch_store(self._on_stored)
 
     @property
@@ -210,7 +208,7 @@ class KVTier:
         """Pings the store while one of its circuits is open."""
         health = self.health
         while True:
-            await asyncio.sleep(self._options.probe_s)
+            await asyncio.sleep(self._options.circuit.probe_s)
             health.apply()  # a pause may be over
             self.prefixes.host.sweep()
             if self._engine.kv_scheduler is None:

@@ -32,7 +32,7 @@ class PrefixLookup:
         self._engine = engine
         self._index = index
         self._health = health
-        self.host = HostLookup(options.host_dir, context.clock)
+        self.host = HostLookup(options.kv_host_dir, context.clock)
         self._metrics = context.metrics
         self._clock = context.clock
 
@@ -47,7 +47,7 @@ class PrefixLookup:
             return ""
         names = self.names_of(generation.choices[0].sequence)
         found = scheduler.blocks.num_found(names)
-        enough = (len(names) - found) * BLOCK_SIZE < self._options.min_tokens
+        enough = (len(names) - found) * BLOCK_SIZE < self._options.kv_fetch_min_tokens
         if enough or not scheduler.write_behind.enabled:
             return "warm" if found else "new"
         return "fetch" if self._is_on_host(generation, names, found) else None
@@ -88,12 +88,12 @@ class PrefixLookup:
 
     def _is_on_host(self, generation: Generation, names: list[bytes], found: int) -> bool:
         """Returns whether the host has a prompt; then it is copied, which is faster than computing it."""
-        if generation.request.kv == "recompute" or self._options.fetch == "never":
+        if generation.request.kv == "recompute" or self._options.kv_fetch == "never":
             return False
         scheduler = self._engine.kv_scheduler
         assert scheduler is not None
         count = scheduler.write_behind.num_trusted_of(names[: self.host.count(names, self._engine.kv_parts)])
-        if count <= found or (len(names) - count) * BLOCK_SIZE >= self._options.min_tokens:
+        if count <= found or (len(names) - count) * BLOCK_SIZE >= self._options.kv_fetch_min_tokens:
             return False
         self._metrics.kv_host_lookups.inc()
         scheduler.write_behind.found(names[:count])  # by the group that wrote them; the commit checks it
@@ -118,7 +118,7 @@ class PrefixLookup:
     async def find_blocks(self, names: list[bytes]) -> BlocksFound:
         """Asks the KV state service for blocks, which it keeps for twice the time of a fetch."""
         options, parts = self._options, self._engine.kv_parts
-        lease_ms = round(2000 * options.fetch_timeout_s)
+        lease_ms = round(2000 * options.kv_fetch_timeout_s)
         return await self._index.find(
-            names, lease_ms=lease_ms, timeout_s=options.lookup_timeout_s, parts=parts
+            names, lease_ms=lease_ms, timeout_s=options.kv_lookup_timeout_s, parts=parts
         )

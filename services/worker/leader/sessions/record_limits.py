@@ -2,25 +2,36 @@
 
 from dataclasses import dataclass
 
+from shared.sessions_in_time import COPY_S
+from shared.setting_types import From64KiB
 
-@dataclass(frozen=True, slots=True)
-class SessionRecordLimits:
-    """Times in seconds, sizes in bytes of text and tokens.
+
+@dataclass(frozen=True, kw_only=True)
+class RecordMemory:
+    """The memory of records. `WorkerSettings` inherits the fields, so each is also a setting `RYZ_<NAME>`."""
+
+    session_cache_bytes: From64KiB = 64 * 2**20
+    """Bytes of records kept in the leader; beyond it the tenant with the most loses its oldest."""
+    session_pending_bytes: From64KiB = 64 * 2**20
+    """Bytes of records that may wait to be stored; beyond it the tenant with the most loses its oldest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRecordLimits(RecordMemory):
+    """The settings, and constants: times in seconds.
 
     Attributes:
         lookup_timeout_s: For reading a record.
-        history_wait_s: For which a turn that needs its history asks again while the record cannot be read.
-        commit_timeout_s: For writing a batch.
-        cache_bytes: Of records in the cache.
-        max_pending: Records that may wait to be written.
+        history_wait_s: For which a turn that needs its history asks again while the record cannot be read,
+            before it fails: a restart of the store takes some seconds.
+        commit_timeout_s: For writing a batch of records. Nothing but `Done` waits for it, and that for less.
+        max_pending: Records that may wait to be written. Their bytes are a setting; this bounds their number.
         copy_s: How long a session goes on from the copy in this leader while the store does not have it or is
             away.
     """
 
-    lookup_timeout_s: float = 0.1
-    history_wait_s: float = 0.0
+    lookup_timeout_s: float = 0.5
+    history_wait_s: float = 10.0
     commit_timeout_s: float = 2.0
-    cache_bytes: int = 64 * 2**20
     max_pending: int = 4096
-    pending_bytes: int = 64 * 2**20
-    copy_s: float = 21_600.0
+    copy_s: float = COPY_S

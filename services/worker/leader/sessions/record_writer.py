@@ -61,7 +61,7 @@ class RecordWriter:
         self._metrics = metrics
         self._max_payload = max_payload
         self._pending: SizedEntries[PendingRecord] = SizedEntries(
-            most=limits.max_pending, most_bytes=limits.pending_bytes
+            most=limits.max_pending, most_bytes=limits.session_pending_bytes
         )
         self._max_batch = MAX_BATCH
         self._in_flight: dict[Key, PendingRecord] = {}
@@ -244,6 +244,6 @@ class RecordWriter:
             self._repeated.warning(
                 "turns that waited for the session store are given up: too many wait",
                 subject=tenant,
-                remedy="RYZ_SESSION_MAX_PENDING, RYZ_SESSION_PENDING_BYTES",
+                remedy="RYZ_SESSION_PENDING_BYTES",
             )
             self.settle(pending, "dropped")

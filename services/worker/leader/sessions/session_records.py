@@ -52,7 +52,7 @@ class SessionRecords:
         self._metrics = metrics
         self._peers = peers
         self._announcer = announcer
-        self._cache = SessionCache(limits.cache_bytes)
+        self._cache = SessionCache(limits.session_cache_bytes)
         self.writer = RecordWriter(store, self._cache, limits, metrics, max_payload)
 
     @property

@@ -16,10 +16,11 @@ Key = tuple[str, str]  # tenant, session id
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """Times in seconds.
+    """Constants; times in seconds.
 
     Attributes:
-        max_waiting: Turns of one session that may wait for the one that runs.
+        max_waiting: Turns of one session that may wait for the one that runs; more are refused. Clients send
+            the next turn when they have the answer, so more than a few are a mistake.
         wait_s: For which a turn waits for another.
         yield_s: For which, after the loss of a group, a turn without an answer waits for turns of its session
             whose answers had begun there.

@@ -49,7 +49,7 @@ async def test_headers_have_limits(gateway: Gateway, request_bytes: bytes, statu
     answer = await ask(gateway.port, request_bytes)
     assert (answer.status, answer.headers["x-ryz-reason"]) == (status, code)
     assert (answer.error["code"], answer.error["type"]) == (code, "invalid_request_error")
-    assert "RYZ_HTTP_MAX" in answer.error["message"]
+    assert " may have " in answer.error["message"]
     assert refused(gateway, code) == before + 1
     await serves(gateway.port)
 

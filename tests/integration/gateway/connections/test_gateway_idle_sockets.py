@@ -100,7 +100,7 @@ async def test_a_socket_with_a_request_does_not_give_way(path: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_silent_sockets_give_way_to_another_socket(path: str) -> None:
-    async with running_gateway(realtime_sockets_max=LIMIT, response_sockets_max=LIMIT) as gateway:
+    async with running_gateway(sockets_max=LIMIT) as gateway:
         async with held(gateway, path, LIMIT) as sockets:
             async with opened(gateway, path, OTHER) as newcomer:
                 assert await close_code(sockets[0]) == 1013
@@ -120,7 +120,7 @@ async def test_silent_sockets_give_way_to_another_socket(path: str) -> None:
 
 async def test_an_address_does_not_take_all_sockets_with_requests() -> None:
     path = "/v1/realtime"
-    async with running_gateway(realtime_sockets_max=LIMIT) as gateway:
+    async with running_gateway(sockets_max=LIMIT) as gateway:
         async with held(gateway, path, LIMIT - 1) as sockets:
             for socket in sockets:
                 await begin(gateway, path, socket)

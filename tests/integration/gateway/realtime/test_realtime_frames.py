@@ -124,7 +124,7 @@ async def test_a_message_in_very_many_frames_is_one(gateway: Gateway) -> None:
 async def test_connections_count_for_the_tenant_that_a_message_names() -> None:
     keys = {name: f"secret-key-of-{name}" for name in ("ada", "bob")}
     listed = ",".join(f"{key}:{name}" for name, key in keys.items())
-    async with running_gateway(api_keys=listed, realtime_sockets_max=4, tenant_share=0.5) as gateway:
+    async with running_gateway(api_keys=listed, sockets_max=4, tenant_share=0.5) as gateway:
 
         async def comes_in(name: str) -> FrameClient:
             client = await gateway.stack.enter_async_context(frame_client(gateway.port, known=False))

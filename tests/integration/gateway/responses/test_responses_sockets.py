@@ -107,9 +107,7 @@ async def test_a_client_that_leaves_ends_its_response(gateway: Gateway) -> None:
 
 
 async def test_limits_of_connections_messages_and_time() -> None:
-    async with running_gateway(
-        response_sockets_max=1, response_socket_idle_s=0.3, max_body_bytes=2048
-    ) as gateway:
+    async with running_gateway(sockets_max=1, response_socket_idle_s=0.3, max_body_bytes=2048) as gateway:
         async with opened(gateway) as socket:
             await socket.send(json.dumps({"type": "response.create", "model": "stuck", "input": "x"}))
             await gateway.fleet.wait_requests(1)

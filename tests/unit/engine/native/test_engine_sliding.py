@@ -14,7 +14,7 @@ from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.blocks.write_behind import WriteBehind
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
@@ -36,10 +36,11 @@ from services.worker.rank_protocol.sliding_pool import PoolSizes, chunk_blocks, 
 from tests.kits.engine.decode_plans import EagerCapture
 from tests.kits.engine.plans import GREEDY
 from tests.kits.engine.rank_threads import make_model, new_sequence
+from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
 
 WAYS = ["native", "fp8", "plain", "recorded"]
-WINDOW, NUM_BLOCKS, LIMITS = 20, 40, SchedulerLimits(24, 3, 32)
+WINDOW, NUM_BLOCKS, LIMITS = 20, 40, scheduler_limits(24, 3, 32)
 
 
 @pytest.fixture(scope="module")

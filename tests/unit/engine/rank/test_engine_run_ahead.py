@@ -11,7 +11,7 @@ import pytest
 
 from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import BlockNames
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.config.read_config import read_config
@@ -24,6 +24,7 @@ from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_threads import GREEDY, ThreadCollectives, make_llama
+from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ def test_tokens_are_those_of_the_oracle(ranks: ThreadRanks, model: Path, run_ahe
     chance = random.Random(run_ahead)
     common = [chance.randrange(203) for _ in range(70)]
     blocks = BlockManager(NUM_BLOCKS)
-    run = Run(Scheduler(blocks, SchedulerLimits(40, 8, 32), BlockNames("f")), ranks.compute, run_ahead)
+    run = Run(Scheduler(blocks, scheduler_limits(40, 8, 32), BlockNames("f")), ranks.compute, run_ahead)
     prompts = []
     for number in range(8):
         prompts.append(common[: chance.randrange(71)] + [chance.randrange(203) for _ in range(1 + number)])
@@ -98,7 +99,7 @@ def test_draws_do_not_depend_on_what_is_shared_or_followed(ranks: ThreadRanks) -
     outputs: list[dict[str, Output]] = []
     for names, run_ahead in ((BlockNames("f"), 1), (BlockNames("", sharing="off"), 0)):
         run = Run(
-            Scheduler(BlockManager(NUM_BLOCKS), SchedulerLimits(64, 8, 32), names), ranks.compute, run_ahead
+            Scheduler(BlockManager(NUM_BLOCKS), scheduler_limits(64, 8, 32), names), ranks.compute, run_ahead
         )
         run.scheduler.queues._last_seq_id = 100 * len(outputs)
         for number in range(3):

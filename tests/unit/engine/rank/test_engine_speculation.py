@@ -10,7 +10,7 @@ import torch
 
 from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import BlockNames
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import Collectives
@@ -22,6 +22,7 @@ from services.worker.rank_protocol.plan import StepPlan, StepResult
 from services.worker.rank_protocol.run_config import Precision
 from tests.kits.engine.gguf_models import write_gguf
 from tests.kits.engine.rank_threads import GREEDY, make_llama, native_ranks, run_threads
+from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
 
 NUM_BLOCKS, FEW_BLOCKS = 64, 18  # eight sequences have up to 32
@@ -50,7 +51,7 @@ class _Rounds:
     def run(self, most: int, guesses: dict[str, Output] | None = None, blocks: int = NUM_BLOCKS) -> Scheduler:
         """Runs a round; with `guesses` most drafts are right, without them they are looked up."""
         self.scores: Scores = []
-        limits = SchedulerLimits(64, 8, 32, draft_tokens=most)
+        limits = scheduler_limits(64, 8, 32, draft_tokens=most)
         run = Run(Scheduler(BlockManager(blocks), limits, BlockNames("f")), self._step, 1)
         run.scheduler.queues._last_seq_id = self._seq_ids
         if guesses:

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from services.gateway.admission.request_headers import RawHeaders
+from services.gateway.answering.format import GenerationCall
+from services.gateway.answering.idempotency import IdempotentCall
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.completions.completion_call import chat_call
 from services.gateway.completions.completion_schema import ChatCompletionRequest
 from services.gateway.completions.plain_chat import plain_chat_call
 from services.gateway.generation.body_door import CallOrigin
-from services.gateway.answering.format import GenerationCall
-from services.gateway.answering.idempotency import IdempotentCall
-from services.gateway.admission.request_headers import RawHeaders
 from shared.codec import encode
 from shared.errors import InvalidRequest
 

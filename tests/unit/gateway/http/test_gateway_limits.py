@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive
 
-from services.gateway.admission.body_reader import BodyReader, content_length
 from services.gateway.admission.auth import Keyring, parse_keys
+from services.gateway.admission.body_reader import BodyReader, content_length
 from services.gateway.admission.disconnects import ClientDisconnected
-from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.admission.quota import Quota
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
+from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.settings import GatewaySettings
 from shared.errors import FAMILY, InvalidRequest, Overloaded, RateLimited, RequestTooLarge, from_code
+from tests.kits.constants import settings_with_constants
 
 
 def feed(parts: Iterable[bytes], *, then_gone: bool = False) -> Receive:
@@ -72,7 +73,7 @@ def test_a_tenant_never_gets_more_than_burst_plus_rate_times_time(
 
 
 def test_places_are_all_or_nothing() -> None:
-    places = Quota(3)
+    places = Quota(3, share=1.0)
     places.take_units("a", 2)
     with pytest.raises(Overloaded) as caught:
         places.take_units("a", 2)
@@ -83,7 +84,7 @@ def test_places_are_all_or_nothing() -> None:
 
 
 def test_a_tenant_alone_may_have_all_and_one_of_several_its_share() -> None:
-    alone, shared = Quota(5), Quota(5, share=0.5)
+    alone, shared = Quota(5, share=1.0), Quota(5, share=0.5)
     alone.take_units("a", 5)
     shared.take_units("a", 3)
     with pytest.raises(RateLimited) as caught:
@@ -117,12 +118,12 @@ def test_no_tenant_has_more_than_its_share_and_all_together_no_more_than_there_i
 
 
 def bodies(limit: int = 1024, held: Quota | None = None, **settings: Any) -> BodyReader:
-    chosen = GatewaySettings.model_validate({"max_body_bytes": limit} | settings)
-    return BodyReader(chosen, held or Quota(2**20), 0.5)
+    chosen = settings_with_constants(GatewaySettings, {"max_body_bytes": limit} | settings)
+    return BodyReader(chosen, held or Quota(2**20, share=1.0), 0.5)
 
 
 async def test_a_body_is_put_together_from_its_parts() -> None:
-    held, parts = Quota(4096), [b"a" * 500, b"", b"b" * 500]
+    held, parts = Quota(4096, share=1.0), [b"a" * 500, b"", b"b" * 500]
     assert await bodies(1024, held).read_body(feed(parts), {}, "t") == b"".join(parts)
     assert held.held_by("t") == 1000
     assert await bodies().read_body(feed([b"abcd"]), {b"content-length": b"4"}, "t") == b"abcd"
@@ -130,7 +131,7 @@ async def test_a_body_is_put_together_from_its_parts() -> None:
 
 @pytest.mark.parametrize("parts", [[b"a" * 1025], [b"a" * 512, b"a" * 513], [b"a" * 512] * 3])
 async def test_a_body_over_the_limit_is_refused(parts: list[bytes]) -> None:
-    held = Quota(2**20)
+    held = Quota(2**20, share=1.0)
     with pytest.raises(RequestTooLarge):
         await bodies(1024, held).read_body(feed(parts), {}, "t")
     assert held.taken == 0
@@ -145,7 +146,7 @@ async def test_an_announced_length_over_the_limit_is_refused_unread() -> None:
 
 
 async def test_a_caller_that_leaves_while_it_sends() -> None:
-    reader, held = bodies(), Quota(2**20)
+    reader, held = bodies(), Quota(2**20, share=1.0)
     with pytest.raises(ClientDisconnected):
         await reader.read_body(feed([b"ab"], then_gone=True), {}, "t")
     assert (reader.under_way, held.taken) == (0, 0)

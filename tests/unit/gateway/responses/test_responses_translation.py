@@ -25,7 +25,13 @@ USER = {"role": "user", "content": "hi"}
 def call(*history: ResponseRecord, **body: Any) -> ResponseCall:
     raw = json.dumps({"model": "demo", "input": "hi"} | body).encode()
     return response_call(
-        parse_body(raw, ResponseRequest), history, request_id="r1", tenant="t", seed=5, created_s=9
+        parse_body(raw, ResponseRequest),
+        history,
+        request_id="r1",
+        tenant="t",
+        seed=5,
+        created_s=9,
+        drops_blocks=True,
     )
 
 

@@ -24,7 +24,7 @@ def beat(seq: int = 1, *, instance: str = "i1", state: State = "ready", name: st
 
 
 def new_fleet(state: State = "ready") -> Fleet:
-    fleet = Fleet(FleetLimits(slack_s=0.1, hold_s=0.1, patience=2.5))
+    fleet = Fleet(FleetLimits(router_heartbeat_slack_s=0.1, hold_s=0.1, patience=2.5))
     fleet.observe(beat(1, state=state), 0.0)
     return fleet
 

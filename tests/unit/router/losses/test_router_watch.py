@@ -23,6 +23,7 @@ from shared.bus import Bus, Message
 from shared.codec import decode
 from shared.errors import Unavailable
 from shared.messages import GroupDown, Heartbeat, Load, ModelCard
+from tests.kits.constants import settings_with_constants
 
 TICK_S = 0.025
 BEAT_S = 0.025
@@ -58,7 +59,7 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.broker = Broker()
-        settings = RouterSettings(router_tick_s=TICK_S)
+        settings = settings_with_constants(RouterSettings, {"tick_s": TICK_S})
         self.fleet = Fleet(settings.fleet_limits())
         self.state = RouterState(settings)
         self.registry = CollectorRegistry()

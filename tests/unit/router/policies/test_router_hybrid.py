@@ -95,7 +95,7 @@ def test_of_home_and_the_least_loaded_the_cheaper_is_taken() -> None:
 def test_prompts_that_wait_make_a_group_busy_with_an_empty_queue() -> None:
     home, other = measured("g0", wait_s=0.3), measured("g1")
     assert choose(facts("g0", 1000), home, other) == Assignment("g1", "spill_wait", "g0")  # it costs 0.15 s
-    assert choose(facts("g0", 1000), home, other, threshold_s=0.5).reason == "preferred"
+    assert choose(facts("g0", 1000), home, other, router_threshold_s=0.5).reason == "preferred"
     unmeasured = group("g0", 1, wait_s=0.3, store=True)
     assert choose(facts("g0", 1000), unmeasured, other).reason == "preferred"
 

@@ -4,13 +4,13 @@ import pytest
 
 from shared.bus.broker_address import BrokerAddress
 from shared.errors import InvalidRequest
-from shared.settings import RedisTlsSettings
+from shared.settings import RedisSettings
 
 
 @pytest.mark.parametrize("word", ["hush#word", "hush/word", "hush?word"])
 def test_a_password_that_is_not_escaped_is_not_told(word: str) -> None:
     with pytest.raises(InvalidRequest, match="RYZ_KV_REDIS_URL is no address") as caught:
-        RedisTlsSettings().redis_address(f"redis://worker:{word}@127.0.0.1:6379/0", "RYZ_KV_REDIS_URL")
+        RedisSettings().redis_address(f"redis://worker:{word}@127.0.0.1:6379/0", "RYZ_KV_REDIS_URL")
     assert "hush" not in caught.value.message
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
@@ -26,7 +26,7 @@ def test_a_password_that_is_not_escaped_is_not_told(word: str) -> None:
     ],
 )
 def test_a_good_one_stays_as_it_is(url: str) -> None:
-    assert RedisTlsSettings().redis_address(url) == url
+    assert RedisSettings().redis_address(url) == url
 
 
 @pytest.mark.parametrize("url", ["nats://router:hush#word@b:4222", "nats://a:1,router:hush/word@b:4222"])
@@ -39,4 +39,4 @@ def test_a_brokers_address_tells_no_part_of_its_password_either(url: str) -> Non
 
 def test_files_for_tls_name_the_address_that_has_none() -> None:
     with pytest.raises(InvalidRequest, match="RYZ_KV_REDIS_URL has to begin with rediss://"):
-        RedisTlsSettings(redis_ca="x.pem").redis_address("redis://far", "RYZ_KV_REDIS_URL")
+        RedisSettings(redis_ca="x.pem").redis_address("redis://far", "RYZ_KV_REDIS_URL")

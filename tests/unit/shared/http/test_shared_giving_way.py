@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shared.web import waiting_lines
 from shared.web.gate import Gate
-from shared.web.http_limits import HttpLimits
+from shared.web.http_limits import HttpConnections, HttpLimits
 from shared.web.waiting_lines import SETTLED_S, Lines, Waiting, first_to_go, new_lines
 
 
@@ -69,7 +69,7 @@ def test_the_order_of_giving_way() -> None:
 
 def test_one_that_came_just_now_is_not_put_out_by_the_next() -> None:
     """Idle connections that were answered are closed first. Newcomers do not close each other."""
-    gate = Gate(HttpLimits(http_max_connections_per_address=4))
+    gate = Gate(HttpConnections(http_max_connections_per_address=4), HttpLimits())
     for _ in range(4):
         idle = Held(gate)
         assert gate.admit(idle, "10.0.0.1", 0.0) is None
@@ -84,7 +84,7 @@ def test_one_that_came_just_now_is_not_put_out_by_the_next() -> None:
 
 def test_one_that_has_spoken_is_not_put_out_by_those_that_never_do() -> None:
     """However fast silent connections come, they take at most half of the places from others."""
-    gate = Gate(HttpLimits(http_max_connections_per_address=8))
+    gate = Gate(HttpConnections(http_max_connections_per_address=8), HttpLimits())
     kept = [Held(gate) for _ in range(3)]
     for connection in kept:
         assert gate.admit(connection, "10.0.0.1", 0.0) is None
@@ -101,7 +101,7 @@ def test_one_that_has_spoken_is_not_put_out_by_those_that_never_do() -> None:
 
 @pytest.mark.parametrize("name", ["first_byte", "handshake", "headers", "idle", "unread", "lingering"])
 def test_only_requests_under_way_keep_a_client_out(name: str) -> None:
-    gate = Gate(HttpLimits(http_max_connections_per_address=2))
+    gate = Gate(HttpConnections(http_max_connections_per_address=2), HttpLimits())
     held, busy, other = Held(gate), Held(gate), Held(gate)
     for connection in (held, busy):
         assert gate.admit(connection, "10.0.0.1", 0.0) is None
@@ -118,7 +118,7 @@ def test_only_requests_under_way_keep_a_client_out(name: str) -> None:
 
 
 def test_the_only_connection_of_an_address_may_give_way() -> None:
-    gate = Gate(HttpLimits(http_max_connections_per_address=1))
+    gate = Gate(HttpConnections(http_max_connections_per_address=1), HttpLimits())
     for _ in range(3):
         connection = Held(gate)
         assert gate.admit(connection, "10.0.0.1", 0.0) is None
@@ -137,7 +137,7 @@ _STEPS = st.lists(
 @given(_STEPS)
 def test_bounds_hold_and_no_request_is_cut(steps: list[tuple[str, int, int]]) -> None:
     """At most 3 connections of an address and 7 in all. Only requests under way cause a refusal."""
-    gate = Gate(HttpLimits(max_connections=7, http_max_connections_per_address=3))
+    gate = Gate(HttpConnections(max_connections=7, http_max_connections_per_address=3), HttpLimits())
     places: dict[Held, str] = {}
     now_s = 0.0
     for step, (what, address_number, which) in enumerate(steps):

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from shared.web.faults import SINGLE_HEADERS, ambiguity, answer, headers_too_large
 from shared.web.gate import Gate, client_of
 from shared.web.host_rules import HostRule, host_rule
-from shared.web.http_limits import HttpLimits
+from shared.web.http_limits import HttpConnections, HttpLimits
 from shared.web.open_files import RESERVED, raise_limit
 from shared.web.waiting_lines import Lines, new_lines
 
@@ -43,8 +43,10 @@ def test_whose_a_connection_is(one: str, other: str, *, same: bool) -> None:
 
 
 def test_an_address_has_its_share_and_proxies_have_none() -> None:
-    limits = HttpLimits(http_max_connections_per_address=2, http_trusted_proxies="10.1.0.0/16, 2001:db8::7")
-    gate = Gate(limits)
+    limits = HttpConnections(
+        http_max_connections_per_address=2, http_trusted_proxies="10.1.0.0/16, 2001:db8::7"
+    )
+    gate = Gate(limits, HttpLimits())
     held = [Held() for _ in range(3)]
     results = [gate.admit(one, f"2001:db8:0:9::{place}", 10.0) for place, one in enumerate(held)]
     assert [fault.code if fault else "" for fault in results] == ["", "", "address_connections"]
@@ -58,7 +60,7 @@ def test_an_address_has_its_share_and_proxies_have_none() -> None:
 
 
 def test_who_has_waited_longest_without_a_request_gives_way() -> None:
-    gate = Gate(HttpLimits(max_connections=3))
+    gate = Gate(HttpConnections(max_connections=3), HttpLimits())
     silent, idle, busy = Held(), Held(), Held()
     for one in (idle, silent, busy):
         assert gate.admit(one, "10.0.0.1", 10.0) is None
@@ -76,7 +78,7 @@ def test_who_has_waited_longest_without_a_request_gives_way() -> None:
 
 
 def test_deadlines_are_told_once_they_are_over() -> None:
-    gate = Gate(HttpLimits(http_headers_s=2.0))
+    gate = Gate(HttpConnections(), HttpLimits(http_headers_s=2.0))
     early, late = Held(), Held()
     gate.headers.add(early, 0.0)
     gate.headers.add(late, 1.0)
@@ -88,7 +90,7 @@ def test_deadlines_are_told_once_they_are_over() -> None:
 
 def test_networks_are_checked_at_the_start() -> None:
     with pytest.raises(ValidationError, match="http_trusted_proxies"):
-        HttpLimits(http_trusted_proxies="10.0.0.0/8, proxy.example")
+        HttpConnections(http_trusted_proxies="10.0.0.0/8, proxy.example")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from itertools import groupby
 
 import pytest
 
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult
@@ -22,10 +21,11 @@ from shared.messages import (
 )
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine
+from tests.kits.worker.options import scheduler_limits
 
 
 async def test_deadlines_end_requests_that_wait_or_run(memory_bus: MemoryBus) -> None:
-    async with Kit(memory_bus, null_engine(delay_s=0.005), steps=SchedulerLimits(64, 1, 4)) as kit:
+    async with Kit(memory_bus, null_engine(delay_s=0.005), steps=scheduler_limits(64, 1, 4)) as kit:
         headers = {subjects.HEADER_TIMEOUT: "40"}
         await kit.ask(chat("runs", sampling={"max_tokens": 500}), headers)
         await kit.ask(chat("waits", sampling={"max_tokens": 500}), headers)
@@ -41,7 +41,7 @@ async def test_deadlines_end_requests_that_wait_or_run(memory_bus: MemoryBus) ->
 
 
 async def test_a_full_queue_refuses_with_a_retry_time(memory_bus: MemoryBus) -> None:
-    async with Kit(memory_bus, null_engine(delay_s=0.002), steps=SchedulerLimits(64, 2, 2)) as kit:
+    async with Kit(memory_bus, null_engine(delay_s=0.002), steps=scheduler_limits(64, 2, 2)) as kit:
         for number in range(6):
             await kit.ask(chat(f"r{number}"))
         lasts = [(await kit.end_of(f"r{number}"))[-1] for number in range(6)]
@@ -68,7 +68,7 @@ async def test_a_cancel_ends_what_runs_and_what_has_not_come_yet(memory_bus: Mem
 async def test_many_callers_a_third_of_them_leaves(memory_bus: MemoryBus) -> None:
     chance = random.Random(1)
     async with Kit(
-        memory_bus, null_engine(blocks=120, delay_s=0.0005), steps=SchedulerLimits(256, 64, 200)
+        memory_bus, null_engine(blocks=120, delay_s=0.0005), steps=scheduler_limits(256, 64, 200)
     ) as kit:
         names = [f"r{number}" for number in range(200)]
         leaving = set(chance.sample(names, 67))
@@ -144,7 +144,7 @@ async def test_a_failed_engine_fails_its_requests_and_comes_back(
 
     await memory_bus.subscribe(subjects.HEARTBEAT_ALL, on_heartbeat)
     quick = RestartPauses(first_s=0.05, longest_s=0.1)
-    async with Kit(memory_bus, engine, heartbeat_interval_s=0.01, back_off=quick) as kit:  # type: ignore[arg-type]
+    async with Kit(memory_bus, engine, heartbeat_interval_ms=10, back_off=quick) as kit:  # type: ignore[arg-type]
         kit.expected_errors = {"the engine failed"}
         await asyncio.gather(kit.ask(chat("a")), kit.ask(chat("b")))
         for name in ("a", "b"):

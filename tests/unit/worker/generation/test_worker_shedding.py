@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.worker.domain.generation.shedding import WaitingRequest, displaced_by
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.domain.scheduling.sequence import SequencePhase
 from shared.codec import pack_tokens
 from shared.messages import Accepted, Done, Failed, GenerateRequest, ResumePoint
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of, tokens_of
+from tests.kits.worker.options import scheduler_limits
 
 TENANTS = st.sampled_from(["a", "b", "c", "d"])
 WAITERS = st.builds(
@@ -105,7 +105,7 @@ def test_a_tenant_gets_its_share_and_no_more() -> None:
 @pytest.fixture
 async def full(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
     """One request runs, four wait, and the queue is full."""
-    async with Kit(memory_bus, null_engine(delay_s=0.005), steps=SchedulerLimits(64, 1, 4)) as kit:
+    async with Kit(memory_bus, null_engine(delay_s=0.005), steps=scheduler_limits(64, 1, 4)) as kit:
         await kit.ask(chat("runs", sampling={"max_tokens": 1500, "ignore_eos": True}))
         await kit.until(lambda: bool(text_of(kit.frames["runs"])))
         for number in range(4):

@@ -8,12 +8,12 @@ from services.worker.leader.heartbeats.heartbeat_page import (
     NOTHING_SENT,
     Description,
     HeartbeatPage,
-    HeartbeatProcessOptions,
     Sent,
 )
 from shared.messages import Heartbeat, Load, ModelCard
+from tests.kits.worker.options import heartbeat_process
 
-OPTIONS = HeartbeatProcessOptions(
+OPTIONS = heartbeat_process(
     nats_url="nats://u:p@127.0.0.1:1", connection="worker/i/heartbeats", instance_id="i", interval_s=0.025,
     stale_s=1.0,
 )  # fmt: skip

@@ -9,11 +9,12 @@ from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.blocks.transfer_costs import RETRY_S, TransferCostModel
 from services.worker.domain.blocks.write_behind import WriteBehind
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from tests.kits.engine.hash_engine import EOS, VOCAB, HashEngine, alone
+from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
 from tests.kits.worker.sliding import with_window
 
@@ -23,7 +24,7 @@ NAMES = BlockNames("f", "fp32")
 def make(
     num_blocks: int, *, mode: str = "always", run_ahead: int = 1, budget: int = 64, window: int = 0
 ) -> tuple[Run, HashEngine]:
-    limits, behind = SchedulerLimits(budget, 8, 1000), WriteBehind()
+    limits, behind = scheduler_limits(budget, 8, 1000), WriteBehind()
     blocks, engine = with_window(num_blocks, limits, window)
     behind.enabled = True
     scheduler = Scheduler(

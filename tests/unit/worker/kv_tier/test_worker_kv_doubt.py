@@ -6,10 +6,11 @@ from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.blocks.write_behind import WriteBehind
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Sampled, StepResult
+from tests.kits.worker.options import scheduler_limits
 
 NAMES = [bytes([at]) * 16 for at in range(1, 7)]
 
@@ -82,7 +83,7 @@ def test_blocks_of_a_sequence_without_a_next_token_are_not_taken_from_the_store_
     names = BlockNames("f")
     scheduler = Scheduler(
         BlockManager(8),
-        SchedulerLimits(64, 4, 4),
+        scheduler_limits(64, 4, 4),
         names,
         write_behind=behind,
         costs=TransferCostModel(64, "always"),

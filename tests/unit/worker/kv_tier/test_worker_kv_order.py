@@ -10,13 +10,14 @@ from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.blocks.write_behind import WriteBehind
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.engine_sampling import EngineSampling
-from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
+from services.worker.rank_protocol.kv_messages import FetchBlocks
 from services.worker.rank_protocol.plan import StepPlan
 from tests.kits.engine.hash_engine import EOS, VOCAB, HashEngine, alone
 from tests.kits.engine.kv_moves import FakeBlocks, names, rank
+from tests.kits.worker.options import kv_store, scheduler_limits
 from tests.kits.worker.scheduler import Output
 
 NAMES = BlockNames("f", "fp32")
@@ -31,7 +32,7 @@ class Ranks:
         self.behind.enabled = True
         self.scheduler = Scheduler(
             BlockManager(num_blocks),
-            SchedulerLimits(budget, 8, 1000),
+            scheduler_limits(budget, 8, 1000),
             NAMES,
             write_behind=self.behind,
             costs=TransferCostModel(budget, "always"),
@@ -197,7 +198,7 @@ def test_fetches_and_steps_in_any_order_change_no_token(seed: int) -> None:
 
 
 def test_a_rank_does_not_begin_with_a_fetch_before_its_step() -> None:
-    no_server = KVStoreConfig(url="redis://127.0.0.1:1/0")
+    no_server = kv_store("redis://127.0.0.1:1/0")
     with rank(no_server, FakeBlocks(range(1))) as one:
         for fetch_id, step in ((1, 2), (2, 3), (3, 0)):
             order = FetchBlocks(fetch_id=fetch_id, blocks=[1], names=names(1)[0], after_step=step)

@@ -203,7 +203,7 @@ async def test_what_is_here_and_was_never_written_is_written_when_it_is_used(mem
 
 
 async def test_a_deadline_passes_while_blocks_are_fetched(memory_bus: MemoryBus, store: Store) -> None:
-    slow = KVOptions(fetch="always", fetch_timeout_s=5.0)
+    slow = KVOptions(kv_fetch="always", kv_fetch_timeout_s=5.0)
     async with Group(memory_bus, store, kv=slow) as kit:
         kit.ranks.hangs = True
         await kit.ask(ask("a"), headers={"Ryz-Timeout-Ms": "150"})
@@ -238,7 +238,7 @@ async def test_an_engine_that_fails_amid_a_fetch_fails_the_request_once(
 async def test_an_engine_that_fails_amid_a_lookup_fails_the_request_once(
     memory_bus: MemoryBus,
 ) -> None:
-    patient = KVOptions(lookup_timeout_s=1.0)
+    patient = KVOptions(kv_lookup_timeout_s=1.0)
     async with Group(memory_bus, kv=patient) as kit:
         kit.expected_errors = {"the engine failed"}
         kit.index.delay_s = 0.1

@@ -5,8 +5,9 @@ import pytest
 from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.blocks.write_behind import WriteBehind
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.engine.kv_transfer.write_lag import QUIET_S, WriteLag
+from tests.kits.worker.options import scheduler_limits
 
 LAG_S, MOST = 2.0, 8
 
@@ -53,7 +54,7 @@ def test_without_a_lag_nothing_waits() -> None:
 @pytest.mark.parametrize("hurries", [False, True])
 def test_plans_tell_the_ranks_of_a_hurry(hurries: bool) -> None:
     behind = WriteBehind()
-    limits = SchedulerLimits(token_budget=64, max_running=8, max_waiting=8)
+    limits = scheduler_limits(token_budget=64, max_running=8, max_waiting=8)
     scheduler = Scheduler(BlockManager(8), limits, BlockNames("f", "fp32"), write_behind=behind)
     behind.hurries = hurries
     assert scheduler.plan().hurry is hurries

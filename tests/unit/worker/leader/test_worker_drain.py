@@ -55,7 +55,7 @@ async def test_asked_on_the_bus_it_answers_refuses_and_moves(memory_bus: MemoryB
         states.append(codec.decode(message.data, Heartbeat).state)
 
     await memory_bus.subscribe(subjects.heartbeat("g0"), on_heartbeat)
-    async with Kit(memory_bus, null_engine(delay_s=0.002), heartbeat_interval_s=60.0) as kit:
+    async with Kit(memory_bus, null_engine(delay_s=0.002), heartbeat_interval_ms=60_000) as kit:
         await kit.ask(chat("short", sampling={"max_tokens": 20}))
         await kit.ask(chat("endless", sampling=ENDLESS))
         await kit.until(lambda: bool(text_of(kit.frames["endless"])))

@@ -126,7 +126,9 @@ async def test_stop_strings_end_a_choice_without_being_shown(kit: Kit) -> None:
 
 async def test_characters_are_whole_in_every_delta(memory_bus: MemoryBus) -> None:
     text = "é😀✓ "
-    engine = NullEngine(tokens=list(text.encode()), num_blocks=64, vocab_size=257, context_length=2048)
+    engine = NullEngine(
+        step_delay_s=0.0, tokens=list(text.encode()), num_blocks=64, vocab_size=257, context_length=2048
+    )
     async with Kit(memory_bus, engine) as kit:
         size = len(text.encode())
         frames = await kit.run(chat("r", prompt="x" * size, sampling={"max_tokens": 3 * size}))
@@ -160,7 +162,9 @@ async def test_logprobs_carry_the_text_of_tokens(kit: Kit) -> None:
 async def test_logprobs_have_the_bytes_and_the_places_of_parts_of_characters(memory_bus: MemoryBus) -> None:
     """By NATS; an attempt that goes on inside a character tells the same."""
     said = "aé😀b".encode()
-    engine = NullEngine(tokens=list(said), num_blocks=64, vocab_size=257, context_length=256)
+    engine = NullEngine(
+        step_delay_s=0.0, tokens=list(said), num_blocks=64, vocab_size=257, context_length=256
+    )
     sampling = {"logprobs": 1, "max_tokens": len(said)}
     async with Kit(memory_bus, engine) as kit:
         whole = logprobs_of(await kit.run(chat("a", prompt="x" * len(said), sampling=sampling)))
@@ -174,7 +178,9 @@ async def test_logprobs_have_the_bytes_and_the_places_of_parts_of_characters(mem
 
 
 async def test_the_token_that_ends_a_sequence_adds_no_bytes(memory_bus: MemoryBus) -> None:
-    engine = NullEngine(tokens=[97, 98, 256], num_blocks=64, vocab_size=257, context_length=256)
+    engine = NullEngine(
+        step_delay_s=0.0, tokens=[97, 98, 256], num_blocks=64, vocab_size=257, context_length=256
+    )
     async with Kit(memory_bus, engine) as kit:
         frames = await kit.run(chat("a", prompt="xxx", sampling={"logprobs": 0}))
     assert (text_of(frames), finish_of(frames)) == ("ab", "stop")

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.plan import EngineFailed, Sampled, StepPlan, StepResult
 from shared.messages import Done, Failed
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of
+from tests.kits.worker.options import scheduler_limits
 
 LETTERS = [*range(97, 123)]
 
@@ -100,7 +100,7 @@ async def test_the_engine_says_how_long_a_context_is(memory_bus: MemoryBus) -> N
 
 async def test_no_step_is_queued_behind_a_long_one(memory_bus: MemoryBus) -> None:
     engine = Watched(0.004)
-    async with Kit(memory_bus, engine, steps=SchedulerLimits(100, 16, 16)) as kit:
+    async with Kit(memory_bus, engine, steps=scheduler_limits(100, 16, 16)) as kit:
         prompt = "x" * 500
         assert text_of(await kit.run(chat("r", prompt=prompt, sampling={"max_tokens": 9}))) == answer(
             prompt, 9
@@ -215,7 +215,7 @@ async def test_a_beginning_that_was_computed_is_not_computed_again(
 
 
 async def test_drafts_are_counted_and_change_no_text(memory_bus: MemoryBus) -> None:
-    async with Kit(memory_bus, Watched(), steps=SchedulerLimits(256, 64, 64, draft_tokens=6)) as kit:
+    async with Kit(memory_bus, Watched(), steps=scheduler_limits(256, 64, 64, draft_tokens=6)) as kit:
         frames = await kit.run(chat("a", prompt="x", sampling={"max_tokens": 300}))
         assert text_of(frames) == answer("x", 300)
         checked, right = (

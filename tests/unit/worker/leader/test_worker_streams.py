@@ -52,7 +52,7 @@ def test_the_interval_grows_with_the_number_of_streams_up_to_its_bound() -> None
 
 async def test_many_streams_get_their_text_less_often_all_at_the_same_time(memory_bus: MemoryBus) -> None:
     engine = null_engine(delay_s=0.002)
-    async with Kit(memory_bus, engine, stream_interval_s=0.03, interval_per_stream_s=0.03) as kit:
+    async with Kit(memory_bus, engine, stream_interval_ms=30.0, interval_per_stream_s=0.03) as kit:
         for name in "ab":
             await kit.ask(chat(name, sampling={"max_tokens": 1000}))
         await kit.until(lambda: all(tokens_of(kit.frames[name]) for name in "ab"))
@@ -69,7 +69,7 @@ async def test_many_streams_get_their_text_less_often_all_at_the_same_time(memor
 
 
 async def test_a_single_stream_gets_every_token_at_once(memory_bus: MemoryBus) -> None:
-    async with Kit(memory_bus, stream_interval_s=1.0, interval_per_stream_s=1.0) as kit:
+    async with Kit(memory_bus, stream_interval_ms=1000.0, interval_per_stream_s=1.0) as kit:
         whole = [chat(name, delivery="whole", sampling={"max_tokens": 500}) for name in "bcd"]
         for request in whole:
             await kit.ask(request)
@@ -81,7 +81,7 @@ async def test_a_single_stream_gets_every_token_at_once(memory_bus: MemoryBus) -
 
 async def test_an_interval_without_end_still_gives_first_and_last_text(memory_bus: MemoryBus) -> None:
     engine = null_engine(delay_s=0.001)
-    async with Kit(memory_bus, engine, stream_interval_s=1e6, interval_per_stream_s=1e6) as kit:
+    async with Kit(memory_bus, engine, stream_interval_ms=1e9, interval_per_stream_s=1e6) as kit:
         await kit.ask(chat("a", sampling={"max_tokens": 1000}))
         await kit.until(lambda: bool(tokens_of(kit.frames["a"])))
         frames = await kit.run(chat("b", sampling={"max_tokens": 20}))
@@ -91,7 +91,7 @@ async def test_an_interval_without_end_still_gives_first_and_last_text(memory_bu
 
 async def test_what_waits_is_sent_while_a_step_is_long(memory_bus: MemoryBus) -> None:
     engine = Stalling()
-    async with Kit(memory_bus, engine, stream_interval_s=0.1, interval_per_stream_s=0.1) as kit:
+    async with Kit(memory_bus, engine, stream_interval_ms=100.0, interval_per_stream_s=0.1) as kit:
         for name in "ab":
             await kit.ask(chat(name, sampling={"max_tokens": 1000}))
         await engine.stalled.wait()
@@ -103,7 +103,7 @@ async def test_what_waits_is_sent_while_a_step_is_long(memory_bus: MemoryBus) ->
 
 async def test_what_was_held_for_a_stream_that_gave_way_is_sent_meanwhile(memory_bus: MemoryBus) -> None:
     engine = null_engine(blocks=16, delay_s=0.002)
-    async with Kit(memory_bus, engine, stream_interval_s=0.03, interval_per_stream_s=0.03) as kit:
+    async with Kit(memory_bus, engine, stream_interval_ms=30.0, interval_per_stream_s=0.03) as kit:
         await kit.ask(chat("a", prompt="x" * 16, sampling={"max_tokens": 200}))
         await kit.ask(chat("b", prompt="y" * 16, sampling={"max_tokens": 200}))
         await kit.until(lambda: kit.metric("num_preemptions_total") == 1)

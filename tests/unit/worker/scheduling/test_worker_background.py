@@ -6,14 +6,15 @@ import msgspec
 
 from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.scheduling.background import QUIET_S
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.rank_protocol.plan import StepPlan
 from shared.messages.base import BACKGROUND_PRIORITY
+from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import compute, make, step
 
 
 def build(blocks: int = 64, budget: int = 32, running: int = 16) -> Scheduler:
-    return Scheduler(BlockManager(blocks), SchedulerLimits(budget, running, 64))
+    return Scheduler(BlockManager(blocks), scheduler_limits(budget, running, 64))
 
 
 def test_they_stand_still_while_another_prompt_is_computed() -> None:
@@ -68,7 +69,7 @@ def timed(scheduler: Scheduler, plan: StepPlan) -> None:
 
 def test_their_steps_are_short_while_others_come() -> None:
     now = [100.0]
-    limits = SchedulerLimits(64, 32, 64)
+    limits = scheduler_limits(64, 32, 64)
     scheduler = Scheduler(BlockManager(256), limits, clock=lambda: now[0])
     for number in range(20):
         scheduler.add(make(f"b{number}", 4, 10_000, arrival=number, priority=BACKGROUND_PRIORITY))

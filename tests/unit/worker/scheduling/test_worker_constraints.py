@@ -11,12 +11,13 @@ from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.blocks.block_pool import blocks_for
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.constraints.forced_tokens import force_first
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import StepMasks, mask_of
 from tests.kits.engine.hash_engine import EOS, VOCAB, HashEngine, mix, sample
+from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
 from tests.kits.worker.toy_constraint import ToyConstraint
 
@@ -70,7 +71,7 @@ def no_errors(prompt: list[int], output: Output) -> bool:
 
 
 def a_run(engine: HashEngine, budget: int, run_ahead: int, running: int = 8) -> Run:
-    limits = SchedulerLimits(budget, min(budget, running), 1000)
+    limits = scheduler_limits(budget, min(budget, running), 1000)
     scheduler = Scheduler(BlockManager(len(engine.blocks)), limits, BlockNames("f"))
 
     def supply(masks: StepMasks) -> None:
@@ -232,7 +233,7 @@ def test_a_grammar_that_fails_ends_its_sequence_only() -> None:
 
 
 def test_the_masks_of_a_step_come_when_the_tokens_before_it_are_known() -> None:
-    scheduler = Scheduler(BlockManager(16), SchedulerLimits(32, 4, 8))
+    scheduler = Scheduler(BlockManager(16), scheduler_limits(32, 4, 8))
     engine, grammar = HashEngine(16), ToyConstraint(VOCAB, [], 3, forces=False)
     sequence = make("a", [5, 6], 9, grammar)
     scheduler.add(sequence)

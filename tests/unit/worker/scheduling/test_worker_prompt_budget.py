@@ -16,8 +16,9 @@ from services.worker.domain.scheduling.prompt_budget.prefill_throttle import (
     PrefillThrottle,
 )
 from services.worker.domain.scheduling.prompt_budget.step_costs import StepCostModel, StepWork
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.rank_protocol.plan import StepPlan, StepResult
+from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import compute, make
 
 DECODES = StepWork(decodes=16, context=16 * 500)
@@ -119,7 +120,7 @@ def _mixed_load(
         The longest time between two tokens in each second, and the seconds to the first token of each prompt.
     """
     now, arrivals, longest = 0.0, 0, dict[int, float]()
-    scheduler = Scheduler(BlockManager(8192), SchedulerLimits(512, 64, 512, target_s), clock=lambda: now)
+    scheduler = Scheduler(BlockManager(8192), scheduler_limits(512, 64, 512, target_s), clock=lambda: now)
     came, first = dict[str, float](), dict[str, float]()
     for index in range(16):
         scheduler.add(make(f"decode{index}", 8, 5000, arrival=index))
@@ -167,7 +168,7 @@ def test_a_mixed_load_keeps_the_target_and_prompts_come_in_time() -> None:
 
 
 def test_prompts_of_all_lengths_get_on_beside_each_other() -> None:
-    scheduler = Scheduler(BlockManager(8192), SchedulerLimits(128, 64, 512))
+    scheduler = Scheduler(BlockManager(8192), scheduler_limits(128, 64, 512))
     for index in range(3):
         scheduler.add(make(f"long{index}", 6000, 1, arrival=index))
     ended = dict[str, int]()
@@ -185,7 +186,7 @@ def test_prompts_of_all_lengths_get_on_beside_each_other() -> None:
 
 
 def test_cut_steps_are_counted() -> None:
-    scheduler = Scheduler(BlockManager(8192), SchedulerLimits(512, 64, 512, 0.05))
+    scheduler = Scheduler(BlockManager(8192), scheduler_limits(512, 64, 512, 0.05))
     scheduler.add(make("a", 40, 50))
     scheduler.add(make("b", 600, 1, arrival=1))
     for _ in range(3):

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import BlockNames, PrefixSharing
 from services.worker.domain.blocks.block_pool import blocks_for
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.null.null_engine import TEXT
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from tests.kits.engine.hash_engine import EOS, HashEngine, alone
 from tests.kits.worker.leader import null_engine
+from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
 from tests.kits.worker.sliding import with_window
 
@@ -111,7 +112,7 @@ def test_everybody_gets_the_tokens_of_an_undisturbed_run(
     drafts: int,
 ) -> None:
     chance = random.Random(seed)
-    limits = SchedulerLimits(budget, min(budget, 8), 1000, draft_tokens=drafts)
+    limits = scheduler_limits(budget, min(budget, 8), 1000, draft_tokens=drafts)
     blocks, model = with_window(num_blocks, limits, window)
     null = null_engine(blocks=num_blocks)
     null.reset()
@@ -151,7 +152,7 @@ def test_ten_thousand_tokens_and_random_cancels_leave_nothing_behind(run_ahead: 
     chance = random.Random(run_ahead)
     blocks = BlockManager(150)
     model = HashEngine(150)
-    run = Run(Scheduler(blocks, SchedulerLimits(128, 32, 1000), BlockNames("f")), model.compute, run_ahead)
+    run = Run(Scheduler(blocks, scheduler_limits(128, 32, 1000), BlockNames("f")), model.compute, run_ahead)
     expected, generated, alive = {}, 0, []
     for number, prompt in enumerate(prompts(chance, 500, 120)):
         name, max_tokens = str(number), chance.randint(1, 80)
@@ -182,7 +183,7 @@ def test_ten_thousand_tokens_and_random_cancels_leave_nothing_behind(run_ahead: 
 def test_the_second_turn_computes_only_what_is_new() -> None:
     chance = random.Random(5)
     model = HashEngine(512)
-    run = Run(Scheduler(BlockManager(512), SchedulerLimits(512, 8, 8), BlockNames("f")), model.compute, 1)
+    run = Run(Scheduler(BlockManager(512), scheduler_limits(512, 8, 8), BlockNames("f")), model.compute, 1)
     first = make("first", [chance.randint(1, 40) for _ in range(1900)], 100, eos_ids=frozenset())
     run.scheduler.add(first)
     run.finish()

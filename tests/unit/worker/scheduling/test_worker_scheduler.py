@@ -6,10 +6,11 @@ import pytest
 
 from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import UNNAMED, BlockNames
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import SequencePhase
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
+from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import EOS, NAMES, compute, make, step
 
 
@@ -20,7 +21,7 @@ def build(
     waiting: int = 64,
     names: BlockNames = UNNAMED,
 ) -> Scheduler:
-    return Scheduler(BlockManager(blocks), SchedulerLimits(budget, running, waiting), names)
+    return Scheduler(BlockManager(blocks), scheduler_limits(budget, running, waiting), names)
 
 
 def test_a_prompt_is_computed_in_chunks_then_decoded() -> None:
@@ -126,7 +127,7 @@ def test_places_are_bounded() -> None:
 
 def test_impossible_limits_are_refused() -> None:
     with pytest.raises(ValueError, match="token_budget"):
-        SchedulerLimits(8, 16, 4)
+        scheduler_limits(8, 16, 4)
     with pytest.raises(ValueError, match="at least one KV block"):
         BlockManager(0)
     with pytest.raises(ValueError, match="never fit"):
@@ -288,7 +289,7 @@ def test_no_sequence_gives_way_for_blocks_that_the_other_shares_anyway() -> None
 
 
 def test_prompts_come_in_chunks_that_leave_decodes_their_pace() -> None:
-    scheduler = Scheduler(BlockManager(512), SchedulerLimits(512, 16, 64, itl_target_s=0.1))
+    scheduler = Scheduler(BlockManager(512), scheduler_limits(512, 16, 64, itl_target_s=0.1))
 
     def run(plan: StepPlan) -> int:
         """Runs a step of 2 ms per token; returns its number of prompt tokens."""

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.domain.scheduling.tenant_turns import most_running, next_in_turn
+from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import make, step
 
 
@@ -19,7 +20,7 @@ def of(tenant: str, name: str, arrival: int, *, output: int = 3, priority: int =
 
 
 def scheduler(running: int = 4, share: float = 1.0) -> Scheduler:
-    return Scheduler(BlockManager(256), SchedulerLimits(64, running, 256, tenant_share=share))
+    return Scheduler(BlockManager(256), scheduler_limits(64, running, 256, tenant_share=share))
 
 
 def running_of(one: Scheduler) -> dict[str, int]:

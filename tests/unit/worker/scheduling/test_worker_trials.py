@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
-from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from tests.kits.engine.hash_engine import EOS, HashEngine, alone
+from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Run
 
 Made = tuple[int, bool, int]  # prompt tokens, whether it is on trial, choices
@@ -17,7 +18,7 @@ Made = tuple[int, bool, int]  # prompt tokens, whether it is on trial, choices
 
 def make_run(blocks: int = 64, budget: int = 32) -> Run:
     return Run(
-        Scheduler(BlockManager(blocks), SchedulerLimits(budget, 16, 64)),
+        Scheduler(BlockManager(blocks), scheduler_limits(budget, 16, 64)),
         HashEngine(blocks).compute,
         run_ahead=0,
     )

@@ -36,7 +36,7 @@ def engine() -> NullEngine:
     model = demo()
     tokens = model.tokenizer.encode(SAID, add_special_tokens=False)
     size = model.tokenizer.vocab_size
-    return NullEngine(tokens=tokens, num_blocks=256, vocab_size=size, context_length=1024)
+    return NullEngine(step_delay_s=0.0, tokens=tokens, num_blocks=256, vocab_size=size, context_length=1024)
 
 
 def begun(content: str = "", **fields: Any) -> ChatMessage:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.null.null_engine import TEXT
 from services.worker.null.null_prompts import HIDDEN_SIZE, LOGPROB, null_embedding
 from shared.codec import pack_tokens
@@ -21,6 +20,7 @@ from shared.messages import (
 )
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, finish_of, null_engine, text_of, tokens_of
+from tests.kits.worker.options import scheduler_limits
 
 WORDS = "Grüße, und so weiter. " * 20
 
@@ -123,7 +123,7 @@ async def test_prompts_are_cut_at_the_front(kit: Kit) -> None:
 
 async def test_scores_survive_preemption_and_are_sent_once(memory_bus: MemoryBus) -> None:
     engine = null_engine(blocks=32, delay_s=0.004)
-    steps = SchedulerLimits(16, 8, 16)
+    steps = scheduler_limits(16, 8, 16)
     async with Kit(memory_bus, engine, steps=steps) as kit:
         names = [f"low{i}" for i in range(3)]
         for name in names:

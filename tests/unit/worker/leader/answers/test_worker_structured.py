@@ -77,7 +77,7 @@ async def test_what_is_refused_names_the_field_and_the_keyword(memory_bus: Memor
 
 
 async def test_a_grammar_that_takes_too_long_is_refused_and_others_are_served(memory_bus: MemoryBus) -> None:
-    async with Kit(memory_bus, grammars=GrammarOptions(timeout_s=0.05)) as kit:
+    async with Kit(memory_bus, grammars=GrammarOptions(grammar_timeout_s=0.05)) as kit:
         released = threading.Event()
 
         def slow(*_: object) -> object:

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.leader.sessions.turn_announcer import TurnAnnouncer
 from services.worker.metrics import WorkerMetrics
@@ -13,6 +12,7 @@ from shared.errors import SessionNotFound, Unavailable
 from shared.messages import ChatMessage, SessionRecord
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.worker.leader import DictStore
+from tests.kits.worker.options import record_limits
 
 
 def record(version: int, group: str = "g0", created_ms: int = 100) -> SessionRecord:
@@ -48,7 +48,7 @@ def sessions_of(
     store: DictStore, known: SessionRecord | None, *own: SessionRecord
 ) -> tuple[SessionRecords, WorkerMetrics]:
     metrics = WorkerMetrics(CollectorRegistry())
-    sessions = SessionRecords(store, SessionRecordLimits(), metrics, lambda: 2**20, peer_with(known))
+    sessions = SessionRecords(store, record_limits(), metrics, lambda: 2**20, peer_with(known))
     for one in own:
         sessions.commit(one)
     return sessions, metrics
@@ -117,7 +117,7 @@ async def test_turns_are_told_as_they_end_and_in_order_while_the_store_is_away()
     announcer = Announcer("g0", MemoryBus(MemoryBroker()))
     sessions = SessionRecords(
         store,
-        SessionRecordLimits(),
+        record_limits(),
         WorkerMetrics(CollectorRegistry()),
         lambda: 2**20,
         announcer=announcer,

@@ -32,6 +32,7 @@ from shared.messages.sessions import MAX_MARKS, TurnMark
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import DictStore, Kit, chat, text_of, tokens_of
+from tests.kits.worker.options import record_limits
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ async def test_without_the_store_only_what_depends_on_it_fails(kit: Kit) -> None
 
 
 async def test_a_turn_waits_for_a_store_that_comes_back(memory_bus: MemoryBus) -> None:
-    limits = SessionRecordLimits(history_wait_s=PATIENCE_S)
+    limits = record_limits(history_wait_s=PATIENCE_S)
     async with Kit(memory_bus, sessions=limits) as kit:
         kit.store.away = True
         await kit.ask(chat("a", **given("known")))
@@ -156,7 +157,7 @@ async def test_a_turn_waits_for_a_store_that_comes_back(memory_bus: MemoryBus) -
 
 
 async def test_a_turn_waits_no_longer_than_it_may(memory_bus: MemoryBus) -> None:
-    async with Kit(memory_bus, sessions=SessionRecordLimits(history_wait_s=0.3)) as kit:
+    async with Kit(memory_bus, sessions=record_limits(history_wait_s=0.3)) as kit:
         kit.store.away = True
         began = time.monotonic()
         last = (await kit.run(chat("a", **given("unknown"))))[-1]
@@ -222,8 +223,8 @@ async def test_a_later_turn_of_another_group_wins(kit: Kit) -> None:
 
 @pytest.mark.parametrize("by", ["cancel", "stop"])
 async def test_a_turn_that_only_waits_for_its_record_is_done(memory_bus: MemoryBus, by: str) -> None:
-    quick = SessionRecordLimits(commit_timeout_s=0.05)
-    async with Kit(memory_bus, commit_wait_s=5.0, sessions=quick) as kit:
+    quick = record_limits(commit_timeout_s=0.05)
+    async with Kit(memory_bus, session_done_wait_s=5.0, sessions=quick) as kit:
         kit.expected_errors.add("session records not stored")
         await kit.run(chat("a", **given()))
         kit.store.away = True
@@ -240,8 +241,8 @@ async def test_the_end_of_a_call_with_a_key_waits_for_its_record_though_its_call
     memory_bus: MemoryBus,
 ) -> None:
     """A repetition of the call then gets that end frame with the outcome of the turn."""
-    quick = SessionRecordLimits(commit_timeout_s=0.05)
-    async with Kit(memory_bus, commit_wait_s=5.0, sessions=quick) as kit:
+    quick = record_limits(commit_timeout_s=0.05)
+    async with Kit(memory_bus, session_done_wait_s=5.0, sessions=quick) as kit:
         kit.expected_errors.add("session records not stored")
         await kit.run(chat("a", **given()))
         kit.store.away = True
@@ -266,7 +267,7 @@ async def test_bounds_hold_while_the_store_is_away() -> None:
     store, metrics = DictStore(), WorkerMetrics(CollectorRegistry())
     store.away = True
     sessions = SessionRecords(
-        store, SessionRecordLimits(cache_bytes=20_000, max_pending=10), metrics, lambda: 4000
+        store, record_limits(session_cache_bytes=20_000, max_pending=10), metrics, lambda: 4000
     )
     waiting = [sessions.commit(record(f"s{number}", text="y" * 200)) for number in range(30)]
     assert sessions.writer.num_pending == 10
@@ -288,7 +289,7 @@ async def test_bounds_hold_while_the_store_is_away() -> None:
 async def test_a_turn_that_ends_late_does_not_undo_those_after_the_other() -> None:
     store = DictStore()
     store.away = True
-    sessions = SessionRecords(store, SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(store, record_limits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     first, second = sessions.commit(record("s", 1, "fast")), sessions.commit(record("s", 2, "fast, next"))
     assert (await sessions.commit(record("s", 1, "slow"))).outcome == "stale"
     newest = await sessions.lookup("t", "s")
@@ -303,7 +304,7 @@ async def test_a_turn_that_ends_late_does_not_undo_those_after_the_other() -> No
 async def test_what_waits_to_be_stored_is_known_with_a_full_cache_too() -> None:
     store = DictStore()
     store.records["t", "s"] = record("s", 1, "older")
-    limits = SessionRecordLimits(cache_bytes=2000)
+    limits = record_limits(session_cache_bytes=2000)
     sessions = SessionRecords(store, limits, WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     sessions.commit(record("s", 2, "newer"))
     for number in range(9):
@@ -315,7 +316,7 @@ async def test_what_waits_to_be_stored_is_known_with_a_full_cache_too() -> None:
 
 async def test_a_session_deleted_and_begun_anew_elsewhere_does_not_get_its_past_back() -> None:
     store = DictStore()
-    sessions = SessionRecords(store, SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(store, record_limits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     sessions.commit(msgspec.structs.replace(record("s", 5, "deleted"), created_ms=1))
     assert await sessions.writer.flush_records(1.0)
     store.records["t", "s"] = msgspec.structs.replace(record("s", 1, "anew"), created_ms=2)
@@ -332,9 +333,7 @@ async def test_an_answer_of_the_store_that_makes_no_sense_is_as_good_as_none() -
         async def get(self, tenant: str, session_id: str, *, timeout_s: float) -> SessionRecord:
             raise Internal("an answer cannot be read")
 
-    sessions = SessionRecords(
-        Broken(), SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20
-    )
+    sessions = SessionRecords(Broken(), record_limits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     with pytest.raises(Unavailable, match="session store"):
         await sessions.lookup("t", "s")
     sessions.commit(record("s", 1))
@@ -343,7 +342,7 @@ async def test_an_answer_of_the_store_that_makes_no_sense_is_as_good_as_none() -
 
 async def test_commits_of_one_session_are_joined() -> None:
     store = DictStore()
-    sessions = SessionRecords(store, SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(store, record_limits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     run = asyncio.create_task(sessions.writer.write_forever())
     futures = [sessions.commit(record("s", version)) for version in range(1, 6)]
     assert {commit.outcome for commit in await asyncio.gather(*futures)} == {"stored"}
@@ -387,7 +386,7 @@ def made(limits: SessionRecordLimits, store: DictStore, max_payload: int = 2**20
 
 
 @pytest.mark.parametrize(
-    "limits", [SessionRecordLimits(max_pending=20), SessionRecordLimits(pending_bytes=20_000)]
+    "limits", [record_limits(max_pending=20), record_limits(session_pending_bytes=20_000)]
 )
 async def test_a_flood_that_cannot_be_stored_costs_no_other_tenant_a_turn(
     limits: SessionRecordLimits,
@@ -412,7 +411,7 @@ async def test_a_flood_that_cannot_be_stored_costs_no_other_tenant_a_turn(
 
 async def test_what_is_known_of_a_tenant_s_sessions_outlives_another_s_flood() -> None:
     store = DictStore()
-    sessions = made(SessionRecordLimits(cache_bytes=20_000), store)
+    sessions = made(record_limits(session_cache_bytes=20_000), store)
     sessions.commit(record("mine", tenant="bob"))
     for number in range(100):
         sessions.commit(record(f"a{number}"))
@@ -437,7 +436,7 @@ class Batches(DictStore):
 
 async def test_records_that_no_turn_waits_for_are_written_together() -> None:
     store = Batches()
-    sessions = made(SessionRecordLimits(), store, 1_000_000)
+    sessions = made(record_limits(), store, 1_000_000)
     writing = asyncio.create_task(sessions.writer.write_forever())
     first = sessions.commit(record("first"), hurry=False)
     await asyncio.sleep(0)
@@ -456,7 +455,7 @@ async def test_records_are_written_by_turns_of_tenants() -> None:
     """Large records of one tenant, each a message of its own, do not delay the records of other tenants."""
 
     store = Batches()
-    sessions = made(SessionRecordLimits(), store, 8000)
+    sessions = made(record_limits(), store, 8000)
     for number in range(5):
         sessions.commit(record(f"a{number}", text="y" * 800))
     for number in range(3):
@@ -479,7 +478,7 @@ async def test_a_record_that_is_refused_takes_no_other_with_it(
             return await super().commit(records, timeout_s=timeout_s)
 
     store = Strict()
-    sessions = made(SessionRecordLimits(), store)
+    sessions = made(record_limits(), store)
     futures = {
         name: sessions.commit(record(name, tenant=tenant))
         for tenant, name in (("a", "1"), ("a", "bad"), ("a", "2"), ("b", "3"), ("b", "4"))
@@ -493,7 +492,7 @@ async def test_a_record_that_is_refused_takes_no_other_with_it(
 async def test_an_old_copy_does_not_bring_a_session_back(*, away: bool) -> None:
     store = DictStore()
     sessions = SessionRecords(
-        store, SessionRecordLimits(copy_s=0.2), WorkerMetrics(CollectorRegistry()), lambda: 2**20
+        store, record_limits(copy_s=0.2), WorkerMetrics(CollectorRegistry()), lambda: 2**20
     )
     sessions.commit(record("s", 3, "deleted long ago"))
     assert await sessions.writer.flush_records(1.0)
@@ -514,7 +513,7 @@ async def test_an_old_copy_does_not_bring_a_session_back(*, away: bool) -> None:
 async def test_a_copy_is_as_young_as_the_store_s_last_word() -> None:
     store = DictStore()
     sessions = SessionRecords(
-        store, SessionRecordLimits(copy_s=0.3), WorkerMetrics(CollectorRegistry()), lambda: 2**20
+        store, record_limits(copy_s=0.3), WorkerMetrics(CollectorRegistry()), lambda: 2**20
     )
     sessions.commit(record("s", 3))
     assert await sessions.writer.flush_records(1.0)
@@ -528,7 +527,7 @@ async def test_a_copy_is_as_young_as_the_store_s_last_word() -> None:
 async def test_an_old_turn_that_waits_to_be_stored_is_waited_for() -> None:
     store = DictStore()
     sessions = SessionRecords(
-        store, SessionRecordLimits(copy_s=0.1), WorkerMetrics(CollectorRegistry()), lambda: 2**20
+        store, record_limits(copy_s=0.1), WorkerMetrics(CollectorRegistry()), lambda: 2**20
     )
     waiting = sessions.commit(record("s", 3))
     await asyncio.sleep(0.15)

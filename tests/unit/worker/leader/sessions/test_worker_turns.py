@@ -17,7 +17,6 @@ from services.worker.domain.generation.turn_context import (
     next_record,
     turn_of,
 )
-from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.metrics import WorkerMetrics
@@ -38,6 +37,7 @@ from shared.messages import (
 from shared.messages.sessions import MAX_SESSION_MESSAGES
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import DictStore, Kit, chat, null_engine, text_of, tokens_of
+from tests.kits.worker.options import record_limits
 
 
 def given(**fields: Any) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class Lagging(DictStore):
 @pytest.mark.parametrize("newer_waits", [False, True])
 async def test_a_stale_record_goes_after_the_other_turn(newer_waits: bool) -> None:
     store = Lagging()
-    sessions = SessionRecords(store, SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(store, record_limits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     base = turn("a", None)
     store.records["t", "s"] = turn("c", base)
     mine = turn("b", base)
@@ -192,7 +192,7 @@ async def test_a_stale_record_goes_after_the_other_turn(newer_waits: bool) -> No
 
 async def test_who_wants_the_session_as_it_is_gets_a_conflict() -> None:
     store = Lagging()
-    sessions = SessionRecords(store, SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(store, record_limits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     base = turn("a", None)
     store.records["t", "s"] = turn("c", base)
     future = sessions.commit(turn("b", base), joins=False)

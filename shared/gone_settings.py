@@ -1,0 +1,31 @@
+"""Variables of earlier versions that are no settings any more.
+
+They are refused at the start: whoever set one expects an effect. Each service lists its own, with the values
+of the constants that took their places.
+"""
+
+from collections.abc import Iterable, Mapping
+
+_UNITS = {"_MS": " ms", "_S": " s", "_BYTES": " bytes"}
+
+
+class RenamedTo(str):
+    """In the place of a value: the variable that has the meaning now."""
+
+
+def describe_gone(gone: Mapping[str, object], given: Iterable[str]) -> str:
+    """Describe all given variables that are gone, with the remedy for each; empty if none is given.
+
+    Args:
+        gone: What each variable's value is always now, or its new name.
+        given: Names of variables.
+    """
+    return "; ".join(_remedy(name, gone[name]) for name in sorted(gone.keys() & set(given)))
+
+
+def _remedy(name: str, now: object) -> str:
+    if isinstance(now, RenamedTo):
+        return f"{name} is gone: it is called {now} now"
+    value = f"{now:.12g}" if isinstance(now, int | float) else str(now)
+    unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
+    return f"{name} is gone: it is always {value}{unit} now; remove it"

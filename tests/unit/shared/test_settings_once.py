@@ -1,0 +1,236 @@
+"""A setting has one declaration and one default, and a variable that was a setting once is not ignored."""
+
+import ast
+import inspect
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+from typer.models import OptionInfo
+
+from cli.stack.options import UpOptions
+from services.gateway.settings import GatewaySettings
+from services.kvstate.settings import KVStateSettings
+from services.router.settings import RouterSettings
+from services.worker.settings import WorkerSettings
+from shared.client import ClientSettings
+from shared.gone_settings import RenamedTo, describe_gone
+from shared.settings import CommonSettings, RyzSettings
+
+ROOT = Path(__file__).parents[3]
+KINDS: list[type[RyzSettings]] = [
+    GatewaySettings, RouterSettings, WorkerSettings, KVStateSettings, ClientSettings
+]  # fmt: skip
+MOST = 170
+# The KV state service needs a Redis and takes the usual one; a group goes without unless one is named.
+DIFFERENT_ON_PURPOSE = {"RYZ_REDIS_URL"}
+
+
+def variable(kind: type[RyzSettings], name: str) -> str:
+    return f"{kind.model_config.get('env_prefix')}{name.upper()}"
+
+
+def declared() -> dict[str, set[type]]:
+    """The classes that declare each setting, by its variable."""
+    found: dict[str, set[type]] = {}
+    for kind in KINDS:
+        for name in kind.model_fields:
+            owners = {base for base in kind.__mro__ if name in inspect.get_annotations(base)}
+            found.setdefault(variable(kind, name), set()).update(owners)
+    return found
+
+
+def test_a_setting_is_declared_in_one_class() -> None:
+    twice = {name for name, owners in declared().items() if len(owners) > 1}
+    assert twice == DIFFERENT_ON_PURPOSE
+
+
+def test_there_are_few_settings() -> None:
+    assert len(declared()) <= MOST
+
+
+def test_what_was_a_setting_is_one_or_is_refused() -> None:
+    former = (Path(__file__).parent / "former_settings.txt").read_text().split()
+    gone = {name for kind in KINDS for name in kind.gone}
+    assert [name for name in former if name not in declared() and name not in gone] == []
+    assert gone.isdisjoint(declared())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_variable_that_is_gone_is_refused_with_its_remedy(kind: type[RyzSettings]) -> None:
+    for name, now in kind.gone.items():
+        text = describe_gone(kind.gone, [name, "PATH", "RYZ_NATS_URL"])
+        assert text.startswith(f"{name} is gone: ")
+        assert text.endswith("; remove it") != isinstance(now, RenamedTo)
+        if isinstance(now, RenamedTo):
+            assert now in declared()
+
+
+def test_refusals_name_values_with_units_and_new_names() -> None:
+    gone = {"RYZ_A_MS": 200.0, "RYZ_B_S": 0.25, "RYZ_C_BYTES": 2**20, "RYZ_D": 3, "RYZ_E": RenamedTo("RYZ_F")}
+    assert describe_gone(gone, ["RYZ_X"]) == ""
+    assert describe_gone(gone, ["RYZ_D", "RYZ_A_MS"]) == (
+        "RYZ_A_MS is gone: it is always 200 ms now; remove it; RYZ_D is gone: it is always 3 now; remove it"
+    )
+    assert describe_gone(gone, ["RYZ_B_S"]) == "RYZ_B_S is gone: it is always 0.25 s now; remove it"
+    assert "always 1048576 bytes now" in describe_gone(gone, ["RYZ_C_BYTES"])
+    assert describe_gone(gone, ["RYZ_E"]) == "RYZ_E is gone: it is called RYZ_F now"
+
+
+def test_the_options_of_ryz_up_have_the_defaults_of_their_settings() -> None:
+    """Those that mean the same; where it finds out a value by itself, an option has no default or 0."""
+    defaults = {variable(kind, n): info.default for kind in KINDS for n, info in kind.model_fields.items()}
+    found_out = {
+        "RYZ_MODEL", "RYZ_DRAFT_MODEL", "RYZ_KV_CACHE_TOKENS", "RYZ_NATS_URL", "RYZ_REDIS_URL"
+    }  # fmt: skip
+    compared = set()
+    for field in fields(UpOptions):
+        (option,) = (note for note in field.type.__metadata__ if isinstance(note, OptionInfo))  # type: ignore[union-attr]
+        name = option.envvar
+        if name in defaults and name not in found_out:
+            assert field.default == defaults[name], name
+            compared.add(name)
+    assert {"RYZ_HTTP_PORT", "RYZ_ENGINE", "RYZ_ROUTER_POLICY", "RYZ_LOG_LEVEL"} <= compared
+
+
+@dataclass
+class Feed:
+    """An argument that is made of a setting."""
+
+    called: str
+    argument: str | int
+    setting: str
+    where: str
+
+
+@dataclass
+class Parameters:
+    """The parameters of a function, or the fields of a class, in their order, and those with a default."""
+
+    names: list[str]
+    defaults: set[str]
+
+
+NOTHING = {"None", "False", "''"}  # as a default: the argument is left out, which restates no value
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for folder in ("services", "shared", "cli"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def restates(default: ast.expr | None) -> bool:
+    """A name as default is that of a constant, which stands elsewhere."""
+    return not (default is None or isinstance(default, ast.Name) or ast.unparse(default) in NOTHING)
+
+
+def parameters_of(node: ast.AST) -> Parameters | None:
+    """What a class or a function may be called with."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        given = node.args
+        positional = [arg.arg for arg in (*given.posonlyargs, *given.args)]
+        defaults: list[tuple[str, ast.expr | None]] = [
+            *zip(reversed(positional), reversed(given.defaults), strict=False),
+            *zip((arg.arg for arg in given.kwonlyargs), given.kw_defaults, strict=True),
+        ]
+        names = [*positional, *(arg.arg for arg in given.kwonlyargs)]
+        with_default = {name for name, default in defaults if restates(default)}
+        return Parameters([name for name in names if name not in {"self", "cls"}], with_default)
+    if not isinstance(node, ast.ClassDef):
+        return None
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            return parameters_of(item)
+    own = [
+        (item.target.id, item.value)
+        for item in node.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    ]
+    return Parameters([name for name, _ in own], {name for name, default in own if restates(default)})
+
+
+def last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def settings_in(value: ast.expr, names: set[str]) -> list[str]:
+    """The settings and constants that an expression reads, as `settings.name` or `constants.name`."""
+    return [
+        node.attr
+        for node in ast.walk(value)
+        if isinstance(node, ast.Attribute)
+        and node.attr in names
+        and last_name(node.value) in {"settings", "_settings", "constants"}
+    ]
+
+
+def feeds(tree: ast.Module, names: set[str], where: str) -> Iterator[Feed]:
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        called = last_name(call.func)
+        for place, value in enumerate(call.args):
+            for setting in settings_in(value, names):
+                yield Feed(called, place, setting, f"{where}:{value.lineno}")
+        for keyword in call.keywords:
+            for setting in settings_in(keyword.value, names) if keyword.arg else ():
+                yield Feed(called, str(keyword.arg), setting, f"{where}:{keyword.value.lineno}")
+
+
+def second_defaults(trees: list[tuple[str, ast.Module]]) -> list[str]:
+    """Parameters that are fed from a setting, or from a constant beside one, and have a default as well."""
+    names = {name for kind in KINDS for name in kind.model_fields}
+    names |= {each.name for kind in KINDS if hasattr(kind, "constants") for each in fields(kind.constants)}
+    definitions = [
+        (node.name, found)
+        for _, tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (found := parameters_of(node)) is not None
+    ]
+    counts = Counter(name for name, _ in definitions)
+    known = {name: found for name, found in definitions if counts[name] == 1}
+    wrong = []
+    for where, tree in trees:
+        for feed in feeds(tree, names, where):
+            target = known.get(feed.called)
+            if target is None:
+                continue
+            name = feed.argument
+            if isinstance(name, int):
+                name = target.names[name] if name < len(target.names) else ""
+            if name in target.defaults:
+                wrong.append(f"{feed.where}: {feed.called}({name}) has a default beside {feed.setting}")
+    return wrong
+
+
+def test_what_is_fed_from_a_setting_has_no_default_of_its_own() -> None:
+    assert second_defaults(list(sources())) == []
+
+
+def test_a_second_default_is_found() -> None:
+    code = """
+class Options:
+    wait_s: float = 1.0
+    other: int = 2
+
+def connect(url, *, patience=3.0): ...
+
+made = Options(wait_s=settings.drain_timeout_s / 2)
+placed = Options(1.0, settings.max_running)
+connect(url, patience=self._settings.nats_connect_wait_s)
+fine = Options(other=3)
+"""
+    assert [text.partition(": ")[2] for text in second_defaults([("x.py", ast.parse(code))])] == [
+        "Options(wait_s) has a default beside drain_timeout_s",
+        "Options(other) has a default beside max_running",
+        "connect(patience) has a default beside nats_connect_wait_s",
+    ]
+
+
+def test_settings_of_all_services_are_not_declared_again() -> None:
+    for kind in KINDS[:-1]:
+        assert {name: kind.model_fields[name].default for name in CommonSettings.model_fields} == {
+            name: info.default for name, info in CommonSettings.model_fields.items()
+        }
