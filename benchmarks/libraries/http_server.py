@@ -10,7 +10,7 @@ import uvloop
 
 from shared.web.admitted_connection import CONNECTION
 from shared.web.gate import Gate
-from shared.web.http_limits import HttpLimits
+from shared.web.http_limits import HttpConnections, HttpLimits
 from shared.web.http_server import http_server
 
 BODY = b'{"choices": [{"text": "' + b"x" * 300 + b'"}]}'
@@ -36,7 +36,7 @@ async def by_plain_write(scope: Any, receive: Any, send: Any) -> None:
 async def serve(side: str) -> None:
     """Serves until the process is ended."""
     if side == "ours":
-        async with http_server(by_plain_write, "127.0.0.1", 0, Gate(HttpLimits())) as port:
+        async with http_server(by_plain_write, "127.0.0.1", 0, Gate(HttpConnections(), HttpLimits())) as port:
             print(port, flush=True)
             await asyncio.Event().wait()
     sock = socket.create_server(("127.0.0.1", 0), backlog=2048)

@@ -110,7 +110,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         await refuse_incomplete(starts)
     watching = starts.watch(settings.constants.check_s, lambda: service.stop(MISCONFIGURED))
     await sweeper.sweep_once()
-    check_s, probe_s = settings.constants.check_s, settings.constants.circuit.probe_s
+    check_s, probe_s = settings.constants.check_s, settings.constants.circuit.open_s
     service.spawn(watch_store(store, check_s, probe_s), "watch session store")
     service.spawn(watching, "watch starts of the session store")
     service.spawn(sweeper.sweep_forever(), "sweep KV blocks")
@@ -233,7 +233,7 @@ def sweep_rules(settings: KVStateSettings) -> SweepRules:
     return SweepRules(
         owner=settings.instance_id,
         every_s=constants.sweep_s,
-        away_every_s=constants.circuit.probe_s,
+        away_every_s=constants.circuit.open_s,
         grace_s=constants.grace_s,
         orphan_s=constants.grace_s,
     )

@@ -34,15 +34,15 @@ class ResendBudget:
     """
 
     def __init__(self, bytes_per_s: int) -> None:
-        self._rate = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._buckets = TokenBuckets(min_burst=0.0)
 
     def wait_s(self, user: str, now: float) -> float:
         """Returns the seconds until the user may ask again; 0 if it may now, since it has a byte left."""
-        if not self._buckets.wait_s(user, self._rate, now, 1):
+        if not self._buckets.wait_s(user, self.bytes_per_s, now, 1):
             return 0.0
-        return self._buckets.wait_s(user, self._rate, now, MIN_RESEND_COST)
+        return self._buckets.wait_s(user, self.bytes_per_s, now, MIN_RESEND_COST)
 
     def spend_bytes(self, user: str, num_bytes: int, now: float) -> None:
         """Counts an answer of that size to the user."""
-        self._buckets.charge_units(user, self._rate, now, max(MIN_RESEND_COST, num_bytes))
+        self._buckets.charge_units(user, self.bytes_per_s, now, max(MIN_RESEND_COST, num_bytes))

@@ -117,7 +117,7 @@ def _leader(bus: NatsBus) -> Kit:
     )
     return Kit(
         bus, engine, model=model, store=SessionsClient(bus),  # type: ignore[arg-type]  # the real one
-        steps=SchedulerLimits(4096, 64, 512), kv=KVOptions(fetch="never", write=False),
+        steps=scheduler_limits(4096, 64, 512), kv=KVOptions(kv_fetch="never", kv_write=False),
         heartbeat_interval_s=0.1, commit_wait_s=20.0, sessions=SessionRecordLimits(lookup_timeout_s=20.0, commit_timeout_s=20.0),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ import redis.asyncio as aioredis
 
 from services.kvstate.__main__ import setup
 from services.kvstate.settings import KVStateSettings
-from shared.flow.circuit import CircuitLimits
+from shared.flow.circuit import store_limits
 from shared.kv_store import data_key, head_field
 from shared.lifecycle import Service
 from shared.messages import ChatMessage, HeldBlocks, SessionRecord
@@ -30,7 +30,7 @@ async def running(nats_url: str, redis_url: str, **more: object) -> AsyncIterato
             "redis_url": redis_url,
             "redis_timeout_s": 2.0,  # long enough for a busy machine; tests of outages set a shorter one
             "kv_timeout_s": 2.0,
-            "circuit": CircuitLimits(probe_s=0.05),
+            "circuit": store_limits(probe_s=0.05),
             "check_s": 0.05,
             "sweep_s": 0.05,
             **more,

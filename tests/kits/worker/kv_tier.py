@@ -13,7 +13,7 @@ from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, 
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, StepPlan, StepResult
 from shared import kv_hash
 from shared.errors import Unavailable
-from shared.flow.circuit import CircuitLimits
+from shared.flow.circuit import store_limits
 from shared.messages import BlocksCommitted, BlocksFound, HeldBlocks
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit
@@ -177,7 +177,7 @@ QUICK = KVOptions(
     kv_lookup_timeout_s=0.05,
     kv_fetch_timeout_s=0.1,
     commit_interval_s=0.01,
-    circuit=CircuitLimits(probe_s=0.02),
+    circuit=store_limits(probe_s=0.02),
 )
 
 

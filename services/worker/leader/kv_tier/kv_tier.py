@@ -208,7 +208,7 @@ class KVTier:
         """Pings the store while one of its circuits is open."""
         health = self.health
         while True:
-            await asyncio.sleep(self._options.circuit.probe_s)
+            await asyncio.sleep(self._options.circuit.open_s)
             health.apply()  # a pause may be over
             self.prefixes.host.sweep()
             if self._engine.kv_scheduler is None:
