@@ -4,8 +4,9 @@ from typing import Literal
 
 from services.router.domain.policies.base import Policy
 from services.router.domain.policies.costs import Costs
+from services.router.domain.policies.hybrid_limits import HybridLimits
 from services.router.domain.policies.load import LeastLoaded
-from services.router.domain.policies.sessions import Hybrid, HybridLimits, StateServer, Sticky
+from services.router.domain.policies.sessions import Hybrid, StateServer, Sticky
 from services.router.domain.policies.turns import RoundRobin, WeightedRoundRobin
 
 PolicyName = Literal["round_robin", "weighted", "least_loaded", "sticky", "state_server", "hybrid"]
