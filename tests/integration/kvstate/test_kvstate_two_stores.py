@@ -72,7 +72,7 @@ async def test_kv_goes_on_without_the_session_store_and_no_session_is_taken_for_
 ) -> None:
     tenant, names = new_tenant(), chain(3)
     blocks, sessions = BlocksClient(nats_bus, timeout_s=5.0), SessionsClient(nats_bus, timeout_s=5.0)
-    options = {"kv_redis_url": pair.kv_server.url, "kv_grace_s": 1, "redis_timeout_s": 0.5}
+    options = {"kv_redis_url": pair.kv_server.url, "grace_s": 1, "redis_timeout_s": 0.5}
     async with running(nats_url, pair.sessions_server.url, **options) as service:
         await sessions.commit([record(tenant)])
         pair.sessions_server.stop(kill=True)

@@ -45,7 +45,7 @@ async def test_what_two_ranks_wrote_another_group_copies_also_after_both_ranks_d
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str, tmp_path: Path
 ) -> None:
     place = str(tmp_path / "pool")
-    on_host = replace(ALWAYS, host_dir=place)
+    on_host = replace(ALWAYS, kv_host_dir=place)
     writer = kv_engine(path, redis_url, 2, host_dir=place)
     async with Kit(memory_bus, writer, model=model, index=index, kv=on_host) as kit:
         first = tokens_of(await kit.run(ask("a", PROMPT, temperature=1.0)))
@@ -77,7 +77,7 @@ async def test_a_ring_that_is_too_small_costs_time_and_no_token(  # noqa: PLR091
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str, tmp_path: Path
 ) -> None:
     place = str(tmp_path / "pool")
-    on_host = replace(ALWAYS, host_dir=place)
+    on_host = replace(ALWAYS, kv_host_dir=place)
     prompts = [[number, *PROMPT] for number in range(4)]
     writer = kv_engine(path, redis_url, 2, host_dir=place, host_bytes=MIB // 4)
     async with Kit(memory_bus, writer, model=model, index=index, kv=on_host) as kit:
@@ -98,6 +98,8 @@ async def test_the_store_gets_blocks_that_waited_for_the_end_of_decoding(  # noq
 ) -> None:
     place = str(tmp_path / "pool")
     engine = kv_engine(path, redis_url, 2, host_dir=place, host_lag_s=600.0)
-    async with Kit(memory_bus, engine, model=model, index=index, kv=replace(ALWAYS, host_dir=place)) as kit:
+    async with Kit(
+        memory_bus, engine, model=model, index=index, kv=replace(ALWAYS, kv_host_dir=place)
+    ) as kit:
         await kit.run(ask("a", PROMPT, temperature=1.0))
         await settled(kit, index, 13)

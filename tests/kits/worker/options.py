@@ -27,7 +27,13 @@ def record_limits(**given: Any) -> SessionRecordLimits:
 
 def kv_store(url: str, **given: Any) -> KVStoreConfig:
     """A store without compression and without a host tier."""
-    plain = {"compression": "none", "host_dir": "", "host_bytes": 0, "host_owner": "", "host_lag_s": 0.0}
+    plain: dict[str, Any] = {
+        "compression": "none",
+        "host_dir": "",
+        "host_bytes": 0,
+        "host_owner": "",
+        "host_lag_s": 0.0,
+    }
     return KVStoreConfig(url=url, **plain | given)
 
 

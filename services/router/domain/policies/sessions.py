@@ -1,11 +1,9 @@
 """Policies that keep a session on one group: sticky (A), state server (C), hybrid session-aware (D)."""
 
-from dataclasses import dataclass
-
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, RequestFacts
 from services.router.domain.policies.base import least_loaded, no_ready_group, refusal
 from services.router.domain.policies.costs import Costs, home_and_place
-from shared.setting_types import UpToMillion, ZeroToHour, ZeroToMinute
+from services.router.domain.policies.hybrid_limits import HybridLimits
 
 
 class Sticky:
@@ -35,21 +33,6 @@ class StateServer:
             reason = "last_group_away" if request.last_group else "new_session"
             return Assignment(least_loaded(request.routing_key, fleet.ready).name, reason)
         return _stay_or_spill(request, fleet, home, "last_group")
-
-
-@dataclass(frozen=True, kw_only=True)
-class HybridLimits:
-    """The thresholds above which `Hybrid` compares costs instead of leaving a session where it is.
-
-    `RouterSettings` inherits these fields, so each of them is also a setting `RYZ_<NAME>`.
-    """
-
-    router_threshold: UpToMillion = 2
-    """Waiting requests from which `hybrid` looks at other groups."""
-    router_threshold_s: ZeroToMinute = 0.02
-    """Seconds until a prompt is begun, from which `hybrid` looks at other groups."""
-    router_lead_s: ZeroToHour = 0.1
-    """Seconds of work above its share, from which `hybrid` looks beyond a busy group."""
 
 
 class Hybrid:

@@ -100,7 +100,7 @@ async def test_a_lookup_that_takes_too_long_costs_no_more_than_its_limit(memory_
 async def test_fetches_that_hang_are_given_up_and_late_answers_count_for_nothing(
     memory_bus: MemoryBus, store: Store
 ) -> None:
-    async with Group(memory_bus, store, kv=replace(QUICK, write=False)) as kit:
+    async with Group(memory_bus, store, kv=replace(QUICK, kv_write=False)) as kit:
         for number in range(3):
             kit.ranks.hangs = True
             frames = await kit.run(ask(f"a{number}", PROMPT[: 100 - 16 * number] + [number] * 40))
@@ -347,7 +347,7 @@ async def test_no_blocks_for_a_session_where_there_is_no_place(memory_bus: Memor
 
 
 async def test_fetches_that_ranks_cannot_do_open_the_circuit(memory_bus: MemoryBus, store: Store) -> None:
-    async with Group(memory_bus, store, kv=replace(QUICK, write=False)) as kit:
+    async with Group(memory_bus, store, kv=replace(QUICK, kv_write=False)) as kit:
         kit.ranks.error = "the KV store is away"
         for number in range(3):
             frames = await kit.run(ask(f"a{number}", PROMPT[: 160 - 32 * number] + [number] * 40))

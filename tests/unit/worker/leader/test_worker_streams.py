@@ -19,7 +19,9 @@ class Stalling(NullEngine):
     """
 
     def __init__(self) -> None:
-        super().__init__(tokens=list(TEXT.encode()), num_blocks=256, vocab_size=257, context_length=2048)
+        super().__init__(
+            tokens=list(TEXT.encode()), num_blocks=256, vocab_size=257, context_length=2048, step_delay_s=0.0
+        )
         self.stalled = asyncio.Event()
         self._left = 20
         self._held: tuple[asyncio.Future[StepResult], StepResult]
