@@ -65,7 +65,19 @@ PARTS: dict[str, list[AnswerPart]] = {
 }
 # a pause in seconds, or what makes a frame by the request's ids
 Moment = float | Callable[..., AnyFrame]
-MODELS = (*PARTS, "words", "cut", "slow", "begins", "stuck", "refuses-late", "breaks", "full", "poisoned")
+MODELS = (
+    *PARTS,
+    "words",
+    "costly",
+    "cut",
+    "slow",
+    "begins",
+    "stuck",
+    "refuses-late",
+    "breaks",
+    "full",
+    "poisoned",
+)
 
 
 def moments(model: str, choices: int) -> list[Moment]:
@@ -97,6 +109,7 @@ def moments(model: str, choices: int) -> list[Moment]:
     written: dict[str, list[Moment]] = {
         "demo": words,
         "words": words,
+        "costly": [tokens("Hello"), *done("stop", prompt_tokens=5000)],
         "cut": [tokens("Hello"), *done("length")],
         "begins": [tokens("Hel")],
         "slow": [moment for _ in range(2000) for moment in (tokens("word "), 0.01)],

@@ -11,15 +11,13 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
 import httpx
 
-from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.kv_tier.kv_options import KVOptions
-from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.model_files.load_model import load_model
 from services.worker.null.null_engine import TEXT, NullEngine
 from shared.bus.nats import NatsBus
@@ -30,10 +28,12 @@ from tests.kits.kvstate.service import running as running_kvstate
 from tests.kits.router.live import router
 from tests.kits.servers import NatsServer, RedisServer, free_ports
 from tests.kits.worker.leader import Kit
+from tests.kits.worker.options import record_limits, scheduler_limits
 
 ROOT = Path(__file__).resolve().parents[3]
 START_S = 60.0
-# Later than that a leader accepts a request without its session, which the head of a stream then lacks.
+SPARE = 400  # tenants
+# Later than that a leader accepts a request before it knows the session, and tells less of it.
 ACCEPT_WITHIN = "services.worker.leader.intake.preparation.ACCEPT_WHOLE_S"
 # what a busy machine would change: groups that seem lost or busy, a store that seems away
 PATIENT = {
@@ -52,6 +52,7 @@ TIGHT = {
     "max_body_bytes": "8192",
     "rate_limit_rps": "0.001",
     "rate_limit_burst": "3",
+    "rate_limit_tpm": "2000",
     "max_concurrent": "4",
     "max_prompts": "3",
     "max_embedding_inputs": "3",
@@ -62,11 +63,25 @@ TIGHT = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class CorpusStack:
-    """What runs, by the names of the gateways."""
+    """What runs, by the names of the gateways.
+
+    Attributes:
+        gateways: Where they are.
+        spare: Tenants that no exchange has.
+        taken: Those of them that tests have, by their own names.
+    """
 
     gateways: dict[str, Address]
+    spare: list[str]
+    taken: dict[str, str] = field(default_factory=dict)
+
+    def tenant_of(self, client: str) -> str:
+        """A tenant for a client of a test; the same one for the same name."""
+        if client not in self.taken:
+            self.taken[client] = self.spare.pop()
+        return self.taken[client]
 
 
 @asynccontextmanager
@@ -86,7 +101,8 @@ async def corpus_stack(folder: Path, tenants: Iterable[str]) -> AsyncIterator[Co
         for server in (redis, *brokers):
             server.start()
             stack.callback(server.stop)
-        keys = ",".join(f"{key_of(tenant)}:{tenant}" for tenant in tenants)
+        spare = [f"spare-{number}" for number in range(SPARE)]
+        keys = ",".join(f"{key_of(tenant)}:{tenant}" for tenant in (*tenants, *spare))
         found = {}
         for name, broker, settings in zip(("main", "tight"), brokers, (MAIN, TIGHT), strict=True):
             http_port, grpc_port = free_ports(2)
@@ -104,7 +120,7 @@ async def corpus_stack(folder: Path, tenants: Iterable[str]) -> AsyncIterator[Co
             await groups.start()
             stack.push_async_callback(groups.stop)
         await asyncio.gather(*(_await_models(one, folder) for one in found.values()))
-        yield CorpusStack(found)
+        yield CorpusStack(found, spare)
 
 
 def _leader(bus: NatsBus) -> Kit:
@@ -114,12 +130,19 @@ def _leader(bus: NatsBus) -> Kit:
         num_blocks=4096,
         vocab_size=model.tokenizer.vocab_size,
         context_length=model.context_length,
+        step_delay_s=0.0,
     )
     return Kit(
-        bus, engine, model=model, store=SessionsClient(bus),  # type: ignore[arg-type]  # the real one
-        steps=scheduler_limits(4096, 64, 512), kv=KVOptions(kv_fetch="never", kv_write=False),
-        heartbeat_interval_s=0.1, commit_wait_s=20.0, sessions=SessionRecordLimits(lookup_timeout_s=20.0, commit_timeout_s=20.0),
-    )  # fmt: skip
+        bus,
+        engine,
+        model=model,
+        store=SessionsClient(bus),  # type: ignore[arg-type]  # the real one
+        steps=scheduler_limits(4096, 64, 512),
+        kv=KVOptions(kv_fetch="never", kv_write=False),
+        heartbeat_interval_s=0.1,
+        commit_wait_s=20.0,
+        sessions=record_limits(lookup_timeout_s=20.0, commit_timeout_s=20.0),
+    )
 
 
 async def _connected(stack: AsyncExitStack, url: str) -> NatsBus:

@@ -4,8 +4,8 @@ from typing import Literal
 
 from services.router.domain.policies.base import Policy
 from services.router.domain.policies.costs import Costs
-from services.router.domain.policies.sessionless import LeastLoaded, RoundRobin, WeightedRoundRobin
 from services.router.domain.policies.hybrid_limits import HybridLimits
+from services.router.domain.policies.sessionless import LeastLoaded, RoundRobin, WeightedRoundRobin
 from services.router.domain.policies.sessions import Hybrid, StateServer, Sticky
 
 PolicyName = Literal["round_robin", "weighted", "least_loaded", "sticky", "state_server", "hybrid"]

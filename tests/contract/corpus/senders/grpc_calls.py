@@ -66,12 +66,12 @@ class Grpc:
     """A call.
 
     Attributes:
-        requests: Of a stream any number, else one; an `Infer`, or a message of the protocol.
+        requests: Of a stream any number, each sent when the one before it has its final response; else one.
+            An `Infer`, or a message of the protocol.
         method: Its name.
         metadata: Beside the key.
         timeout_s: The deadline of the call.
         take: The call is cancelled after so many responses; 0: it is read to its end.
-        one_by_one: A request of a stream is sent when the one before it has its final response.
         key: The API key; None: the key of the table's tenant; empty: no key.
         service: The service that has the method.
         gateway: `main` or `tight`.
@@ -82,7 +82,6 @@ class Grpc:
     metadata: Sequence[tuple[str, str]] = ()
     timeout_s: float = LIMIT_S
     take: int = 0
-    one_by_one: bool = True
     key: str | None = None
     service: str = SERVICE
     gateway: str = "main"
@@ -119,16 +118,14 @@ class Grpc:
 
     async def _stream(self, call: Any, messages: list[Any], heard: Heard) -> None:
         responses = aiter(call)
-        if not self.one_by_one:
+        if self.key is None:
             for message in messages:
                 await call.write(message)
+                if await self._read_one(responses, call, heard):
+                    return
             await call.done_writing()
-        for message in messages if self.one_by_one else ():
-            await call.write(message)
-            if await self._read_one(responses, call, heard):
-                return
-        if self.one_by_one:
-            await call.done_writing()
+        # With a wrong key nothing is written: the call is refused before, and a client that writes to a call
+        # that has just ended loses its status ("Internal error from Core" of grpcio).
         async for response in responses:
             note(heard, response)
 

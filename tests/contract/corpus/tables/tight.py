@@ -61,6 +61,16 @@ EXCHANGES: dict[str, Steps] = {
     "too many prompts": Http(TEXT, text(prompt=["x"] * 4), gateway=_T),
     "too many inputs": Http(EMBEDDINGS, {"model": "demo", "input": ["x"] * 4}, gateway=_T),
     "too many tokens of an answer": Http(CHAT, chat(n=2, max_tokens=1000), gateway=_T),
+    "too many places": Http(TEXT, text(prompt=["x"] * 3), gateway=_T),
+    "a rate of tokens": [Http(CHAT, chat(model="costly"), gateway=_T), Http(CHAT, chat(), gateway=_T)],
+    "a rate of tokens on gRPC": [
+        Grpc([Infer(_INFER.inputs, model="costly")], gateway=_T),
+        Grpc([_INFER], gateway=_T),
+    ],
+    "a rate of tokens on the bus": [
+        Call({"messages": HELLO}, model="costly", gateway=_T),
+        Call({"messages": HELLO}, gateway=_T),
+    ],
     "a rate": [Http(CHAT, chat(), gateway=_T)] * 4,
     "a rate of texts, streamed": [Http(TEXT, text(stream=True), gateway=_T)] * 4,
     "a rate of messages": [Http(MESSAGES, message(), gateway=_T)] * 4,
