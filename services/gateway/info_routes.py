@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry
 
-from services.gateway.completions.whole_responses import model_object
-from services.gateway.answering.model_aliases import ModelAliases
 from services.gateway.admission.auth import Keyring
 from services.gateway.admission.refusals import HttpRefusal
+from services.gateway.answering.model_aliases import ModelAliases
+from services.gateway.completions.whole_responses import model_object
 from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
 from shared.errors import ModelNotFound

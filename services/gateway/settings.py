@@ -5,7 +5,7 @@ from typing import Annotated
 from annotated_types import Interval
 from pydantic import SecretStr
 
-from services.gateway.bodies.json_shape import MAX_VALUES
+from services.gateway.admission.json_shape import MAX_VALUES
 from services.gateway.file_settings import FileSettings
 from services.gateway.realtime_settings import RealtimeSettings
 from shared.setting_types import (

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
+from services.gateway.admission.quota import Quota
 from services.gateway.batches.batch_metrics import BatchMetrics
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
 from services.gateway.http.gateway_gate import GateCollector, QuotaCollector
-from services.gateway.admission.quota import Quota
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from services.kvstate.blocks.block_metrics import BlockMetrics, TierCollector

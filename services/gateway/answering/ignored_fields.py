@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from services.gateway.answering.left_out import LeftOut, header_text
 from services.gateway.admission.refusals import Headers
+from services.gateway.answering.left_out import LeftOut, header_text
 from services.gateway.metrics import GatewayMetrics
 from shared.errors import InvalidRequest
 

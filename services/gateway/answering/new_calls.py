@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from services.gateway.admission.request_headers import RawHeaders, session_mode
 from services.gateway.answering.idempotency import IdempotentCall
 from services.gateway.answering.session_conditions import with_conditions
-from services.gateway.admission.request_headers import RawHeaders, session_mode
 from shared.identity import new_session_id, request_root
 from shared.messages import GenerateRequest, SessionRef
 

@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from services.gateway.admission.refusals import ErrorAnswer, error_event
+from services.gateway.answering.envelope import Envelope, fingerprint_of
+from services.gateway.answering.event_ids import UNNUMBERED, numbered
 from services.gateway.completions.logprob_forms import TextOffsets, completion_logprobs, echoed_logprobs
 from services.gateway.completions.message_parts import delta_of
 from services.gateway.completions.whole_responses import (
@@ -19,9 +22,6 @@ from services.gateway.completions.whole_responses import (
     usage_of,
 )
 from services.gateway.field_policy.custom_tools import CustomCalls
-from services.gateway.answering.envelope import Envelope, fingerprint_of
-from services.gateway.admission.refusals import ErrorAnswer, error_event
-from services.gateway.answering.event_ids import UNNUMBERED, numbered
 from shared.codec import unpack_tokens
 from shared.messages import Accepted, Delta, FinishReason, SessionOutcome, Usage
 

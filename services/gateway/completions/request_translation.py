@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from services.gateway.answering.priority import priority_of
 from services.gateway.completions.answer_forms import form_of
 from services.gateway.completions.chat_messages import check_results, messages_of
 from services.gateway.completions.chat_tools import tool_use_of
@@ -18,7 +19,6 @@ from services.gateway.completions.completion_schema import (
     SamplingBody,
 )
 from services.gateway.completions.message_schema import ChatMessageBody
-from services.gateway.answering.priority import priority_of
 from shared.codec import pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import (

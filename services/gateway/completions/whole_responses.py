@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from services.gateway.answering.answer_cost import entries_of_token
+from services.gateway.answering.envelope import Envelope
 from services.gateway.completions.logprob_forms import (
     TextOffsets,
     completion_logprobs,
@@ -20,8 +22,6 @@ from services.gateway.completions.logprob_forms import (
     token_fields,
 )
 from services.gateway.completions.message_parts import message_of
-from services.gateway.answering.answer_cost import entries_of_token
-from services.gateway.answering.envelope import Envelope
 from shared.client import Choice, Completion
 from shared.codec import unpack_tokens
 from shared.messages import ModelCard, SessionOutcome, TextPart, TokenLogprob, Usage

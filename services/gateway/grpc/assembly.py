@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 import structlog
 
-from services.gateway.http.serving_route import GatewayContext
+from services.gateway.answering.context import GatewayContext
 from services.gateway.inner.inner_calls import InnerCalls
 from shared.lifecycle import Service
 
@@ -30,13 +30,13 @@ async def open_grpc(
     from services.gateway.grpc.serving.grpc_server import grpc_server  # noqa: PLC0415
     from services.gateway.grpc.serving.open_calls import OpenCalls  # noqa: PLC0415
 
-    calls = OpenCalls(context.keyring, context.parties, 2 * settings.max_concurrent)
+    calls = OpenCalls(context.admission.keyring, context.admission.parties, 2 * settings.max_concurrent)
     parts = DoorParts(inner, settings, GrpcMetrics(service.registry), version("ryzanstein"), calls)
 
     async def drain() -> None:
         parts.draining.set()
 
     service.on_drain(drain)
-    port = await stack.enter_async_context(grpc_server(parts, context.keyring))
+    port = await stack.enter_async_context(grpc_server(parts, context.admission.keyring))
     log.info("serving gRPC", host=settings.grpc_host or settings.http_host, port=port)
     return port

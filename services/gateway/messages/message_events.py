@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.answering.envelope import Envelope
 from services.gateway.admission.error_shapes import anthropic_body
 from services.gateway.admission.refusals import ErrorAnswer
-from services.gateway.messages.content_blocks import ContentBlocks, Event
+from services.gateway.answering.envelope import Envelope
 from services.gateway.answering.event_ids import UNNUMBERED, numbered
+from services.gateway.messages.content_blocks import ContentBlocks, Event
 from shared.messages import Accepted, Delta, SessionOutcome, Usage
 
 _COMMENT = b": ping\n\n"  # clients expect no other event before `message_start`

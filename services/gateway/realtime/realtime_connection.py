@@ -14,8 +14,8 @@ from typing import Any
 import structlog
 from starlette.types import Receive, Send
 
-from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.admission.held_places import HeldPlace
+from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.realtime import server_messages

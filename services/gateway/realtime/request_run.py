@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import msgspec
 
 from services.gateway.admission.request_headers import SESSION_HEADERS
+from services.gateway.http.stream_routes import PREFIX as STREAMS
 from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
 from services.gateway.realtime import server_messages
 from services.gateway.realtime.client_messages import Ask, Resume
-from services.gateway.streams.stream_routes import PREFIX as STREAMS
 
 DONE = b"[DONE]"
 # whose streams may go on without their connection, and be resumed

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from services.gateway.admission.refusals import invalid_body
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.completions.request_translation import (
     Origin,
 )
-from services.gateway.admission.refusals import invalid_body
 from shared.errors import InvalidRequest
 from shared.messages import SessionRef
 

@@ -4,9 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.gateway.completions.completion_doors import ChatDoor, CompletionDoor
-from services.gateway.answering.format import DoorFormats
-from services.gateway.settings import GatewaySettings
+from services.gateway.answering.envelope import envelope_of
 from services.gateway.answering.event_ids import (
     NOTHING_YET,
     UNNUMBERED,
@@ -15,7 +13,7 @@ from services.gateway.answering.event_ids import (
     parse_event_id,
     what_follows,
 )
-from services.gateway.streams.event_writer import EventWriter, ResumedWriter
+from services.gateway.answering.format import EventWriter, Format
 from services.gateway.answering.resume_token import (
     VERSION,
     AnswerKind,
@@ -24,6 +22,9 @@ from services.gateway.answering.resume_token import (
     read_token,
     request_id_of,
 )
+from services.gateway.answering.resumed_writer import ResumedWriter
+from services.gateway.completions.completion_formats import ChatFormat, CompletionFormat
+from services.gateway.settings import GatewaySettings
 from shared.errors import InvalidRequest
 from shared.messages import Delta, GenerateRequest, Sampling, SessionRef, TokenLogprob, Usage
 
@@ -41,13 +42,14 @@ def request(kind: AnswerKind, n: int, logprobs: int = -1) -> GenerateRequest:
 
 
 SETTINGS = GatewaySettings()
-FORMATS = DoorFormats([ChatDoor(SETTINGS, b""), CompletionDoor(SETTINGS)])
+FORMATS: dict[AnswerKind, Format] = {
+    "chat": ChatFormat(SETTINGS, b""),
+    "completion": CompletionFormat(SETTINGS),
+}
 
 
 def writer_of(note: ResumeToken, asked: GenerateRequest) -> EventWriter:
-    writer = FORMATS.writer(note, asked)
-    assert writer is not None
-    return writer
+    return FORMATS[note.kind].writer(envelope_of(note, asked), note, [asked], ids=True)
 
 
 def deltas(n: int) -> list[list[Delta]]:
@@ -87,8 +89,8 @@ def test_what_follows_any_event_is_the_rest(kind: AnswerKind, n: int, logprobs: 
     for place, (name, _) in enumerate(whole):
         last = parse_event_id(name)
         assert events(stream(ResumedWriter(writer_of(note, asked), last), n)) == whole[place + 1 :]
-        assert FORMATS.needs_start(note, asked) == (kind == "completion" and logprobs >= 0)
-        if last.seq and not FORMATS.needs_start(note, asked):
+        assert FORMATS[kind].needs_start(asked) == (kind == "completion" and logprobs >= 0)
+        if last.seq and not FORMATS[kind].needs_start(asked):
             later = last.seq + 1 if not last.left else last.seq
             assert not last.needs_from(later)
             resumed = stream(ResumedWriter(writer_of(note, asked), last), n, first_seq=later)
@@ -154,7 +156,6 @@ def test_a_stream_may_be_named_by_its_answer(read: Callable[[str], str]) -> None
     assert request_id_of("cmpl-r-1") == "r-1"
 
 
-def test_a_token_of_a_format_that_this_gateway_does_not_know_has_no_writer() -> None:
+def test_a_token_of_a_format_that_this_gateway_does_not_know_can_be_read() -> None:
     note = ResumeToken(VERSION, "another", 1, False)
     assert read_token(note.encode()) == note
-    assert FORMATS.writer(note, request("chat", 1)) is None

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
-from services.gateway.answering.envelope import Envelope
 from services.gateway.admission.refusals import HttpRefusal, answer_for
+from services.gateway.answering.envelope import Envelope
+from services.gateway.answering.format import EventWriter
+from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
 from services.gateway.messages.message_events import MessageEventWriter
 from services.gateway.responses.response_events import ResponseEvents
-from services.gateway.streams.event_writer import EventWriter
 from shared.errors import Cancelled, GroupLost, RyzError
 from shared.messages import AnswerPart, Delta, FinishReason, ReasoningPart, TextPart, ToolCallPart, Usage
 from tests.kits.clients.stream_events import CHAT_EVENTS, MESSAGE_EVENTS, RESPONSE_EVENTS

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import msgspec
 
-from services.gateway.grpc.serving.call_metadata import shown_metadata
 from services.gateway.admission.refusals import answer_for
+from services.gateway.grpc.serving.call_metadata import shown_metadata
 from shared.errors import TABLE, Unavailable
 
 _STATUS_OF_HTTP = {

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
-from services.gateway.grpc.translation.inference_request import InferenceCall
 from services.gateway.admission.request_headers import SESSION_HEADERS
+from services.gateway.grpc.translation.inference_request import InferenceCall
 from shared.errors import InvalidRequest
 
 Headers = dict[bytes, bytes]

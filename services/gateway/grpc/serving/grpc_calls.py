@@ -8,11 +8,11 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError, Message
 
+from services.gateway.admission.held_places import HeldPlace
 from services.gateway.grpc.serving.call_failures import GrpcFailure, failure_of
 from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
 from services.gateway.grpc.serving.open_calls import OpenCalls
-from services.gateway.admission.held_places import HeldPlace
 from shared.errors import InvalidRequest
 
 Handle = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import grpc
 
+from services.gateway.admission.auth import Keyring
 from services.gateway.grpc.serving.door_parts import DoorParts
 from services.gateway.grpc.serving.key_check import KeyCheck
 from services.gateway.grpc.serving.method_handlers import add_services, needs_key
-from services.gateway.admission.auth import Keyring
 from services.gateway.settings import GatewaySettings
 from shared.errors import Unavailable
 from shared.host.tcp_table import listens_here

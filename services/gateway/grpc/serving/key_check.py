@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from services.gateway.admission.auth import Keyring
+from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.grpc.serving.call_failures import failure_of
 from services.gateway.grpc.serving.call_metadata import headers_of
 from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
-from services.gateway.admission.auth import Keyring
-from services.gateway.admission.refusals import HttpRefusal
 from shared.errors import InvalidRequest
 
 # a text: the class takes arguments in its types only

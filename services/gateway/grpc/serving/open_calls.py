@@ -11,13 +11,13 @@ from typing import Any
 
 from grpc_reflection.v1alpha.reflection import aio as reflection
 
+from services.gateway.admission.auth import Keyring
+from services.gateway.admission.held_places import HeldPlace, HeldPlaces
+from services.gateway.admission.parties import Parties
+from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.grpc.serving.call_failures import failure_of
 from services.gateway.grpc.serving.call_metadata import headers_of, peer_address
 from services.gateway.grpc.serving.grpc_context import Context
-from services.gateway.admission.auth import Keyring
-from services.gateway.admission.refusals import HttpRefusal
-from services.gateway.admission.held_places import HeldPlace, HeldPlaces
-from services.gateway.admission.parties import Parties
 from shared.errors import RyzError, Unavailable
 
 GAVE_WAY = Unavailable(

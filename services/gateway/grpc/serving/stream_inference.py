@@ -11,6 +11,7 @@ from contextlib import aclosing
 
 import structlog
 
+from services.gateway.admission.held_places import HeldPlace
 from services.gateway.grpc.protocol.inference_pb2 import ModelInferRequest, ModelStreamInferResponse
 from services.gateway.grpc.serving.call_failures import GrpcFailure, failure_of, interrupted, too_slow
 from services.gateway.grpc.serving.call_metadata import Headers, add_request_headers, headers_of
@@ -19,7 +20,6 @@ from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.serving.single_inference import SingleInference
 from services.gateway.grpc.translation.inference_answer import failed_response
 from services.gateway.grpc.translation.inference_request import InferenceCall, read_call
-from services.gateway.admission.held_places import HeldPlace
 
 log = structlog.get_logger(__name__)
 

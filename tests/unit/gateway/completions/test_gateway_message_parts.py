@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from services.gateway.answering.envelope import Envelope
 from services.gateway.completions.chunk_writers import ChatChunkWriter
 from services.gateway.completions.message_parts import fold_deltas
 from services.gateway.completions.whole_responses import chat_body
-from services.gateway.answering.envelope import Envelope
 from shared.client import Completion
 from shared.client.generation.results import gather
 from shared.messages import (

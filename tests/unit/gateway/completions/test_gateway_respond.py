@@ -7,10 +7,10 @@ import msgspec
 from openai.types import Completion as Completed
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from services.gateway.admission.refusals import answer_for, error_event
+from services.gateway.answering.envelope import Envelope
 from services.gateway.completions.chunk_writers import DONE, ChatChunkWriter, CompletionChunkWriter
 from services.gateway.completions.whole_responses import chat_body, completion_body
-from services.gateway.answering.envelope import Envelope
-from services.gateway.admission.refusals import answer_for, error_event
 from shared.client import Choice, Completion
 from shared.errors import GroupLost
 from shared.messages import Delta, TokenLogprob, TopLogprob, Usage

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from services.gateway.admission.refusals import invalid_body
 from services.gateway.completions.completion_schema import ChatCompletionRequest
 from services.gateway.completions.request_translation import (
     Origin,
@@ -15,7 +16,6 @@ from services.gateway.completions.request_translation import (
     completion_requests,
 )
 from services.gateway.completions.unsupported_fields import judge_body
-from services.gateway.admission.refusals import invalid_body
 from shared.codec import decode, encode, pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, GenerateRequest, Sampling, SessionRef

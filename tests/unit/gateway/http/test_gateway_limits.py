@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive
 
-from services.gateway.admission.body_reader import BodyReader, content_length
 from services.gateway.admission.auth import Keyring, parse_keys
+from services.gateway.admission.body_reader import BodyReader, content_length
 from services.gateway.admission.disconnects import ClientDisconnected
-from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.admission.quota import Quota
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
+from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.settings import GatewaySettings
 from shared.errors import FAMILY, InvalidRequest, Overloaded, RateLimited, RequestTooLarge, from_code
 

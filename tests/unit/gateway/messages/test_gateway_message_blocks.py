@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.answering.envelope import Envelope
-from services.gateway.messages.message_events import MessageEventWriter, whole_message
 from services.gateway.answering.event_ids import numbered
+from services.gateway.messages.message_events import MessageEventWriter, whole_message
 from shared.messages import AnswerPart, Delta, FinishReason, ReasoningPart, TextPart, ToolCallPart, Usage
 
 ENVELOPE = Envelope("msg_1", 5, "demo")
