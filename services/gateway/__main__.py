@@ -21,6 +21,7 @@ from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.answering.slow_readers import ReaderLimits, watch_readers
 from services.gateway.app import create_app
 from services.gateway.batches.batch_assembly import batch_doors, batch_watch, run_batches
+from services.gateway.batches.running.line_call import LineCall
 from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_complete_calls
 from services.gateway.checked_settings import checked_aliases, checked_keys, made_root_key
 from services.gateway.grpc.assembly import open_grpc
@@ -127,7 +128,7 @@ async def start(
             rates=RateLimiter(rate=settings.rate_limit_rps, burst=settings.rate_limit_burst),
             places=places,
             held=held,
-            # also before it is ready, for connections that waited for this process, and while the broker is away
+            # also before it is ready, for connections that waited for it, and while the broker is away
             accepting=lambda: service.state in {"starting", "ready"},
             tokens=tokens,
         ),
@@ -172,12 +173,13 @@ async def start(
     )
     watching = asyncio.create_task(watch_readers(context.running, limits, metrics.slow_readers.inc))
     stack.callback(watching.cancel)
-    watch = batch_watch(batches, settings, bus, app.direct, app.inner, service)
+    line_call = LineCall(app.direct, app.inner, batches.parts.streams.max_line, settings.max_timeout_s)
+    watch = batch_watch(batches, bus, line_call, service)
     await run_batches(batches, watch, bus, service, stack)
     complete = CompleteCalls(bus, app.direct, app.inner, settings, measured.levels)
     await serve_complete_calls(complete, service, stack)
     check_server_files("HTTP", settings.http_cert, settings.http_key)
-    grpc_port = await open_grpc(stack, service, context, app.inner)
+    grpc_port = await open_grpc(stack, service, context, app.direct, app.inner)
     _watch_service(service, context, detached, responses.background)
     port = await stack.enter_async_context(
         http_server(

@@ -186,9 +186,10 @@ def create_app(
         {RESPONSES: sockets},
     )
     inner = InnerCalls(front)
-    outer = WithRealtime(front, RealtimeSockets(context, inner))
+    calls = DirectCalls(context, answering)
+    outer = WithRealtime(front, RealtimeSockets(context, calls, inner))
     guarded = BrowserGuard(outer, context.settings, context.metrics)
-    return GatewayApp(guarded, DirectCalls(context, answering), inner)
+    return GatewayApp(guarded, calls, inner)
 
 
 def _add_completions(

@@ -1,4 +1,4 @@
-"""Every transport has the same keys, limits, sessions, other names of models and errors, since one core answers."""
+"""Every transport has the same keys, limits, sessions, names of models and errors: one core answers."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -33,7 +33,7 @@ class Delivery(Protocol):
 
     Attributes:
         unsent: Bytes that are being sent.
-        waits_since: When the reader took the last piece of them, on the loop's clock; 0 if none are being sent.
+        waits_since: When the reader took the last piece of them, on the loop's clock; 0: none are being sent.
     """
 
     unsent: int

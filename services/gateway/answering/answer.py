@@ -1,8 +1,8 @@
 """The answer to a call: typed parts with one end, whatever the transport and the format.
 
-An `Answer` is an asynchronous context manager. Entering it starts the generations or attaches to them; leaving
-it early cancels them, or parks them if the caller may return. Inside, a transport reads either frames up to the
-end, or whole completions.
+An `Answer` is an asynchronous context manager. Entering it starts the generations or attaches to them;
+leaving it early cancels them, or parks them if the caller may return. Inside, a transport reads either frames
+up to the end, or whole completions.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from services.gateway.answering.resume_token import ResumeToken
 from services.gateway.answering.running_call import RunningCall
 from shared.client import Completion, GenerationStream
 from shared.errors import Cancelled, Overloaded, RyzError, Unavailable
-from shared.messages import GenerateRequest, SessionOutcome, Usage
+from shared.messages import Accepted, GenerateRequest, SessionOutcome, Usage
 
 DEADLINE_MARGIN_S = 2.0  # past the deadline of the generations, which is to come first
 
@@ -53,9 +53,11 @@ class Answer:
         context: What all calls share.
         caller: Gets the answer; its outcome is filled in on the way.
         detached: Parks streams whose caller leaves.
-        timeout_s: Seconds that the generations have.
         start: Starts the generations, or attaches to them, and says what they are by `set_parts` and `enter`.
+        timeout_s: Seconds that the generations have.
         field_names: The caller's names of fields of `GenerateRequest`.
+        streamed: The caller asked for events.
+        event_ids: The events have ids.
 
     Attributes:
         running: Ends the call early.
@@ -73,9 +75,11 @@ class Answer:
         "_known",
         "_source",
         "_start",
+        "event_ids",
         "joined",
         "requests",
         "running",
+        "streamed",
         "token",
     )
 
@@ -84,10 +88,15 @@ class Answer:
         context: GatewayContext,
         caller: Caller,
         detached: DetachedStreams,
-        timeout_s: float,
         start: "Callable[[Answer], Awaitable[None]]",
+        *,
+        timeout_s: float,
         field_names: Mapping[str, str],
+        streamed: bool = True,
+        event_ids: bool = True,
     ) -> None:
+        self.streamed = streamed
+        self.event_ids = event_ids
         self.running = RunningCall(caller, context.running, timeout_s + DEADLINE_MARGIN_S)
         self.requests: Sequence[GenerateRequest] = ()
         self.token: ResumeToken
@@ -177,6 +186,11 @@ class Answer:
         if found is not None and found.frames and not self._caller.outcome.first_text_s:
             self._caller.outcome.first_text_s = asyncio.get_running_loop().time()
         return found
+
+    @property
+    def accepted(self) -> Accepted | None:
+        """The acceptance of the first generation; None before, and for a stream that was joined later."""
+        return self._caller.outcome.accepted
 
     @property
     def exhausted(self) -> bool:

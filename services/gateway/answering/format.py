@@ -1,7 +1,7 @@
 """The port between calls and the formats of their bodies and answers.
 
-A format translates: a body into a call, frames into events, completions into a whole answer. It keeps no state
-between calls and knows no transport.
+A format translates: a body into a call, frames into events, completions into a whole answer. It keeps no
+state between calls and knows no transport.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,20 @@ from services.gateway.admission.caller import Caller
 from services.gateway.admission.refusals import ErrorAnswer
 from services.gateway.answering.call import Call
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.event_ids import UNNUMBERED
 from services.gateway.answering.idempotency import IdempotentCall
 from services.gateway.answering.resume_token import AnswerKind, ResumeToken
 from shared.client import Completion
 from shared.messages import Accepted, Delta, GenerateRequest, SessionOutcome, Usage
 
+# the type of an event (empty: it has none) and its data; without data it is a comment
+StreamEvent = tuple[bytes, bytes]
+DONE: StreamEvent = (b"", b"[DONE]")  # the last event of OpenAI's completions
+
 
 class EventWriter(Protocol):
     """Makes the events of one stream from its frames, always the same ones; keeps no connection."""
 
-    def opening(self, accepted: Accepted | None = None) -> bytes:
+    def opening(self, accepted: Accepted | None = None) -> list[StreamEvent]:
         """The events before the first text, which belong to frame 0; may be empty.
 
         Args:
@@ -29,32 +32,29 @@ class EventWriter(Protocol):
         """
         ...
 
-    def begin(self, prompt: Usage) -> bytes:
-        """The events, of frame 0 too, that have the counts of the prompt; made before the first text."""
+    def begin(self, prompt: Usage) -> list[StreamEvent]:
+        """The events, of frame 0 too, that have the counts of the prompt: before the first text, once."""
         ...
 
-    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
-        """The events for new text of a prompt's choices, from frame number `seq`."""
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> list[StreamEvent]:
+        """The events for new text of a prompt's choices, all from one frame."""
         ...
 
-    def closing(
-        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
-    ) -> bytes:
-        """The events after the last text, `[DONE]` included.
+    def closing(self, usages: list[Usage], session: SessionOutcome | None = None) -> list[StreamEvent]:
+        """The events after the last text, `[DONE]` included; they belong to the last frame.
 
         Args:
             usages: One for each generation.
-            seq: The number of the last frame.
             session: What became of the turn of a session.
         """
         ...
 
-    def failure(self, answer: ErrorAnswer) -> bytes:
+    def failure(self, answer: ErrorAnswer) -> StreamEvent:
         """The last event of a stream that fails."""
         ...
 
-    def ping(self) -> bytes:
-        """An event that only shows that the stream goes on, without an id; empty: the format has none."""
+    def ping(self) -> StreamEvent | None:
+        """An event that only shows that the stream goes on, without an id; None: the format has none."""
         ...
 
 
@@ -83,7 +83,7 @@ class Format(Protocol):
         ...
 
     def writer(
-        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool
+        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest]
     ) -> EventWriter:
         """The writer of a streamed answer.
 

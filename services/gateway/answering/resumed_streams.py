@@ -1,10 +1,11 @@
 """Attaches calls to streams that exist already, wherever they began.
 
-The leader that has the request sends it with its frames, so any gateway can continue the stream. The events are
-those of the stream as it began; events that the client has already are left out by the format's writer.
+The leader that has the request sends it with its frames, so any gateway can continue the stream. The events
+are those of the stream as it began; `AnswerEvents` leaves out those that the client has already.
 """
 
 import re
+from dataclasses import dataclass
 
 from services.gateway.admission.caller import Caller
 from services.gateway.admission.refusals import HttpRefusal
@@ -19,6 +20,23 @@ from shared.messages.base import ID_PATTERN
 _REQUEST_ID = re.compile(ID_PATTERN)
 
 
+@dataclass(frozen=True, slots=True)
+class WantedStream:
+    """What a caller asks for that resumes a stream.
+
+    Attributes:
+        stream_id: The id of the request, or of its answer.
+        last: The last event that the caller has.
+        grace_s: Seconds for which the stream goes on if the caller leaves; below 0: as it began.
+        timeout_s: Seconds that the generation has.
+    """
+
+    stream_id: str
+    last: EventId
+    grace_s: float
+    timeout_s: float
+
+
 class ResumedStreams:
     """Finds streams and attaches to them.
 
@@ -31,24 +49,15 @@ class ResumedStreams:
         self._context = context
         self._formats = formats
 
-    async def start(
-        self, stream_id: str, last: EventId, caller: Caller, grace_s: float, timeout_s: float, answer: Answer
-    ) -> None:
-        """Attaches an answer to a stream.
-
-        Args:
-            stream_id: The id of the request, or of its answer.
-            last: The last event that the caller has.
-            caller: Takes the ids of the request.
-            grace_s: Seconds for which the stream goes on if the caller leaves; below 0: as it began.
-            timeout_s: Seconds that the generation has.
-            answer: Is attached.
+    async def start(self, wanted: WantedStream, caller: Caller, answer: Answer) -> None:
+        """Attaches an answer to a stream; the caller takes the ids of its request.
 
         Raises:
             HttpRefusal: No group has the stream, or it cannot go on after that event.
         """
+        grace_s, attach = wanted.grace_s, self._attach(wanted, caller)
         # a leader hands the stream over at once: if the attach were cancelled, it would run unread
-        found = await answer.running.finish_work(self._attach(stream_id, last, caller, timeout_s))
+        found = await answer.running.finish_work(attach)
         self._context.metrics.attached.inc()
         request, token = found.request, read_token(found.request.note)
         if token is None:
@@ -61,7 +70,7 @@ class ResumedStreams:
         if token is None or form is None:
             raise _gone("it was begun by a gateway of another version")
         answer.set_parts([request], token)
-        _check_reach(found, last, needs_start=form.needs_start(request))
+        _check_reach(found, wanted.last, needs_start=form.needs_start(request))
         caller.take_ids(request.request_id, token.shown_id)
         caller.told.append((b"x-stream-id", request.request_id.encode()))
         if request.session is not None:
@@ -70,19 +79,19 @@ class ResumedStreams:
     async def end(self, stream_id: str, caller: Caller) -> None:
         """Ends the generation of a stream; raises like `start`."""
         timeout_s = self._context.settings.stream_attach_timeout_s
-        found = await self._attach(stream_id, NOTHING_YET, caller, timeout_s)
+        found = await self._attach(WantedStream(stream_id, NOTHING_YET, 0.0, timeout_s), caller)
         await found.stream.cancel("its client ended it")
 
-    async def _attach(self, stream_id: str, last: EventId, caller: Caller, timeout_s: float) -> Attachment:
-        request_id = request_id_of(stream_id)
+    async def _attach(self, wanted: WantedStream, caller: Caller) -> Attachment:
+        request_id = request_id_of(wanted.stream_id)
         found = None
         if _REQUEST_ID.match(request_id):
             found = await attach(
                 self._context.client,
                 AttachTarget(request_id, caller.tenant),
-                must_reach=last.seq + 1,
+                must_reach=wanted.last.seq + 1,
                 find_s=self._context.settings.stream_attach_timeout_s,
-                timeout_s=timeout_s,
+                timeout_s=wanted.timeout_s,
             )
         if found is None:
             raise HttpRefusal(

@@ -1,7 +1,7 @@
 """Runs calls: the one place that answers a call, for every transport and every format.
 
-`run_call` owns what a call has beside its body's fields: other names of models, priorities, costs, time limits,
-repeats, and streams that outlive their connection. Admission was before it; sending the parts comes after it.
+`run_call` owns what a call has beside its body's fields: other names of models, priorities, costs, time
+limits, repeats, and streams that outlive their connection. Admission is before it, and sending after it.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ from services.gateway.answering.new_calls import counted_for
 from services.gateway.answering.priority import limit_priority
 from services.gateway.answering.repeated_calls import RepeatedCalls
 from services.gateway.answering.resume_token import VERSION, ResumeToken
-from services.gateway.answering.resumed_streams import ResumedStreams
+from services.gateway.answering.resumed_streams import ResumedStreams, WantedStream
 from shared.errors import RyzError
 from shared.telemetry.trace_context import TRACE_HEADERS
 
@@ -95,7 +95,16 @@ class Answering:
             caller.told.append((b"x-session-id", call.session_id.encode()))
         caller.begun = True
         start = partial(self._start, call, caller, timeout_s)
-        return Answer(self._context, caller, self._detached, timeout_s, start, call.field_names)
+        return Answer(
+            self._context,
+            caller,
+            self._detached,
+            start,
+            timeout_s=timeout_s,
+            field_names=call.field_names,
+            streamed=call.stream,
+            event_ids=call.event_ids and len(call.requests) == 1,
+        )
 
     def resume_stream(self, stream_id: str, last: EventId, caller: Caller) -> Answer:
         """Prepares the answer that continues a stream; entering it attaches to the generation.
@@ -115,8 +124,9 @@ class Answering:
         )
         self._context.admission.take_places(caller, 1)
         caller.begun = True
-        start = partial(self._resumed.start, stream_id, last, caller, grace_s, timeout_s)
-        return Answer(self._context, caller, self._detached, timeout_s, start, {})
+        wanted = WantedStream(stream_id, last, grace_s, timeout_s)
+        start = partial(self._resumed.start, wanted, caller)
+        return Answer(self._context, caller, self._detached, start, timeout_s=timeout_s, field_names={})
 
     async def end_stream(self, stream_id: str, caller: Caller) -> None:
         """Ends a stream that need not go on; raises like `resume_stream`."""

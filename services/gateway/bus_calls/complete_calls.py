@@ -1,7 +1,7 @@
 """Answers `ryz.v1.complete.<model>`: one JSON body in, one JSON answer out, without streaming.
 
-The body is that of an HTTP route, and the core answers it as one of HTTP, with the same keys, limits, sessions
-and errors. A service outside needs no key: the broker vouches for its tenant.
+The body is that of an HTTP route, and the core answers it as one of HTTP, with the same keys, limits,
+sessions and errors. A service outside needs no key: the broker vouches for its tenant.
 """
 
 import asyncio

@@ -10,7 +10,6 @@ from services.gateway.admission.request_headers import STREAM_GRACE, given_sessi
 from services.gateway.answering.call import Call
 from services.gateway.answering.left_out import LeftOut
 from services.gateway.answering.new_calls import count_once, in_session, seed_of
-from services.gateway.answering.resume_token import AnswerKind
 from services.gateway.answering.session_conditions import with_conditions
 from services.gateway.bodies.body_format import CallOrigin
 from services.gateway.completions.completion_schema import (
@@ -53,7 +52,7 @@ def chat_call(body: ChatCompletionRequest, origin: CallOrigin) -> Call:
         with_conditions(None, origin.headers, body.session_must_exist, [])
     else:
         request = in_session(request, origin.headers, body.session_must_exist, origin.once, origin.root_key)
-    return _call("chat", body, origin, [count_once(request, origin.once)], unknown, left_out)
+    return _call(body, origin, [count_once(request, origin.once)], unknown, left_out)
 
 
 def completion_call(body: CompletionRequest, origin: CallOrigin, *, max_prompts: int) -> Call:
@@ -70,7 +69,7 @@ def completion_call(body: CompletionRequest, origin: CallOrigin, *, max_prompts:
     requests = completion_requests(body, from_call, request_ids)
     if count == 1:
         requests = [count_once(requests[0], origin.once)]
-    return _call("completion", body, origin, requests, unknown, left_out)
+    return _call(body, origin, requests, unknown, left_out)
 
 
 def _told(body: SamplingBody) -> Iterator[bytes]:
@@ -81,7 +80,6 @@ def _told(body: SamplingBody) -> Iterator[bytes]:
 
 
 def _call(
-    kind: AnswerKind,
     body: SamplingBody,
     origin: CallOrigin,
     requests: list[GenerateRequest],
@@ -96,7 +94,7 @@ def _call(
             param="stream_options.include_event_ids",
         )
     return Call(
-        kind=kind,
+        kind="chat" if isinstance(body, ChatCompletionRequest) else "completion",
         request_id=origin.request_id,
         requests=requests,
         stream=bool(body.stream),

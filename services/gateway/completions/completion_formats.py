@@ -39,7 +39,7 @@ class ChatFormat(BodyFormat[ChatCompletionRequest]):
         super().__init__(ChatCompletionRequest, chat_call, settings, root_key, plain_chat_call)
 
     def writer(
-        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool
+        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest]
     ) -> EventWriter:
         """See `Format`."""
         sampling, usage = requests[0].sampling, token.include_usage
@@ -50,7 +50,6 @@ class ChatFormat(BodyFormat[ChatCompletionRequest]):
             n=sampling.n,
             usage=usage,
             logprobs=logprobs,
-            ids=ids,
             token_ids=requests[0].prompt_ids,
             custom=custom_names(requests[0]),
         )
@@ -82,7 +81,7 @@ class CompletionFormat(BodyFormat[CompletionRequest]):
         super().__init__(CompletionRequest, make_call, settings)
 
     def writer(
-        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool
+        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest]
     ) -> EventWriter:
         """See `Format`."""
         sampling, usage, prompts = requests[0].sampling, token.include_usage, len(requests)
@@ -93,7 +92,6 @@ class CompletionFormat(BodyFormat[CompletionRequest]):
             n=sampling.n,
             usage=usage,
             logprobs=logprobs,
-            ids=ids,
             token_ids=requests[0].prompt_ids,
         )
 

@@ -6,6 +6,7 @@ from importlib.metadata import version
 import structlog
 
 from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.inner.inner_calls import InnerCalls
 from shared.lifecycle import Service
 
@@ -13,7 +14,11 @@ log = structlog.get_logger(__name__)
 
 
 async def open_grpc(
-    stack: AsyncExitStack, service: Service, context: GatewayContext, inner: InnerCalls
+    stack: AsyncExitStack,
+    service: Service,
+    context: GatewayContext,
+    direct: DirectCalls,
+    inner: InnerCalls,
 ) -> int:
     """Serves gRPC until the stack closes; returns the port, or 0 without `RYZ_GRPC_PORT`.
 
@@ -31,7 +36,7 @@ async def open_grpc(
     from services.gateway.grpc.serving.open_calls import OpenCalls  # noqa: PLC0415
 
     calls = OpenCalls(context.admission.keyring, context.admission.parties, 2 * settings.max_concurrent)
-    parts = DoorParts(inner, settings, GrpcMetrics(service.registry), version("ryzanstein"), calls)
+    parts = DoorParts(direct, inner, settings, GrpcMetrics(service.registry), version("ryzanstein"), calls)
 
     async def drain() -> None:
         parts.draining.set()

@@ -2,6 +2,7 @@
 
 from services.gateway.answering.answer import Answer
 from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.direct_calls import encoded_whole
 from services.gateway.answering.format import Format
 from services.gateway.answering.run_call import Answering
 from services.gateway.bodies.body_route import BodyRoute
@@ -29,18 +30,14 @@ class FormatRoute(BodyRoute):
         call = await self._answering.read_call(raw, caller, self._form)
         del raw
         async with await self._answering.run_call(call, caller) as answer:
-            if not call.stream:
+            if not answer.streamed:
                 await self._send_whole(exchange, answer)
                 return
-            ids = call.event_ids and len(call.requests) == 1
-            writer = self._form.writer(answer.envelope(), answer.token, answer.requests, ids=ids)
+            writer = self._form.writer(answer.envelope(), answer.token, answer.requests)
+            wait_s = self.context.settings.header_wait_s
             with self.context.metrics.open_stream:
-                await send_events(answer, writer, exchange, header_wait_s=self.context.settings.header_wait_s)
+                await send_events(answer, writer, exchange, header_wait_s=wait_s)
 
     async def _send_whole(self, exchange: HttpExchange, answer: Answer) -> None:
-        parts = await answer.completions()
-        envelope = answer.envelope(whole=True)
-        body = await self._form.encode_whole(envelope, answer.token, answer.requests, parts)
-        del parts  # frees memory while a slow reader takes the body
-        await answer.confirm()
+        body = await encoded_whole(self._form, answer)
         await exchange.reply.send_whole(200, body, exchange.caller.outcome.headers())

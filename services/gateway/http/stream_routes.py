@@ -1,19 +1,18 @@
 """The route of streams that exist already: `GET /v1/streams/{request id}` resumes one, `DELETE` ends it.
 
-Any gateway answers. The events are those of the stream as it began; events that the client has already are left
-out.
+Any gateway answers. The events are those of the stream as it began, after the last one that the client has.
 """
 
 from urllib.parse import parse_qs
 
 from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.direct_calls import STREAMS
 from services.gateway.answering.event_ids import EventId, parse_event_id
-from services.gateway.answering.resumed_writer import ResumedWriter
 from services.gateway.answering.run_call import Answering
 from services.gateway.http.event_stream import send_events
 from services.gateway.http.serving_route import HttpExchange, ServingRoute
 
-PREFIX = "/v1/streams"
+PREFIX = STREAMS
 
 
 class StreamRoute(ServingRoute):
@@ -39,10 +38,10 @@ class StreamRoute(ServingRoute):
         last = last_event_id(exchange)
         async with self._answering.resume_stream(name, last, exchange.caller) as answer:
             form = self._answering.formats[answer.token.kind]
-            writer = form.writer(answer.envelope(), answer.token, answer.requests, ids=True)
-            header_wait_s = self.context.settings.header_wait_s
+            writer = form.writer(answer.envelope(), answer.token, answer.requests)
+            wait_s = self.context.settings.header_wait_s
             with self.context.metrics.open_stream:
-                await send_events(answer, ResumedWriter(writer, last), exchange, header_wait_s=header_wait_s)
+                await send_events(answer, writer, exchange, header_wait_s=wait_s, last=last)
 
     def traced_id(self, exchange: HttpExchange) -> str:
         """See `ServingRoute`: the trace is that of the request which is resumed."""

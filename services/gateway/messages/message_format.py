@@ -25,11 +25,11 @@ class MessageFormat(BodyFormat[MessagesRequest]):
         super().__init__(MessagesRequest, message_call, settings, root_key)
 
     def writer(
-        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool
+        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest]
     ) -> EventWriter:
         """See `Format`."""
         return MessageEventWriter(
-            envelope, ids=ids, show_thinking=shows_thinking(token.format_data), shown_id=token.shown_id
+            envelope, show_thinking=shows_thinking(token.format_data), shown_id=token.shown_id
         )
 
     async def encode_whole(

@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 from services.gateway.admission.held_places import SOCKET_GAVE_WAY, HeldPlace, HeldPlaces
 from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.http.socket_refusals import refuse_socket
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.realtime.client_key import chosen_subprotocol, key_of, speaks_openai
@@ -26,11 +27,13 @@ class RealtimeSockets:
 
     Args:
         context: What all requests of the gateway share.
-        inner: Calls its routes.
+        direct: Runs calls that generate.
+        inner: Calls the other routes.
     """
 
-    def __init__(self, context: GatewayContext, inner: InnerCalls) -> None:
+    def __init__(self, context: GatewayContext, direct: DirectCalls, inner: InnerCalls) -> None:
         self._context = context
+        self._direct = direct
         self._inner = inner
         quota = context.admission.parties.quota(
             context.settings.realtime_sockets_max, what="WebSockets", reason="realtime_sockets"
@@ -71,7 +74,14 @@ class RealtimeSockets:
                 return
             limits = ConnectionLimits(context.settings, context.settings.write_timeout_s)
             connection = RealtimeConnection(
-                self._inner, send, limits, context.metrics, place=place, log_in=log_in, caller=caller
+                self._direct,
+                self._inner,
+                send,
+                limits,
+                context.metrics,
+                place=place,
+                log_in=log_in,
+                caller=caller,
             )
             with context.metrics.realtime_sockets.track_inprogress():
                 await connection.serve(receive, headers.get(b"x-session-id", b"").decode("latin-1"))
