@@ -29,7 +29,6 @@ MODULES = (
     "services/gateway/answering/*.py",
     "services/gateway/bodies/*.py",
     "services/gateway/completions/*.py",
-    "services/gateway/generation/*.py",
     "services/gateway/http/*.py",
     "services/router/*.py",
     "services/router/domain/**/*.py",

@@ -9,21 +9,23 @@ from typing import Any
 
 import structlog
 
+from services.gateway.admission.admission import Admission
 from services.gateway.admission.auth import Keyring
 from services.gateway.admission.body_reader import BodyReader
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
+from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.answering.model_aliases import ModelAliases
 from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.answering.slow_readers import ReaderLimits, watch_readers
 from services.gateway.app import create_app
 from services.gateway.batches.batch_assembly import batch_doors, batch_watch, run_batches
+from services.gateway.batches.running.line_call import LineCall
 from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_complete_calls
 from services.gateway.checked_settings import checked_aliases, checked_keys, made_root_key
 from services.gateway.grpc.assembly import open_grpc
 from services.gateway.http.gateway_gate import QuotaCollector, gateway_gate
-from services.gateway.http.serving_route import GatewayContext
 from services.gateway.info_routes import ServiceInfo
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.metrics import GatewayMetrics
@@ -120,17 +122,19 @@ async def start(
     context = GatewayContext(
         settings=settings,
         client=client,
-        keyring=keyring,
-        rates=RateLimiter(rate=settings.rate_limit_rps, burst=settings.rate_limit_burst),
-        tokens=tokens,
-        places=places,
-        held=held,
+        admission=Admission(
+            keyring=keyring,
+            parties=parties,
+            rates=RateLimiter(rate=settings.rate_limit_rps, burst=settings.rate_limit_burst),
+            places=places,
+            held=held,
+            # also before it is ready, for connections that waited for it, and while the broker is away
+            accepting=lambda: service.state in {"starting", "ready"},
+            tokens=tokens,
+        ),
         bodies=BodyReader(settings, held, settings.tenant_share if keyring.is_open else parties.share),
-        parties=parties,
         metrics=metrics,
         levels=measured.levels,
-        # also before it is ready, for connections that waited for this process, and while the broker is away
-        accepting=lambda: service.state in {"starting", "ready"},
         timelines=service.timelines,
         tracing=RequestTracing(service.spans, settings.trace_ratio) if service.spans is not None else None,
         aliases=ModelAliases(checked_aliases(settings), model_names),
@@ -169,11 +173,13 @@ async def start(
     )
     watching = asyncio.create_task(watch_readers(context.running, limits, metrics.slow_readers.inc))
     stack.callback(watching.cancel)
-    watch = batch_watch(batches, settings, bus, app.inner, service)
+    line_call = LineCall(app.direct, app.inner, batches.parts.streams.max_line, settings.max_timeout_s)
+    watch = batch_watch(batches, bus, line_call, service)
     await run_batches(batches, watch, bus, service, stack)
-    await serve_complete_calls(CompleteCalls(bus, app.inner, settings, measured.levels), service, stack)
+    complete = CompleteCalls(bus, app.direct, app.inner, settings, measured.levels)
+    await serve_complete_calls(complete, service, stack)
     check_server_files("HTTP", settings.http_cert, settings.http_key)
-    grpc_port = await open_grpc(stack, service, context, app.inner)
+    grpc_port = await open_grpc(stack, service, context, app.direct, app.inner)
     _watch_service(service, context, detached, responses.background)
     port = await stack.enter_async_context(
         http_server(
@@ -202,15 +208,15 @@ def _watch_service(
     async def drain() -> None:
         detached.stop_parking()
         await background.hand_over()
-        while context.places.taken or context.bodies.under_way:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
+        while context.admission.places.taken or context.bodies.under_way:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
             await asyncio.sleep(_DRAIN_POLL_S)
 
     def detail() -> dict[str, Any]:
         return {
-            "running": context.places.taken,
-            "max_concurrent": context.places.limit,
+            "running": context.admission.places.taken,
+            "max_concurrent": context.admission.places.limit,
             "bodies": context.bodies.under_way,
-            "held_bytes": context.held.taken,
+            "held_bytes": context.admission.held.taken,
         }
 
     service.on_drain(drain)

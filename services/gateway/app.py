@@ -4,7 +4,7 @@ The serving routes are plain ASGI applications behind documented routes, because
 everything else is ordinary FastAPI.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,17 +13,19 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.gateway.admission.browser_guard import BrowserGuard
+from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.detached_streams import DetachedStreams
-from services.gateway.answering.format import Door, DoorFormats
+from services.gateway.answering.direct_calls import DirectCalls
+from services.gateway.answering.run_call import Answering
 from services.gateway.answering.slow_readers import OpenAnswer
 from services.gateway.batches.batch_assembly import BatchDoors, add_batches
 from services.gateway.batches.batch_schema import BatchRequest
-from services.gateway.completions.completion_doors import ChatDoor, CompletionDoor
+from services.gateway.completions.completion_formats import ChatFormat, CompletionFormat
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.embeddings.embedding_route import EmbeddingRoute
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
 from services.gateway.error_handlers import add_error_handlers
-from services.gateway.generation.generation_route import GenerationRoute
+from services.gateway.http.format_route import FormatRoute
 from services.gateway.http.openapi_document import (
     SESSION_ERRORS,
     STREAM_ERRORS,
@@ -32,11 +34,14 @@ from services.gateway.http.openapi_document import (
     add_serving,
 )
 from services.gateway.http.response_pieces import PieceSender
-from services.gateway.http.serving_route import GatewayContext, ServingRoute
+from services.gateway.http.serving_route import ServingRoute
+from services.gateway.http.stream_routes import PREFIX as STREAMS
+from services.gateway.http.stream_routes import StreamRoute
 from services.gateway.info_routes import ListModels, ServiceInfo, info_router
 from services.gateway.inner.inner_calls import InnerCalls
-from services.gateway.messages.message_door import BODIES as MESSAGE_BODIES
-from services.gateway.messages.message_door import MessageDoor, add_messages
+from services.gateway.messages.message_format import MessageFormat
+from services.gateway.messages.message_routes import BODIES as MESSAGE_BODIES
+from services.gateway.messages.message_routes import add_messages
 from services.gateway.pages.assembly import PageParts
 from services.gateway.path_methods import HeadAnswers
 from services.gateway.realtime.realtime_sockets import PATH as REALTIME
@@ -47,8 +52,6 @@ from services.gateway.responses.response_schema import ResponseRequest
 from services.gateway.sessions.session_paths import SessionPaths, is_session_path
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.sessions.session_schema import NewSession, ToGroup
-from services.gateway.streams.stream_routes import PREFIX as STREAMS
-from services.gateway.streams.stream_routes import StreamRoute
 from services.gateway.tokens.token_routes import DetokenizeRoute, TokenizeRoute
 from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
 
@@ -59,10 +62,12 @@ class GatewayApp:
 
     Attributes:
         http: The application for the HTTP server.
-        inner: Calls its routes for doors that are not HTTP.
+        direct: Runs calls of other transports.
+        inner: Calls the routes that have no format yet, for other transports.
     """
 
     http: ASGIApp
+    direct: DirectCalls
     inner: InnerCalls
 
 
@@ -145,14 +150,17 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,  # a redirect would repeat the host of the request, whatever it is
     )
-    chat, text = ChatDoor(context.settings, root_key), CompletionDoor(context.settings)
-    direct = _add_completions(app, context, detached, chat, text)
+    chat, text = ChatFormat(context.settings, root_key), CompletionFormat(context.settings)
+    message = MessageFormat(context.settings, root_key)
+    answering = Answering(context, detached, {form.kind: form for form in (chat, text, message)})
+    direct = _add_completions(app, context, answering, chat, text)
     serving, sockets = add_responses(app, context, responses)
     direct |= serving | add_batches(app, context, batches)
-    message = MessageDoor(context.settings, root_key)
-    direct |= add_messages(app, message, context, detached)
-    _add_streams(app, context, detached, [chat, text, message])
-    app.include_router(info_router(context.settings, context.keyring, list_models, info, context.aliases))
+    direct |= add_messages(app, message, context, answering)
+    _add_streams(app, context, answering)
+    app.include_router(
+        info_router(context.settings, context.admission.keyring, list_models, info, context.aliases)
+    )
     app.include_router(sessions.router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics)
     bodies: list[type[BaseModel]] = [
@@ -178,12 +186,14 @@ def create_app(
         {RESPONSES: sockets},
     )
     inner = InnerCalls(front)
-    outer = WithRealtime(front, RealtimeSockets(context, inner))
-    return GatewayApp(BrowserGuard(outer, context.settings, context.metrics), inner)
+    calls = DirectCalls(context, answering)
+    outer = WithRealtime(front, RealtimeSockets(context, calls, inner))
+    guarded = BrowserGuard(outer, context.settings, context.metrics)
+    return GatewayApp(guarded, calls, inner)
 
 
 def _add_completions(
-    app: FastAPI, context: GatewayContext, detached: DetachedStreams, chat: Door, text: Door
+    app: FastAPI, context: GatewayContext, answering: Answering, chat: ChatFormat, text: CompletionFormat
 ) -> dict[str, ASGIApp]:
     """Adds the serving paths and returns the application for each."""
 
@@ -210,8 +220,8 @@ def _add_completions(
         """Returns the text of tokens, that of special tokens included."""
 
     serving: tuple[tuple[Callable[..., object], ServingRoute, type[BaseModel]], ...] = (
-        (chat_completions, GenerationRoute(chat, context, detached), ChatCompletionRequest),
-        (completions, GenerationRoute(text, context, detached), CompletionRequest),
+        (chat_completions, FormatRoute(chat, context, answering), ChatCompletionRequest),
+        (completions, FormatRoute(text, context, answering), CompletionRequest),
         (embeddings, EmbeddingRoute(context), EmbeddingRequest),
         (tokenize, TokenizeRoute(context), TokenizeRequest),
         (detokenize, DetokenizeRoute(context), DetokenizeRequest),
@@ -219,9 +229,7 @@ def _add_completions(
     return {direct.path: add_serving(app, endpoint, direct, model) for endpoint, direct, model in serving}
 
 
-def _add_streams(
-    app: FastAPI, context: GatewayContext, detached: DetachedStreams, doors: Sequence[Door]
-) -> None:
+def _add_streams(app: FastAPI, context: GatewayContext, answering: Answering) -> None:
     async def stream(
         request_id: str,
         last_event_id: Annotated[str, Header()] = "",
@@ -234,7 +242,7 @@ def _add_streams(
         """Ends a stream that need not go on."""
 
     path = STREAMS + "/{request_id}"
-    direct = StreamRoute(context, detached, DoorFormats(doors))
+    direct = StreamRoute(context, answering)
     for method, endpoint in (("GET", stream), ("DELETE", end_stream)):
         route = DirectRoute(path, endpoint, direct=direct, methods=[method], responses=STREAM_ERRORS)
         app.router.routes.append(route)

@@ -35,7 +35,7 @@ def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
 
     async def bad_query(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return respond(request, answer_for(invalid_parameter(error)))
+        return respond(request, answer_for(invalid_parameter(error.errors()[0])))
 
     async def left(_: Request, error: Exception) -> Response:
         return Response(status_code=499)  # the caller is gone

@@ -5,15 +5,17 @@ Its bytes are counted from their arrival until its request ends.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-
-from starlette.types import Message, Receive
+from typing import Any
 
 from services.gateway.admission.disconnects import ClientDisconnected
 from services.gateway.admission.quota import Quota
 from services.gateway.settings import GatewaySettings
 from shared.errors import InvalidRequest, RequestTooLarge
+
+Message = MutableMapping[str, Any]  # of ASGI
+Receive = Callable[[], Awaitable[Message]]
 
 LINGER_S = 2.0  # how long a caller that neither sends nor reads is waited for
 PATIENCE_S = 5.0  # for how long a body may come slower than `body_min_rate`
@@ -118,15 +120,22 @@ class BodyReader:
         finally:
             self._under_way.free_units(party)
 
+    def hold_arrived(self, raw: bytes, party: str) -> None:
+        """Takes the bytes of a body that came as a whole by another transport; raises like `read_body`."""
+        self._hold(raw, party, self._limit)
+
     def _take(self, message: Message, party: str, limit: BodyLimit, before: int = 0) -> bytes:
         """Takes the next part of a body of which `before` bytes have come."""
         if message["type"] != "http.request":
             raise ClientDisconnected
         part: bytes = message.get("body", b"")
+        self._hold(part, party, limit, before)
+        return part
+
+    def _hold(self, part: bytes, party: str, limit: BodyLimit, before: int = 0) -> None:
         if before + len(part) > limit.num_bytes:
             raise limit.refusal(before + len(part))
         self._held.take_units(party, len(part))
-        return part
 
     def _patience_s(self, size: int) -> float:
         """The seconds that a body may take in all if `size` bytes of it have come."""

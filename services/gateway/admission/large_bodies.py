@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from services.gateway.bodies.json_shape import MANY_VALUES, may_have_more
+from services.gateway.admission.json_shape import MANY_VALUES, may_have_more
 from shared.flow.tenant_places import TenantPlaces
 
 REST = 3.0  # times the time that the body before took

@@ -1,8 +1,8 @@
-"""Errors as HTTP has them: status, headers and content.
+"""Errors as callers get them: status, headers and content, whatever the transport.
 
-Turns the shared error family, and the few refusals that only HTTP knows, into one shape. `error_shapes.py`
-encodes it for the clients of another API. The texts of
-unexpected exceptions go to the log and never to a caller.
+Turns the shared error family, and the few refusals that have only a status of HTTP, into one shape.
+`error_shapes.py` encodes it for the clients of another API. The texts of unexpected exceptions go to the log
+and never to a caller.
 """
 
 import math
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from services.gateway.admission.validation_wording import problem_of
@@ -105,9 +104,8 @@ def invalid_body(error: ValidationError) -> InvalidRequest:
     return _wrong(first, path_of(first["loc"]) + str(first.get("ctx", {}).get("at", "")), "the body")
 
 
-def invalid_parameter(error: RequestValidationError) -> InvalidRequest:
-    """The first thing that is wrong with a query, by the name of its parameter."""
-    first = error.errors()[0]
+def invalid_parameter(first: Mapping[str, Any]) -> InvalidRequest:
+    """The error for what the validator found wrong with a query first, by the name of its parameter."""
     return _wrong(first, path_of(first["loc"][1:]), "the query")  # its location starts with `query`
 
 

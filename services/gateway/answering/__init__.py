@@ -1,1 +1,1 @@
-"""A call and its answer, without any transport: runs, repeats, resumption, detached streams, sessions' conditions."""
+"""Calls and their answers without any transport: runs, repeats, resumption, sessions' conditions."""

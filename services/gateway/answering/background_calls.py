@@ -1,39 +1,21 @@
 """Calls that wait for room: requests of batches, which interactive requests go before. Pure.
 
-A trusted door inside the process marks them in the scope of ASGI. They have the lowest priority, take nothing
-of their tenant's rate, make no session, and have a seed that follows from their name: computed twice, such a
-call has the same answer.
+They have the lowest priority, take nothing of their tenant's rate, make no session, and have a seed that
+follows from their name: computed twice, such a call has the same answer.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any
 
 from msgspec.structs import replace
 
+from services.gateway.admission.caller import BackgroundCall
 from shared.messages import GenerateRequest
 from shared.messages.base import BACKGROUND_PRIORITY
 
-BACKGROUND = "ryz.background"  # in scopes that the process makes itself
 
-
-@dataclass(frozen=True, slots=True)
-class BackgroundCall:
-    """How a call runs.
-
-    Attributes:
-        name: Unique; decides the seed.
-        seeded: The body has a seed of its own.
-    """
-
-    name: str
-    seeded: bool = False
-
-
-def in_background(requests: Sequence[GenerateRequest], scope: Mapping[str, Any]) -> list[GenerateRequest]:
-    """The generations of a call as they are to run; without the mark as they are."""
-    call: BackgroundCall | None = scope.get(BACKGROUND)
+def in_background(requests: Sequence[GenerateRequest], call: BackgroundCall | None) -> list[GenerateRequest]:
+    """The generations of a call as they are to run; those of an interactive call as they are."""
     if call is None:
         return list(requests)
     changed = []

@@ -5,14 +5,14 @@ follow it. Events are a pure function of the frames, so every gateway gives an e
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from shared.errors import InvalidRequest
 
 UNNUMBERED = -1  # in place of the number of a frame: its events get no ids
 _ID = re.compile(r"(\d{1,9})(?:\.(\d{1,6}))?")
-_BETWEEN = b"\n\n"
+Event = TypeVar("Event")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +48,8 @@ def parse_event_id(text: str) -> EventId:
     return EventId(int(found[1]), int(found[2] or 0))
 
 
-def numbered(events: Sequence[bytes], seq: int) -> bytes:
-    """The events of a frame, each with its id."""
-    if seq == UNNUMBERED or not events:
-        return b"".join(events)
-    if len(events) == 1:
-        return b"id: %d.0\n%b" % (seq, events[0])
-    last = len(events) - 1
-    return b"".join([b"id: %d.%d\n%b" % (seq, last - place, event) for place, event in enumerate(events)])
-
-
-def what_follows(data: bytes, seq: int, last: EventId) -> bytes:
+def what_follows(events: list[Event], seq: int, last: EventId) -> list[Event]:
     """The events of frame `seq` that come after the last one that the client has."""
     if seq != last.seq:
-        return data if seq > last.seq else b""
-    events = data.split(_BETWEEN)[:-1]  # JSON in one line has no blank line in it
-    kept = events[max(0, len(events) - last.left) :]
-    return b"".join([event + _BETWEEN for event in kept])
+        return events if seq > last.seq else []
+    return events[max(0, len(events) - last.left) :]

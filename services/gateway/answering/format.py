@@ -1,82 +1,80 @@
-"""The port between the routes that generate and the formats of their bodies and answers.
+"""The port between calls and the formats of their bodies and answers.
 
-A door translates: a body into generations, their deltas into events, their ends into a whole answer. It keeps
-no state between calls. `generation_route.py` does the rest (keys, limits, repeated calls, sessions, streams).
+A format translates: a body into a call, frames into events, completions into a whole answer. It keeps no
+state between calls and knows no transport.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.gateway.answering.envelope import Envelope, envelope_of
+from services.gateway.admission.caller import Caller
+from services.gateway.admission.refusals import ErrorAnswer
+from services.gateway.answering.call import Call
+from services.gateway.answering.envelope import Envelope
 from services.gateway.answering.idempotency import IdempotentCall
-from services.gateway.answering.left_out import LeftOut
 from services.gateway.answering.resume_token import AnswerKind, ResumeToken
-from services.gateway.http.serving_route import HttpExchange
-from services.gateway.streams.event_writer import EventWriter
 from shared.client import Completion
-from shared.messages import GenerateRequest
+from shared.messages import Accepted, Delta, GenerateRequest, SessionOutcome, Usage
+
+# the type of an event (empty: it has none) and its data; without data it is a comment
+StreamEvent = tuple[bytes, bytes]
+DONE: StreamEvent = (b"", b"[DONE]")  # the last event of OpenAI's completions
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationCall:
-    """One call of a route that generates.
+class EventWriter(Protocol):
+    """Makes the events of one stream from its frames, always the same ones; keeps no connection."""
 
-    Attributes:
-        request_id: The id of the call as it travels; that of its generation if it has one only.
-        requests: One generation for each prompt.
-        stream: The answer comes as events.
-        include_usage: The events end with one about the usage.
-        event_ids: The events of a stream carry ids.
-        timeout_s: The time limit in the body; None if it has none.
-        unknown_fields: Names of fields of the body that are not known; shortened if they are long.
-        left_out: Parts of the body that are known and not served; callers see them with the unknown fields.
-        door_data: More that the answer's format needs; see `ResumeToken`.
-        field_names: The caller's names of fields of `GenerateRequest`, for errors of a leader that name one.
-    """
+    def opening(self, accepted: Accepted | None = None) -> list[StreamEvent]:
+        """The events before the first text, which belong to frame 0; may be empty.
 
-    request_id: str
-    requests: list[GenerateRequest]
-    stream: bool
-    include_usage: bool = False
-    event_ids: bool = False
-    timeout_s: float | None = None
-    unknown_fields: Sequence[str] = ()
-    left_out: Sequence[LeftOut] = ()
-    door_data: bytes = b""
-    field_names: Mapping[str, str] = field(default_factory=dict)
+        Args:
+            accepted: The acceptance of the first generation; None for a stream that was joined later.
+        """
+        ...
 
-    @property
-    def model(self) -> str:
-        """The model that is asked for."""
-        return self.requests[0].model
+    def begin(self, prompt: Usage) -> list[StreamEvent]:
+        """The events, of frame 0 too, that have the counts of the prompt: before the first text, once."""
+        ...
 
-    @property
-    def session_id(self) -> str:
-        """The session of the call; empty if it has none."""
-        session = self.requests[0].session
-        return session.session_id if session else ""
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> list[StreamEvent]:
+        """The events for new text of a prompt's choices, all from one frame."""
+        ...
+
+    def closing(self, usages: list[Usage], session: SessionOutcome | None = None) -> list[StreamEvent]:
+        """The events after the last text, `[DONE]` included; they belong to the last frame.
+
+        Args:
+            usages: One for each generation.
+            session: What became of the turn of a session.
+        """
+        ...
+
+    def failure(self, answer: ErrorAnswer) -> StreamEvent:
+        """The last event of a stream that fails."""
+        ...
+
+    def ping(self) -> StreamEvent | None:
+        """An event that only shows that the stream goes on, without an id; None: the format has none."""
+        ...
 
 
-class Door(Protocol):
-    """The formats of one route.
+class Format(Protocol):
+    """The format of one API's bodies and answers.
 
     Attributes:
         kind: Stands in the tokens of its answers, and chooses the prefix of their ids (`resume_token.py`).
-        path: The route.
+        path: The HTTP route; names the API in metrics and the log, for all transports.
     """
 
     kind: AnswerKind
     path: str
 
-    async def translate(
-        self, raw: bytes, exchange: HttpExchange, once: IdempotentCall | None
-    ) -> GenerationCall:
+    async def translate(self, raw: bytes, caller: Caller, once: IdempotentCall | None) -> Call:
         """Makes the call that a body and its headers ask for.
 
         Args:
             raw: The body.
-            exchange: The request: ids, headers, tenant. Headers for every answer may be added to its reply.
+            caller: Has ids, headers and the tenant.
             once: What its `Idempotency-Key` says, if it has one.
 
         Raises:
@@ -85,7 +83,7 @@ class Door(Protocol):
         ...
 
     def writer(
-        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool
+        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest]
     ) -> EventWriter:
         """The writer of a streamed answer.
 
@@ -109,17 +107,4 @@ class Door(Protocol):
         ...
 
 
-class DoorFormats:
-    """The formats of streams by their tokens; implements `StreamFormats`."""
-
-    def __init__(self, doors: Sequence[Door]) -> None:
-        self._doors = {door.kind: door for door in doors}
-
-    def writer(self, token: ResumeToken, request: GenerateRequest) -> EventWriter | None:
-        """See `StreamFormats`."""
-        door = self._doors.get(token.kind)
-        return None if door is None else door.writer(envelope_of(token, request), token, [request], ids=True)
-
-    def needs_start(self, token: ResumeToken, request: GenerateRequest) -> bool:
-        """See `StreamFormats`."""
-        return self._doors[token.kind].needs_start(request)
+Formats = Mapping[AnswerKind, Format]

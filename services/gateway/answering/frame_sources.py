@@ -97,9 +97,13 @@ class _Several:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _pump(self, prompt: int, stream: GenerationStream) -> None:
+        await self._queue.put((prompt, await self._read(prompt, stream)))
+
+    async def _read(self, prompt: int, stream: GenerationStream) -> list[Tokens] | Exception:
+        """Puts frames into the queue; returns the last entry: none, or the error for `next_frames`."""
         try:
             while frames := await stream.next_frames(_FRAMES_AT_ONCE):
                 await self._queue.put((prompt, frames))
-            await self._queue.put((prompt, []))
-        except Exception as error:  # raised in `next_frames`
-            await self._queue.put((prompt, error))
+        except Exception as error:
+            return error
+        return []

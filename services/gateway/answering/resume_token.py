@@ -10,7 +10,7 @@ import msgspec
 
 AnswerKind = str  # of `PREFIXES`; a plain text, so that a token of a newer gateway can be read
 VERSION = 1
-# what the id of an answer begins with, before the request id; a new kind needs a row and a `Door`
+# what the id of an answer begins with, before the request id; a new kind needs a row and a `Format`
 PREFIXES: dict[AnswerKind, str] = {
     "chat": "chatcmpl-",
     "completion": "cmpl-",
@@ -27,7 +27,7 @@ class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
         created_s: When the request came, in seconds since 1970.
         grace_s: Seconds for which the stream goes on without a reader.
         shown_id: The request id that the caller gave.
-        door_data: What the format needs beyond the request, in its own form; a note has 4,096 bytes in all.
+        format_data: What the format needs beyond the request, in its own form; a note has 4,096 bytes in all.
     """
 
     version: int
@@ -36,7 +36,7 @@ class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
     include_usage: bool
     grace_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     shown_id: str = ""
-    door_data: bytes = b""
+    format_data: bytes = b""
 
     def encode(self) -> bytes:
         """Encodes it for the wire."""

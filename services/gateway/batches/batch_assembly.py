@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from fastapi import FastAPI, Query
 from starlette.types import ASGIApp
 
+from services.gateway.answering.context import GatewayContext
 from services.gateway.batches.batch_calls import BatchCalls
 from services.gateway.batches.batch_desk import BatchDesk
 from services.gateway.batches.batch_metrics import BatchMetrics
@@ -29,8 +30,6 @@ from services.gateway.files.file_shelf import FileLimits, FileShelf
 from services.gateway.files.file_store import FileStore
 from services.gateway.files.object_files import ObjectFiles
 from services.gateway.http.openapi_document import ERRORS, DirectRoute, add_serving
-from services.gateway.http.serving_route import GatewayContext
-from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.settings import GatewaySettings
 from shared.bus import Bus
 from shared.bus.jetstream.jetstream import JetStream
@@ -101,16 +100,9 @@ def batch_doors(settings: GatewaySettings, bus: Bus) -> BatchDoors:
     return BatchDoors(parts, BatchDesk(parts), jetstream)
 
 
-def batch_watch(
-    doors: BatchDoors,
-    settings: GatewaySettings,
-    bus: Bus,
-    inner: InnerCalls,
-    service: Service,
-) -> BatchWatch:
-    """Builds what runs batches."""
+def batch_watch(doors: BatchDoors, bus: Bus, call: LineCall, service: Service) -> BatchWatch:
+    """Builds what runs batches; `call` runs one request."""
     parts, metrics = doors.parts, BatchMetrics(service.registry)
-    call = LineCall(inner, parts.streams.max_line, settings.max_timeout_s)
     runner = BatchRunner(parts, GroupLoads(bus), call, metrics, lambda: service.is_ready)
     records = parts.log.records
     metrics.show(

@@ -4,12 +4,13 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from services.gateway.answering.context import GatewayContext
 from services.gateway.batches.batch_desk import BatchDesk
 from services.gateway.batches.batch_schema import BatchRequest
 from services.gateway.batches.state.batch_record import BatchRecord
 from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.http.pages import page_of
-from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
+from services.gateway.http.serving_route import HttpExchange, ServingRoute
 from shared.errors import RyzError
 
 PATH = "/v1/batches"
@@ -31,9 +32,9 @@ class NewBatchRoute(BodyRoute):
         """See `ServingRoute`."""
         body = await self.take_model(exchange, BatchRequest)
         unknown = [*(body.model_extra or ()), *body.unknown_inside]
-        exchange.reply.headers += self.ignored_fields.tell(unknown, [], exchange.request_id)
+        exchange.caller.told += self.ignored_fields.tell(unknown, [], exchange.caller.request_id)
         try:
-            record = await self._desk.create(exchange.tenant, body)
+            record = await self._desk.create(exchange.caller.tenant, body)
         except RyzError as error:
             if error.code == "file_not_found":
                 error.data["param"] = "input_file_id"
@@ -60,12 +61,12 @@ class BatchRoutes(ServingRoute):
         path = exchange.scope["path"]
         if path == PATH:
             query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
-            records = await self._desk.batches_of(exchange.tenant)
+            records = await self._desk.batches_of(exchange.caller.tenant)
             shown = page_of([record.as_openai() for record in records], query, newest_first=True)
         else:
             name, _, action = path.removeprefix(f"{PATH}/").partition("/")
             try:
-                shown = (await self._one(exchange.tenant, name, action)).as_openai()
+                shown = (await self._one(exchange.caller.tenant, name, action)).as_openai()
             except RyzError as error:
                 if error.code == "batch_not_found":
                     error.data["param"] = "batch_id"

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from services.gateway.admission.json_shape import MAX_VALUES, NotJson, check_fields, read_json
 from services.gateway.admission.refusals import HttpRefusal, invalid_body
 from services.gateway.bodies.body_types import RequestBody
-from services.gateway.bodies.json_shape import MAX_VALUES, NotJson, check_fields, read_json
 from shared.errors import InvalidRequest
 
 B = TypeVar("B", bound=BaseModel)

@@ -1,18 +1,16 @@
 """The base of the serving routes that take a JSON body: checks, limits, and the turn to read the body."""
 
-import time
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from pydantic import BaseModel
 
-from services.gateway.admission.large_bodies import is_large
+from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.ignored_fields import IgnoredFields
 from services.gateway.bodies.body_parser import check_content_type, parse_body
-from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
+from services.gateway.http.serving_route import HttpExchange, ServingRoute
 from shared.web.admitted_connection import CONNECTION
 
-BYTES_PER_TOKEN = 4  # of a body, for the estimate of a prompt
 B = TypeVar("B", bound=BaseModel)
 
 
@@ -31,32 +29,25 @@ class BodyRoute(ServingRoute):
                 too large.
             HttpRefusal: Its key is not known, or the body is no JSON by its headers.
         """
-        context = self.context
-        self.admit(exchange)
-        context.places.check_units(exchange.party)
-        check_content_type(exchange.headers)
+        context, caller, admission = self.context, exchange.caller, self.context.admission
+        admission.admit(caller)
+        admission.places.check_units(caller.party)
+        check_content_type(caller.headers)
         raw = await context.bodies.read_body(
             exchange.receive,
-            exchange.headers,
-            exchange.party,
+            caller.headers,
+            caller.party,
             arrived=exchange.scope[CONNECTION].body_arrived,
         )
-        exchange.held += len(raw)
+        caller.held += len(raw)
         exchange.body_read = True
         context.metrics.request_bytes.inc(len(raw))
-        now_s = time.monotonic()
-        try:
-            estimate = len(raw) // BYTES_PER_TOKEN
-            exchange.estimate = context.tokens.take_estimate(exchange.tenant, now_s, estimate)
-        finally:
-            exchange.reply.headers += context.tokens.headers(exchange.tenant, now_s)
-        self.take_places(exchange, 1)
-        exchange.timeline.mark("read", {"bytes": len(raw)})
+        admission.take_body(caller, len(raw))
         return raw
 
     def turn(self, exchange: HttpExchange, raw: bytes) -> AbstractAsyncContextManager[None]:
-        """The turn to read a body without awaiting anything; a small one needs to wait for none."""
-        return self.context.large.turn(exchange.party) if is_large(raw) else nullcontext()
+        """See `Admission.turn`."""
+        return self.context.admission.turn(exchange.caller, raw)
 
     async def take_model(self, exchange: HttpExchange, kind: type[B]) -> B:
         """Like `take_body`, and parses the body.

@@ -6,8 +6,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr
 from pydantic_core import PydanticCustomError
 
+from services.gateway.admission.json_shape import MAX_FIELDS
 from services.gateway.bodies.inner_fields import shape_of, unknown_in
-from services.gateway.bodies.json_shape import MAX_FIELDS
 
 
 def wrong(message: str, at: str = "") -> PydanticCustomError:

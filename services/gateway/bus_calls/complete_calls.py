@@ -1,7 +1,7 @@
 """Answers `ryz.v1.complete.<model>`: one JSON body in, one JSON answer out, without streaming.
 
-The body is that of an HTTP route, which answers it inside this process. So keys, limits, sessions and errors
-are those of HTTP. A service outside needs no key: the broker vouches for its tenant.
+The body is that of an HTTP route, and the core answers it as one of HTTP, with the same keys, limits,
+sessions and errors. A service outside needs no key: the broker vouches for its tenant.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import structlog
 
 from services.gateway.admission.quota import Quota
 from services.gateway.admission.rate_limits import RateLimiter
+from services.gateway.answering.direct_calls import DirectCalls, WholeAnswer
 from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
 from services.gateway.settings import GatewaySettings
 from shared import subjects
@@ -33,6 +34,7 @@ ROUTES = {
     "prompt": "/v1/completions",
     "input": "/v1/embeddings",
 }  # by the field that only this route's body has
+_KINDS = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}  # the others are called as routes
 STATUS, ERROR_CODE, ERROR_TEXT = "Ryz-Status", "Nats-Service-Error-Code", "Nats-Service-Error"
 PASSED_ON = frozenset(
     ("authorization", "idempotency-key", "x-session-id", "x-session-mode", "x-request-id", "traceparent",
@@ -55,13 +57,22 @@ class CompleteCalls:
 
     Args:
         bus: Where they come from.
-        inner: The routes of this gateway.
+        direct: Runs calls that generate.
+        inner: The other routes of this gateway.
         settings: Time limits, and how many calls may run at once.
         levels: Count the calls that are refused here; the routes count all others.
     """
 
-    def __init__(self, bus: Bus, inner: InnerCalls, settings: GatewaySettings, levels: ServiceLevels) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        direct: DirectCalls,
+        inner: InnerCalls,
+        settings: GatewaySettings,
+        levels: ServiceLevels,
+    ) -> None:
         self._bus = bus
+        self._direct = direct
         self._inner = inner
         self._levels = levels
         self._settings = settings
@@ -126,27 +137,38 @@ class CompleteCalls:
     async def _complete(
         self, message: Message, caller: Caller | None, path: str, body: bytes, timeout_s: float
     ) -> tuple[int, bytes, dict[str, str]]:
-        given = [
-            (name.lower().encode(), value.encode("utf-8", "surrogateescape"))
+        given = {
+            name.lower().encode(): value.encode("utf-8", "surrogateescape")
             for name, value in message.headers.items()
             if name.lower() in PASSED_ON
-        ]
+        }
         tenant = caller.tenant if caller is not None else ""
         address = ("bus", 0) if caller is None else (f"bus user {caller.user}", 0)
         try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._inner.call(path, body, given, tenant=tenant, client=address) as answer,
-            ):
-                whole = await answer.read()
+            async with asyncio.timeout(timeout_s):
+                answer = await self._whole(path, body, given, tenant, address)
         except TimeoutError as error:
             raise DeadlineExceeded(f"no whole answer within {timeout_s:g} s") from error
-        except AnswerCut as error:
-            raise Internal("the answer broke off; send the request again") from error
+        if not answer.body:
+            raise Internal("the answer broke off; send the request again")
         found = {
             name: answer.headers[key].decode("latin-1") for key, name in RETURNED if key in answer.headers
         }
-        return answer.status, whole, found
+        return answer.status, answer.body, found
+
+    async def _whole(
+        self, path: str, body: bytes, headers: dict[bytes, bytes], tenant: str, client: tuple[str, int]
+    ) -> WholeAnswer:
+        kind = _KINDS.get(path)
+        if kind is not None:
+            form = self._direct.formats[kind]
+            return await self._direct.run_whole(form, body, headers, tenant=tenant, client=client)
+        call = self._inner.call(path, body, list(headers.items()), tenant=tenant, client=client)
+        try:
+            async with call as answer:
+                return WholeAnswer(answer.status, answer.headers, await answer.read())
+        except AnswerCut:
+            return WholeAnswer(499, {}, b"")
 
     def _timeout_s(self, message: Message) -> float:
         given = message.headers.get(HEADER_TIMEOUT)

@@ -1,7 +1,7 @@
-"""Streamed answers in OpenAI's formats, as bytes of server-sent events.
+"""Streamed answers in OpenAI's formats, as JSON for the data of events.
 
 Each writer holds what never changes in a stream already encoded and puts only the text between. It keeps no
-connection; `event_stream.py` sends what it makes. Events carry ids if they are asked for.
+connection; transports send what it makes.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from services.gateway.admission.refusals import ErrorAnswer, error_event
+from services.gateway.admission.refusals import ErrorAnswer
 from services.gateway.answering.envelope import Envelope, fingerprint_of
-from services.gateway.answering.event_ids import UNNUMBERED, numbered
+from services.gateway.answering.format import DONE, StreamEvent
 from services.gateway.completions.logprob_forms import TextOffsets, completion_logprobs, echoed_logprobs
 from services.gateway.completions.message_parts import delta_of
 from services.gateway.completions.whole_responses import (
@@ -25,7 +25,6 @@ from services.gateway.field_policy.custom_tools import CustomCalls
 from shared.codec import unpack_tokens
 from shared.messages import Accepted, Delta, FinishReason, SessionOutcome, Usage
 
-DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
 
 
@@ -40,39 +39,36 @@ class _ChunkWriter:
         n: int,
         usage: bool,
         logprobs: bool,
-        ids: bool,
         token_ids: bool,
     ) -> None:
-        self._ids = ids
         self._token_ids = token_ids
         self._n = n
         self._usage = usage
         self._logprobs = logprobs
         self._kind = kind
         self._set_envelope(envelope)
-        self._suffix = b'}],"usage":null}\n\n' if usage else b"}]}\n\n"
+        self._suffix = b'}],"usage":null}' if usage else b"}]}"
 
-    def opening(self, accepted: Accepted | None = None) -> bytes:
+    def opening(self, accepted: Accepted | None = None) -> list[StreamEvent]:
         """See `EventWriter`; here nothing."""
         if accepted is not None:
             self._set_envelope(replace(self._envelope, fingerprint=fingerprint_of(accepted)))
-        return b""
+        return []
 
-    def begin(self, prompt: Usage) -> bytes:
+    def begin(self, prompt: Usage) -> list[StreamEvent]:
         """See `EventWriter`; here nothing."""
-        return b""
+        return []
 
-    def failure(self, answer: ErrorAnswer) -> bytes:
+    def failure(self, answer: ErrorAnswer) -> StreamEvent:
         """See `EventWriter`; no `[DONE]` follows."""
-        return error_event(answer)
+        return b"", answer.body
 
-    def ping(self) -> bytes:
+    def ping(self) -> StreamEvent | None:
         """See `EventWriter`; OpenAI's streams have none."""
-        return b""
+        return None
 
-    def closing(
-        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
-    ) -> bytes:
+    def closing(self, usages: list[Usage], session: SessionOutcome | None = None) -> list[StreamEvent]:
+        """See `EventWriter`."""
         last: dict[str, Any] = {}
         if session is not None:
             # with an empty choice: many readers expect a first choice in each chunk
@@ -80,16 +76,13 @@ class _ChunkWriter:
         if self._usage:
             last = {**last, "choices": [], "usage": usage_of(usages)}
         if not last:
-            return self._join([DONE], seq)
-        return self._join([b"data: " + _encode(self._head | last) + b"\n\n", DONE], seq)
+            return [DONE]
+        return [(b"", _encode(self._head | last)), DONE]
 
     def _set_envelope(self, envelope: Envelope) -> None:
         self._envelope = envelope
         self._head = head_of(envelope, self._kind)
-        self._prefix = b"data: " + _encode(self._head)[:-1] + b',"choices":[{"index":'
-
-    def _join(self, events: list[bytes], seq: int) -> bytes:
-        return numbered(events, seq) if self._ids else b"".join(events)
+        self._prefix = _encode(self._head)[:-1] + b',"choices":[{"index":'
 
     def _tokens_field(self, name: bytes, packed: bytes) -> bytes:
         """A field with token ids, behind others; nothing if they were not asked for."""
@@ -99,7 +92,7 @@ class _ChunkWriter:
         """The suffix of the first chunk of the stream, which names the session."""
         if not self._envelope.session_id:
             return self._suffix
-        return self._suffix[:-3] + b',"session_id":' + _encode(self._envelope.session_id) + b"}\n\n"
+        return self._suffix[:-1] + b',"session_id":' + _encode(self._envelope.session_id) + b"}"
 
 
 class ChatChunkWriter(_ChunkWriter):
@@ -114,7 +107,6 @@ class ChatChunkWriter(_ChunkWriter):
         n: int,
         usage: bool,
         logprobs: bool,
-        ids: bool = False,
         token_ids: bool = False,
         custom: Collection[str] = (),
     ) -> None:
@@ -124,48 +116,47 @@ class ChatChunkWriter(_ChunkWriter):
             n=n,
             usage=usage,
             logprobs=logprobs,
-            ids=ids,
             token_ids=token_ids,
         )
         self._custom = CustomCalls(custom)
         self._plain_end = b'},"logprobs":null,"finish_reason":null' + self._suffix
 
-    def opening(self, accepted: Accepted | None = None) -> bytes:
+    def opening(self, accepted: Accepted | None = None) -> list[StreamEvent]:
         """A chunk with the role for each choice; the first of them names the session."""
         super().opening(accepted)
         middle = (
             b',"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null'
         )
-        events = [
-            self._prefix + b"%d" % index + middle + (self._suffix if index else self._session())
+        return [
+            (b"", self._prefix + b"%d" % index + middle + (self._suffix if index else self._session()))
             for index in range(self._n)
         ]
-        return self._join(events, 0)
 
-    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> list[StreamEvent]:
         """A chunk for each part of a choice's text, calls and reasoning, and one for its end.
 
         The first chunk of a delta has its log probabilities.
         """
-        events: list[bytes] = []
+        events: list[StreamEvent] = []
         for delta in deltas:
             start = self._prefix + b"%d" % (prompt * self._n + delta.choice)
             if delta.prompt_token_ids:
                 told = self._tokens_field(b"prompt_token_ids", delta.prompt_token_ids)
                 head = b',"delta":{},"logprobs":null,"finish_reason":null}]' + told
-                events.append(start + head + self._suffix[2:])
+                events.append((b"", start + head + self._suffix[2:]))
             if delta.parts:
                 for place, part in enumerate(delta.parts):
                     end = self._plain_end if place else self._end(delta)
                     made = delta_of(part, self._custom, delta.choice)
-                    events.append(start + b',"delta":' + _encode(made)[:-1] + end)
+                    events.append((b"", start + b',"delta":' + _encode(made)[:-1] + end))
             elif delta.text or delta.logprobs or (self._token_ids and delta.token_ids):
-                events.append(start + b',"delta":{"content":' + _encode(delta.text) + self._end(delta))
+                text = start + b',"delta":{"content":' + _encode(delta.text) + self._end(delta)
+                events.append((b"", text))
             if delta.finish_reason is not None:
                 reason = delta.finish_reason.encode()
                 middle = b',"delta":{},"logprobs":null,"finish_reason":"'
-                events.append(start + middle + reason + b'"' + self._suffix)
-        return self._join(events, seq)
+                events.append((b"", start + middle + reason + b'"' + self._suffix))
+        return events
 
     def _end(self, delta: Delta) -> bytes:
         ids = self._tokens_field(b"token_ids", delta.token_ids)
@@ -188,19 +179,18 @@ class CompletionChunkWriter(_ChunkWriter):
         n: int,
         usage: bool,
         logprobs: bool,
-        ids: bool = False,
         token_ids: bool = False,
     ) -> None:
         super().__init__(
-            envelope, "text_completion", n=n, usage=usage, logprobs=logprobs, ids=ids, token_ids=token_ids
+            envelope, "text_completion", n=n, usage=usage, logprobs=logprobs, token_ids=token_ids
         )
         self._offsets = [TextOffsets() for _ in range(prompts * n)]
         self._scored = [False] * (prompts * n)
         self._first = True
 
-    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> list[StreamEvent]:
         """A chunk for each choice's text; the last one of a choice has its finish reason."""
-        events: list[bytes] = []
+        events: list[StreamEvent] = []
         for delta in deltas:
             if delta.prompt_text or delta.prompt_logprobs:
                 places = range(prompt * self._n, (prompt + 1) * self._n)
@@ -225,7 +215,7 @@ class CompletionChunkWriter(_ChunkWriter):
                     continue  # tokens whose text is not clear yet
                 logprobs = _encode(completion_logprobs(told)) if told else b"null"
             events.append(self._event(index, delta.text, logprobs, delta.finish_reason, ids))
-        return self._join(events, seq)
+        return events
 
     def _event(
         self,
@@ -234,10 +224,10 @@ class CompletionChunkWriter(_ChunkWriter):
         logprobs: bytes,
         finish: FinishReason | None = None,
         more: bytes = b"",
-    ) -> bytes:
+    ) -> StreamEvent:
         suffix = self._session() if self._first else self._suffix
         self._first = False
-        return b"".join(
+        return b"", b"".join(
             (
                 self._prefix + b"%d" % index,
                 b',"text":',

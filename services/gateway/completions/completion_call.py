@@ -7,10 +7,11 @@ The rules for bodies are in `request_translation.py`, those for headers in `requ
 from collections.abc import Iterator
 
 from services.gateway.admission.request_headers import STREAM_GRACE, given_session
-from services.gateway.answering.format import GenerationCall
+from services.gateway.answering.call import Call
 from services.gateway.answering.left_out import LeftOut
 from services.gateway.answering.new_calls import count_once, in_session, seed_of
 from services.gateway.answering.session_conditions import with_conditions
+from services.gateway.bodies.body_format import CallOrigin
 from services.gateway.completions.completion_schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -25,7 +26,6 @@ from services.gateway.completions.request_translation import (
 from services.gateway.completions.unsupported_fields import judge_body
 from services.gateway.field_policy.changing_blocks import request_without_blocks
 from services.gateway.field_policy.tool_types import inner_without_tools
-from services.gateway.generation.body_door import CallOrigin
 from shared.errors import InvalidRequest
 from shared.messages import GenerateRequest
 
@@ -33,7 +33,7 @@ from shared.messages import GenerateRequest
 PROMPT_LOGPROBS, SERVICE_TIER = b"prompt_logprobs", b"service_tier"
 
 
-def chat_call(body: ChatCompletionRequest, origin: CallOrigin) -> GenerationCall:
+def chat_call(body: ChatCompletionRequest, origin: CallOrigin) -> Call:
     """Makes the call of a chat completion. If the caller names no session it begins a new one.
 
     Args:
@@ -55,7 +55,7 @@ def chat_call(body: ChatCompletionRequest, origin: CallOrigin) -> GenerationCall
     return _call(body, origin, [count_once(request, origin.once)], unknown, left_out)
 
 
-def completion_call(body: CompletionRequest, origin: CallOrigin, *, max_prompts: int) -> GenerationCall:
+def completion_call(body: CompletionRequest, origin: CallOrigin, *, max_prompts: int) -> Call:
     """Makes the call of a text completion, of a session only if the caller names one; see `chat_call`."""
     count, request_id = len(body.prompt), origin.request_id
     if count > max_prompts:
@@ -85,7 +85,7 @@ def _call(
     requests: list[GenerateRequest],
     unknown: list[str],
     left_out: list[LeftOut],
-) -> GenerationCall:
+) -> Call:
     options = body.stream_options
     ids = None if options is None else options.include_event_ids
     if ids and len(requests) > 1:
@@ -93,7 +93,8 @@ def _call(
             "`stream_options.include_event_ids` needs a single prompt: a stream of several cannot be resumed",
             param="stream_options.include_event_ids",
         )
-    return GenerationCall(
+    return Call(
+        kind="chat" if isinstance(body, ChatCompletionRequest) else "completion",
         request_id=origin.request_id,
         requests=requests,
         stream=bool(body.stream),
@@ -102,6 +103,6 @@ def _call(
         timeout_s=body.timeout,
         unknown_fields=[*unknown, *inner_without_tools(body.unknown_inside, left_out)],
         left_out=left_out,
-        door_data=b" ".join(_told(body)),
+        format_data=b" ".join(_told(body)),
         field_names=field_names_of(body),
     )

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from services.gateway.admission.request_headers import STREAM_GRACE, given_session
-from services.gateway.answering.format import GenerationCall
+from services.gateway.answering.call import Call
 from services.gateway.answering.new_calls import count_once, in_session, seed_of
+from services.gateway.bodies.body_format import CallOrigin
 from services.gateway.completions.plain_chat_body import PlainChat
 from services.gateway.completions.request_translation import NAMES_IN_BODY, NEWER_LENGTH
 from services.gateway.field_policy.changing_blocks import request_without_blocks
-from services.gateway.generation.body_door import CallOrigin
 from shared.messages import ChatMessage, GenerateRequest, Sampling
 
 # handed on if they are given: a default that is named counts as a value on the wire
@@ -33,7 +33,7 @@ _SAMPLED = (
 _decoder = msgspec.json.Decoder(PlainChat)
 
 
-def plain_chat_call(raw: bytes, origin: CallOrigin) -> GenerationCall | None:
+def plain_chat_call(raw: bytes, origin: CallOrigin) -> Call | None:
     """Makes the call of a body, as `chat_call` does; None if the body is none that is read here.
 
     Args:
@@ -69,7 +69,8 @@ def plain_chat_call(raw: bytes, origin: CallOrigin) -> GenerationCall | None:
     request, blocks = request_without_blocks(request, origin.drops_blocks)
     request = in_session(request, origin.headers, body.session_must_exist, origin.once, origin.root_key)
     ids = None if options is None else options.include_event_ids
-    return GenerationCall(
+    return Call(
+        kind="chat",
         request_id=origin.request_id,
         requests=[count_once(request, origin.once)],
         stream=bool(body.stream),

@@ -9,7 +9,9 @@ import time
 from collections.abc import Iterator
 
 from services.gateway.answering.background_calls import in_background
+from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.new_calls import counted_for
+from services.gateway.answering.run_call import trace_headers
 from services.gateway.embeddings.embedding_call import (
     check_inputs,
     embedding_answer,
@@ -17,8 +19,7 @@ from services.gateway.embeddings.embedding_call import (
     error_of_input,
 )
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
-from services.gateway.generation.generation_route import trace_headers
-from services.gateway.http.serving_route import GatewayContext, HttpExchange
+from services.gateway.http.serving_route import HttpExchange
 from services.gateway.tokens.json_route import JsonRoute
 from shared.client import Embedding
 from shared.errors import RyzError
@@ -40,14 +41,16 @@ class EmbeddingRoute(JsonRoute[EmbeddingRequest]):
 
     async def answer_body(self, body: EmbeddingRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
         """See `JsonRoute`."""
-        exchange.model = body.model
+        exchange.caller.model = body.model
         check_inputs(body, self.context.settings.constants.max_embedding_inputs)
         self.take_places(exchange, min(SIDE_BY_SIDE, len(body.input)) - 1)
-        made = embedding_requests(body, exchange.request_id, exchange.tenant)
-        requests = counted_for(in_background(made, exchange.scope), exchange.tenant, exchange.party)
+        made = embedding_requests(body, exchange.caller.request_id, exchange.caller.tenant)
+        requests = counted_for(
+            in_background(made, exchange.caller.background), exchange.caller.tenant, exchange.caller.party
+        )
         found = await self._embed_all(exchange, requests, timeout_s)
-        exchange.outcome.group = found[0].group
-        exchange.outcome.usages = [one.usage for one in found]
+        exchange.caller.outcome.group = found[0].group
+        exchange.caller.outcome.usages = [one.usage for one in found]
         packed = body.encoding_format == "base64"
         if len(found) > _MANY:
             return await asyncio.to_thread(embedding_answer, body.model, found, packed=packed)
@@ -81,7 +84,7 @@ class EmbeddingRoute(JsonRoute[EmbeddingRequest]):
         *,
         several: bool,
     ) -> None:
-        headers = trace_headers(exchange.headers)
+        headers = trace_headers(exchange.caller.headers)
         for place, request in todo:
             left_s = max(0.001, deadline - time.monotonic())
             try:

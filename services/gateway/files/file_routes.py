@@ -5,11 +5,12 @@ from urllib.parse import parse_qs, quote
 
 import msgspec
 
+from services.gateway.answering.context import GatewayContext
 from services.gateway.files.file_shelf import FileShelf, NewFile
 from services.gateway.files.file_store import StoredFile
 from services.gateway.files.file_upload import FileForm
 from services.gateway.http.pages import page_of
-from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
+from services.gateway.http.serving_route import HttpExchange, ServingRoute
 from shared.errors import RyzError
 
 PATH = "/v1/files"
@@ -39,9 +40,9 @@ class FileRoutes(ServingRoute):
             name = path.removeprefix(f"{PATH}/").partition("/")[0]
             try:
                 if path.endswith("/content"):
-                    await self._send_content(exchange, await self._shelf.get(exchange.tenant, name))
+                    await self._send_content(exchange, await self._shelf.get(exchange.caller.tenant, name))
                     return
-                shown = await self._one(exchange.tenant, method, name)
+                shown = await self._one(exchange.caller.tenant, method, name)
             except RyzError as error:
                 if error.code == "file_not_found":
                     error.data["param"] = "file_id"
@@ -52,20 +53,20 @@ class FileRoutes(ServingRoute):
         settings = self.context.settings
         new = NewFile()
         form = FileForm(
-            exchange.headers.get(b"content-type", b""),
+            exchange.caller.headers.get(b"content-type", b""),
             exchange.receive,
             new,
             min_rate=settings.constants.body_min_rate,
             idle_s=settings.body_timeout_s,
         )
-        file = await self._shelf.add(exchange.tenant, new, form.parts())
+        file = await self._shelf.add(exchange.caller.tenant, new, form.parts())
         exchange.body_read = True
         return file.as_openai()
 
     async def _list(self, exchange: HttpExchange) -> dict[str, Any]:
         query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
         purpose = query.get("purpose", [""])[-1]
-        files = [file.as_openai() for file in await self._shelf.files_of(exchange.tenant, purpose)]
+        files = [file.as_openai() for file in await self._shelf.files_of(exchange.caller.tenant, purpose)]
         return page_of(files, query, newest_first=True, default=_PAGE, most=_MAX_PAGE)
 
     async def _one(self, tenant: str, method: str, name: str) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from importlib.metadata import version
 
 import structlog
 
-from services.gateway.http.serving_route import GatewayContext
+from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.inner.inner_calls import InnerCalls
 from shared.lifecycle import Service
 
@@ -13,7 +14,11 @@ log = structlog.get_logger(__name__)
 
 
 async def open_grpc(
-    stack: AsyncExitStack, service: Service, context: GatewayContext, inner: InnerCalls
+    stack: AsyncExitStack,
+    service: Service,
+    context: GatewayContext,
+    direct: DirectCalls,
+    inner: InnerCalls,
 ) -> int:
     """Serves gRPC until the stack closes; returns the port, or 0 without `RYZ_GRPC_PORT`.
 
@@ -30,13 +35,13 @@ async def open_grpc(
     from services.gateway.grpc.serving.grpc_server import grpc_server  # noqa: PLC0415
     from services.gateway.grpc.serving.open_calls import OpenCalls  # noqa: PLC0415
 
-    calls = OpenCalls(context.keyring, context.parties, 2 * settings.max_concurrent)
-    parts = DoorParts(inner, settings, GrpcMetrics(service.registry), version("ryzanstein"), calls)
+    calls = OpenCalls(context.admission.keyring, context.admission.parties, 2 * settings.max_concurrent)
+    parts = DoorParts(direct, inner, settings, GrpcMetrics(service.registry), version("ryzanstein"), calls)
 
     async def drain() -> None:
         parts.draining.set()
 
     service.on_drain(drain)
-    port = await stack.enter_async_context(grpc_server(parts, context.keyring))
+    port = await stack.enter_async_context(grpc_server(parts, context.admission.keyring))
     log.info("serving gRPC", host=settings.grpc_host or settings.http_host, port=port)
     return port

@@ -1,16 +1,13 @@
-"""The HTTP response to one request: what was sent so far, and what its headers say of the generation."""
+"""The HTTP response to one request, and what of it was sent so far."""
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from starlette.types import Message, Send
 
-from services.gateway.admission.refusals import Headers, header_value
+from services.gateway.admission.refusals import Headers
 from services.gateway.http.response_pieces import PIECE, send_pieces
-from shared.messages import Accepted, SessionOutcome, Usage
 
-_ID_HEADERS = (b"x-request-id", b"request-id")  # the second is Anthropic's
 _JSON = (b"content-type", b"application/json")
 
 
@@ -25,60 +22,6 @@ class PlainWriter(Protocol):
 
     def write_part(self, send: Send, part: bytes, *, more: bool) -> bool:
         """Writes the next part, the last one without `more`."""
-
-
-@dataclass(slots=True)
-class CallOutcome:
-    """The course of a call, for headers, metrics and the log.
-
-    Attributes:
-        group: The group of the call's first generation.
-        accepted: The acceptance of the call's first generation.
-        usages: One for each generation, known at the end.
-        session: What became of the turn, known at its end.
-        first_text_s: When the first text came, on the loop's clock; 0 if none came.
-    """
-
-    group: str = ""
-    accepted: Accepted | None = None
-    usages: list[Usage] = field(default_factory=list)
-    session: SessionOutcome | None = None
-    first_text_s: float = 0.0
-
-    def headers(self) -> Headers:
-        """Headers that name the group, why it was chosen, and where the prompt's KV came from.
-
-        What is not known is left out. A group that fetches for long accepts before it has decided whether to
-        fetch; then the usage tells, once it is there.
-        """
-        headers = [(b"x-ryz-group", self.group.encode())]
-        if self.accepted is not None and self.accepted.reason:
-            headers.append((b"x-ryz-route", header_value(self.accepted.reason)))
-        kv = self.accepted.kv if self.accepted is not None else ""
-        if not kv and any(usage.fetched_tokens for usage in self.usages):
-            kv = "fetch"
-        if kv:
-            headers.append((b"x-ryz-kv", kv.encode()))
-        if told := self._session():
-            headers.append((b"x-ryz-session", told.encode()))
-        return headers
-
-    def _session(self) -> str:
-        """The value of `X-Ryz-Session`; empty if nothing is known of the session yet.
-
-        It says whether the session is new, and after the end of the turn what became of it.
-        """
-        ended = self.session
-        if ended is not None:
-            reason = f"; reason={ended.reason}" if ended.reason else ""
-            replaced = "; replaced" if ended.replaced else ""
-            told = f"{ended.state}; turns={ended.turns}; version={ended.version}; {ended.stored}"
-            return f"{told}{reason}{replaced}"
-        accepted = self.accepted
-        if accepted is None or accepted.session_version < 0:
-            return ""
-        state = "continued" if accepted.session_version else "new"
-        return f"{state}; turns={accepted.session_turns + 1}"
 
 
 class Reply:
@@ -130,22 +73,6 @@ class Reply:
     def started(self) -> bool:
         """Returns whether the status was sent and cannot be changed."""
         return self.status != 0
-
-    def set_request_id(self, shown_id: str, *, anthropic: bool = False) -> None:
-        """Puts the id by which the caller knows the request into the headers, in place of an earlier one.
-
-        Args:
-            shown_id: The id.
-            anthropic: The header that Anthropic's clients read has it as well, from now on.
-        """
-        if not (self.headers or anthropic):
-            self.headers = [(_ID_HEADERS[0], shown_id.encode())]
-            return
-        names = [name for name, _ in self.headers if name in _ID_HEADERS] or [b"x-request-id"]
-        if anthropic:
-            names = list(_ID_HEADERS)
-        others = [header for header in self.headers if header[0] not in _ID_HEADERS]
-        self.headers = [*((name, shown_id.encode()) for name in names), *others]
 
     async def send_whole(self, status: int, body: bytes, headers: Headers, *, more: bool = False) -> None:
         """Sends a JSON response. With `more`, the connection waits for `finish`."""

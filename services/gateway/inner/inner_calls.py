@@ -11,8 +11,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from starlette.types import ASGIApp, Message, Scope
 
-from services.gateway.answering.background_calls import BACKGROUND, BackgroundCall
+from services.gateway.admission.caller import BackgroundCall
 from services.gateway.http.response_pieces import PIECE
+from services.gateway.http.serving_route import BACKGROUND
 from services.gateway.inner.server_sent_events import EventReader, ServerSentEvent
 from shared.web.admitted_connection import CONNECTION
 from shared.web.limited_protocol import INNER_TENANT

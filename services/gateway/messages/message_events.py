@@ -8,12 +8,12 @@ import msgspec
 from services.gateway.admission.error_shapes import anthropic_body
 from services.gateway.admission.refusals import ErrorAnswer
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.event_ids import UNNUMBERED, numbered
+from services.gateway.answering.format import StreamEvent
 from services.gateway.messages.content_blocks import ContentBlocks, Event
 from shared.messages import Accepted, Delta, SessionOutcome, Usage
 
-_COMMENT = b": ping\n\n"  # clients expect no other event before `message_start`
-_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+_COMMENT: StreamEvent = (b"ping", b"")  # clients expect no other event before `message_start`
+_PING: StreamEvent = (b"ping", b'{"type":"ping"}')
 
 
 class MessageEventWriter:
@@ -21,38 +21,33 @@ class MessageEventWriter:
 
     Args:
         envelope: Of the answer.
-        ids: Events carry ids.
         show_thinking: See `ContentBlocks`.
         shown_id: The request's id as its caller sees it, for errors.
     """
 
-    def __init__(self, envelope: Envelope, *, ids: bool, show_thinking: bool, shown_id: str) -> None:
+    def __init__(self, envelope: Envelope, *, show_thinking: bool, shown_id: str) -> None:
         self._envelope = envelope
-        self._ids = ids
         self._shown_id = shown_id
         self._blocks = ContentBlocks(show_thinking=show_thinking)
         self._begun = False
 
-    def opening(self, accepted: Accepted | None = None) -> bytes:
+    def opening(self, accepted: Accepted | None = None) -> list[StreamEvent]:
         """Nothing: the beginning of a message has the tokens of its prompt, which are not counted yet."""
-        return b""
+        return []
 
-    def begin(self, prompt: Usage) -> bytes:
+    def begin(self, prompt: Usage) -> list[StreamEvent]:
         """The beginning of the message, and a `ping`; once."""
         if self._begun:
-            return b""
+            return []
         self._begun = True
         message = message_object(self._envelope, [], prompt, ContentBlocks())
-        return self._join([("message_start", {"message": message}), ("ping", {})], 0)
+        return _encoded([("message_start", {"message": message}), ("ping", {})])
 
-    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> list[StreamEvent]:
         """The events of content blocks."""
-        begin = self.begin(Usage())  # of a leader that does not tell the counts of the prompt
-        return begin + self._join([event for delta in deltas for event in self._blocks.take(delta)], seq)
+        return _encoded([event for delta in deltas for event in self._blocks.take(delta)])
 
-    def closing(
-        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
-    ) -> bytes:
+    def closing(self, usages: list[Usage], session: SessionOutcome | None = None) -> list[StreamEvent]:
         """Why the message ended and its usage, and the end."""
         blocks = self._blocks
         end = {
@@ -65,22 +60,19 @@ class MessageEventWriter:
             ("message_delta", {"delta": end, "usage": usage_of(usages[0])}),
             ("message_stop", {}),
         ]
-        return self.begin(usages[0]) + self._join(told, seq)
+        return _encoded(told)
 
-    def failure(self, answer: ErrorAnswer) -> bytes:
+    def failure(self, answer: ErrorAnswer) -> StreamEvent:
         """See `EventWriter`."""
-        return b"event: error\ndata: " + anthropic_body(answer, self._shown_id) + b"\n\n"
+        return b"error", anthropic_body(answer, self._shown_id)
 
-    def ping(self) -> bytes:
+    def ping(self) -> StreamEvent | None:
         """See `EventWriter`."""
         return _PING if self._begun else _COMMENT
 
-    def _join(self, events: Sequence[Event], seq: int) -> bytes:
-        encoded = [
-            b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode({"type": kind, **fields}))
-            for kind, fields in events
-        ]
-        return numbered(encoded, seq) if self._ids else b"".join(encoded)
+
+def _encoded(events: Sequence[Event]) -> list[StreamEvent]:
+    return [(kind.encode(), msgspec.json.encode({"type": kind, **fields})) for kind, fields in events]
 
 
 def whole_message(envelope: Envelope, output: Delta, usage: Usage, *, show_thinking: bool) -> bytes:

@@ -3,14 +3,14 @@
 from typing import Any
 
 from services.gateway.admission.request_headers import STREAM_GRACE, given_session
-from services.gateway.answering.format import GenerationCall
+from services.gateway.answering.call import Call
 from services.gateway.answering.left_out import LeftOut
 from services.gateway.answering.new_calls import count_once, in_session, seed_of
 from services.gateway.answering.priority import priority_of
+from services.gateway.bodies.body_format import CallOrigin
 from services.gateway.field_policy.changing_blocks import request_without_blocks, without_changing_blocks
 from services.gateway.field_policy.fields import judge_fields
 from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
-from services.gateway.generation.body_door import CallOrigin
 from services.gateway.messages.message_input import conversation_of
 from services.gateway.messages.message_schema import ConversationBody, MessagesRequest
 from services.gateway.messages.message_tools import SERVED_TYPES, structure_of, template_of, tool_use_of
@@ -23,10 +23,10 @@ FIELD_NAMES = {
     "stop": "stop_sequences",
     "sampling.stop": "stop_sequences",
 }
-_HIDES_THINKING = b"omitted"  # as `door_data`
+_HIDES_THINKING = b"omitted"  # as `format_data`
 
 
-def message_call(body: MessagesRequest, origin: CallOrigin) -> GenerationCall:
+def message_call(body: MessagesRequest, origin: CallOrigin) -> Call:
     """Makes the call of a message. If the caller names no session it begins a new one.
 
     Args:
@@ -66,7 +66,8 @@ def message_call(body: MessagesRequest, origin: CallOrigin) -> GenerationCall:
     left_out += blocks
     request = in_session(request, origin.headers, None, once, origin.root_key)
     hides = body.thinking is not None and body.thinking.display == "omitted"
-    return GenerationCall(
+    return Call(
+        kind="message",
         request_id=origin.request_id,
         requests=[count_once(request, once)],
         stream=bool(body.stream),
@@ -74,14 +75,14 @@ def message_call(body: MessagesRequest, origin: CallOrigin) -> GenerationCall:
         timeout_s=body.timeout,
         unknown_fields=unknown,
         left_out=left_out,
-        door_data=_HIDES_THINKING if hides else b"",
+        format_data=_HIDES_THINKING if hides else b"",
         field_names=FIELD_NAMES,
     )
 
 
-def shows_thinking(door_data: bytes) -> bool:
+def shows_thinking(format_data: bytes) -> bool:
     """Returns whether the caller of a message wants to see the model's thinking."""
-    return door_data != _HIDES_THINKING
+    return format_data != _HIDES_THINKING
 
 
 def count_query(body: ConversationBody, tenant: str, *, drops_blocks: bool = True) -> TokenizeQuery:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp
 
-from services.gateway.http.serving_route import GatewayContext
+from services.gateway.answering.context import GatewayContext
 from services.gateway.pages.cluster_events import ClusterEvents
 from services.gateway.pages.cluster_feed import ClusterFeed
 from services.gateway.pages.page_app import PageApp

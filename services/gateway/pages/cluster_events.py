@@ -4,7 +4,8 @@ With API keys a key is needed, and a viewer sees the sessions of its own tenant 
 their own, so that open pages take none from requests.
 """
 
-from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
+from services.gateway.answering.context import GatewayContext
+from services.gateway.http.serving_route import HttpExchange, ServingRoute
 from services.gateway.pages.cluster_feed import ClusterFeed
 from services.gateway.pages.page_app import EVENTS
 from shared.errors import DeadlineExceeded
@@ -28,16 +29,16 @@ class ClusterEvents(ServingRoute):
     def __init__(self, context: GatewayContext, feed: ClusterFeed) -> None:
         super().__init__(EVENTS, context)
         self._feed = feed
-        self._viewers = context.parties.quota(MAX_VIEWERS, what="open live views", reason="viewers")
+        self._viewers = context.admission.parties.quota(MAX_VIEWERS, what="open live views", reason="viewers")
 
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
         self.admit(exchange)
-        self._viewers.take_units(exchange.party)
+        self._viewers.take_units(exchange.caller.party)
         try:
             async with (
                 self.running_request(exchange, _LIMIT_S),
-                self._feed.viewer(exchange.tenant) as snapshots,
+                self._feed.viewer(exchange.caller.tenant) as snapshots,
             ):
                 await exchange.reply.start_stream(_HEAD)
                 async for snapshot in snapshots:
@@ -45,4 +46,4 @@ class ClusterEvents(ServingRoute):
         except DeadlineExceeded:
             await exchange.reply.finish()  # the page connects again
         finally:
-            self._viewers.free_units(exchange.party)
+            self._viewers.free_units(exchange.caller.party)

@@ -16,6 +16,7 @@ from starlette.types import Receive, Send
 
 from services.gateway.admission.held_places import HeldPlace
 from services.gateway.admission.refusals import HttpRefusal, answer_for
+from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.realtime import server_messages
@@ -64,7 +65,8 @@ class RealtimeConnection:
     """One connection that was accepted.
 
     Args:
-        inner: Calls the routes.
+        direct: Runs calls that generate.
+        inner: Calls the other routes.
         send: Sends messages of ASGI.
         limits: Its bounds.
         metrics: Counts clients that do not read.
@@ -75,6 +77,7 @@ class RealtimeConnection:
 
     def __init__(
         self,
+        direct: DirectCalls,
         inner: InnerCalls,
         send: Send,
         limits: ConnectionLimits,
@@ -84,6 +87,7 @@ class RealtimeConnection:
         log_in: Callable[[bytes], Caller],
         caller: Caller | None,
     ) -> None:
+        self._direct = direct
         self._inner = inner
         self._asgi_send = send
         self._limits = limits
@@ -183,10 +187,10 @@ class RealtimeConnection:
         most = self._limits.settings.constants.realtime_requests_max
         if len(self._runs) >= most:
             raise RateLimited(
-                f"{most} requests may run on one connection; wait for one, or open another connection",
+                f"{most} requests may run on one connection (RYZ_REALTIME_REQUESTS_MAX)",
                 reason="realtime_requests",
             )
-        run = RequestRun(self._inner, caller, message, self._session_id)
+        run = RequestRun(self._direct, self._inner, caller, message, self._session_id)
         self._place.begin_request()
         task = asyncio.create_task(self._run(message.id, run))
         self._runs[message.id] = run, task

@@ -6,7 +6,8 @@ from starlette.types import Receive, Scope, Send
 
 from services.gateway.admission.held_places import SOCKET_GAVE_WAY, HeldPlace, HeldPlaces
 from services.gateway.admission.refusals import HttpRefusal
-from services.gateway.http.serving_route import GatewayContext
+from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.http.socket_refusals import refuse_socket
 from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.realtime.client_key import chosen_subprotocol, key_of, speaks_openai
@@ -26,13 +27,15 @@ class RealtimeSockets:
 
     Args:
         context: What all requests of the gateway share.
-        inner: Calls its routes.
+        direct: Runs calls that generate.
+        inner: Calls the other routes.
     """
 
-    def __init__(self, context: GatewayContext, inner: InnerCalls) -> None:
+    def __init__(self, context: GatewayContext, direct: DirectCalls, inner: InnerCalls) -> None:
         self._context = context
+        self._direct = direct
         self._inner = inner
-        quota = context.parties.quota(
+        quota = context.admission.parties.quota(
             context.settings.sockets_max, what="WebSockets", reason="realtime_sockets"
         )
         self._places = HeldPlaces(quota, SOCKET_GAVE_WAY)
@@ -46,17 +49,17 @@ class RealtimeSockets:
         place: HeldPlace | None = None
 
         def log_in(authorization: bytes) -> Caller:
-            tenant = context.keyring.tenant(authorization)
+            tenant = context.admission.keyring.tenant(authorization)
             if place is not None:
-                place.move(context.parties.party_of(tenant, client))
+                place.move(context.admission.parties.party_of(tenant, client))
             carried = [(name, value) for name, value in scope["headers"] if name in _TRACES]
             grace_s = min(context.settings.realtime_grace_s, context.settings.stream_max_grace_s)
             return Caller(tenant, carried, client, grace_s)
 
         try:
-            context.check_accepting()
+            context.admission.check_accepting()
             key = key_of(headers, offered)
-            if key or context.keyring.is_open:
+            if key or context.admission.keyring.is_open:
                 caller = log_in(key)
             place = self._places.take(scope[CONNECTION], self._party_of(caller, client))
         except (RyzError, HttpRefusal) as error:
@@ -71,7 +74,14 @@ class RealtimeSockets:
                 return
             limits = ConnectionLimits(context.settings, context.settings.write_timeout_s)
             connection = RealtimeConnection(
-                self._inner, send, limits, context.metrics, place=place, log_in=log_in, caller=caller
+                self._direct,
+                self._inner,
+                send,
+                limits,
+                context.metrics,
+                place=place,
+                log_in=log_in,
+                caller=caller,
             )
             with context.metrics.realtime_sockets.track_inprogress():
                 await connection.serve(receive, headers.get(b"x-session-id", b"").decode("latin-1"))
@@ -81,5 +91,5 @@ class RealtimeSockets:
 
     def _party_of(self, caller: Caller | None, client: tuple[str, int] | None) -> str:
         """For whom a connection counts; one that brings no key yet counts for its address."""
-        parties = self._context.parties
+        parties = self._context.admission.parties
         return parties.address_party(client) if caller is None else parties.party_of(caller.tenant, client)

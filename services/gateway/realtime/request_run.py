@@ -1,17 +1,21 @@
-"""One request of a connection: called inside the gateway, its events sent as they come."""
+"""One request of a connection: run by the core, its events sent as they come."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
 
+from services.gateway.admission.error_shapes import error_body
 from services.gateway.admission.request_headers import SESSION_HEADERS
+from services.gateway.answering.answer import Answer
+from services.gateway.answering.answer_events import AnswerEvents, EventBatch
+from services.gateway.answering.direct_calls import DirectCall, DirectCalls, encoded_whole
+from services.gateway.answering.event_ids import NOTHING_YET, UNNUMBERED, EventId, parse_event_id
+from services.gateway.answering.format import DONE, EventWriter, Format
 from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
 from services.gateway.realtime import server_messages
 from services.gateway.realtime.client_messages import Ask, Resume
-from services.gateway.streams.stream_routes import PREFIX as STREAMS
 
-DONE = b"[DONE]"
 # whose streams may go on without their connection, and be resumed
 _RESUMABLE = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
 _CHATS = frozenset({"/v1/chat/completions", "/v1/messages"})
@@ -39,7 +43,8 @@ class RequestRun:
     """Answers one message of a client.
 
     Args:
-        inner: Calls the routes.
+        direct: Runs calls that generate.
+        inner: Calls the other routes.
         caller: The connection.
         message: What the client asks for.
         session_id: Of chats that name no session; empty: none.
@@ -48,14 +53,22 @@ class RequestRun:
         stream_id: By which the stream can be resumed or ended; empty: it has none yet, or cannot be.
     """
 
-    def __init__(self, inner: InnerCalls, caller: Caller, message: Ask | Resume, session_id: str) -> None:
+    def __init__(
+        self,
+        direct: DirectCalls,
+        inner: InnerCalls,
+        caller: Caller,
+        message: Ask | Resume,
+        session_id: str,
+    ) -> None:
+        self._direct = direct
         self._inner = inner
         self._caller = caller
         self._request_id = message.id
+        self._name = msgspec.json.encode(message.id)
+        self._message = message
         self._headers = _headers(message, caller, session_id)
-        self._body = bytes(message.body) if isinstance(message, Ask) else b""
-        self._path = message.path if isinstance(message, Ask) else f"{STREAMS}/{message.stream_id}"
-        self._method = "POST" if isinstance(message, Ask) else "GET"
+        self._writer: EventWriter
         self.stream_id = message.stream_id if isinstance(message, Resume) else ""
 
     async def answer(self, send: SendText) -> None:
@@ -64,11 +77,97 @@ class RequestRun:
         Raises:
             TimeoutError: The client does not read; raised by `send`.
         """
-        request_id, caller, body = self._request_id, self._caller, self._body
-        call = self._inner.call(
-            self._path, body, self._headers, method=self._method, tenant=caller.tenant, client=caller.client
+        message = self._message
+        if isinstance(message, Resume):
+            await self._resume(message, send)
+            return
+        body, self._message = bytes(message.body), _without_body(message)
+        form = next((form for form in self._direct.formats.values() if form.path == message.path), None)
+        path = message.path
+        del message  # only the core decides how long it holds the body
+        if form is None:
+            await self._call_route(path, body, send)
+            return
+        whole: list[bytes] = []
+        wanted = form
+
+        async def take(answer: Answer, call: DirectCall) -> None:
+            if answer.streamed:
+                await self._send_events(wanted, answer, call, NOTHING_YET)
+            else:
+                whole.append(await encoded_whole(wanted, answer))
+                call.carrier.bytes_sent = len(whole[0])
+
+        headers, caller = dict(self._headers), self._caller
+        running = self._direct.run(
+            form, body, headers, take, send, tenant=caller.tenant, client=caller.client
         )
-        self._body = body = b""  # only the route decides how long it holds the body
+        del body
+        call = await running
+        await self._end(call, whole, send)
+
+    async def _resume(self, message: Resume, send: SendText) -> None:
+        async def take(answer: Answer, call: DirectCall) -> None:
+            form = self._direct.formats[answer.token.kind]
+            await self._send_events(form, answer, call, parse_event_id(message.last_event_id))
+
+        caller, headers = self._caller, dict(self._headers)
+        call = await self._direct.resume(
+            message.stream_id,
+            message.last_event_id,
+            headers,
+            take,
+            send,
+            tenant=caller.tenant,
+            client=caller.client,
+        )
+        await self._end(call, [], send)
+
+    async def _send_events(self, form: Format, answer: Answer, call: DirectCall, last: EventId) -> None:
+        writer = form.writer(answer.envelope(), answer.token, answer.requests)
+        self._writer = writer
+        events, carrier = AnswerEvents(answer, writer, last), call.carrier
+        with self._direct.open_stream:
+            await events.open(self._direct.header_wait_s)
+            headers = call.headers
+            self.stream_id = self.stream_id or headers.get(b"x-stream-id", b"").decode()
+            await carrier.put([server_messages.accepted(self._request_id, 200, headers)], 0)
+            while not events.ended:
+                texts = self._texts(await events.next_batch(), ids=answer.event_ids)
+                await carrier.put(texts, sum(map(len, texts)))
+
+    def _texts(self, batch: EventBatch, *, ids: bool) -> list[bytes]:
+        texts = []
+        for seq, events in batch:
+            left = len(events)
+            for kind, data in events:
+                left -= 1
+                if data and (kind, data) != DONE:
+                    event_id = f"{seq}.{left}" if ids and seq != UNNUMBERED else ""
+                    texts.append(server_messages.event(self._name, event_id, kind.decode(), data))
+        return texts
+
+    async def _end(self, call: DirectCall, whole: list[bytes], send: SendText) -> None:
+        """Sends how the call ended: the whole answer or the error, or the end of the stream."""
+        error, caller = call.error, call.caller
+        if not call.begun:
+            if error is None and not whole:
+                await send(server_messages.cut(self._request_id, self.stream_id))
+                return
+            body = whole[0] if error is None else error_body(error, caller.route, caller.shown_id)
+            status = 200 if error is None else error.status
+            await send(server_messages.answer(self._request_id, status, call.headers, body))
+            return
+        if error is not None:
+            kind, data = self._writer.failure(error)
+            await send(server_messages.event(self._name, "", kind.decode(), data))
+        await send(server_messages.done(self._request_id))
+
+    async def _call_route(self, path: str, body: bytes, send: SendText) -> None:
+        """Answers a request of an API that has no format yet, by its HTTP route."""
+        request_id, caller = self._request_id, self._caller
+        call = self._inner.call(path, body, self._headers, tenant=caller.tenant, client=caller.client)
+        del body
         try:
             async with call as found:
                 if not found.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
@@ -77,10 +176,10 @@ class RequestRun:
                     return
                 self.stream_id = self.stream_id or found.headers.get(b"x-stream-id", b"").decode()
                 await send(server_messages.accepted(request_id, found.status, found.headers))
-                name = msgspec.json.encode(request_id)
                 async for event in found.events():
-                    if event.data != DONE:
-                        await send(server_messages.event(name, event))
+                    if event.data != DONE[1]:
+                        text = server_messages.event(self._name, event.event_id, event.event, event.data)
+                        await send(text)
         except AnswerCut:
             await send(server_messages.cut(request_id, self.stream_id))
             return
@@ -88,11 +187,12 @@ class RequestRun:
 
     async def end_stream(self) -> None:
         """Ends the generation, which may go on without its connection."""
-        if not self.stream_id:
-            return
-        path = f"{STREAMS}/{self.stream_id}"
-        async with self._inner.call(path, method="DELETE", tenant=self._caller.tenant) as found:
-            await found.read()
+        if self.stream_id:
+            await self._direct.end_stream(self.stream_id, tenant=self._caller.tenant)
+
+
+def _without_body(message: Ask) -> Ask:
+    return msgspec.structs.replace(message, body=msgspec.Raw(b""))
 
 
 class _NamedSession(msgspec.Struct):

@@ -1,10 +1,8 @@
-"""The messages of the gateway: JSON around what the HTTP routes answer, which is not encoded anew. Pure."""
+"""The messages of the gateway: JSON around bodies and events, which are not encoded anew. Pure."""
 
 from collections.abc import Mapping
 
 import msgspec
-
-from services.gateway.inner.server_sent_events import ServerSentEvent
 
 _encode = msgspec.json.encode
 PONG = b'{"type":"pong"}'
@@ -50,11 +48,18 @@ def accepted(request_id: str, status: int, headers: Mapping[bytes, bytes]) -> by
     return _encode({"type": "accepted", "id": request_id, "status": status, "headers": told})
 
 
-def event(request_id: bytes, found: ServerSentEvent) -> bytes:
-    """An event of a stream; `request_id` is encoded already."""
-    event_id = b',"event_id":"%b"' % found.event_id.encode() if found.event_id else b""
-    kind = b',"event":%b' % _encode(found.event) if found.event else b""
-    return b'{"type":"event","id":%b%b%b,"data":%b}' % (request_id, event_id, kind, found.data)
+def event(request_id: bytes, event_id: str, kind: str, data: bytes) -> bytes:
+    """An event of a stream.
+
+    Args:
+        request_id: Encoded already.
+        event_id: Empty: it has none.
+        kind: Its type; empty: it has none.
+        data: Its data as JSON.
+    """
+    told_id = b',"event_id":"%b"' % event_id.encode() if event_id else b""
+    told_kind = b',"event":%b' % _encode(kind) if kind else b""
+    return b'{"type":"event","id":%b%b%b,"data":%b}' % (request_id, told_id, told_kind, data)
 
 
 def done(request_id: str) -> bytes:

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from services.gateway.admission.quota import Quota
-from services.gateway.http.serving_route import GatewayContext
+from services.gateway.answering.context import GatewayContext
 from services.gateway.responses.kept_events import EventRoom
 from services.gateway.responses.response_run import KeptRun, ResponseEnd
 from services.gateway.responses.response_translation import ResponseCall

@@ -7,8 +7,8 @@ from fastapi import FastAPI, Query
 from starlette.types import ASGIApp
 
 from services.gateway.admission.held_places import SOCKET_GAVE_WAY, HeldPlaces
+from services.gateway.answering.context import GatewayContext
 from services.gateway.http.openapi_document import ERRORS, DirectRoute, add_serving
-from services.gateway.http.serving_route import GatewayContext
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.response_routes import PATH, ResponseRoute
 from services.gateway.responses.response_schema import ResponseRequest
@@ -48,12 +48,14 @@ def response_parts(context: GatewayContext, bus: Bus) -> ResponseParts:
         lease_ms=round(settings.response_lease_s * 1000),
         wait_s=context.client.wait_s,
     )
-    spaces = context.parties.quota(
+    spaces = context.admission.parties.quota(
         settings.response_background_max,
         what="responses in the background",
         reason="background_responses",
     )
-    sockets = context.parties.quota(settings.sockets_max, what="WebSockets", reason="response_sockets")
+    sockets = context.admission.parties.quota(
+        settings.sockets_max, what="WebSockets", reason="response_sockets"
+    )
     return ResponseParts(store, BackgroundRuns(context, store, spaces), HeldPlaces(sockets, SOCKET_GAVE_WAY))
 
 

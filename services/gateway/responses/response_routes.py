@@ -14,12 +14,13 @@ from services.gateway.admission.refusals import Headers
 from services.gateway.admission.request_headers import time_limit_s
 from services.gateway.answering.answer_cost import check_cost, entries_of_token
 from services.gateway.answering.background_calls import in_background
+from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.new_calls import counted_for
 from services.gateway.answering.priority import limit_priority
-from services.gateway.answering.running_call import RunningRequest
+from services.gateway.answering.run_call import trace_headers
+from services.gateway.answering.running_call import RunningCall
 from services.gateway.bodies.body_route import BodyRoute
-from services.gateway.generation.generation_route import trace_headers
-from services.gateway.http.serving_route import GatewayContext, HttpExchange
+from services.gateway.http.serving_route import HttpExchange
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.kept_events import EventsGone
 from services.gateway.responses.response_events import DONE, ResponseEvent
@@ -96,17 +97,17 @@ class ResponseRoute(BodyRoute):
     async def _serve(self, exchange: HttpExchange) -> None:
         context, settings = self.context, self.context.settings
         body = await self.take_model(exchange, ResponseRequest)
-        history = await self.history_of(body, exchange.tenant)
-        call = self.make_call(body, history, exchange.request_id, exchange.tenant)
-        exchange.reply.headers += self.ignored_fields.tell(
-            call.unknown_fields, call.left_out, exchange.request_id
+        history = await self.history_of(body, exchange.caller.tenant)
+        call = self.make_call(body, history, exchange.caller.request_id, exchange.caller.tenant)
+        exchange.caller.told += self.ignored_fields.tell(
+            call.unknown_fields, call.left_out, exchange.caller.request_id
         )
-        (request,) = in_background([call.request], exchange.scope)
-        (request,) = counted_for([request], exchange.tenant, exchange.party)
+        (request,) = in_background([call.request], exchange.caller.background)
+        (request,) = counted_for([request], exchange.caller.tenant, exchange.caller.party)
         call = replace(call, request=request)
-        exchange.model = call.request.model
+        exchange.caller.model = call.request.model
         timeout_s = time_limit_s(
-            exchange.headers,
+            exchange.caller.headers,
             call.timeout_s,
             default_s=settings.max_timeout_s if call.background else settings.default_timeout_s,
             max_s=settings.max_timeout_s,
@@ -115,7 +116,7 @@ class ResponseRoute(BodyRoute):
             if call.background:
                 await self._begin(exchange, call, timeout_s, running)
                 return
-            headers = trace_headers(exchange.headers)
+            headers = trace_headers(exchange.caller.headers)
             whole = not call.stream
             async with context.client.submit(
                 call.request, timeout_s=timeout_s, headers=headers, whole=whole
@@ -128,10 +129,10 @@ class ResponseRoute(BodyRoute):
                     await self._whole(exchange, call, stream)
 
     async def _begin(
-        self, exchange: HttpExchange, call: ResponseCall, timeout_s: float, running: RunningRequest
+        self, exchange: HttpExchange, call: ResponseCall, timeout_s: float, running: RunningCall
     ) -> None:
         run = await running.finish_work(
-            self._background.begin(call, timeout_s, trace_headers(exchange.headers))
+            self._background.begin(call, timeout_s, trace_headers(exchange.caller.headers))
         )
         if call.stream:
             await follow_run(run, exchange, after=-1)
@@ -152,7 +153,7 @@ class ResponseRoute(BodyRoute):
         whole = events.whole()
         large = stream.usage.completion_tokens * entries_of_token(call.request.sampling.logprobs) > _MANY
         body = await asyncio.to_thread(msgspec.json.encode, whole) if large else msgspec.json.encode(whole)
-        await exchange.reply.send_whole(200, body, exchange.outcome.headers())
+        await exchange.reply.send_whole(200, body, exchange.caller.outcome.headers())
 
     async def _stream(self, exchange: HttpExchange, call: ResponseCall, stream: GenerationStream) -> None:
         accepted = await stream.wait_accepted()
@@ -165,9 +166,9 @@ class ResponseRoute(BodyRoute):
         note_outcome(exchange, stream)
         events = call.new_events()
         events.note_sampling(accepted.sampling)
-        exchange.outcome.first_text_s = asyncio.get_running_loop().time() if first else 0.0
+        exchange.caller.outcome.first_text_s = asyncio.get_running_loop().time() if first else 0.0
         with self.context.metrics.open_stream:
-            await exchange.reply.start_stream([*EVENT_HEADERS, *exchange.outcome.headers()])
+            await exchange.reply.start_stream([*EVENT_HEADERS, *exchange.caller.outcome.headers()])
             opening = b"".join(event.as_sse(ids=False) for event in events.opening())
             await exchange.reply.send_part(opening)
             batches = event_batches(stream, events, self.end_of(call), first)
@@ -179,9 +180,9 @@ class ResponseRoute(BodyRoute):
 
 def note_outcome(exchange: HttpExchange, stream: GenerationStream) -> None:
     """Notes what is known of a generation for headers, metrics and the log."""
-    exchange.outcome.group, exchange.outcome.accepted = stream.group, stream.accepted
+    exchange.caller.outcome.group, exchange.caller.outcome.accepted = stream.group, stream.accepted
     if stream.finished:
-        exchange.outcome.usages = [stream.usage]
+        exchange.caller.outcome.usages = [stream.usage]
 
 
 async def send_batches(

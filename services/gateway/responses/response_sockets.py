@@ -12,13 +12,13 @@ import msgspec
 import structlog
 from starlette.types import Message, Receive, Scope, Send
 
+from services.gateway.admission.admission import BYTES_PER_TOKEN
 from services.gateway.admission.held_places import HeldPlace, HeldPlaces
 from services.gateway.admission.refusals import ErrorAnswer, HttpRefusal, answer_for
 from services.gateway.admission.request_headers import time_limit_s
 from services.gateway.answering.new_calls import counted_for
+from services.gateway.answering.run_call import trace_headers
 from services.gateway.bodies.body_parser import parse_body
-from services.gateway.bodies.body_route import BYTES_PER_TOKEN
-from services.gateway.generation.generation_route import trace_headers
 from services.gateway.http.socket_refusals import refuse_socket
 from services.gateway.responses.response_events import ResponseEvent
 from services.gateway.responses.response_routes import PATH, ResponseRoute
@@ -58,9 +58,9 @@ class ResponseSockets:
         context, started_s = self._route.context, time.monotonic()
         headers = dict(scope["headers"])
         try:
-            context.check_accepting()
-            tenant = context.keyring.tenant_of(headers, PATH)
-            party = context.parties.party_of(tenant, scope.get("client"))
+            context.admission.check_accepting()
+            tenant = context.admission.keyring.tenant_of(headers, PATH)
+            party = context.admission.parties.party_of(tenant, scope.get("client"))
             place = self._places.take(scope[CONNECTION], party)
         except (RyzError, HttpRefusal) as error:
             await refuse_socket(send, error, context.metrics, PATH)
@@ -148,24 +148,24 @@ class ResponseSocket:
 
     async def _answer(self, raw: bytes) -> None:
         context = self._route.context
-        context.check_accepting()
+        context.admission.check_accepting()
         now_s = time.monotonic()
-        context.rates.take_units(self._tenant, now_s)
-        estimate = context.tokens.take_estimate(self._tenant, now_s, len(raw) // BYTES_PER_TOKEN)
+        context.admission.rates.take_units(self._tenant, now_s)
+        estimate = context.admission.tokens.take_estimate(self._tenant, now_s, len(raw) // BYTES_PER_TOKEN)
         try:
-            context.places.take_units(self._place.party)
+            context.admission.places.take_units(self._place.party)
             try:
-                context.held.take_units(self._place.party, len(raw))
+                context.admission.held.take_units(self._place.party, len(raw))
                 try:
                     await self._respond(raw)
                 except RyzError as error:
                     raise with_our_names(error) from error.__cause__
                 finally:
-                    context.held.free_units(self._place.party, len(raw))
+                    context.admission.held.free_units(self._place.party, len(raw))
             finally:
-                context.places.free_units(self._place.party)
+                context.admission.places.free_units(self._place.party)
         finally:
-            context.tokens.charge(
+            context.admission.tokens.charge(
                 self._tenant, -estimate
             )  # what was used is charged when the last frame comes
 

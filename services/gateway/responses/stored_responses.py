@@ -6,7 +6,8 @@ from urllib.parse import parse_qs
 import msgspec
 
 from services.gateway.admission.refusals import HttpRefusal
-from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
+from services.gateway.answering.context import GatewayContext
+from services.gateway.http.serving_route import HttpExchange, ServingRoute
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.response_events import DONE
 from services.gateway.responses.response_replay import replayed
@@ -46,11 +47,11 @@ class StoredResponses(ServingRoute):
             raise
 
     async def _answer(self, exchange: HttpExchange, name: str) -> None:
-        found = await self._find(exchange.tenant, name)
+        found = await self._find(exchange.caller.tenant, name)
         record, method, path = found.record, exchange.scope["method"], exchange.scope["path"]
-        exchange.model = record.model
+        exchange.caller.model = record.model
         if method == "DELETE":
-            await self._store.delete(exchange.tenant, name)
+            await self._store.delete(exchange.caller.tenant, name)
             if not record.ended:
                 await self._background.stop(record)
             await self._send(exchange, {"id": name, "object": "response", "deleted": True})
@@ -63,7 +64,7 @@ class StoredResponses(ServingRoute):
         else:
             if found.abandoned:  # its gateway is gone: this one goes on with it
                 await self._adopt(record, takes_over=False)
-            run = self._background.find(exchange.tenant, name)
+            run = self._background.find(exchange.caller.tenant, name)
             here = run is not None and not run.over and not record.ended
             await self._send(exchange, run.events.whole() if run and here else record.body.encode())
 
@@ -138,7 +139,7 @@ def _query(exchange: HttpExchange) -> dict[str, str]:
 def _after(exchange: HttpExchange) -> int:
     """The number of the last event that the client has; -1: none."""
     given = _query(exchange).get("starting_after", "")
-    given = given or exchange.headers.get(b"last-event-id", b"").decode("latin-1").strip()
+    given = given or exchange.caller.headers.get(b"last-event-id", b"").decode("latin-1").strip()
     if not given:
         return -1
     if not (given.isascii() and given.isdigit() and len(given) <= 9):

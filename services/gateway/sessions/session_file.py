@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from services.gateway.bodies.json_shape import MAX_FIELDS, MAX_VALUES, NotJson, read_json
+from services.gateway.admission.json_shape import MAX_FIELDS, MAX_VALUES, NotJson, read_json
 from shared.codec import pack_tokens, unpack_tokens
 from shared.errors import Conflict, InvalidRequest, RequestTooLarge
 from shared.messages import ChatMessage, ModelCard, SessionRecord

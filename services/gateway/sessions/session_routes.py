@@ -16,10 +16,10 @@ from pydantic import BaseModel
 
 from services.gateway.admission.body_reader import BodyLimit, discard_body
 from services.gateway.admission.large_bodies import is_large
+from services.gateway.answering.context import GatewayContext
 from services.gateway.bodies.body_parser import check_content_type, parse_body
 from services.gateway.completions.chat_messages import messages_of
 from services.gateway.http.openapi_document import body_documented_as
-from services.gateway.http.serving_route import GatewayContext
 from services.gateway.sessions import session_file
 from services.gateway.sessions.file_thread import FileThread
 from services.gateway.sessions.session_schema import (
@@ -207,17 +207,17 @@ class SessionRoutes:
         """Checks the caller, reads the body, and holds a place until the answer is sent."""
         context, state = self._context, request.state
         state.tenant = tenant = self._asker(request)
-        state.party = party = context.parties.party_of(tenant, request.scope.get("client"))
-        context.places.check_units(party)
+        state.party = party = context.admission.parties.party_of(tenant, request.scope.get("client"))
+        context.admission.places.check_units(party)
         state.raw = await self._read_body(request, party) if request.method == "POST" else b""
         try:
-            context.places.take_units(party)
+            context.admission.places.take_units(party)
             try:
                 yield
             finally:
-                context.places.free_units(party)
+                context.admission.places.free_units(party)
         finally:
-            context.held.free_units(party, len(state.raw))
+            context.admission.held.free_units(party, len(state.raw))
 
     def _tenant(self, request: Request) -> str:
         tenant: str = request.state.tenant
@@ -225,16 +225,16 @@ class SessionRoutes:
 
     def _asker(self, request: Request) -> str:
         context = self._context
-        context.check_accepting()
-        tenant = context.keyring.tenant_of(dict(request.headers.raw), request.url.path)
-        context.rates.take_units(tenant, time.monotonic())
+        context.admission.check_accepting()
+        tenant = context.admission.keyring.tenant_of(dict(request.headers.raw), request.url.path)
+        context.admission.rates.take_units(tenant, time.monotonic())
         return tenant
 
     async def _body(self, request: Request, kind: type[B]) -> B:
         raw, max_values = self._read(request) or b"{}", self._context.settings.constants.max_body_values
         if not is_large(raw):
             return parse_body(raw, kind, max_values)
-        async with self._context.large.turn(request.state.party):
+        async with self._context.admission.large.turn(request.state.party):
             return parse_body(raw, kind, max_values)
 
     def _read(self, request: Request) -> bytes:

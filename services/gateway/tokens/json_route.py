@@ -4,11 +4,12 @@ from abc import abstractmethod
 from typing import Generic, TypeVar
 
 from services.gateway.admission.request_headers import time_limit_s
+from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.left_out import LeftOut
 from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.bodies.body_types import RequestBody
 from services.gateway.field_policy.fields import judge_fields
-from services.gateway.http.serving_route import GatewayContext, HttpExchange
+from services.gateway.http.serving_route import HttpExchange
 
 B = TypeVar("B", bound=RequestBody)
 
@@ -44,14 +45,14 @@ class JsonRoute(BodyRoute, Generic[B]):
         settings = self.context.settings
         body = await self.take_model(exchange, self._body)
         unknown, left_out = self.judge(body)
-        exchange.reply.headers += self.ignored_fields.tell(unknown, left_out, exchange.request_id)
+        exchange.caller.told += self.ignored_fields.tell(unknown, left_out, exchange.caller.request_id)
         timeout_s = time_limit_s(
-            exchange.headers,
+            exchange.caller.headers,
             self.timeout_in(body),
             default_s=settings.default_timeout_s,
             max_s=settings.max_timeout_s,
         )
         async with self.running_request(exchange, timeout_s):
             answer = await self.answer_body(body, exchange, timeout_s)
-            headers = exchange.outcome.headers() if exchange.outcome.group else []
+            headers = exchange.caller.outcome.headers() if exchange.caller.outcome.group else []
             await exchange.reply.send_whole(200, answer, headers)

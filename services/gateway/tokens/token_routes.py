@@ -5,6 +5,7 @@ A leader of the model makes the tokens, in the way of a generation's prompt.
 
 import msgspec
 
+from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.field_names import renamed
 from services.gateway.answering.left_out import LeftOut
 from services.gateway.completions.chat_messages import messages_of
@@ -13,7 +14,7 @@ from services.gateway.completions.logprob_forms import part_text
 from services.gateway.completions.request_translation import continues_last
 from services.gateway.field_policy.changing_blocks import without_changing_blocks
 from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
-from services.gateway.http.serving_route import GatewayContext, HttpExchange
+from services.gateway.http.serving_route import HttpExchange
 from services.gateway.tokens.json_route import JsonRoute
 from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
 from shared.codec import pack_tokens, unpack_tokens
@@ -38,8 +39,8 @@ class TokenizeRoute(JsonRoute[TokenizeRequest]):
 
     async def answer_body(self, body: TokenizeRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
         """See `JsonRoute`."""
-        exchange.model = body.model
-        query = tokenize_query(body, exchange.tenant)
+        exchange.caller.model = body.model
+        query = tokenize_query(body, exchange.caller.tenant)
         if query.messages and self.context.settings.leave_out_changing_blocks:
             query = msgspec.structs.replace(query, messages=without_changing_blocks(query.messages)[0])
         try:
@@ -64,8 +65,10 @@ class DetokenizeRoute(JsonRoute[DetokenizeRequest]):
 
     async def answer_body(self, body: DetokenizeRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
         """See `JsonRoute`."""
-        exchange.model = body.model
-        query = DetokenizeQuery(model=body.model, token_ids=pack_tokens(body.tokens), tenant=exchange.tenant)
+        exchange.caller.model = body.model
+        query = DetokenizeQuery(
+            model=body.model, token_ids=pack_tokens(body.tokens), tenant=exchange.caller.tenant
+        )
         try:
             told = await self.context.client.detokenize(query, timeout_s=timeout_s)
         except RyzError as error:

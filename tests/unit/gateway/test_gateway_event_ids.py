@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
+from services.gateway.answering.envelope import envelope_of
 from services.gateway.answering.event_ids import (
     NOTHING_YET,
     UNNUMBERED,
     EventId,
-    numbered,
     parse_event_id,
     what_follows,
 )
-from services.gateway.answering.format import DoorFormats
+from services.gateway.answering.format import EventWriter, Format, StreamEvent
 from services.gateway.answering.resume_token import (
     VERSION,
     AnswerKind,
@@ -21,11 +21,11 @@ from services.gateway.answering.resume_token import (
     read_token,
     request_id_of,
 )
-from services.gateway.completions.completion_doors import ChatDoor, CompletionDoor
+from services.gateway.completions.completion_formats import ChatFormat, CompletionFormat
 from services.gateway.settings import GatewaySettings
-from services.gateway.streams.event_writer import EventWriter, ResumedWriter
 from shared.errors import InvalidRequest
 from shared.messages import Delta, GenerateRequest, Sampling, SessionRef, TokenLogprob, Usage
+from tests.kits.gateway.written_events import numbered, sse
 
 LOGPROB = TokenLogprob(token_id=1, token="é\n\n", logprob=-0.5)
 
@@ -41,13 +41,14 @@ def request(kind: AnswerKind, n: int, logprobs: int = -1) -> GenerateRequest:
 
 
 SETTINGS = GatewaySettings()
-FORMATS = DoorFormats([ChatDoor(SETTINGS, b""), CompletionDoor(SETTINGS)])
+FORMATS: dict[AnswerKind, Format] = {
+    "chat": ChatFormat(SETTINGS, b""),
+    "completion": CompletionFormat(SETTINGS),
+}
 
 
 def writer_of(note: ResumeToken, asked: GenerateRequest) -> EventWriter:
-    writer = FORMATS.writer(note, asked)
-    assert writer is not None
-    return writer
+    return FORMATS[note.kind].writer(envelope_of(note, asked), note, [asked])
 
 
 def deltas(n: int) -> list[list[Delta]]:
@@ -58,13 +59,14 @@ def deltas(n: int) -> list[list[Delta]]:
     return words
 
 
-def stream(writer: EventWriter, n: int, first_seq: int = 0) -> bytes:
-    """Returns the bytes that a gateway sends if its frames start at `first_seq`."""
-    data = b"" if first_seq else writer.opening()
+def stream(writer: EventWriter, n: int, first_seq: int = 0, last: EventId = NOTHING_YET) -> bytes:
+    """Returns the bytes that a gateway sends if its frames start at `first_seq`, after the event `last`."""
+    frames = [] if first_seq else [(0, writer.opening())]
     for seq, frame in enumerate(deltas(n), start=1):
         if seq >= first_seq:
-            data += writer.deltas(frame, 0, seq)
-    return data + writer.closing([Usage(prompt_tokens=3, completion_tokens=5)], len(deltas(n)) + 1)
+            frames.append((seq, writer.deltas(frame)))
+    frames.append((len(deltas(n)) + 1, writer.closing([Usage(prompt_tokens=3, completion_tokens=5)])))
+    return numbered(*((seq, what_follows(made, seq, last)) for seq, made in frames))
 
 
 def events(data: bytes) -> list[tuple[str, bytes]]:
@@ -86,27 +88,28 @@ def test_what_follows_any_event_is_the_rest(kind: AnswerKind, n: int, logprobs: 
     assert whole[-1] == (f"{len(deltas(n)) + 1}.0", b"data: [DONE]")
     for place, (name, _) in enumerate(whole):
         last = parse_event_id(name)
-        assert events(stream(ResumedWriter(writer_of(note, asked), last), n)) == whole[place + 1 :]
-        assert FORMATS.needs_start(note, asked) == (kind == "completion" and logprobs >= 0)
-        if last.seq and not FORMATS.needs_start(note, asked):
+        assert events(stream(writer_of(note, asked), n, last=last)) == whole[place + 1 :]
+        assert FORMATS[kind].needs_start(asked) == (kind == "completion" and logprobs >= 0)
+        if last.seq and not FORMATS[kind].needs_start(asked):
             later = last.seq + 1 if not last.left else last.seq
             assert not last.needs_from(later)
-            resumed = stream(ResumedWriter(writer_of(note, asked), last), n, first_seq=later)
+            resumed = stream(writer_of(note, asked), n, later, last)
             assert events(resumed) == whole[place + 1 :]
-    assert events(stream(ResumedWriter(writer_of(note, asked), NOTHING_YET), n)) == whole
+    assert events(stream(writer_of(note, asked), n)) == whole
 
 
 def test_ids_count_down_within_a_frame() -> None:
-    parts = [b"data: a\n\n", b"data: b\n\n", b"data: c\n\n"]
-    data = numbered(parts, 7)
-    assert data == b"id: 7.2\ndata: a\n\nid: 7.1\ndata: b\n\nid: 7.0\ndata: c\n\n"
-    assert numbered(parts[:1], 7) == b"id: 7.0\ndata: a\n\n"
-    assert numbered(parts, UNNUMBERED) == b"".join(parts)
-    assert numbered([], 7) == b""
-    assert what_follows(data, 7, EventId(7, 1)) == b"id: 7.0\ndata: c\n\n"
-    assert what_follows(data, 7, EventId(7, 99)) == data
-    assert what_follows(data, 7, EventId(8)) == b""
-    assert what_follows(data, 7, EventId(6, 5)) == data
+    parts: list[StreamEvent] = [(b"", b"a"), (b"", b"b"), (b"kind", b"c")]
+    data = numbered((7, parts))
+    assert data == b"id: 7.2\ndata: a\n\nid: 7.1\ndata: b\n\nid: 7.0\nevent: kind\ndata: c\n\n"
+    assert numbered((7, parts[:1])) == b"id: 7.0\ndata: a\n\n"
+    assert numbered((UNNUMBERED, [*parts, (b"ping", b"")])) == sse([*parts, (b"ping", b"")])
+    assert sse(parts, [(b"ping", b"")]) == b"data: a\n\ndata: b\n\nevent: kind\ndata: c\n\n: ping\n\n"
+    assert numbered((7, [])) == b""
+    assert what_follows(parts, 7, EventId(7, 1)) == parts[2:]
+    assert what_follows(parts, 7, EventId(7, 99)) == parts
+    assert what_follows(parts, 7, EventId(8)) == []
+    assert what_follows(parts, 7, EventId(6, 5)) == parts
 
 
 def test_an_id_says_whether_earlier_frames_are_needed() -> None:
@@ -154,7 +157,6 @@ def test_a_stream_may_be_named_by_its_answer(read: Callable[[str], str]) -> None
     assert request_id_of("cmpl-r-1") == "r-1"
 
 
-def test_a_token_of_a_format_that_this_gateway_does_not_know_has_no_writer() -> None:
+def test_a_token_of_a_format_that_this_gateway_does_not_know_can_be_read() -> None:
     note = ResumeToken(VERSION, "another", 1, False)
     assert read_token(note.encode()) == note
-    assert FORMATS.writer(note, request("chat", 1)) is None

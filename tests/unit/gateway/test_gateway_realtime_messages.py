@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.inner.server_sent_events import ServerSentEvent
 from services.gateway.realtime import server_messages
 from services.gateway.realtime.client_messages import Ask, BadMessage, read_message
 from tests.kits.clients.stream_events import REALTIME_EVENTS
@@ -18,7 +17,7 @@ def test_every_kind_of_message_is_documented() -> None:
     sent = [
         server_messages.ready("ada", {"requests": 4}),
         server_messages.accepted("a", 200, HEADERS),
-        server_messages.event(b'"a"', ServerSentEvent("1.0", "delta", b'{"x": 1}')),
+        server_messages.event(b'"a"', "1.0", "delta", b'{"x": 1}'),
         server_messages.done("a"),
         server_messages.answer("a", 200, HEADERS, b'{"x": 1}'),
         server_messages.answer("a", 404, HEADERS, b'{"error": {}}'),

@@ -7,13 +7,14 @@ from typing import Any
 
 from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.answering.envelope import Envelope
+from services.gateway.answering.format import EventWriter
 from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
 from services.gateway.messages.message_events import MessageEventWriter
 from services.gateway.responses.response_events import ResponseEvents
-from services.gateway.streams.event_writer import EventWriter
 from shared.errors import Cancelled, GroupLost, RyzError
 from shared.messages import AnswerPart, Delta, FinishReason, ReasoningPart, TextPart, ToolCallPart, Usage
 from tests.kits.clients.stream_events import CHAT_EVENTS, MESSAGE_EVENTS, RESPONSE_EVENTS
+from tests.kits.gateway.written_events import sse
 
 GATEWAY = Path(__file__).resolve().parents[3] / "services" / "gateway"
 ENVELOPE = Envelope("a-1", 0, "demo")
@@ -42,8 +43,13 @@ def names(data: bytes) -> set[str]:
 def everything(writer: EventWriter) -> bytes:
     deltas = [Delta(parts=PARTS), Delta(text="more"), Delta(finish_reason="stop")]
     failed = writer.failure(answer_for(HttpRefusal(500, "internal", "x")))
-    return b"".join(
-        [writer.opening(), writer.deltas(deltas), writer.ping(), writer.closing([Usage()]), failed]
+    ping = writer.ping()
+    return sse(
+        writer.opening(),
+        writer.begin(Usage()),
+        writer.deltas(deltas),
+        [] if ping is None else [ping],
+        [*writer.closing([Usage()]), failed],
     )
 
 
@@ -54,7 +60,7 @@ def test_events_of_completions() -> None:
 
 
 def test_events_of_messages() -> None:
-    writer = MessageEventWriter(ENVELOPE, ids=False, show_thinking=True, shown_id="r")
+    writer = MessageEventWriter(ENVELOPE, show_thinking=True, shown_id="r")
     assert names(everything(writer)) == set(MESSAGE_EVENTS)
     spelled = written("messages", r'"(message_(?:start|delta|stop)|content_block_[a-z_]+|ping)"')
     assert spelled | {"error"} == set(MESSAGE_EVENTS)

@@ -1,4 +1,4 @@
-"""Runs one request of a batch on the gateway's own route, and makes its line of the output or error file."""
+"""Runs one request of a batch in this gateway, and makes its line of the output or error file."""
 
 import asyncio
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from services.gateway.answering.background_calls import BackgroundCall
+from services.gateway.admission.caller import BackgroundCall
+from services.gateway.answering.direct_calls import DirectCalls, WholeAnswer
 from services.gateway.batches.lines.input_lines import read_line
 from services.gateway.batches.lines.result_lines import answered, not_answered
 from services.gateway.batches.state.batch_record import BatchRecord
@@ -35,12 +36,15 @@ class LineCall:
     """Runs requests.
 
     Args:
-        inner: Calls the routes.
+        direct: Runs calls that generate.
+        inner: Calls the other routes.
         max_bytes: The longest result that the stream takes.
         timeout_s: Time limit of a request.
     """
 
-    def __init__(self, inner: InnerCalls, max_bytes: int, timeout_s: float) -> None:
+    def __init__(self, direct: DirectCalls, inner: InnerCalls, max_bytes: int, timeout_s: float) -> None:
+        self._direct = direct
+        self._formats = {form.path: form for form in direct.formats.values()}
         self._inner = inner
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
@@ -79,25 +83,31 @@ class LineCall:
     async def _answer(
         self, record: BatchRecord, name: str, body: bytes, background: BackgroundCall
     ) -> tuple[int, bytes, str]:
-        headers = [
-            (b"x-request-id", name.encode()),
-            (b"x-request-timeout", b"%d" % self._timeout_s),
-        ]
+        headers = {b"x-request-id": name.encode(), b"x-request-timeout": b"%d" % self._timeout_s}
         faults, wait_s = 0, WAIT_S
         while True:
-            status, answer, ignored = 0, b"", ""
-            try:
-                async with self._inner.call(
-                    record.endpoint, body, headers, tenant=record.tenant, background=background
-                ) as found:
-                    status, answer = found.status, await found.read()
-                    ignored = found.headers.get(b"x-ryz-ignored", b"").decode()
-            except AnswerCut:
-                status = 499
+            found = await self._called(record, body, headers, background)
+            status, ignored = found.status, found.headers.get(b"x-ryz-ignored", b"").decode()
             if status in ONCE_MORE:
                 faults += 1
             if status not in LATER and (status not in ONCE_MORE or faults >= MAX_FAULTS):
-                return status, answer, ignored
+                return status, found.body, ignored
             log.debug("a request of a batch waits", batch_id=record.batch_id, status=status)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, MAX_WAIT_S)
+
+    async def _called(
+        self, record: BatchRecord, body: bytes, headers: dict[bytes, bytes], background: BackgroundCall
+    ) -> WholeAnswer:
+        """Runs the request once."""
+        form, tenant = self._formats.get(record.endpoint), record.tenant
+        if form is not None:
+            return await self._direct.run_whole(form, body, headers, tenant=tenant, background=background)
+        call = self._inner.call(
+            record.endpoint, body, list(headers.items()), tenant=tenant, background=background
+        )
+        try:
+            async with call as answer:
+                return WholeAnswer(answer.status, answer.headers, await answer.read())
+        except AnswerCut:
+            return WholeAnswer(499, {}, b"")

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import msgspec
 
-from services.gateway.admission.refusals import answer_for
+from services.gateway.admission.refusals import ErrorAnswer, answer_for
 from services.gateway.grpc.serving.call_metadata import shown_metadata
 from shared.errors import TABLE, Unavailable
 
@@ -135,10 +135,23 @@ def failure_of_answer(status: int, headers: Mapping[bytes, bytes], body: bytes) 
     return failure_of_object(error if isinstance(error, dict) else {}, headers, status)
 
 
+def failure_of_call(error: ErrorAnswer, headers: Mapping[bytes, bytes], *, begun: bool) -> GrpcFailure:
+    """The failure for the error of a call.
+
+    Args:
+        error: Of the core.
+        headers: Of the answer.
+        begun: It came in the middle of the answer, whose headers were told before.
+    """
+    if begun:
+        return GrpcFailure(_status(error.code, 500), error.message, error.code, {})
+    return GrpcFailure(_status(error.code, error.status), error.message, error.code, headers)
+
+
 def failure_of_object(
     error: Mapping[str, Any], headers: Mapping[bytes, bytes], status: int = 500
 ) -> GrpcFailure:
-    """The failure for an error object, such as one in the middle of a stream."""
+    """The failure for an error object of an HTTP answer."""
     code = str(error.get("code") or "")
     message = str(error.get("message") or f"the request failed with the HTTP status {status}")
     return GrpcFailure(_status(code, status), message, code or f"http_{status}", headers)

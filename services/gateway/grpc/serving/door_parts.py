@@ -4,6 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
+from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.grpc.protocol.inference_pb2 import ModelStatistics
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
 from services.gateway.grpc.serving.open_calls import OpenCalls
@@ -46,12 +47,14 @@ class DoorParts:
     """The parts.
 
     Attributes:
-        inner: Calls the routes.
+        direct: Runs calls that generate.
+        inner: Calls the other routes.
         version: Of the software.
         calls: Places of open calls.
         draining: Set when the gateway takes no more requests.
     """
 
+    direct: DirectCalls
     inner: InnerCalls
     settings: GatewaySettings
     metrics: GrpcMetrics

@@ -1,14 +1,18 @@
-"""Answers requests of the protocol by calls of HTTP routes: `ModelInfer`, and each request of a stream."""
+"""Answers requests of the protocol by the core: `ModelInfer`, and each request of a stream."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
 import msgspec
 import structlog
 
+from services.gateway.answering.answer import Answer
+from services.gateway.answering.answer_events import AnswerEvents
+from services.gateway.answering.direct_calls import DirectCall, encoded_whole
+from services.gateway.answering.format import DONE, Format
 from services.gateway.grpc.protocol.inference_pb2 import ModelInferRequest, ModelInferResponse
-from services.gateway.grpc.serving.call_failures import CUT, failure_of_answer, failure_of_object
+from services.gateway.grpc.serving.call_failures import CUT, failure_of_call
 from services.gateway.grpc.serving.call_metadata import (
     SHOWN,
     Headers,
@@ -21,13 +25,12 @@ from services.gateway.grpc.serving.door_parts import DoorParts
 from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.translation.inference_answer import AnswerPart, ResponseMaker
 from services.gateway.grpc.translation.inference_request import InferenceCall, read_call
-from services.gateway.inner.inner_calls import AnswerCut, InnerAnswer
 from shared.errors import InvalidRequest
 
 log = structlog.get_logger(__name__)
 
 _answer = msgspec.json.Decoder(AnswerPart)
-_DONE = b"[DONE]"
+Write = Callable[[ModelInferResponse], Awaitable[None]]
 # headers as parameters of responses
 _TOLD = {b"x-request-id": "request_id", b"x-ryz-group": "group", b"x-ryz-ignored": "ignored"}
 
@@ -49,53 +52,82 @@ class SingleInference:
             raise InvalidRequest("an answer in pieces needs ModelStreamInfer", param="stream")
         headers = headers_of(context.invocation_metadata() or (), single=True)
         add_request_headers(headers, call, context.time_remaining())
-        shown: Headers = {}
-        (response,) = [part async for part in self.responses(call, headers, context.peer(), shown)]
+        responses: list[ModelInferResponse] = []
+
+        async def keep(response: ModelInferResponse) -> None:
+            responses.append(response)
+
+        shown = await self.respond(call, headers, context.peer(), keep)
         context.set_trailing_metadata(tuple(shown_metadata(shown, SHOWN)))
-        return response
+        return responses[0]
 
-    async def responses(
-        self, call: InferenceCall, headers: Headers, peer: str, shown: Headers, *, streamed: bool = False
-    ) -> AsyncGenerator[ModelInferResponse, None]:
-        """Yields the responses to a request as they come.
-
-        Closing the iterator cancels the generation.
+    async def respond(
+        self, call: InferenceCall, headers: Headers, peer: str, write: Write, *, streamed: bool = False
+    ) -> Headers:
+        """Writes the responses to a request as they come. Cancelling this cancels the generation.
 
         Args:
             call: The request.
-            headers: Of the HTTP route.
+            headers: Of the call, by names of HTTP.
             peer: Of the caller, as gRPC names it.
-            shown: Takes the headers of the answer.
+            write: Sends a response.
             streamed: They are sent on a stream.
 
+        Returns:
+            The headers of the answer.
+
         Raises:
-            GrpcFailure: The route's answer is an error.
+            GrpcFailure: The answer is an error.
+            Exception: What `write` raises.
         """
         began_s, good, served = asyncio.get_running_loop().time(), False, True
+        form = self._parts.direct.formats["chat" if call.is_chat else "completion"]
+        whole: list[bytes] = []
+        ended = False
+
+        async def take(answer: Answer, found: DirectCall) -> None:
+            nonlocal ended
+            if call.stream:
+                await self._put_parts(call, form, answer, found)
+                ended = True
+            else:
+                whole.append(await encoded_whole(form, answer))
+                found.carrier.bytes_sent = len(whole[0])
+
         try:
-            async with self._parts.inner.call(
-                call.path, call.body, list(headers.items()), client=peer_address(peer)
-            ) as answer:
-                if answer.status != 200:
-                    failure = failure_of_answer(answer.status, answer.headers, await answer.read())
-                    served = failure.code != "model_not_found"
-                    raise failure
-                shown.update(answer.headers)
-                told = {_TOLD[name]: value.decode() for name, value in shown.items() if name in _TOLD}
-                maker = ResponseMaker(call, told)
-                if call.stream:
-                    async for response in _streamed(maker, answer):
-                        yield response
-                else:
-                    yield maker.whole(_answer.decode(await answer.read()), streamed=streamed)
+            found = await self._parts.direct.run(
+                form, call.body, headers, take, write, client=peer_address(peer)
+            )
+            if found.error is not None:
+                served = found.error.code != "model_not_found"
+                raise failure_of_call(found.error, found.headers, begun=found.begun)
+            if whole:
+                response = ResponseMaker(call, _told(found)).whole(
+                    _answer.decode(whole[0]), streamed=streamed
+                )
+                await write(response)
+            elif not ended:
+                raise CUT
             good = True
-        except AnswerCut:
-            raise CUT from None
         finally:
             if served:
                 self._parts.counts.count(call.model, asyncio.get_running_loop().time() - began_s, good=good)
         if call.ends_session and call.session_id:
             await self._delete_session(call.session_id, headers)
+        return found.headers
+
+    async def _put_parts(self, call: InferenceCall, form: Format, answer: Answer, found: DirectCall) -> None:
+        writer, carrier = form.writer(answer.envelope(), answer.token, answer.requests), found.carrier
+        events = AnswerEvents(answer, writer)
+        with self._parts.direct.open_stream:
+            await events.open(self._parts.direct.header_wait_s)
+            maker = ResponseMaker(call, _told(found))
+            carrier.started = True
+            while not events.ended:
+                for _, batch in await events.next_batch():
+                    for event in batch:
+                        responses = [maker.last()] if event == DONE else maker.parts(_answer.decode(event[1]))
+                        await carrier.put(responses, sum(response.ByteSize() for response in responses))
 
     async def _delete_session(self, session_id: str, headers: Headers) -> None:
         """Deletes the session of a sequence that has ended."""
@@ -107,14 +139,6 @@ class SingleInference:
                 log.warning("the session of a sequence that ended is kept", status=answer.status)
 
 
-async def _streamed(maker: ResponseMaker, answer: InnerAnswer) -> AsyncGenerator[ModelInferResponse, None]:
-    async for event in answer.events():
-        if event.data == _DONE:
-            yield maker.last()
-            return
-        part = _answer.decode(event.data)
-        if part.error is not None:
-            raise failure_of_object(part.error, {})
-        for response in maker.parts(part):
-            yield response
-    raise AnswerCut
+def _told(call: DirectCall) -> dict[str, str]:
+    """Headers of the answer as parameters of its responses."""
+    return {_TOLD[name]: value.decode() for name, value in call.headers.items() if name in _TOLD}

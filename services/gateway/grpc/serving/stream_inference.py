@@ -7,14 +7,17 @@ that does not read stops its generations, and is cut off after `RYZ_WRITE_TIMEOU
 import asyncio
 import functools
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 
 import structlog
 
 from services.gateway.admission.held_places import HeldPlace
-from services.gateway.grpc.protocol.inference_pb2 import ModelInferRequest, ModelStreamInferResponse
+from services.gateway.grpc.protocol.inference_pb2 import (
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
 from services.gateway.grpc.serving.call_failures import GrpcFailure, failure_of, interrupted, too_slow
-from services.gateway.grpc.serving.call_metadata import Headers, add_request_headers, headers_of
+from services.gateway.grpc.serving.call_metadata import add_request_headers, headers_of
 from services.gateway.grpc.serving.door_parts import DoorParts
 from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.serving.single_inference import SingleInference
@@ -107,12 +110,12 @@ class _OpenStream:
             await asyncio.wait([before])
         headers = dict(self._headers)
         add_request_headers(headers, call, self._context.time_remaining())
-        shown: Headers = {}
-        responses = self._single.responses(call, headers, self._context.peer(), shown, streamed=True)
+
+        async def write(response: ModelInferResponse) -> None:
+            await self._write(ModelStreamInferResponse(infer_response=response))
+
         try:
-            async with aclosing(responses):
-                async for response in responses:
-                    await self._write(ModelStreamInferResponse(infer_response=response))
+            await self._single.respond(call, headers, self._context.peer(), write, streamed=True)
         except Exception as error:
             await self._fail(call.model, call.request_id, error)
 

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 from msgspec.structs import replace
 
@@ -19,14 +20,14 @@ BODY = b'{"model":"slow","stream":true,"messages":[{"role":"user","content":"x"}
 class Keeper:
     """A leader with a running request that has its own grace, and that answers when `answers` is set."""
 
-    def __init__(self, gateway: Gateway, grace_s: float) -> None:
+    def __init__(self, gateway: Gateway, grace_s: float, kind: str = "chat") -> None:
         self.gateway = gateway
         self.request = GenerateRequest(
             request_id="r-kept",
             model="slow",
             prompt="x",
             attempt=3,
-            note=ResumeToken(VERSION, "chat", 1, False, grace_s).encode(),
+            note=ResumeToken(VERSION, kind, 1, False, grace_s).encode(),
         )
         self.asked = asyncio.Event()
         self.answers = asyncio.Event()
@@ -47,6 +48,16 @@ class Keeper:
 
     async def _cancel(self, message: Message) -> None:
         self.cancels.append(decode(message.data, Cancel))
+
+
+async def test_a_stream_whose_format_this_gateway_does_not_know_is_gone_and_ends() -> None:
+    async with running_gateway() as gateway:
+        keeper = await Keeper(gateway, 30, "another").start()
+        keeper.answers.set()
+        async with httpx.AsyncClient(base_url=gateway.url) as http:
+            answer = await http.get("/v1/streams/r-kept")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (410, "stream_gone")
+        await eventually(lambda: bool(keeper.cancels))
 
 
 @pytest.mark.parametrize("way", ["stream", "repeat"])

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.gateway.admission.json_shape import MAX_VALUES, read_json
 from services.gateway.admission.refusals import answer_for
+from services.gateway.bodies.body_format import CallOrigin
 from services.gateway.bodies.body_parser import parse_body
-from services.gateway.bodies.json_shape import MAX_VALUES, read_json
 from services.gateway.completions.completion_call import chat_call, completion_call
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.completions.message_schema import MAX_PARTS
-from services.gateway.generation.body_door import CallOrigin
 from services.gateway.sessions import session_file
 from services.gateway.sessions.session_schema import NewSession
 from shared.errors import InvalidRequest, RequestTooLarge, RyzError

@@ -22,6 +22,7 @@ from shared.messages import (
     ToolCallPart,
     Usage,
 )
+from tests.kits.gateway.written_events import sse
 
 HEAD = Envelope(answer_id="chatcmpl-r1", created_s=1_700_000_000, model="demo", fingerprint="abc")
 TEXTS = st.text(min_size=1, max_size=6)
@@ -65,7 +66,7 @@ def test_a_stream_is_the_whole_answer(groups: list[list[AnswerPart]]) -> None:
     whole = json.loads(chat_body(HEAD, [completion], False))
     ChatCompletion.model_validate(whole, strict=True)
     writer = ChatChunkWriter(HEAD, n=1, usage=False, logprobs=False)
-    chunks = chunks_of(writer.opening() + b"".join(writer.deltas(frame.deltas) for frame in frames))
+    chunks = chunks_of(sse(writer.opening(), *(writer.deltas(frame.deltas) for frame in frames)))
     for chunk in chunks:
         ChatCompletionChunk.model_validate(chunk, strict=True)
         assert chunk["system_fingerprint"] == whole["system_fingerprint"] == "abc"
@@ -80,7 +81,7 @@ def test_the_first_chunk_of_a_call_names_it_and_later_ones_do_not() -> None:
         ToolCallPart(index=0, call_id="call_1", name="f", arguments="{"),
         ToolCallPart(index=0, arguments="}"),
     ]
-    first, second, end = chunks_of(writer.deltas([Delta(parts=parts, finish_reason="tool_calls")]))
+    first, second, end = chunks_of(sse(writer.deltas([Delta(parts=parts, finish_reason="tool_calls")])))
     assert first["choices"][0]["delta"] == {
         "tool_calls": [
             {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{"}}

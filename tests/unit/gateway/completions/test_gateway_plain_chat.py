@@ -9,13 +9,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.gateway.admission.request_headers import RawHeaders
-from services.gateway.answering.format import GenerationCall
+from services.gateway.answering.call import Call
 from services.gateway.answering.idempotency import IdempotentCall
+from services.gateway.bodies.body_format import CallOrigin
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.completions.completion_call import chat_call
 from services.gateway.completions.completion_schema import ChatCompletionRequest
 from services.gateway.completions.plain_chat import plain_chat_call
-from services.gateway.generation.body_door import CallOrigin
 from shared.codec import encode
 from shared.errors import InvalidRequest
 
@@ -31,12 +31,12 @@ def same(raw: bytes, headers: RawHeaders | None = None, once: IdempotentCall | N
         return False
     usual = outcome(lambda: chat_call(parse_body(raw, ChatCompletionRequest), origin))
     assert plain == usual
-    if isinstance(plain, GenerationCall) and isinstance(usual, GenerationCall):
+    if isinstance(plain, Call) and isinstance(usual, Call):
         assert list(map(encode, plain.requests)) == list(map(encode, usual.requests))
     return True
 
 
-def outcome(make: Callable[[], GenerationCall | None]) -> object:
+def outcome(make: Callable[[], Call | None]) -> object:
     """The call, or the text and the data of the refusal."""
     try:
         return make()

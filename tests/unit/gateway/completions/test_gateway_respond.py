@@ -9,11 +9,13 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from services.gateway.admission.refusals import answer_for, error_event
 from services.gateway.answering.envelope import Envelope
-from services.gateway.completions.chunk_writers import DONE, ChatChunkWriter, CompletionChunkWriter
+from services.gateway.answering.format import DONE
+from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
 from services.gateway.completions.whole_responses import chat_body, completion_body
 from shared.client import Choice, Completion
 from shared.errors import GroupLost
 from shared.messages import Delta, TokenLogprob, TopLogprob, Usage
+from tests.kits.gateway.written_events import sse
 
 CHAT = Envelope(answer_id="chatcmpl-r1", created_s=1_700_000_000, model="demo", session_id="s-1")
 TEXT = Envelope(answer_id="cmpl-r1", created_s=1_700_000_000, model="demo")
@@ -83,11 +85,11 @@ def test_a_text_answer_numbers_choices_over_the_prompts_and_sums_the_usage() -> 
 
 def test_chat_chunks_start_with_the_role_and_end_with_the_reason() -> None:
     writer = ChatChunkWriter(CHAT, n=2, usage=True, logprobs=False)
-    raw = (
-        writer.opening()
-        + writer.deltas([Delta(text='a"\n'), Delta(choice=1, text="b", finish_reason="length")])
-        + writer.deltas([Delta(finish_reason="stop")])
-        + writer.closing([USAGE])
+    raw = sse(
+        writer.opening(),
+        writer.deltas([Delta(text='a"\n'), Delta(choice=1, text="b", finish_reason="length")]),
+        writer.deltas([Delta(finish_reason="stop")]),
+        writer.closing([USAGE]),
     )
     *chunks, done = events(raw)
     assert done == "[DONE]"
@@ -115,7 +117,7 @@ def test_chat_chunks_start_with_the_role_and_end_with_the_reason() -> None:
 
 def test_chat_chunks_without_usage_have_none_and_logprobs_travel_with_their_text() -> None:
     writer = ChatChunkWriter(CHAT, n=1, usage=False, logprobs=True)
-    raw = writer.deltas([Delta(text="ét", logprobs=LOGPROBS)])
+    raw = sse(writer.deltas([Delta(text="ét", logprobs=LOGPROBS)]))
     (chunk,) = events(raw)
     assert "usage" not in chunk
     parsed = ChatCompletionChunk.model_validate(chunk, strict=True)
@@ -123,17 +125,17 @@ def test_chat_chunks_without_usage_have_none_and_logprobs_travel_with_their_text
     assert logprobs is not None
     assert logprobs.content is not None
     assert [entry.token for entry in logprobs.content] == ["é", "t"]
-    assert writer.closing([USAGE]) == DONE
+    assert writer.closing([USAGE]) == [DONE]
 
 
 def test_text_chunks_keep_their_offsets_and_skip_empty_deltas() -> None:
     envelope = Envelope(answer_id="cmpl-r1", created_s=1, model="demo", session_id="s-2")
     writer = CompletionChunkWriter(envelope, prompts=2, n=1, usage=False, logprobs=True)
-    assert writer.opening() == b""
-    raw = writer.deltas([Delta(text="ét", logprobs=LOGPROBS)], prompt=1)
-    raw += writer.deltas([Delta(text="", token_ids=b"\1\0\0\0")], prompt=1)
+    assert writer.opening() == []
+    raw = sse(writer.deltas([Delta(text="ét", logprobs=LOGPROBS)], prompt=1))
+    raw += sse(writer.deltas([Delta(text="", token_ids=b"\1\0\0\0")], prompt=1))
     last = msgspec.structs.replace(LOGPROBS[1], offset=2)
-    raw += writer.deltas([Delta(text="t", logprobs=[last], finish_reason="stop")], prompt=1)
+    raw += sse(writer.deltas([Delta(text="t", logprobs=[last], finish_reason="stop")], prompt=1))
     first, second = events(raw)
     assert (first["session_id"], first["choices"][0]["index"]) == ("s-2", 1)
     assert "session_id" not in second

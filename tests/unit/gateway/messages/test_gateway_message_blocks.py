@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.event_ids import numbered
 from services.gateway.messages.message_events import MessageEventWriter, whole_message
 from shared.messages import AnswerPart, Delta, FinishReason, ReasoningPart, TextPart, ToolCallPart, Usage
+from tests.kits.gateway.written_events import numbered, sse
 
 ENVELOPE = Envelope("msg_1", 5, "demo")
 USAGE = Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=2)
@@ -117,9 +117,9 @@ def test_streamed_equals_whole(
     stream: tuple[list[AnswerPart], list[Delta], FinishReason, str], show_thinking: bool
 ) -> None:
     whole, deltas, reason, stop = stream
-    writer = MessageEventWriter(ENVELOPE, ids=False, show_thinking=show_thinking, shown_id="r")
-    data = writer.opening() + b"".join(writer.deltas([delta], 0, seq) for seq, delta in enumerate(deltas, 1))
-    message = joined(events_of(data + writer.closing([USAGE], len(deltas) + 1)))
+    writer = MessageEventWriter(ENVELOPE, show_thinking=show_thinking, shown_id="r")
+    frames = [writer.begin(Usage()), *(writer.deltas([delta]) for delta in deltas), writer.closing([USAGE])]
+    message = joined(events_of(sse(writer.opening(), *frames)))
 
     text = "".join(part.text for part in whole if isinstance(part, TextPart))
     output = Delta(text=text, finish_reason=reason, stop=stop, parts=whole)
@@ -144,14 +144,13 @@ def test_a_call_that_was_cut_keeps_what_is_whole() -> None:
 
 
 def test_events_have_ids_by_frame() -> None:
-    writer = MessageEventWriter(ENVELOPE, ids=True, show_thinking=True, shown_id="r")
-    assert writer.opening() == b""  # the counts of the prompt come with the first text
-    assert writer.begin(USAGE).startswith(b"id: 0.1\nevent: message_start\ndata: {")
-    assert writer.begin(USAGE) == b""
-    data = writer.deltas([Delta(text="a", finish_reason="stop")], 0, 3)
+    writer = MessageEventWriter(ENVELOPE, show_thinking=True, shown_id="r")
+    assert writer.opening() == []  # the counts of the prompt come with the first text
+    assert numbered((0, writer.begin(USAGE))).startswith(b"id: 0.1\nevent: message_start\ndata: {")
+    assert writer.begin(USAGE) == []
+    data = numbered((3, writer.deltas([Delta(text="a", finish_reason="stop")])))
     assert [line for line in data.split(b"\n") if line.startswith(b"id")] == [
         b"id: 3.2",
         b"id: 3.1",
         b"id: 3.0",
     ]
-    assert numbered([b"x"], 3) == b"id: 3.0\nx"

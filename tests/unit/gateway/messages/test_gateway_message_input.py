@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from services.gateway.bodies.body_format import CallOrigin
 from services.gateway.bodies.body_parser import parse_body
-from services.gateway.generation.body_door import CallOrigin
 from services.gateway.messages.message_schema import MessagesRequest
 from services.gateway.messages.message_translation import count_query, message_call
 from shared.codec import decode, encode

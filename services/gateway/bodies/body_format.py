@@ -1,4 +1,4 @@
-"""The part of a door that takes bodies: the same for all formats but for a model and a function."""
+"""The part of a format that reads bodies: the same for all but for a model and a function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
+from services.gateway.admission.caller import Caller
 from services.gateway.admission.request_headers import RawHeaders
-from services.gateway.answering.format import GenerationCall
+from services.gateway.answering.call import Call
 from services.gateway.answering.idempotency import IdempotentCall
 from services.gateway.bodies.body_parser import parse_body
-from services.gateway.http.serving_route import HttpExchange
 from services.gateway.settings import GatewaySettings
 
 B = TypeVar("B", bound=BaseModel)
@@ -37,25 +37,25 @@ class CallOrigin:
     drops_blocks: bool = True
 
 
-class BodyDoor(Generic[B]):
-    """Implements `Door.translate`.
+class BodyFormat(Generic[B]):
+    """Implements `Format.translate`.
 
     Args:
         body: Model of the bodies.
         make_call: Makes the call of a checked body; raises `InvalidRequest` if a field is wrong.
         settings: Limits of a body.
         root_key: The secret behind new session ids.
-        make_plain: Makes the call of bytes, as `make_call` would of the body in them; None: it is no plain
-            body, and goes the usual way.
+        make_plain: Makes the call of bytes, as `make_call` would of the body in them; returns None if the
+            body needs full validation.
     """
 
     def __init__(
         self,
         body: type[B],
-        make_call: Callable[[B, CallOrigin], GenerationCall],
+        make_call: Callable[[B, CallOrigin], Call],
         settings: GatewaySettings,
         root_key: bytes = b"",
-        make_plain: Callable[[bytes, CallOrigin], GenerationCall | None] | None = None,
+        make_plain: Callable[[bytes, CallOrigin], Call | None] | None = None,
     ) -> None:
         self._body = body
         self._make_call = make_call
@@ -64,12 +64,10 @@ class BodyDoor(Generic[B]):
         self._drops_blocks = settings.leave_out_changing_blocks
         self._make_plain = make_plain
 
-    async def translate(
-        self, raw: bytes, exchange: HttpExchange, once: IdempotentCall | None
-    ) -> GenerationCall:
-        """See `Door`."""
+    async def translate(self, raw: bytes, caller: Caller, once: IdempotentCall | None) -> Call:
+        """See `Format`."""
         origin = CallOrigin(
-            exchange.request_id, exchange.tenant, exchange.headers, once, self._root_key, self._drops_blocks
+            caller.request_id, caller.tenant, caller.headers, once, self._root_key, self._drops_blocks
         )
         if self._make_plain is not None and len(raw) <= self._max_values:  # so many values at most
             call = self._make_plain(raw, origin)

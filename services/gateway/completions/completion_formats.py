@@ -1,11 +1,13 @@
-"""The doors of OpenAI's two completion routes; see `generation/door.py`."""
+"""The formats of OpenAI's two completion routes; see `answering/format.py`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from services.gateway.answering.envelope import Envelope
+from services.gateway.answering.format import EventWriter
 from services.gateway.answering.resume_token import ResumeToken
+from services.gateway.bodies.body_format import BodyFormat
 from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
 from services.gateway.completions.completion_call import (
     PROMPT_LOGPROBS,
@@ -22,15 +24,13 @@ from services.gateway.completions.whole_responses import (
     encode_in_time,
 )
 from services.gateway.field_policy.custom_tools import custom_names
-from services.gateway.generation.body_door import BodyDoor
 from services.gateway.settings import GatewaySettings
-from services.gateway.streams.event_writer import EventWriter
 from shared.client import Completion
 from shared.messages import GenerateRequest
 
 
-class ChatDoor(BodyDoor[ChatCompletionRequest]):
-    """The door of `/v1/chat/completions`; `root_key` is the secret behind new session ids."""
+class ChatFormat(BodyFormat[ChatCompletionRequest]):
+    """The format of `/v1/chat/completions`; `root_key` is the secret behind new session ids."""
 
     kind = "chat"
     path = "/v1/chat/completions"
@@ -39,9 +39,9 @@ class ChatDoor(BodyDoor[ChatCompletionRequest]):
         super().__init__(ChatCompletionRequest, chat_call, settings, root_key, plain_chat_call)
 
     def writer(
-        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool
+        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest]
     ) -> EventWriter:
-        """See `Door`."""
+        """See `Format`."""
         sampling, usage = requests[0].sampling, token.include_usage
         logprobs = sampling.logprobs >= 0
         envelope = with_tier(envelope, token)
@@ -50,7 +50,6 @@ class ChatDoor(BodyDoor[ChatCompletionRequest]):
             n=sampling.n,
             usage=usage,
             logprobs=logprobs,
-            ids=ids,
             token_ids=requests[0].prompt_ids,
             custom=custom_names(requests[0]),
         )
@@ -62,17 +61,17 @@ class ChatDoor(BodyDoor[ChatCompletionRequest]):
         requests: Sequence[GenerateRequest],
         parts: Sequence[Completion],
     ) -> bytes:
-        """See `Door`."""
+        """See `Format`."""
         encode = partial(chat_body, shown=shown_of(token, requests[0]))
         return await encode_in_time(encode, with_tier(envelope, token), parts, requests[0].sampling.logprobs)
 
     def needs_start(self, request: GenerateRequest) -> bool:
-        """See `Door`; the input of custom tools is read from the beginning of their calls."""
+        """See `Format`; the input of custom tools is read from the beginning of their calls."""
         return bool(custom_names(request))
 
 
-class CompletionDoor(BodyDoor[CompletionRequest]):
-    """The door of `/v1/completions`; `settings` has the limits of a body."""
+class CompletionFormat(BodyFormat[CompletionRequest]):
+    """The format of `/v1/completions`; `settings` has the limits of a body."""
 
     kind = "completion"
     path = "/v1/completions"
@@ -82,9 +81,9 @@ class CompletionDoor(BodyDoor[CompletionRequest]):
         super().__init__(CompletionRequest, make_call, settings)
 
     def writer(
-        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest], *, ids: bool
+        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest]
     ) -> EventWriter:
-        """See `Door`."""
+        """See `Format`."""
         sampling, usage, prompts = requests[0].sampling, token.include_usage, len(requests)
         logprobs = sampling.logprobs >= 0
         return CompletionChunkWriter(
@@ -93,7 +92,6 @@ class CompletionDoor(BodyDoor[CompletionRequest]):
             n=sampling.n,
             usage=usage,
             logprobs=logprobs,
-            ids=ids,
             token_ids=requests[0].prompt_ids,
         )
 
@@ -104,22 +102,22 @@ class CompletionDoor(BodyDoor[CompletionRequest]):
         requests: Sequence[GenerateRequest],
         parts: Sequence[Completion],
     ) -> bytes:
-        """See `Door`."""
+        """See `Format`."""
         encode = partial(completion_body, shown=shown_of(token, requests[0]))
         return await encode_in_time(encode, envelope, parts, requests[0].sampling.logprobs)
 
     def needs_start(self, request: GenerateRequest) -> bool:
-        """See `Door`; text offsets are counted from the first token."""
+        """See `Format`; text offsets are counted from the first token."""
         return request.sampling.logprobs >= 0
 
 
 def shown_of(token: ResumeToken, request: GenerateRequest) -> PromptShown:
     """What the answer to a request tells of its prompt."""
-    told = PROMPT_LOGPROBS in token.door_data.split()
+    told = PROMPT_LOGPROBS in token.format_data.split()
     return PromptShown(request.echo, told, request.prompt_ids, custom_names(request))
 
 
 def with_tier(envelope: Envelope, token: ResumeToken) -> Envelope:
-    """The envelope of a chat completion; there is one tier, and callers that asked for any are told it."""
-    asked = SERVICE_TIER in token.door_data.split()
+    """The envelope of a chat completion; adds `service_tier` if the request named one."""
+    asked = SERVICE_TIER in token.format_data.split()
     return replace(envelope, service_tier="default") if asked else envelope

@@ -1,0 +1,109 @@
+"""Admits calls: finds the tenant, and takes what the call needs of rates, places, bytes and tokens.
+
+All transports use this one object. What a caller holds is noted in `Caller`, and `release` gives it back.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from services.gateway.admission.auth import Keyring
+from services.gateway.admission.caller import Caller
+from services.gateway.admission.large_bodies import LargeBodies, is_large
+from services.gateway.admission.parties import Parties
+from services.gateway.admission.quota import Quota
+from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
+from shared.errors import Unavailable
+
+BYTES_PER_TOKEN = 4  # of a body, for the estimate of a prompt
+
+
+@dataclass(slots=True)
+class Admission:
+    """Decides which calls are taken now.
+
+    Attributes:
+        keyring: Finds the tenants of keys.
+        parties: Find for whom a call counts.
+        rates: Limits the calls of tenants.
+        places: Places of calls under way.
+        held: Bytes of bodies.
+        accepting: Whether calls are welcome.
+        tokens: Limits the tokens of tenants.
+        large: Turns of large bodies.
+    """
+
+    keyring: Keyring
+    parties: Parties
+    rates: RateLimiter
+    places: Quota
+    held: Quota
+    accepting: Callable[[], bool]
+    tokens: RateLimiter = field(default_factory=lambda: tokens_per_minute(0))
+    large: LargeBodies = field(default_factory=LargeBodies)
+
+    def check_accepting(self) -> None:
+        """Raises `Unavailable` while no calls are welcome."""
+        if not self.accepting():
+            raise Unavailable(
+                "this gateway takes no requests any more: it stops",
+                reason="not_ready",
+                retry_after_s=1.0,
+            )
+
+    def admit(self, caller: Caller) -> None:
+        """Finds the tenant of a call, and checks whether it may make one now.
+
+        Every answer tells what is left of the tenant's rate, if it has a limit.
+
+        Raises:
+            Unavailable: No calls are welcome.
+            RateLimited: The tenant is over its rate.
+            HttpRefusal: The key is not known.
+        """
+        now_s = time.monotonic()
+        self.check_accepting()
+        caller.tenant = caller.named_tenant or self.keyring.tenant_of(caller.headers, caller.route)
+        caller.party = self.parties.party_of(caller.tenant, caller.client)
+        if caller.background is not None:
+            return
+        try:
+            self.rates.take_units(caller.tenant, now_s)
+        finally:
+            caller.told += self.rates.headers(caller.tenant, now_s)
+
+    def take_places(self, caller: Caller, count: int) -> None:
+        """Takes places that the call holds until its end; raises like `Quota.take_units`."""
+        self.places.take_units(caller.party, count)
+        caller.places += count
+
+    def take_body(self, caller: Caller, size: int) -> None:
+        """Takes what a call with a body needs: the estimated tokens of its prompt, and one place.
+
+        Args:
+            caller: Its bytes are held already.
+            size: Bytes of the body.
+
+        Raises:
+            RateLimited: The tenant is over its tokens, or the party has its share of the places.
+            Overloaded: All places are taken.
+        """
+        now_s = time.monotonic()
+        try:
+            caller.estimate = self.tokens.take_estimate(caller.tenant, now_s, size // BYTES_PER_TOKEN)
+        finally:
+            caller.told += self.tokens.headers(caller.tenant, now_s)
+        self.take_places(caller, 1)
+        caller.timeline.mark("read", {"bytes": size})
+
+    def turn(self, caller: Caller, raw: bytes) -> AbstractAsyncContextManager[None]:
+        """The turn to parse a body without awaiting anything; a small one needs to wait for none."""
+        return self.large.turn(caller.party) if is_large(raw) else nullcontext()
+
+    def release(self, caller: Caller) -> None:
+        """Gives back what a call holds, at its end."""
+        self.places.free_units(caller.party, caller.places)
+        self.held.free_units(caller.party, caller.held)
+        # what its generations used is charged when their last frames come
+        self.tokens.charge(caller.tenant, -caller.estimate)

@@ -1,0 +1,147 @@
+"""Who makes a call, and what is noted of the call until it ends; the same for all transports."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from services.gateway.admission.call_outcome import CallOutcome
+from services.gateway.admission.error_shapes import is_anthropic
+from services.gateway.admission.refusals import Headers
+from services.gateway.admission.request_headers import RawHeaders, request_ids
+from shared.identity import new_request_id
+from shared.telemetry.spans.request_trace import RequestTrace
+from shared.telemetry.timelines import UNRECORDED, RequestTimeline
+
+_ID_HEADERS = (b"x-request-id", b"request-id")  # the second is Anthropic's
+
+
+class Connection(Protocol):
+    """Tells whether the caller is still there.
+
+    Attributes:
+        gone: It has left.
+        on_gone: Called when it leaves, once; set by the call that runs and reset at its end.
+    """
+
+    gone: bool
+    on_gone: Callable[[], None] | None
+
+
+class Delivery(Protocol):
+    """How much of an answer its transport has sent.
+
+    Attributes:
+        unsent: Bytes that are being sent.
+        waits_since: When the reader took the last piece of them, on the loop's clock; 0: none are being sent.
+    """
+
+    unsent: int
+    waits_since: float
+
+    @property
+    def started(self) -> bool:
+        """Returns whether the caller has the beginning of the answer, so that its status is fixed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundCall:
+    """How a call runs that waits for room: one of a batch, which interactive calls go before.
+
+    Attributes:
+        name: Unique; decides the seed.
+        seeded: The body has a seed of its own.
+    """
+
+    name: str
+    seeded: bool = False
+
+
+@dataclass(slots=True)
+class Caller:
+    """One caller with one call.
+
+    Attributes:
+        route: Names the API in metrics, log and trace: the path of its HTTP route, for every transport.
+        headers: What the call says beside its body, by names of HTTP in lower case.
+        connection: Tells when the caller leaves.
+        delivery: How much of the answer was sent.
+        told: Headers of every answer to the call, also of a refusal; the first ones have its id.
+        shown_id: The id of the call as the caller sees it.
+        request_id: The id of the call as it travels.
+        client: Address and port; None: not known.
+        named_tenant: The tenant that a trusted transport vouches for; empty: the key decides.
+        background: How the call runs if it waits for room; None: it does not.
+        method: Of HTTP.
+        tenant: Whose call it is; empty before it was admitted.
+        party: For whom it counts; see `parties.py`.
+        model: The model that it asks for; empty: that was not read yet.
+        places: Places that it holds.
+        held: Bytes that it holds.
+        estimate: Tokens that it is charged for until it ends.
+        begun: The gateway has taken it: it asks the fleet.
+        created_s: When it came, in seconds since 1970.
+        timeline: When it passed the parts of this gateway.
+        trace: Of a call that is recorded.
+        failure: The code of the error that ended a stream which had begun; empty: none did.
+    """
+
+    route: str
+    headers: RawHeaders
+    connection: Connection
+    delivery: Delivery
+    told: Headers
+    shown_id: str
+    request_id: str
+    client: Sequence[object] | None = None
+    named_tenant: str = ""
+    background: BackgroundCall | None = None
+    method: str = "POST"
+    tenant: str = ""
+    party: str = ""
+    model: str = ""
+    places: int = 0
+    held: int = 0
+    estimate: int = 0
+    begun: bool = False
+    outcome: CallOutcome = field(default_factory=CallOutcome)
+    created_s: int = field(default_factory=lambda: int(time.time()))
+    timeline: RequestTimeline = UNRECORDED
+    trace: RequestTrace | None = None
+    failure: str = ""
+
+    def take_ids(self, request_id: str, shown_id: str) -> None:
+        """Takes the ids of an earlier call, whose answer is sent here."""
+        self.request_id, self.shown_id = request_id, shown_id
+        shown = shown_id.encode()
+        self.told[:] = [(name, shown if name in _ID_HEADERS else value) for name, value in self.told]
+
+
+def new_caller(
+    route: str,
+    headers: RawHeaders,
+    connection: Connection,
+    delivery: Delivery,
+    *,
+    client: Sequence[object] | None = None,
+    tenant: str = "",
+    background: BackgroundCall | None = None,
+    method: str = "POST",
+) -> Caller:
+    """The caller of a call that has just come, not admitted yet; see `Caller` for the arguments."""
+    shown_id, request_id = request_ids(headers, new_request_id())
+    shown = shown_id.encode()
+    told = [(name, shown) for name in (_ID_HEADERS if is_anthropic(route) else _ID_HEADERS[:1])]
+    return Caller(
+        route,
+        headers,
+        connection,
+        delivery,
+        told,
+        shown_id,
+        request_id,
+        client=client,
+        named_tenant=tenant,
+        background=background,
+        method=method,
+    )

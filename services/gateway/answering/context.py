@@ -1,0 +1,40 @@
+"""The parts that all calls of a gateway share."""
+
+from dataclasses import dataclass, field
+
+from services.gateway.admission.admission import Admission
+from services.gateway.admission.body_reader import BodyReader
+from services.gateway.answering.model_aliases import ModelAliases, no_aliases
+from services.gateway.answering.request_tracing import RequestTracing
+from services.gateway.answering.slow_readers import OpenAnswer
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.settings import GatewaySettings
+from shared.client import InferenceClient
+from shared.telemetry.service_levels import ServiceLevels
+from shared.telemetry.timelines import Timelines
+
+
+@dataclass(slots=True)
+class GatewayContext:
+    """The parts that all calls of a gateway share.
+
+    Attributes:
+        admission: Decides which calls are taken.
+        bodies: Reads bodies that arrive in parts.
+        running: Answers that may be ended early.
+        timelines: Keeps when calls passed the parts of this gateway.
+        tracing: Records calls in traces; None: none are recorded.
+        levels: Count calls that are refused before the fleet is asked; None: they are not counted.
+        aliases: Find the models that calls mean by other names.
+    """
+
+    settings: GatewaySettings
+    client: InferenceClient
+    admission: Admission
+    bodies: BodyReader
+    metrics: GatewayMetrics
+    running: set[OpenAnswer] = field(default_factory=set)
+    timelines: Timelines = field(default_factory=lambda: Timelines(0))
+    tracing: RequestTracing | None = None
+    levels: ServiceLevels | None = None
+    aliases: ModelAliases = field(default_factory=no_aliases)

@@ -1,0 +1,332 @@
+"""Calls of transports without an HTTP connection: the body is there, and a coroutine takes the answer.
+
+They pass the same admission, core and frame as those of HTTP. Each runs in a task of its own, so that a
+caller who leaves (the task that waits is cancelled) ends the call in the same way as a closed connection.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from services.gateway.admission.caller import BackgroundCall, Caller, new_caller
+from services.gateway.admission.error_shapes import error_body
+from services.gateway.admission.refusals import ErrorAnswer
+from services.gateway.admission.request_headers import RawHeaders
+from services.gateway.answering.answer import Answer
+from services.gateway.answering.call_frame import CallFrame
+from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.event_ids import parse_event_id
+from services.gateway.answering.format import Format
+from services.gateway.answering.run_call import Answering
+
+STREAMS = "/v1/streams"  # the route of streams that are resumed or ended
+PIECE = 65_536  # bytes of an answer that a transport may have waiting
+END_S = 10.0  # for which a call whose caller left may take to end
+
+
+class DirectCarrier:
+    """Takes the parts of an answer for a transport; see also `Connection` and `Delivery`.
+
+    The call waits while more than `PIECE` bytes are not taken, and counts then as one whose reader is slow.
+
+    Attributes:
+        started: The caller has the beginning of the answer.
+        bytes_sent: Bytes of the answer.
+    """
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.on_gone: Callable[[], None] | None = None
+        self.started = False
+        self.unsent = 0
+        self.waits_since = 0.0
+        self.bytes_sent = 0
+        self._parts: list[Any] = []  # that are not taken yet
+        self._held = 0  # their bytes
+        self._over = False
+        self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
+
+    def leave(self) -> None:
+        """Tells the call that its caller has left."""
+        if self.gone:
+            return
+        self.gone = True
+        self._taken.set()
+        if self.on_gone is not None:
+            on_gone, self.on_gone = self.on_gone, None
+            on_gone()
+
+    async def put(self, parts: Sequence[Any], size: int) -> None:
+        """Hands over the next parts; `size` is the bytes of them that count as the answer's."""
+        self.started = True
+        self.bytes_sent += size
+        self._held += size
+        self._parts += parts
+        self._changed.set()
+        if self._held <= PIECE:
+            return
+        self.unsent, self.waits_since = size, asyncio.get_running_loop().time()
+        try:
+            while self._held > PIECE and not self.gone:
+                self._taken.clear()
+                await self._taken.wait()
+        finally:
+            self.unsent, self.waits_since = 0, 0.0
+
+    async def send_all(self, send: Callable[[Any], Awaitable[None]]) -> None:
+        """Sends the parts as they come, until the call has ended; raises what `send` raises."""
+        while self._parts or not self._over:
+            parts, self._parts, self._held = self._parts, [], 0
+            self._taken.set()
+            for part in parts:
+                await send(part)
+            if not self._parts and not self._over:
+                self._changed.clear()
+                await self._changed.wait()
+
+    def end(self) -> None:
+        """Called when the call has ended."""
+        self._over = True
+        self._changed.set()
+
+
+Take = Callable[[Answer, "DirectCall"], Awaitable[None]]
+Send = Callable[[Any], Awaitable[None]]
+Work = Callable[["DirectCall"], Awaitable[None]]
+
+
+async def _send_nothing(part: Any) -> None:
+    """For calls whose answer is taken as a whole."""
+
+
+class DirectCall:
+    """One call and, after it, how it ended; a `Responder`.
+
+    Attributes:
+        status: The status that HTTP would have.
+        error: Why it failed; None: it did not.
+        caller: Whose call it is.
+        carrier: What the call sees of its transport.
+    """
+
+    def __init__(self, caller: Caller, carrier: DirectCarrier, work: Work) -> None:
+        self.status = 0
+        self.error: ErrorAnswer | None = None
+        self.caller = caller
+        self.carrier = carrier
+        self._work = work
+
+    @property
+    def begun(self) -> bool:
+        """Returns whether the caller has the beginning of the answer."""
+        return self.carrier.started
+
+    @property
+    def bytes_sent(self) -> int:
+        """See `Responder`."""
+        return self.carrier.bytes_sent
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """The headers of the answer, also of an error; of several with one name, the last."""
+        own = self.caller.outcome.headers() if self.error is None else self.error.headers
+        return dict([*self.caller.told, *own])
+
+    async def respond(self) -> None:
+        """See `Responder`."""
+        await self._work(self)
+        self.status = 200
+
+    async def fail(self, answer: ErrorAnswer, error: Exception) -> None:
+        """See `Responder`; the transport tells the caller afterwards."""
+        self.error = answer
+        self.status = 200 if self.begun else answer.status
+
+    async def stop(self) -> None:
+        """See `Responder`."""
+        self.status = 200 if self.begun else 499
+
+    def note_left(self) -> None:
+        """See `Responder`."""
+        self.status = 499
+
+
+class WholeAnswer(NamedTuple):
+    """A whole answer, or the error in its place.
+
+    Attributes:
+        status: The status that HTTP would have; 499: the answer was ended early and has no body.
+        headers: Of several with one name, the last.
+    """
+
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+class DirectCalls:
+    """Makes calls.
+
+    Args:
+        context: What all calls share.
+        answering: Runs them.
+
+    Attributes:
+        formats: Of calls that generate.
+        header_wait_s: Seconds that the beginning of a stream waits for its first text.
+        open_stream: Counts streams while they are open.
+    """
+
+    def __init__(self, context: GatewayContext, answering: Answering) -> None:
+        self.formats = answering.formats
+        self.header_wait_s = context.settings.constants.header_wait_s
+        self.open_stream = context.metrics.open_stream
+        self._context = context
+        self._answering = answering
+        self._frame = CallFrame(context)
+
+    async def run(
+        self,
+        form: Format,
+        raw: bytes,
+        headers: RawHeaders,
+        take: Take,
+        send: Send = _send_nothing,
+        *,
+        tenant: str = "",
+        client: Sequence[object] | None = None,
+        background: BackgroundCall | None = None,
+    ) -> DirectCall:
+        """Runs one call to its end. Cancelling this is a caller that leaves.
+
+        Args:
+            form: Of the body and the answer.
+            raw: The body.
+            headers: With names of HTTP in lower case, the caller's key among them.
+            take: Reads the answer and puts its parts on the carrier; is not called if the call is refused.
+            send: Sends one part.
+            tenant: Whose call it is, in place of a key; empty: the key decides.
+            client: Address and port of the caller.
+            background: Lets all other calls go first; needs a tenant.
+
+        Raises:
+            Exception: What the transport raised when it sent a part.
+        """
+        bodies = [raw]
+        del raw  # this frame lives as long as the call; the core decides how long the body is held
+
+        async def work(call: DirectCall) -> None:
+            async with await self._admitted(form, bodies.pop(), call.caller) as answer:
+                await take(answer, call)
+
+        carrier = DirectCarrier()
+        caller = new_caller(
+            form.path, headers, carrier, carrier, client=client, tenant=tenant, background=background
+        )
+        return await self._serve(DirectCall(caller, carrier, work), send)
+
+    async def resume(
+        self,
+        stream_id: str,
+        last_event_id: str,
+        headers: RawHeaders,
+        take: Take,
+        send: Send,
+        *,
+        tenant: str,
+        client: Sequence[object] | None,
+    ) -> DirectCall:
+        """Continues a stream; see `Answering.resume_stream` and `run`."""
+
+        async def work(call: DirectCall) -> None:
+            self._context.admission.admit(call.caller)
+            last = parse_event_id(last_event_id)
+            async with self._answering.resume_stream(stream_id, last, call.caller) as answer:
+                await take(answer, call)
+
+        carrier = DirectCarrier()
+        caller = new_caller(STREAMS, headers, carrier, carrier, client=client, tenant=tenant, method="GET")
+        return await self._serve(DirectCall(caller, carrier, work), send, stream_id)
+
+    async def end_stream(self, stream_id: str, *, tenant: str) -> DirectCall:
+        """Ends a stream that need not go on."""
+
+        async def work(call: DirectCall) -> None:
+            self._context.admission.admit(call.caller)
+            await self._answering.end_stream(stream_id, call.caller)
+
+        carrier = DirectCarrier()
+        caller = new_caller(STREAMS, {}, carrier, carrier, tenant=tenant, method="DELETE")
+        return await self._serve(DirectCall(caller, carrier, work), _send_nothing, stream_id)
+
+    async def _admitted(self, form: Format, raw: bytes, caller: Caller) -> Answer:
+        """Admits a call whose body is there, and prepares its answer."""
+        context, admission = self._context, self._context.admission
+        admission.admit(caller)
+        admission.places.check_units(caller.party)
+        context.bodies.hold_arrived(raw, caller.party)
+        caller.held += len(raw)
+        context.metrics.request_bytes.inc(len(raw))
+        admission.take_body(caller, len(raw))
+        call = await self._answering.read_call(raw, caller, form)
+        del raw
+        return await self._answering.run_call(call, caller)
+
+    async def _serve(self, call: DirectCall, send: Send, traced_id: str = "") -> DirectCall:
+        carrier = call.carrier
+        task = asyncio.create_task(self._frame.serve(call.caller, call, traced_id))
+        task.add_done_callback(lambda _: carrier.end())
+        failure: BaseException | None = None
+        try:
+            await carrier.send_all(send)
+        except BaseException as error:
+            failure = error
+        if failure is not None:  # the caller has left, or the transport cannot send
+            carrier.leave()
+            await _end(task)
+            raise failure
+        await task
+        return call
+
+    async def run_whole(
+        self,
+        form: Format,
+        raw: bytes,
+        headers: RawHeaders,
+        *,
+        tenant: str = "",
+        client: Sequence[object] | None = None,
+        background: BackgroundCall | None = None,
+    ) -> WholeAnswer:
+        """Runs one call and returns the body of its whole answer; see `run` for the arguments."""
+        found: list[bytes] = []
+
+        async def take(answer: Answer, call: DirectCall) -> None:
+            body = await encoded_whole(form, answer)
+            call.carrier.bytes_sent = len(body)
+            found.append(body)
+
+        call = await self.run(form, raw, headers, take, tenant=tenant, client=client, background=background)
+        if call.error is not None:
+            body = error_body(call.error, call.caller.route, call.caller.shown_id)
+            return WholeAnswer(call.error.status, call.headers, body)
+        return WholeAnswer(call.status, call.headers, found[0] if call.status == 200 else b"")
+
+
+async def encoded_whole(form: Format, answer: Answer) -> bytes:
+    """The body of a whole answer, whose turn is confirmed then."""
+    parts = await answer.completions()
+    body = await form.encode_whole(answer.envelope(whole=True), answer.token, answer.requests, parts)
+    await answer.confirm()
+    return body
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Waits until a call has freed what it held."""
+    await asyncio.wait([task], timeout=END_S)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,61 @@
+"""The route of streams that exist already: `GET /v1/streams/{request id}` resumes one, `DELETE` ends it.
+
+Any gateway answers. The events are those of the stream as it began, after the last one that the client has.
+"""
+
+from urllib.parse import parse_qs
+
+from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.direct_calls import STREAMS
+from services.gateway.answering.event_ids import EventId, parse_event_id
+from services.gateway.answering.run_call import Answering
+from services.gateway.http.event_stream import send_events
+from services.gateway.http.serving_route import HttpExchange, ServingRoute
+
+PREFIX = STREAMS
+
+
+class StreamRoute(ServingRoute):
+    """Answers both methods.
+
+    Args:
+        context: What all calls share.
+        answering: Attaches to streams.
+    """
+
+    def __init__(self, context: GatewayContext, answering: Answering) -> None:
+        super().__init__(PREFIX, context)
+        self._answering = answering
+
+    async def serve_request(self, exchange: HttpExchange) -> None:
+        """See `ServingRoute`."""
+        self.admit(exchange)
+        name: str = exchange.scope["path_params"]["request_id"]
+        if exchange.scope["method"] == "DELETE":
+            await self._answering.end_stream(name, exchange.caller)
+            await exchange.reply.send_empty()
+            return
+        last = last_event_id(exchange)
+        async with self._answering.resume_stream(name, last, exchange.caller) as answer:
+            form = self._answering.formats[answer.token.kind]
+            writer = form.writer(answer.envelope(), answer.token, answer.requests)
+            wait_s = self.context.settings.constants.header_wait_s
+            with self.context.metrics.open_stream:
+                await send_events(answer, writer, exchange, header_wait_s=wait_s, last=last)
+
+    def traced_id(self, exchange: HttpExchange) -> str:
+        """See `ServingRoute`: the trace is that of the request which is resumed."""
+        return str(exchange.scope["path_params"].get("request_id", ""))
+
+
+def last_event_id(exchange: HttpExchange) -> EventId:
+    """The last event that the client has, by header or in the query; the header wins.
+
+    Raises:
+        InvalidRequest: It is no id of an event.
+    """
+    given = exchange.caller.headers.get(b"last-event-id", b"").decode("latin-1").strip()
+    if not given:
+        query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
+        given = query.get("from", [""])[-1].strip()
+    return parse_event_id(given)

@@ -1,1 +1,0 @@
-"""Streams of server-sent events: sending, ids, resumption, and streams whose client went away."""
