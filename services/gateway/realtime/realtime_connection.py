@@ -187,7 +187,7 @@ class RealtimeConnection:
         most = self._limits.settings.constants.realtime_requests_max
         if len(self._runs) >= most:
             raise RateLimited(
-                f"{most} requests may run on one connection (RYZ_REALTIME_REQUESTS_MAX)",
+                f"{most} requests may run on one connection; wait for one, or open another connection",
                 reason="realtime_requests",
             )
         run = RequestRun(self._direct, self._inner, caller, message, self._session_id)
