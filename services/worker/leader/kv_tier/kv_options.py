@@ -16,7 +16,7 @@ class KVOptions:
         lookup_timeout_s: For one question to the KV state service.
         fetch_timeout_s: For which a sequence waits for a fetch.
         commit_interval_s: Between two commits of written blocks.
-        commit_timeout_s: For one commit.
+        commit_timeout_s: Time limit of one commit.
         failures: Failures in a row after which the store is taken for away.
         probe_s: Between two probes of a store that is away.
         host_dir: Directory of the host tier; empty: there is none.

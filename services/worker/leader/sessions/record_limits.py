@@ -8,9 +8,9 @@ class SessionRecordLimits:
     """Times in seconds, sizes in bytes of text and tokens.
 
     Attributes:
-        lookup_timeout_s: For reading a record.
+        lookup_timeout_s: Time limit for reading a record.
         history_wait_s: For which a turn that needs its history asks again while the record cannot be read.
-        commit_timeout_s: For writing a batch.
+        commit_timeout_s: Time limit for writing a batch.
         cache_bytes: Of records in the cache.
         max_pending: Records that may wait to be written.
         copy_s: How long a session goes on from the copy in this leader while the store does not have it or is
