@@ -127,7 +127,7 @@ class Service:
         """Connects to the broker.
 
         Args:
-            stack: Closes the connection.
+            stack: Closes the connection at its end.
             name: Names a connection beside the main one.
             needed: Whether the service is ready only while it is connected.
         """

@@ -191,7 +191,6 @@ def draw_batches(
     """Yield one batch for each step from `start` to `stop`.
 
     Args:
-        source: Where samples come from.
         seed: Seed of the order of the batches.
         steps: Number of steps of the whole training, which determines the stages.
         batch_tokens: Most tokens in a batch, padding included.

@@ -24,7 +24,6 @@ class Fact:
         answer: The only correct answer.
         unknown: The answer if the fact was never told.
         note: The assistant's reply when the fact is told.
-        draw: Draws a value.
     """
 
     key: str

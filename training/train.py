@@ -36,7 +36,6 @@ class TrainPlan:
         seed: Determines data, initial weights and order. Sums differ in their last bits between CPUs and
             thread counts, so weights are equal only on equal machines.
         threads: CPU threads that torch may use.
-        config: Shape of the model.
         resume: Skip the first phase; the output directory must have its export.
     """
 
@@ -80,8 +79,6 @@ def train_demo(
     can also run alone.
 
     Args:
-        output: Directory to write.
-        plan: Settings of the run.
         progress: Called after every step.
 
     Returns:

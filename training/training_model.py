@@ -124,11 +124,7 @@ class DemoModel(nn.Module):
     """A Llama decoder whose output layer is the token embedding."""
 
     def __init__(self, config: TrainingModelConfig) -> None:
-        """Initialise weights from normal distributions, smaller ones for residual outputs.
-
-        Args:
-            config: The shape.
-        """
+        """Initialise weights from normal distributions, smaller ones for residual outputs."""
         super().__init__()
         self.config = config
         self.model = TrainingDecoder(config)

@@ -31,7 +31,7 @@ class Heard:
 
     Attributes:
         first_s: From a request to its first text.
-        between_s: Between pieces of text.
+        between_s: Seconds between pieces of text.
         failed: Requests without a whole answer.
     """
 

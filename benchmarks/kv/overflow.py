@@ -27,7 +27,7 @@ async def measure(
     """Return the figures, in milliseconds and shares.
 
     Args:
-        client: Connected to both groups.
+        client: It is connected to both groups.
         vocab: Tokens of the model's vocabulary.
         most: Length of the longest turn of mixed lengths, in tokens.
         progress: Called `num_steps(plan)` times.

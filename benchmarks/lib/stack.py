@@ -35,7 +35,7 @@ class StackStarter(Protocol):
 
         Args:
             options: Options of `ryz up` with their values.
-            settings: RYZ_ variables.
+            settings: The `RYZ_` variables of all services.
             timeout_s: Limit on the start, in seconds.
         """
         ...

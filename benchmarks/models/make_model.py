@@ -62,7 +62,7 @@ def make_model(
     """Write the directory; weights of an earlier model in it are removed first.
 
     Args:
-        directory: Made if missing.
+        directory: Is made if it is missing.
         shape: Sizes, checked by the caller (`ModelShape.check`).
         dtype: fp32, fp16 or bf16.
         seed: The same seed and shape give the same bytes.

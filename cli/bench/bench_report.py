@@ -30,7 +30,7 @@ def reporting(
 
     Args:
         show: Prints the report for people.
-        as_json: Print JSON instead.
+        as_json: Prints JSON instead of tables.
         packages: Packages whose versions are stated.
 
     Raises:

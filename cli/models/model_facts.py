@@ -24,7 +24,7 @@ class ModelFacts:
 
     Attributes:
         served_as: The name that clients use, unless another is given.
-        bytes: Of all files.
+        bytes: Size of all files together.
         memory: Bytes of the weights in memory, and of the KV of one token (`kv_windowed` of these in layers
             with a sliding window), for each precision.
         window: Tokens that layers with a sliding window see; 0 if there are none.

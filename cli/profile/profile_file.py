@@ -36,9 +36,8 @@ class ProfileFile:
     """The content of the file.
 
     Attributes:
-        events: Of all groups.
         clocks: What is known of the clocks, for the file and for people.
-        notes: What is missing.
+        notes: What is missing in the profile, in sentences.
         missing: Ranks that recorded nothing.
     """
 

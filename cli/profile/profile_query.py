@@ -30,7 +30,7 @@ class HeardLeader:
     """One leader, and its recording as far as it has come.
 
     Attributes:
-        host_id: Names its clock.
+        host_id: Hosts with the same id share a clock.
         clock: Its clock against ours.
         refused: Why it does not record.
         asked: Whether it was there when the recording was asked for; not a leader that began later.

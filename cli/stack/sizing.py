@@ -115,7 +115,6 @@ def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, given: G
 
     Args:
         context: The model's context length, in tokens.
-        given: What is settled already.
 
     Raises:
         DoesNotFit: Not even the smallest choice fits.

@@ -35,9 +35,9 @@ class Stack:
         """Runs nothing yet.
 
         Args:
-            state_dir: Keeps logs and state.
+            state_dir: Logs and state are kept there.
             state: What the state file has.
-            report: Says what happens.
+            report: Called with what happens, for a person.
             listeners: Listening sockets by address and port; they are closed when the stack ends.
         """
         self._dir = state_dir

@@ -40,7 +40,7 @@ class CallKind:
 
     Attributes:
         name: Names the call in metrics.
-        subject: Where requests arrive.
+        subject: Requests arrive there.
         kind: The type of the requests.
         answer: Takes a request of that type and returns the reply.
     """

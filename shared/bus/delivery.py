@@ -61,7 +61,6 @@ class Delivery:
         handler: Called with each message.
         max_concurrent: Handlers at the same time; 0: one, in order.
         max_pending: Messages that may wait.
-        stats: Counts messages.
     """
 
     def __init__(

@@ -36,7 +36,6 @@ class Endpoint:
     which logs and counts them. Nothing is sent for a message without a reply subject.
 
     Args:
-        bus: Sends the replies.
         on_bad: Counts and logs messages that cannot be decoded or that fail their check.
     """
 
@@ -153,7 +152,7 @@ async def call(
         subject: Where the service listens.
         kind: The type of its reply.
         timeout_s: How long the service may take.
-        headers: Travel with the request.
+        headers: Headers that travel with the request.
         wait_s: How long to wait for a service while nothing listens on the subject, as in a restart. A
             request that nothing has received is sent again; one that may have been received is not.
 

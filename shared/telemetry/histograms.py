@@ -69,7 +69,7 @@ class HistogramFamily(TextCollector):
 
     Args:
         registry: Shows it; None: another collector does.
-        text: What it tells.
+        text: Its description.
         buckets: Upper bounds.
         labels: Names of the labels; without any there is one series, from the start.
     """
@@ -118,7 +118,7 @@ class HistogramFamily(TextCollector):
         """Return the metric in Prometheus's text format.
 
         Args:
-            labels: That all series get.
+            labels: Labels that all series get.
             kept: Beginnings of lines by series, kept from one text to the next.
         """
         lines = [f"# HELP {name} {self._text}\n# TYPE {name} histogram\n"]

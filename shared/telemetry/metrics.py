@@ -31,7 +31,6 @@ class BusCollector(Collector):
     """Exports one connection: its counters as `ryz_bus_<name>_total{connection=...}`, and its state.
 
     Args:
-        stats: Counters of the connection.
         num_pending: Returns the number of messages that wait for their handlers.
     """
 
@@ -87,7 +86,6 @@ class ClientCollector(Collector):
 
     Attributes:
         stats: For the client to count in.
-        levels: Measures the client's requests.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

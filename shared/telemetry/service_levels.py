@@ -47,11 +47,7 @@ def outcome_of(error: RyzError | None) -> str:
 
 
 class ServiceLevels:
-    """The `RequestObserver` of a service. Its histograms are fed on one event loop.
-
-    Args:
-        registry: Shows the metrics.
-    """
+    """The `RequestObserver` of a service. Its histograms are fed on one event loop."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         text = "by model, tenant and priority; as the caller sees it."

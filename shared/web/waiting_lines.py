@@ -44,7 +44,7 @@ class Waiting:
     """Connections of all addresses that wait for the same thing.
 
     Args:
-        name: What they wait for.
+        name: What the connections wait for.
         kind: Which line it is.
         limit_s: How long they may wait; None if something else ends them.
     """

@@ -122,10 +122,8 @@ class Board:
         """Add a panel with lines over time.
 
         Args:
-            title: What is shown.
             text: What it means, and what to do where it is high.
             unit: Grafana's name of the unit.
-            queries: One or more.
             stacked: Show the sum of the series.
             top: The upper end of the axis; 0: as needed.
         """

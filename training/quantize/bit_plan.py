@@ -18,7 +18,7 @@ class UnitCost:
     """What a unit takes and loses with some number of bits.
 
     Attributes:
-        num_bytes: By bits.
+        num_bytes: Bytes by the number of bits.
         loss: Share of the energy of its layer's outputs that is lost by rounding it alone, by bits.
     """
 

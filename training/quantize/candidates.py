@@ -74,7 +74,6 @@ class Rounded:
     """Matrices that share an input, rounded in one way.
 
     Attributes:
-        way: How.
         codes: Of each matrix.
         factors: The matrices were multiplied by these, so the input is to be divided, fp32 [inputs]; or None.
         errors: Of every way that was tried: the share of the outputs' energy that is lost.

@@ -49,7 +49,6 @@ class Fit:
 
     Attributes:
         codes: Of each stored matrix.
-        norms: Weights.
         start: Mean square of the errors of the outputs, as a share of the outputs', on windows that were not
             learned from, before.
         end: The same after it; if it is not less, the codes and norms are those of the start.
@@ -66,7 +65,6 @@ class LayerFit:
 
     Args:
         layer: With the quantized weights; its linears and norms are replaced.
-        start: What is learned from.
     """
 
     def __init__(self, layer: DecoderLayer, index: int, start: FitStart) -> None:

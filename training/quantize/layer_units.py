@@ -19,7 +19,6 @@ class Unit:
     """Linears of one layer with the same input.
 
     Attributes:
-        name: Which.
         linears: Canonical names of their weights.
         norm: Canonical name of the norm that makes the input and nothing else, without `.weight`; or None.
         rows: Canonical name of the weight whose rows make the input, each one factor of a feature; or None.

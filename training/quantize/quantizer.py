@@ -41,7 +41,7 @@ class QuantizePlan:
         model: Hugging Face directory with float weights.
         bits: Of a code, 4 or 8; with a size the fewest.
         group: Inputs that share a scale.
-        symmetric: Without zero points.
+        symmetric: Codes have no zero points.
         num_bytes: Of all weights together; units get 8 bits until they take so much. None: see `mean_bits`.
         mean_bits: Without a number of bytes: of a quantized weight on average, with its share of scales and
             zero points. None, or no more than all take with `bits`: all have `bits`.

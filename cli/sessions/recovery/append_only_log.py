@@ -38,7 +38,7 @@ class AppendOnlyLog:
     """The files of a log.
 
     Attributes:
-        manifest: Names the others.
+        manifest: The file that names the others.
         base: The state to begin with; None: an empty one.
         increments: Files of commands, in their order.
         rewrites: How often the log was rewritten; each rewrite kept only what Redis had in memory.

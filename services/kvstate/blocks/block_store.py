@@ -71,8 +71,8 @@ class BlockTotals(NamedTuple):
     """The store as a whole. Memory is in bytes; 0 means no limit, or unknown.
 
     Attributes:
-        total: Of all tenants.
-        accounts: By tenant.
+        total: Usage of all tenants together.
+        accounts: Usage by tenant.
         holders: Sessions that hold blocks.
         leases: Blocks that are leased.
         used_memory: Memory that Redis uses.

@@ -25,7 +25,7 @@ class SweepRules:
     """Times of the sweep, in seconds.
 
     Attributes:
-        every_s: Between sweeps.
+        every_s: Seconds between two sweeps.
         away_every_s: Between sweeps while the store is away.
         grace_s: How long a session may hold blocks before its first record.
         orphan_s: How long bytes without facts live.

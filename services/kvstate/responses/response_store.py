@@ -98,9 +98,9 @@ class ResponseStore(Protocol):
         """Returns the record and those before it, and lets all of them live as long as new ones.
 
         Args:
-            response_id: The newest.
+            response_id: The newest response of the chain.
             room: Bytes after which the answer ends; one record is always there.
-            limit: Records in the answer.
+            limit: Records in one answer.
         """
         ...
 

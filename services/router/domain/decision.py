@@ -131,7 +131,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         code: As in `shared.errors`.
         reason: A word for metrics.
-        message: For the caller.
+        message: Text for the caller.
         retry_after_s: When to come back, on average.
         param: The field at fault.
     """

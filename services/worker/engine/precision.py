@@ -60,7 +60,6 @@ def require_served(precision: Precision, stored: Precision, model: str) -> None:
     """Refuses a precision that was chosen by name, where the kernels or the files do not have it.
 
     Args:
-        precision: That was chosen.
         model: Path of the model, for the message.
 
     Raises:

@@ -26,7 +26,6 @@ class EngineFacts:
         context_length: Tokens that a sequence may have, the prompt included.
         vocab_size: Token ids are below it.
         fingerprint: Names the weights and the KV format.
-        names: Names the KV blocks.
         hidden_size: Length of an embedding.
     """
 

@@ -38,7 +38,7 @@ class ProcessReading(NamedTuple):
     Attributes:
         at_s: When they were read, monotonic.
         state: State of its main thread.
-        threads: By thread id.
+        threads: Readings by thread id.
         pages_read: Pages that it got from a disk.
     """
 

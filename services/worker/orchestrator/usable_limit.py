@@ -17,7 +17,7 @@ class UsableLimit:
         now: When the wait began.
 
     Attributes:
-        interval_s: Time between two checks.
+        interval_s: Seconds between two checks.
     """
 
     def __init__(self, limit_s: float, now: float) -> None:

@@ -35,7 +35,6 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         token_ids: The prompt, then tokens generated before (of a resumed or preempted sequence), which
             penalties count as output.
         prompt_len: Length of the prompt, in tokens.
-        sampling: EngineSampling parameters.
         choice: Number of the choice, part of the sampling key.
         eos_ids: Tokens that end the sequence.
         embedding: Pools the hidden states of the prompt; then nothing is sampled.

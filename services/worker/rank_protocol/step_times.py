@@ -74,7 +74,7 @@ class RankTotals(NamedTuple):
 
     Attributes:
         parts: By kind.
-        idle_ns: Waiting for plans.
+        idle_ns: Time that it waited for plans.
         buckets: Steps by duration: one count for each of `STEP_BUCKETS_S`, and the longer ones.
     """
 

@@ -34,7 +34,6 @@ class VllmCollector(Collector):
     """What vLLM's gauges and counters tell, of this group.
 
     Args:
-        group: Has the load.
         model: Label of all series.
         block_tokens: Tokens of a KV block.
     """

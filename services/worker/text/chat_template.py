@@ -137,7 +137,6 @@ class ChatTemplate:
         Args:
             texts: Control tokens.
             before: Mark before such a text.
-            after: Mark after it.
 
         Returns:
             The template, and those of the texts that it searches for in messages.
@@ -168,7 +167,6 @@ class ChatTemplate:
 
         Args:
             limit_s: Time limit of each rendering; there are two if a text seems to be missing.
-            given: Tools and variables.
             generation_prompt: End with the beginning of the assistant's message.
 
         Raises:

@@ -55,7 +55,6 @@ class _Trial:
     """A conversation in one shape.
 
     Attributes:
-        shape: As tried.
         lost: Markers that are missing in the prompt; all if it was refused.
         flaws: How badly arguments are written; 0: well.
         error: Of the template, if it refused.

@@ -48,7 +48,6 @@ class NatsConnection(DirectClient):
     """A connection with counted errors that is made again with back-off, to no other broker than it should.
 
     Args:
-        stats: Counts what happens.
         backoff: Pauses between attempts to connect.
         on_up: Called when a lost connection is restored.
         on_down: Called when the connection broke.

@@ -35,7 +35,7 @@ class LogLimiter:
 
     Attributes:
         written: Lines that were written, by level.
-        left_out: Lines that were not.
+        left_out: Lines that were not written, by level.
     """
 
     def __init__(self, burst: int, clock: Callable[[], float] = time.monotonic) -> None:

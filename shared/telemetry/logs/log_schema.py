@@ -35,11 +35,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class LogField:
-    """One field.
-
-    Attributes:
-        meaning: What it says.
-    """
+    """One field."""
 
     kind: str
     meaning: str

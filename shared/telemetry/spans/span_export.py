@@ -31,7 +31,6 @@ class SpanExport:
     """Implements `SpanSink`.
 
     Args:
-        writer: Where spans go.
         registry: Gets `ryz_trace_spans_total`.
         batch_s: The longest that a span waits for others.
     """

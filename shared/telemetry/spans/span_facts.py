@@ -15,7 +15,6 @@ class SpanFacts:
     """One span.
 
     Attributes:
-        name: What was done.
         trace_id: 32 hexadecimal digits.
         parent_id: The span that it is a part of; empty: it is the first of its trace.
         begin_ns: On this process's monotonic clock.

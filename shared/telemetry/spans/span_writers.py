@@ -39,7 +39,6 @@ class OtlpWriter:
     """Implements `SpanWriter`: a collector.
 
     Args:
-        sender: To the collector.
         resource: The service and its instance.
     """
 

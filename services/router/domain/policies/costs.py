@@ -23,7 +23,7 @@ class Move:
     """The move of a session's KV to a group.
 
     Attributes:
-        seconds: Until it is there.
+        seconds: Seconds until the KV is there.
         computed_tokens: Tokens that are computed again; 0 if they are fetched.
     """
 

@@ -18,7 +18,7 @@ class WriteBehind:
 
     Args:
         max_waiting: Names that may wait; beyond it the oldest is dropped.
-        max_known: Names remembered as stored.
+        max_known: How many names are remembered as stored.
 
     Attributes:
         enabled: Whether the store is used at all.

@@ -198,7 +198,7 @@ def next_record(
     """Returns the session after a turn: the conversation that the model saw, and its answer.
 
     Args:
-        answer: The first choice.
+        answer: The first choice of the turn.
         now_ms: Unix time in milliseconds.
     """
     record, replaced = turn.record, turn.replaces

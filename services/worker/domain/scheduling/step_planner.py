@@ -31,9 +31,7 @@ class StepPlanner:
 
     Args:
         running: The running sequences, in order.
-        admission: Lets waiting sequences in.
         preemption: Takes blocks from sequences when they run short.
-        throttle: Limits prompts beside decodes.
         trials: Sequences on trial.
         sliding: Blocks of the layers with a sliding window; None if they have no pool of their own.
         speculation: Gives drafts of the next tokens; None: there are none.

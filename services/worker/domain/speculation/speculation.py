@@ -96,7 +96,6 @@ class Speculation:
         """Forgets sequences that left; returns whether the next step may have drafts, or some are in flight.
 
         Args:
-            running: All running sequences.
             on_trial: How many of them are computed in steps of their own; beside them there are no drafts.
         """
         if not self.most:

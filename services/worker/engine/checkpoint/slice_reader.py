@@ -48,9 +48,8 @@ class OpenTensor:
     """A tensor of one or two dimensions in an open file.
 
     Attributes:
-        name: For refusals.
+        name: The tensor's name, for refusals.
         stored: How and where it is stored.
-        file: Descriptor of the file.
     """
 
     name: str
@@ -216,7 +215,6 @@ def halve_pairs(out: Tensor, rows: range, pairs: RowPairs) -> None:
     Args:
         out: [len(rows), columns].
         rows: Those of whole heads.
-        pairs: Which rows are paired.
     """
     head, half = pairs.head, pairs.count // 2
     if rows.start % head or len(rows) % head:

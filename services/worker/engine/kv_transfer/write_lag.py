@@ -35,7 +35,7 @@ class WriteLag:
         Args:
             copied_at: When the block was copied.
             waiting: Number of blocks that wait with it.
-            now: On the same clock.
+            now: The time on the same clock.
         """
         if waiting >= self._most or copied_at <= self._hurried_at:
             return 0.0

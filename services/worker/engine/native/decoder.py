@@ -39,7 +39,6 @@ class NativeDecoder:
     """The program of one rank, and its buffers.
 
     Args:
-        config: The whole model's shape.
         cache: Where keys and values go.
         rotations: Of each kind that layers have, [positions, half of the rotated dimensions] each.
         buffers: Where the ranks' partial sums and logits are combined.

@@ -78,7 +78,6 @@ class NativeCompute:
     """See `Compute` for the contract.
 
     Args:
-        config: The whole model's shape.
         collectives: Connects the ranks; with shared memory the kernels use it directly.
         options: How the kernels run.
     """

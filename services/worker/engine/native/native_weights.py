@@ -41,7 +41,6 @@ class NativeWeights:
     Attributes:
         embedding: Of this rank's token ids.
         positions: Learned ones, [positions, padded hidden]; or None.
-        layers: In their order.
         head: Of the same ids, padded to the widest rank's.
         input_kinds: In which forms linears read their inputs.
         step_bytes: Weights that a decode step of one row reads, without the few rows of the embedding.
@@ -66,7 +65,6 @@ class NativeWeights:
         """Reads and packs this rank's share.
 
         Args:
-            config: The whole model's shape.
             precision: Of the matrices; the embedding stays as stored. With `codes` those that are stored as
                 codes are packed as codes, without loss, and others as stored.
 

@@ -96,7 +96,6 @@ class Decoder:
 
     Args:
         checkpoint: Open weight files; only this rank's slices are read.
-        config: The whole model's shape.
         collectives: Connects the ranks; its rank and world say which share this is.
         placement: Device and type of weights and activations.
 

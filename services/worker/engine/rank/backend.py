@@ -47,12 +47,12 @@ class ComputeBackend:
     """A rank's loaded weights.
 
     Attributes:
-        name: For logs and tables.
+        name: Its name in logs and tables.
         why_plain: Why it is not the kernels that compute; empty: they do, or there are none for the device.
         block_bytes: Memory of a KV block on this rank, in all layers that share the blocks.
         start: Allocates a cache of those sizes, and returns what computes with it.
         kv_format: As in `EngineInfo`.
-        placement: Where the weights lie.
+        placement: Device and type of the weights.
         hot_bytes: Memory of the recent window beside the blocks.
         sliding_bytes: Memory of a KV block in the layers with a sliding window, if these can have a pool of
             their own; it is a part of `block_bytes`, and 0 if they cannot.

@@ -42,9 +42,6 @@ class Runner:
         progress: Where it counts what is done; None for memory of its own.
         await_masks: Waits for the masks of a step that has masked chunks; None: there are no such steps.
         row_draws: Draws from the scores of rows; None: with numpy.
-
-    Attributes:
-        moments: Of the last step.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ def choose(
 
     Args:
         logits: [vocab]; neither NaN nor +infinity, and not all -infinity for the tokens that are allowed.
-        tokens: Prompt and output.
+        tokens: Tokens of prompt and output.
         prompt_len: How many of them are the prompt.
         choice: Index of the completion.
         allowed: The tokens that may come; None: all.

@@ -25,7 +25,6 @@ class TokenCalls:
     """The calls of the tokenize and detokenize subjects.
 
     Args:
-        engine: Knows the context's length.
         builder: Checks queries as it checks requests.
         prompts: Makes tokens, and has the threads.
     """

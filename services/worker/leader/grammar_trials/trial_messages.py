@@ -37,7 +37,7 @@ class Trial(msgspec.Struct, frozen=True):
     """Asks to compile a grammar.
 
     Attributes:
-        form: What is compiled, encoded.
+        form: The encoded grammar that is compiled.
     """
 
     number: int

@@ -36,7 +36,6 @@ def run_trial(
     """Runs in a fork, and ends it.
 
     Args:
-        trial: What is compiled.
         report: Descriptor that gets the frame of a `Verdict`.
     """
     status = 1

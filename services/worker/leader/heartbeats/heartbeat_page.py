@@ -30,13 +30,13 @@ class HeartbeatProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         nats_url: The broker, with user and password.
         nats_inbox: See `BusSettings`, as for the next four.
-        nats_ca: File.
-        nats_cert: File.
-        nats_key: File.
+        nats_ca: Path of the file with it.
+        nats_cert: Path of the file with it.
+        nats_key: Path of the file with it.
         nats_local: Whether the broker must belong to this user.
         connect_wait_s: How long it tries to connect.
         connection: Name of the connection in the broker.
-        interval_s: Between two heartbeats.
+        interval_s: Seconds between two heartbeats.
         stale_s: How long the leader's event loop may stand still.
         log_level: Lowest level that is logged.
         log_format: `json` or `console`.

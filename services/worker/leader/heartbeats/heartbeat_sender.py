@@ -37,7 +37,7 @@ class HeartbeatSender:
     """Sends until it is ended. Call all methods from one event loop.
 
     Args:
-        interval_s: Between two heartbeats.
+        interval_s: Seconds between two heartbeats.
         newest: Returns the newest description; None: there is none yet.
         watch: Judges the leader. Heartbeats stop while it does not run.
         first_seq: Number of the first heartbeat.

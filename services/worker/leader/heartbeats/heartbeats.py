@@ -47,7 +47,7 @@ class LoopCarrier:
     """Sends on the running event loop, over a given bus: for buses of one process, as in tests.
 
     Args:
-        interval_s: Between two heartbeats.
+        interval_s: Seconds between two heartbeats.
         stale_s: Age of a description beyond which it is not sent.
     """
 
@@ -95,7 +95,7 @@ class Heartbeats:
     and `stop` at the end.
 
     Args:
-        interval_s: Between two descriptions.
+        interval_s: Seconds between two descriptions.
         stale_s: Age of a description beyond which the carrier does not send it.
         describe: Makes a heartbeat; it gets its number when it is sent.
     """

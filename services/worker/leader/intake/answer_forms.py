@@ -55,7 +55,7 @@ class AnswerForm:
         form: The parts that they may have.
         schemas: The functions that they may call.
         shown: Control tokens that the reader has to see.
-        in_reasoning: They begin with reasoning.
+        in_reasoning: Answers begin with reasoning.
         max_calls: Calls that each may have.
         only_calls: They have calls alone, behind reasoning.
     """

@@ -36,7 +36,7 @@ def check_resume(
     Args:
         request: The request with the resume point.
         resume: The tokens so far, for each choice.
-        model_name: For the error's text.
+        model_name: The model's name, for the error's text.
         facts: Of the engine that is to go on.
         repeated: Tokens of a continued answer that may be generated again.
 

@@ -38,7 +38,7 @@ class WaitingPlaces:
         """Admits a request, at the cost of others if need be.
 
         Args:
-            timeout_s: Until its deadline.
+            timeout_s: Seconds until the request's deadline.
             resumed: See `Generation.resumed`.
 
         Raises:

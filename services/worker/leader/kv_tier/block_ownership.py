@@ -87,7 +87,6 @@ class BlockOwnership:
     """The blocks of running sequences and of kept sessions.
 
     Args:
-        index: Gets the commits.
         pause: Stops the writing of blocks for that many seconds.
     """
 
@@ -183,7 +182,7 @@ class BlockOwnership:
 
         Args:
             behind: Returns the write-behind of the running engine; None while there is no store.
-            interval_s: Between commits.
+            interval_s: Seconds between two commits.
         """
         while True:
             await asyncio.sleep(interval_s)

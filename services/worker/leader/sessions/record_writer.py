@@ -39,7 +39,6 @@ class RecordWriter:
 
     Args:
         cache: Is kept in step with what the store says.
-        limits: Bound what may wait.
         max_payload: Returns the largest message that the bus takes, in bytes.
 
     Attributes:

@@ -27,7 +27,6 @@ class TurnStarter:
 
     Args:
         lines: Lets one turn of a session run at a time.
-        records: Have the histories.
         deliveries: Know which answers did not reach their callers.
     """
 

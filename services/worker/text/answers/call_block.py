@@ -20,12 +20,11 @@ class CallBlock:
     fit the syntax turns all of it back into text; after that, it ends the call.
 
     Args:
-        writer: Gets the calls.
         schemas: The functions that the request has, by name: the JSON Schema of their arguments.
         max_calls: Calls that the answer may have.
 
     Attributes:
-        calls: Calls of this block.
+        calls: Calls that this block had so far.
         closed: The text that closes the block was taken.
     """
 

@@ -16,9 +16,9 @@ class BlockTexts(NamedTuple):
 
     Attributes:
         opens: Before the first call, of a block that stands alone; `line` follows it.
-        line: Behind the opening.
-        between: Between two calls.
-        end: Behind the last one.
+        line: Text behind the opening.
+        between: Text between two calls.
+        end: Text behind the last call.
     """
 
     opens: str
@@ -71,7 +71,7 @@ def open_calls(syntax: CallSyntax, calls: Sequence[ToolCall]) -> list[AnswerText
     """Returns calls as a model writes them, up to the end of the last one's arguments.
 
     Args:
-        calls: At least one.
+        calls: At least one call.
 
     Returns:
         The pieces; None if arguments are no JSON text in this syntax, so that they cannot be written as they

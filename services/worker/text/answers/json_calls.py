@@ -49,7 +49,6 @@ def copy_object(reader: TextReader, show: Callable[[str], None], depth: int = 0)
     Only brackets and strings are looked at, so that what is shown does not depend on what follows.
 
     Args:
-        show: Gets the pieces.
         depth: Brackets that were opened before.
 
     Raises:

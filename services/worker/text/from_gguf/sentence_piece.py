@@ -51,7 +51,6 @@ def score_merges(scores: dict[str, float], most: int) -> list[tuple[str, str]] |
 
     Args:
         scores: The pieces of the vocabulary.
-        most: The most pairs.
 
     Returns:
         The pairs, or None if there are more, or if a piece is too long.

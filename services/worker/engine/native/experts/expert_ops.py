@@ -79,7 +79,7 @@ class ExpertOps:
     """The experts of all layers, which share their buffers.
 
     Args:
-        hidden: Size of a row.
+        hidden: Features of a row.
         kinds: In which forms linears read their inputs.
     """
 

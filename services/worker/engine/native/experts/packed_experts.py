@@ -41,7 +41,6 @@ class PackedExperts:
     """A mixture of experts.
 
     Attributes:
-        config: Of the whole layer.
         router: fp32; the gate of the shared MLP, if there is one, is the output behind the experts'.
         selection_bias: [padded experts].
         up: With the gate, if there is one, and with the activation.
@@ -88,7 +87,6 @@ def pack_experts(
 
     Args:
         kernels: They define the panels.
-        config: Of the whole layer.
         rule: What experts do between their two matrices.
         first_rank: The rank adds what is added once, the bias of `down`.
     """

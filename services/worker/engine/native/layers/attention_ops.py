@@ -37,7 +37,6 @@ class AttentionOps:
     """Attention of all layers, which share their buffers.
 
     Args:
-        config: The whole model's shape.
         kinds: In which forms linears read their inputs.
         positions: Of a sequence at most.
         pages: Which pages a token reads in layers without a window; None: all.

@@ -90,7 +90,6 @@ class VocabParallelHead:
         weight: [ids of this rank, hidden]; the embedding's own when the model ties them.
         bias: [ids of this rank], or None.
         config: The model's, for the size of the vocabulary, and for the scale and soft cap of logits.
-        collectives: Gathers the ranks' logits.
     """
 
     def __init__(
