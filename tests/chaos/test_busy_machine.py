@@ -31,7 +31,7 @@ from tests.kits.servers import GuardedNats
 from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import until
 
-pytestmark = pytest.mark.timeout(scaled(240, 3600))
+pytestmark = pytest.mark.timeout(scaled(300, 3600))
 MODEL, GROUPS = "demo", ("g0", "g1")
 LOOPS = 24
 BUSY_S = scaled(30, 600)

@@ -12,7 +12,6 @@ import pytest
 from benchmarks.failover.failover import measure
 from benchmarks.lib.stack import RunningStack
 from benchmarks.plans import FailoverPlan
-from cli.status.status_query import query_status
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack
@@ -49,8 +48,8 @@ def test_kills_while_guesses_are_checked_change_nothing(pair: Stack) -> None:
     record("kills_while_guessing", **report)
     assert (report["gave_up"], report["unequal"], report["lost"]) == ("", 0, 0), report
     assert num_interrupted(report) > 0
-    status = asyncio.run(query_status(pair.state.nats_urls["cli"], pair.place))
-    assert sum(one["speculation"]["accepted_tokens"] for one in status.groups()) > 0
+    groups = pair.whole_status()["groups"]
+    assert sum(one["speculation"]["accepted_tokens"] for one in groups) > 0
 
 
 def test_kills_inside_schemas_and_tool_calls_change_nothing(pair: Stack) -> None:
