@@ -15,7 +15,7 @@ from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest
-from shared.messages import Heartbeat, ServiceStatus, StatusQuery
+from shared.messages import GroupDown, Heartbeat, ServiceStatus, StatusQuery
 
 _GROUPS = 2
 _READY_S = 60.0  # one to four seconds on an idle machine
@@ -32,17 +32,24 @@ class FleetProbe:
         hears: Connection of a user that may read heartbeats.
         asks: Connection of a user that may ask for statuses.
         beats: Each group's last heartbeat, and when it came.
+        lost_at: When a router last gave each group up.
         admin_urls: Where each group's leader serves metrics.
     """
 
     hears: NatsBus
     asks: NatsBus
     beats: dict[str, tuple[Heartbeat, float]] = field(default_factory=dict)
+    lost_at: dict[str, float] = field(default_factory=dict)
     admin_urls: dict[str, str] = field(default_factory=dict)
 
     async def listen(self) -> None:
-        """Subscribe to heartbeats."""
+        """Subscribe to heartbeats and to losses."""
         await self.hears.subscribe(subjects.HEARTBEAT_ALL, self._beat)
+        await self.hears.subscribe(subjects.GROUP_DOWN, self._down)
+
+    async def _down(self, message: Message) -> None:
+        with suppress(InvalidRequest):
+            self.lost_at[decode(message.data, GroupDown).group] = time.monotonic()
 
     async def _beat(self, message: Message) -> None:
         try:
@@ -65,6 +72,13 @@ class FleetProbe:
             await asyncio.sleep(0.005)
             if time.monotonic() > since + _READY_S:
                 raise BenchError(f"group {group} did not notice within {_READY_S:g} s")
+
+    async def await_lost(self, group: str, since: float) -> None:
+        """Wait until a router gives the group up after that moment."""
+        while self.lost_at.get(group, 0.0) <= since:
+            await asyncio.sleep(0.005)
+            if time.monotonic() > since + _READY_S:
+                raise BenchError(f"no router gave group {group} up within {_READY_S:g} s")
 
     async def await_back(self, group: str, since: float) -> None:
         """Wait until the group says after that moment that it is ready."""

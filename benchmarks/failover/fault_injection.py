@@ -14,7 +14,7 @@ from benchmarks.plans import FailoverPlan
 from shared.errors import RyzError
 
 _SETTLE_S = 0.5
-_FROZEN_S = 1.5
+_FROZEN_S = 1.5  # at least; on a busy machine it takes longer until a router gives a frozen leader up
 
 
 async def inject_faults(
@@ -74,6 +74,7 @@ async def _inject_fault(
         os.kill(pid, signal.SIGSTOP)
         try:
             await asyncio.sleep(_FROZEN_S)
+            await fleet.await_lost(group, fault.at)
         finally:
             os.kill(pid, signal.SIGCONT)
         thawed = time.monotonic()

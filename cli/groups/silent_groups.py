@@ -7,6 +7,7 @@ from typing import Any
 from shared.messages import ServiceStatus
 
 STOPPED = "stopped"  # it said so in its last heartbeat
+NO_ANSWER = "no answer"  # routers take it for healthy
 _SERVING = {"ready", "tripped"}  # it was heard a moment ago, and may answer yet
 
 
@@ -58,7 +59,7 @@ def silent_groups(services: Iterable[ServiceStatus]) -> list[SilentGroup]:
             silent[name] = SilentGroup(
                 group=name,
                 instance_id=str(seen.get("instance_id", "?")),
-                state="no answer" if state in _SERVING else state,
+                state=NO_ANSWER if state in _SERVING else state,
                 model=str(seen.get("model", "")),
                 lost=str(seen.get("lost", "")),
                 cause=str(seen.get("lost_cause", "")),

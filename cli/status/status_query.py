@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from cli.groups.silent_groups import silent_groups
+from cli.groups.silent_groups import NO_ANSWER, silent_groups
 from cli.stack.state import StackState, StateDir
 from cli.status.gathering import Gathering
 from shared import subjects
@@ -141,8 +141,14 @@ async def _gather(bus: NatsBus, report: StatusReport) -> None:
         report.services.append(decode(message.data, ServiceStatus))
         answers.note_answer()
 
+    def incomplete() -> bool:
+        """Routers hear a group that has not answered, or nothing of a stack that is up has."""
+        if not report.services:
+            return report.supervisor is not None
+        return any(group.state == NO_ANSWER for group in silent_groups(report.services))
+
     inbox = bus.new_inbox()
     await bus.subscribe(inbox, collect, max_pending=4096)
-    answers = Gathering()
+    answers = Gathering(incomplete)
     await bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
     await answers.wait_for_answers()

@@ -12,7 +12,7 @@ from tests.kits.chaos.services import await_next, kill
 from tests.kits.e2e.stack import Stack
 from tests.kits.gateway.batch_stack import chat_lines
 
-pytestmark = pytest.mark.timeout(scaled(150, 1800))
+pytestmark = pytest.mark.timeout(scaled(300, 1800))
 ANY = ("gateway", "nats", "redis", "worker-g0", "worker-g1")
 SETTINGS = {"RYZ_BATCH_LEASE_S": "2", "RYZ_NULL_STEP_DELAY_MS": "5"}
 END_S = scaled(60.0, 600.0)

@@ -21,7 +21,7 @@ from tests.kits.chaos.streams import (
 from tests.kits.e2e.stack import Stack, wait_for
 from tests.kits.servers import NatsServer
 
-pytestmark = pytest.mark.timeout(scaled(150, 900))
+pytestmark = pytest.mark.timeout(scaled(300, 900))
 SETTLE_S = 2.2
 AWAY_S = scaled(3.0, 5.0)
 TOKENS = scaled(540, 900)  # with steps of 12 ms, about twice the time without a broker

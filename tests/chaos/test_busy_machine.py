@@ -24,7 +24,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.two_groups import GROUPS, MODEL, TwoGroups, two_groups
 from tests.kits.waiting import until
 
-pytestmark = pytest.mark.timeout(scaled(240, 3600))
+pytestmark = pytest.mark.timeout(scaled(300, 3600))
 LOOPS = 24
 BUSY_S = scaled(30, 600)
 STREAMS, TOKENS, STREAM_S = 12, 400, 120.0

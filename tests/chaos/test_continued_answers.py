@@ -19,7 +19,7 @@ from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
 from tests.kits.clients.served import KEY, Served, serving
 
-pytestmark = pytest.mark.timeout(scaled(180, 7200))
+pytestmark = pytest.mark.timeout(scaled(300, 7200))
 ANSWERS: dict[Kind, int] = {"text": scaled(6, 100), "schema": scaled(3, 40), "call": scaled(3, 40)}
 CUTS: dict[Kind, int] = {"text": scaled(3, 6), "schema": scaled(3, 5), "call": scaled(3, 5)}
 MAX_TOKENS = {"text": 48, "schema": 160, "call": 160}

@@ -20,7 +20,7 @@ from tests.kits.chaos.streams import Readers, http_client, make_bodies, stopped_
 from tests.kits.e2e.stack import Stack
 from tests.kits.gateway.grpc_client import streamed, texts
 
-pytestmark = pytest.mark.timeout(scaled(150, 1800))
+pytestmark = pytest.mark.timeout(scaled(300, 1800))
 EVENTS_BEFORE = 12  # by then the answer has begun
 # long enough that a leader dies in the middle of it
 LIST = {

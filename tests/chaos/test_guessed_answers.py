@@ -18,7 +18,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.shared_fork_server import sharing
 
-pytestmark = pytest.mark.timeout(scaled(150, 3600))
+pytestmark = pytest.mark.timeout(scaled(300, 3600))
 BATCH, MOST = 8, 8
 ANSWERS = scaled(64, 10_000)
 TEXTS = (

@@ -13,7 +13,6 @@ from tests.kits.chaos.fleet import Chaos, Metrics, Story, Talk
 from tests.kits.e2e.stack import wait_for
 from training.words import HELD_OUT_NAMES
 
-pytestmark = pytest.mark.timeout(90)
 LEADERS_UP, TIER_UP, SESSIONS_UP = "ryz_worker_kv_store_up", "ryz_kvstate_tier_up", "ryz_kvstate_store_up"
 
 

@@ -17,7 +17,7 @@ from tests.kits.chaos.services import await_idle, await_next, kill
 from tests.kits.chaos.streams import Body
 from tests.kits.e2e.stack import Stack
 
-pytestmark = pytest.mark.timeout(scaled(200, 1800))
+pytestmark = pytest.mark.timeout(scaled(300, 1800))
 KILLS = scaled(3, 30)
 SETTLE_S = 2.1  # a service that was ready this long before it died is restarted without a longer pause
 SHARE = 0.99

@@ -21,7 +21,7 @@ from tests.kits.servers import NatsServer, find_binary
 from tests.kits.waiting import until
 
 REASON = why_not()
-pytestmark = [pytest.mark.skipif(bool(REASON), reason=REASON), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.skipif(bool(REASON), reason=REASON), pytest.mark.timeout(300)]
 FOUND_S = 6.0  # 0.3 on an idle machine; on a busy one silence has up to 3 s
 
 

@@ -9,7 +9,7 @@ from tests.kits.chaos.services import await_idle
 from tests.kits.chaos.streams import Readers, http_client, make_bodies, undisturbed
 from tests.kits.e2e.stack import wait_for
 
-pytestmark = pytest.mark.timeout(scaled(150, 900))
+pytestmark = pytest.mark.timeout(scaled(300, 900))
 LEADERS_UP = "ryz_worker_kv_store_up"
 
 

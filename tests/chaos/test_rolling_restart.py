@@ -11,7 +11,7 @@ from tests.kits.chaos.services import await_idle, await_next
 from tests.kits.chaos.streams import Readers, http_client, make_bodies, undisturbed
 from tests.kits.e2e.stack import Stack, ryz
 
-pytestmark = pytest.mark.timeout(scaled(180, 1200))
+pytestmark = pytest.mark.timeout(scaled(300, 1200))
 
 
 def drain(stack: Stack, group: str) -> None:

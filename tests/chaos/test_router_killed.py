@@ -19,7 +19,7 @@ from tests.kits.chaos.services import ServiceProcess, await_idle, await_next, me
 from tests.kits.chaos.streams import Said, difference, http_client, make_bodies, read, undisturbed
 from tests.kits.e2e.stack import Stack
 
-pytestmark = pytest.mark.timeout(scaled(150, 1800))
+pytestmark = pytest.mark.timeout(scaled(300, 1800))
 BURST = 16
 TOKENS = 40
 WINDOW_S = 0.08  # covers whole requests; the router holds one for less than 1 ms

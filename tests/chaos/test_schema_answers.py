@@ -19,7 +19,7 @@ from tests.kits.clients.served import KEY, Served, serving
 from tests.kits.schemas.corpus import corpus
 from tests.kits.schemas.schema_case import SchemaCase, validator
 
-pytestmark = pytest.mark.timeout(scaled(120, 7200))
+pytestmark = pytest.mark.timeout(scaled(300, 7200))
 NUM_ANSWERS = scaled(24, 1000)  # that ended, at the full length
 AT_ONCE = 8
 MAX_TOKENS = scaled(60, 200)

@@ -33,7 +33,7 @@ from tests.kits.router.live import router
 from tests.kits.waiting import until
 from tests.kits.worker.leader import Kit
 
-pytestmark = pytest.mark.timeout(scaled(120, 1800))
+pytestmark = pytest.mark.timeout(scaled(300, 1800))
 MODEL = "bounds"
 FIRST = 60  # of each kind: all series that there can be are there afterwards
 COUNT = scaled(250, 10_000)

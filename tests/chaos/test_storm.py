@@ -77,7 +77,7 @@ def end(stack: Stack) -> None:
     assert stack.leftovers() == []
 
 
-@pytest.mark.timeout(scaled(240, 1200))
+@pytest.mark.timeout(scaled(300, 1200))
 async def test_a_storm_over_a_model(tmp_path: Path) -> None:
     with Stack(tmp_path, env=SETTINGS) as stack:
         stack.await_ready()

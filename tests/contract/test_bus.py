@@ -14,7 +14,7 @@ from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.servers import NatsServer
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 Connect = Callable[[], Awaitable[Bus]]
 
@@ -68,7 +68,7 @@ class Collector:
         self._arrived.set()
 
     async def wait_for(self, number: int) -> list[bytes]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.messages) < number:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -200,11 +200,10 @@ async def test_a_header_that_looks_like_a_status_is_only_a_header(bus: Bus) -> N
 
 
 async def test_no_responders_fails_a_request_at_once(bus: Bus) -> None:
-    started = asyncio.get_running_loop().time()
     with pytest.raises(NoResponders) as caught:
-        await bus.request(bus.new_inbox(), b"", timeout_s=5)
+        async with asyncio.timeout(PATIENCE_S):
+            await bus.request(bus.new_inbox(), b"", timeout_s=10 * PATIENCE_S)
     assert caught.value.data["reason"] == "no_responders"
-    assert asyncio.get_running_loop().time() - started < 1
 
 
 async def test_requests_get_their_own_answers(connect: Connect) -> None:
@@ -499,7 +498,7 @@ async def test_a_limited_subscription_costs_nothing_beyond_its_limit(connect: Co
     windows = 1 + int(loop.time() - began)  # more than one if the machine is slow
     assert 100 <= stats.received <= 250 * windows
     assert stats.throttled >= 1 or loop.time() - began >= WINDOW_S / 2
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not any(message.subject == "flood.later" for message in got.messages):
             await sender.publish("flood.later", b"")
             await asyncio.sleep(0.02)
@@ -550,7 +549,7 @@ async def test_many_messages_of_one_subscription_let_others_have_their_turn(conn
     taking = asyncio.create_task(take_turns())
     for _ in range(1_000):
         await sender.publish("many", b"")
-    await asyncio.wait_for(taking, 5)
+    await asyncio.wait_for(taking, PATIENCE_S)
     assert turns >= 1_000 // 64
 
 

@@ -14,7 +14,7 @@ from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.messages import Heartbeat, Load, ModelCard, State
 from tests.kits.servers import NatsServer
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.options import heartbeat_process
 
 INTERVAL_S, STALE_S = 0.025, 1.5
@@ -111,6 +111,7 @@ async def until_steady(carrier: HeartbeatCarrier, heard: Heard) -> None:
     describing.cancel()
 
 
+@pytest.mark.alone
 async def test_the_newest_description_goes_out_at_each_interval(make: Make, heard: Heard) -> None:
     carrier = make()
     await carrier.start(beat(1))
@@ -187,7 +188,7 @@ async def test_a_broker_that_is_away_does_not_end_them(make: Make, heard: Heard,
     await described(carrier, beat(), 0.3)
     server.start()
     before = len(heard.beats)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(heard.beats) < before + 5:
             await described(carrier, beat(4), 0.1)
     assert heard.last.load.running == 4

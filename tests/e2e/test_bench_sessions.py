@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(240)
 OPTIONS = "--policies hybrid,round_robin --sessions 8 --groups 2 --clients 4 --warmup 1 --seed 3"
 MIN_TURNS = 8
 

@@ -20,8 +20,6 @@ from tests.kits.e2e.stack import ROOT, Stack, ryz
 from tests.kits.waiting import until
 from tests.kits.worker.leader import chat
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def add(folder: Path, *args: str) -> dict[str, str]:
     """The variables that the command prints for the new user."""

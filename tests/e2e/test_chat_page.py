@@ -8,6 +8,7 @@ from playwright.async_api import Dialog
 
 from tests.kits.e2e.stack import Stack
 from tests.kits.pages.chromium import BROWSER, chromium, open_page
+from tests.kits.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not BROWSER, reason="there is no Chromium; on Debian: apt install chromium")
 
@@ -17,7 +18,6 @@ async def stored(http: httpx.AsyncClient) -> list[str]:
     return [one["session_id"] for one in (await http.get("/v1/sessions")).json()["data"]]
 
 
-@pytest.mark.timeout(60)
 async def test_conversations_are_listed_opened_again_and_deleted(null_stack: Stack) -> None:
     url = null_stack.state.url
     async with (
@@ -32,7 +32,7 @@ async def test_conversations_are_listed_opened_again_and_deleted(null_stack: Sta
         mine = page.locator("#sessions li:has-text('Remember the blue boat')")
         await mine.wait_for()
         new: set[str] = set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not new:  # the turn is stored behind the answer
                 new = set(await stored(http)) - before
         assert len(new) == 1

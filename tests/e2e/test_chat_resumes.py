@@ -5,11 +5,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.kits.e2e.stack import RYZ, START_S, Stack, wait_for
 
-pytestmark = pytest.mark.timeout(150)
 ASK = ("chat", "--once", "Tell me about Python.", "--temperature", "0", "--max-tokens", "300")
 
 

@@ -12,7 +12,6 @@ from tests.kits.e2e.stack import Stack, ryz
 from tests.kits.e2e.written_lines import check_lines
 
 # the first test with the model waits for four processes that import torch
-pytestmark = pytest.mark.timeout(90)
 
 
 def client_of(stack: Stack) -> OpenAI:

@@ -28,11 +28,11 @@ from shared.telemetry.spans.span_names import SPANS
 from shared.telemetry.spans.trace_ids import trace_id_of_request
 from tests.kits.chaos.fleet import Metrics
 from tests.kits.chaos.scale import scaled
+from tests.kits.chaos.services import await_idle
 from tests.kits.e2e.stack import Stack, wait_for
 from tests.kits.spans import Collector, HeardSpan, covered, otlp_collector
 from tests.kits.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.timeout(120)
 PROMPTS = [f"Tell me about number {number}." for number in range(8)]
 # spans that others lie in
 WHOLE = {"chat demo", "generate demo", *(f"attempt {number}" for number in range(9))}
@@ -113,8 +113,7 @@ async def flood(url: str, streams: int, tokens: int, expected: dict[str, str], s
 
 def snapshot(stack: Stack) -> dict[str, Any]:
     """What could leak: tasks and open files of every service, blocks and places of every group."""
-    wait_for(lambda: len(stack.status()["groups"]) == 2, "both groups answer", 30)
-    report = stack.status()
+    report = stack.whole_status()
     files = {one["pid"]: psutil.Process(one["pid"]).num_fds() for one in report["services"]}
     tasks = {one["pid"]: one["detail"]["tasks"] for one in report["services"]}
     groups = {
@@ -122,6 +121,18 @@ def snapshot(stack: Stack) -> dict[str, Any]:
         for group in report["groups"]
     }
     return {"files": files, "tasks": tasks, "groups": groups}
+
+
+def grown(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """What is held that was not held before; tasks and files may be a few more."""
+    found = [f"{name}: {state}" for name, state in after["groups"].items() if state != before["groups"][name]]
+    for kind in ("tasks", "files"):
+        found += [
+            f"{kind} of {pid}: {before[kind][pid]}, {count}"
+            for pid, count in after[kind].items()
+            if count > before[kind][pid] + 4
+        ]
+    return found
 
 
 @pytest.mark.parametrize(("name", "streams", "tokens"), [("slow_stack", 200, 40), ("torch_stack", 64, 24)])
@@ -132,19 +143,18 @@ async def test_cut_streams_leave_nothing_and_touch_no_other_stream(
     url = stack.state.url
     expected = await read_alone(url, tokens)
     await flood(url, streams, tokens, expected, seed=1)  # fills pools and caches, so later growth is a leak
-    await asyncio.sleep(1.0)
+    await asyncio.to_thread(await_idle, stack, groups=2)
     before = snapshot(stack)
     await flood(url, streams, tokens, expected, seed=2)
-    await asyncio.sleep(1.0)  # everything must be free again within a second
-    after = snapshot(stack)
-    assert after["groups"] == before["groups"]
-    assert all(running == waiting == 0 for running, waiting, _ in after["groups"].values())
-    for kind in ("tasks", "files"):
-        for pid, count in after[kind].items():
-            assert count <= before[kind][pid] + 4, (kind, pid, before[kind], after[kind])
+    left = ["not looked at"]
+    give_up = time.monotonic() + PATIENCE_S
+    while left and time.monotonic() < give_up:  # what leaked is never free again
+        await asyncio.sleep(0.2)
+        left = grown(before, await asyncio.to_thread(snapshot, stack))
+    assert not left
 
 
-@pytest.mark.timeout(scaled(120, 900))
+@pytest.mark.timeout(scaled(300, 900))
 async def test_the_time_of_each_request_is_explained_and_traced(
     slow_stack: Stack, collector: Collector
 ) -> None:
@@ -218,8 +228,8 @@ async def check_traces(collector: Collector, names: list[str], moved: Set[str]) 
 
 async def read_through_a_loss(stack: Stack, loss: int) -> dict[str, float]:
     """Reads sixty streams, in whose middle a leader is killed; the seconds of each by the gateway's log."""
-    wait_for(lambda: [one["state"] for one in stack.status()["groups"]] == ["ready"] * 2, "both groups", 30)
-    begun, report = time.time(), stack.status()
+    wait_for(lambda: [one["state"] for one in stack.status()["groups"]] == ["ready"] * 2, "both groups")
+    begun, report = time.time(), stack.whole_status()
     victim = report["groups"][loss]["leader_pid"]
     (admin_url,) = (one["detail"]["admin_url"] for one in report["services"] if one["pid"] == victim)
     metrics = Metrics(admin_url)

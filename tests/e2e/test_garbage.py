@@ -5,14 +5,12 @@ import random
 from contextlib import AsyncExitStack
 
 import httpx
-import pytest
 
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
 from tests.kits.e2e.stack import Stack
-
-pytestmark = pytest.mark.timeout(90)
+from tests.kits.waiting import PATIENCE_S
 
 OUTSIDE = subjects.Caller("outside", "outside")
 SENDERS = {
@@ -93,7 +91,7 @@ async def test_garbage_is_answered_and_nothing_dies(null_stack: Stack) -> None:
                 await sender.publish(subject, data)
         for sender in buses.values():
             await sender.flush()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await complete.wait()
     finally:
         await stack.aclose()

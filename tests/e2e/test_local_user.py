@@ -22,7 +22,6 @@ from tests.kits.e2e.belongings import Belongings, belongings
 from tests.kits.e2e.stack import ROOT, Stack
 
 pytestmark = [
-    pytest.mark.timeout(180),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user"),
 ]
 STRANGER = 48_213  # a uid without processes or groups

@@ -15,7 +15,6 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack, wait_for
 from training.words import HELD_OUT_NAMES
 
-pytestmark = pytest.mark.timeout(240)
 # all begin differently, so that the other group has no prefix cached from another session
 GREEDY = [
     *(("My-name-is", name, 0.0) for name in HELD_OUT_NAMES[: scaled(6, 40)]),
@@ -115,7 +114,7 @@ def kept_busy(stack: Stack) -> Iterator[None]:
     for thread in threads:
         thread.start()
     try:
-        wait_for(lambda: waiting(stack) > LOOPS // 2, "the group's queue is full", 60)
+        wait_for(lambda: waiting(stack) > LOOPS // 2, "the group's queue is full")
         yield
     finally:
         stop.set()

@@ -23,7 +23,6 @@ from tests.kits.prometheus.expressions import (
 from tests.kits.prometheus.recording import Recording
 from tests.kits.prometheus.server import PrometheusServer, ScrapeTarget
 
-pytestmark = pytest.mark.timeout(120)
 SWEEP_S = 40.0
 LIBRARIES = ("python_", "process_", "scrape_", "up")
 

@@ -22,8 +22,6 @@ from tests.kits.e2e import told_secrets
 from tests.kits.e2e.stack import RYZ, Stack, ryz, wait_for
 from tests.kits.e2e.written_lines import check_lines, lines_of, wait_for_lines
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
@@ -184,7 +182,7 @@ def test_the_broker_tells_routers_that_a_leader_is_gone(guarded: Stack) -> None:
         return any(one["group"] == "g1" and one["reason"] == "disconnected" for one in lost)
 
     wait_for(told, "the router knows it from the broker")
-    wait_for(lambda: guarded.state.services[-2].ready and guarded.pid_of("worker-g1") > 0, "it is back", 30)
+    wait_for(lambda: guarded.state.services[-2].ready and guarded.pid_of("worker-g1") > 0, "it is back")
 
 
 def test_no_text_and_no_key_is_told_also_when_something_fails(guarded: Stack) -> None:

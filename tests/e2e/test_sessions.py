@@ -11,7 +11,6 @@ import pytest
 from tests.kits.e2e.stack import Stack, ryz, wait_for
 from training.words import HELD_OUT_NAMES
 
-pytestmark = pytest.mark.timeout(120)
 NAME = HELD_OUT_NAMES[0]
 SESSION = "tea/with-a-friend"
 

@@ -12,7 +12,6 @@ import pytest
 from tests.kits.e2e.stack import Stack, ryz
 from training.words import HELD_OUT_NAMES
 
-pytestmark = pytest.mark.timeout(90)
 NAMES = HELD_OUT_NAMES[:20]
 
 

@@ -15,7 +15,6 @@ from benchmarks.models.shapes import SHAPES
 from tests.kits.e2e.stack import Stack, ryz, wait_for
 from tests.kits.servers import NatsServer
 
-pytestmark = pytest.mark.timeout(240)
 STREAMS = 48
 PROMPTS = [f"Number {number} says:" for number in range(8)]
 NULL = ("--engine", "null", "--groups", "1", "--model-name", "twin")

@@ -30,7 +30,6 @@ from tests.kits.engine.rank_threads import GREEDY, Blocks, generate, make_model,
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine"),
-    pytest.mark.timeout(300),  # the first use of CUDA takes a while
 ]
 GPUS = torch.cuda.device_count()
 PROMPTS = [[5, 9, 2, 77, 140] * 8, [3, 1, 4]]

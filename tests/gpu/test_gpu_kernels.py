@@ -11,7 +11,6 @@ from services.worker.engine.plain.rope import rotate
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine"),
-    pytest.mark.timeout(300),  # they are compiled first
 ]
 DTYPES = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 

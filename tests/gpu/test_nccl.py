@@ -27,7 +27,6 @@ GPUS = torch.cuda.device_count()
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine"),
-    pytest.mark.timeout(300),
 ]
 
 

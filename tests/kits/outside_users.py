@@ -1,6 +1,5 @@
 """Two external tenants, A and B, with a real broker, a router and a leader."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -81,7 +80,7 @@ class Service:
         def ended() -> bool:
             return any(isinstance(frame, Done | Failed) for frame in self.of(request_id))
 
-        await until(ended, 20)
+        await until(ended)
         return self.of(request_id)[-1]
 
     async def run(self, request: GenerateRequest, **more: Any) -> AnyFrame:
@@ -140,6 +139,5 @@ async def world(folder: Path, resend_bytes_s: int = 2**20, **settings: object) -
             outside_resend_bytes_s=resend_bytes_s,
         )
         await stack.enter_async_context(kit)
-        await until(lambda: kit.leader.state == "ready")
-        await asyncio.sleep(0.2)  # a heartbeat
+        await until(lambda: [one["state"] for one in process.status().detail["groups"]] == ["ready"])
         yield World(broker, kit, await bus("gateway"), services, process)

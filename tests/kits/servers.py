@@ -5,6 +5,7 @@ the one that `ryz up` would start. A missing binary fails the test instead of sk
 """
 
 import os
+import random
 import secrets
 import shutil
 import socket
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,12 @@ from shared.bus.accounts import ACCOUNTS
 from shared.redis_accounts import ACCOUNTS as REDIS_ACCOUNTS
 from shared.redis_accounts import acl_file
 from shared.subjects import Caller
+from tests.kits.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = PATIENCE_S
+_OWN_PORTS = 10_000, 32_768
+_CHANCE = random.SystemRandom()  # forked processes share the state of other generators
 
 
 def find_binary(name: str) -> str:
@@ -42,16 +46,23 @@ def find_binary(name: str) -> str:
 
 def free_port() -> int:
     """A TCP port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-    return port
+    return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """Different TCP ports that were free a moment ago."""
+    """Different TCP ports that were free a moment ago.
+
+    They are outside the range from which the kernel takes ports for outgoing connections: a connection of a
+    test that runs beside this one could take a port before its server does.
+    """
+    made: list[int] = []
     with ExitStack() as stack:
-        made = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in made]
+        while len(made) < count:
+            port = _CHANCE.randrange(*_OWN_PORTS)
+            with suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                made.append(port)
+    return made
 
 
 class ServerProcess:
@@ -104,7 +115,7 @@ class ServerProcess:
             self.process.kill()
         else:
             self.process.terminate()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=PATIENCE_S)
         self.process = None
 
 

@@ -15,7 +15,7 @@ from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import full, scaled
 from tests.kits.prometheus.programs import find_program
 
-pytestmark = pytest.mark.timeout(scaled(120, 600))
+pytestmark = pytest.mark.timeout(scaled(300, 600))
 LAST_S, AFTER_S = scaled(0.0, 16.0), scaled(3.0, 12.0)
 CALM_S = float(os.environ.get("RYZ_ALERTS_CALM_WAIT_S", "300")) if full else 0.0
 SHORT = ("the leader dies",)

@@ -17,7 +17,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.clients.bad_demands import BAD_DEMANDS, CHAT, HELLO
 from tests.kits.e2e.stack import Stack
 
-pytestmark = pytest.mark.timeout(scaled(150, 600))
+pytestmark = pytest.mark.timeout(scaled(300, 600))
 MEASURED_S = scaled(2.0, 60.0)
 OTHERS = 4
 ATTACKERS = 2

@@ -15,7 +15,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack
 from tests.kits.realtime.readers import Reader, read, said
 
-pytestmark = pytest.mark.timeout(scaled(120, 900))
+pytestmark = pytest.mark.timeout(scaled(300, 900))
 CONNECTIONS, STREAMS, TOKENS = scaled(24, 500), 4, scaled(40, 60)
 SILENT = scaled(8, 50)  # connections that do not read
 MIB = 2**20

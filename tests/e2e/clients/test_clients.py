@@ -16,8 +16,6 @@ from tests.kits.clients.openai_tools import OpenAIResponsesToolTests, OpenAITool
 from tests.kits.clients.served import Served, serving
 from tests.kits.clients.triton_client import TritonClientTests
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:

@@ -21,6 +21,7 @@ from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, Unavailable
 from shared.subjects import Caller
 from tests.kits.servers import GuardedNats
+from tests.kits.waiting import PATIENCE_S
 
 LEADERS, ROUTERS, KVSTATE = {"worker"}, {"router"}, {"kvstate"}
 CALLERS, OUTSIDE = {"gateway"}, {"outside"}
@@ -273,7 +274,7 @@ async def test_the_store_answers_those_who_asked(broker: GuardedNats) -> None:
         await leader.subscribe(inbox, collect)
         for number in range(50):
             await leader.publish(subjects.SESSION_GET, b"%d" % number, reply=inbox)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert [await got.get() for _ in range(50)] == [b"%d" % number for number in range(50)]
 
 
@@ -295,7 +296,7 @@ async def test_routers_hear_of_a_connection_that_is_gone(broker: GuardedNats) ->
         await beside.close()
         leader = await NatsBus.connect(broker.url("worker"), name="worker/i-1")
         leader._connection._transport.close()  # type: ignore[union-attr]  # closed abruptly
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert [await gone.get() for _ in range(3)] == [
                 ("worker/i-2", False),
                 ("worker/i-1/outside", False),
@@ -354,7 +355,7 @@ async def test_overlapping_subscriptions_are_bounded(broker: GuardedNats) -> Non
         writer.write(b"CONNECT %s\r\n" % json.dumps(me).encode())
         writer.write(b"".join(b"SUB _INBOX.outside.> %d\r\n" % number for number in range(1, 1201)))
         writer.write(b"PING\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await reader.readuntil(b"PONG\r\n")
             await router.publish("_INBOX.outside.x", b"frame")
             await router.flush()

@@ -8,7 +8,7 @@ import pytest
 from shared.bus import Message
 from shared.bus.nats import NatsBus
 from tests.kits.servers import NatsServer
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 
 @pytest.mark.parametrize("spent", [False, True])
@@ -28,7 +28,7 @@ async def test_a_limited_subscription_outlives_the_broker(tmp_path: Path, spent:
         await until(lambda: len(got) >= (50 if spent else 10))
         broker.stop()
         broker.start()
-        await until(lambda: bus.connected and sender.connected, 10)
+        await until(lambda: bus.connected and sender.connected)
         for round_number in range(3):  # messages must arrive in every round
             before = len(got)
 
@@ -41,7 +41,7 @@ async def test_a_limited_subscription_outlives_the_broker(tmp_path: Path, spent:
                     await sender.publish("calls", word)
                 await sender.flush()
 
-            await asyncio.wait_for(flood(), 10)
+            await asyncio.wait_for(flood(), PATIENCE_S)
             await asyncio.sleep(1.2)
             assert len(got) - before < 400
     finally:

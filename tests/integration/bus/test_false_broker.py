@@ -10,9 +10,8 @@ from shared.bus.nats import NatsBus
 from shared.errors import Unavailable
 from tests.kits.servers import GuardedNats, NatsServer, free_port
 from tests.kits.stranger import FALSE_BROKER, needs_root, next_line, stranger
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.timeout(60)
 NOTHING = "b''"
 
 
@@ -80,4 +79,4 @@ async def test_where_the_kernel_tells_nothing_no_broker_is_trusted(
     with pytest.raises(Unavailable, match=r"cannot be seen.*No such file"):
         await NatsBus.connect(nats_url, name="test", connect_wait_s=0.3, local=True)
     bus = await NatsBus.connect(nats_url, name="test")  # without `local` the port's owner is not checked
-    await asyncio.wait_for(bus.close(), 5)
+    await asyncio.wait_for(bus.close(), PATIENCE_S)

@@ -16,7 +16,7 @@ from shared import codec
 from shared.errors import Unavailable
 from shared.messages import Cancel, Done
 from tests.kits.outside_users import A, World, world
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 OWN = f"ryz.v1.tenant.{A.tenant}.{A.user}"
 
@@ -39,7 +39,7 @@ class Raw:
         self._writer.write(b"PING\r\n")
         line = b"INFO"  # the broker sends a new client a second INFO
         while line.startswith(b"INFO"):
-            line = await asyncio.wait_for(self._reader.readline(), 5)
+            line = await asyncio.wait_for(self._reader.readline(), PATIENCE_S)
         assert line == b"PONG\r\n", line
 
 

@@ -5,6 +5,7 @@ subjects of services, which the broker refuses, and on A's own, where router and
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from shared.messages import (
 )
 from tests.kits.examples import run_example
 from tests.kits.outside_users import COLLEAGUE, A, B, World, raw, world
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.leader import chat, text_of
 
 
@@ -40,10 +41,15 @@ async def both(tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
-async def resent(bus: NatsBus, subject: str, resend: Resend) -> ResendReply | None:
-    """Requests frames again; None if the broker or the leader refused."""
+async def resent(
+    bus: NatsBus, subject: str, resend: Resend, *, forbidden: bool = False
+) -> ResendReply | None:
+    """Requests frames again; None if the broker or the leader refused.
+
+    The broker drops a request on a forbidden subject without an answer.
+    """
     try:
-        answer = await bus.request(subject, codec.encode(resend), timeout_s=0.3)
+        answer = await bus.request(subject, codec.encode(resend), timeout_s=0.3 if forbidden else PATIENCE_S)
     except Exception:
         return None
     return codec.decode_reply(answer.data, ResendReply)
@@ -53,8 +59,10 @@ async def test_it_finds_models_and_counts_tokens(both: World) -> None:
     client = InferenceClient(both.a.bus, caller=A)
     (card,) = await client.list_models()
     query = TokenizeQuery(model=card.name, prompt="hello", tenant="tenant-b")
-    assert (await client.tokenize(query, timeout_s=5)).count == 5
-    back = await client.detokenize(DetokenizeQuery(model=card.name, token_ids=b"a\0\0\0"), timeout_s=5)
+    assert (await client.tokenize(query, timeout_s=PATIENCE_S)).count == 5
+    back = await client.detokenize(
+        DetokenizeQuery(model=card.name, token_ids=b"a\0\0\0"), timeout_s=PATIENCE_S
+    )
     assert back.text == "a"
     asked = codec.encode(TokenizeQuery(model=card.name, prompt="x"))
     heard = len(both.b.heard)
@@ -95,7 +103,7 @@ async def test_it_does_not_read_by_resend(both: World, own: bool) -> None:
         Resend(request_id="victim", from_seq=0),
         Resend(request_id="victim", from_seq=0, tenant="tenant-b"),
     ):
-        reply = await resent(both.a.bus, subjects.resend("g0", caller), resend)
+        reply = await resent(both.a.bus, subjects.resend("g0", caller), resend, forbidden=not own)
         assert reply is None or reply == ResendReply(known=False)
         assert (reply is None) == (not own)
     reply = await resent(both.b.bus, subjects.resend("g0", B), Resend(request_id="victim", from_seq=0))
@@ -278,13 +286,15 @@ async def test_a_number_after_which_none_can_be_sent_is_refused(both: World, nex
 
 async def test_a_user_that_asks_too_often_is_slowed_down_alone(tmp_path: Path) -> None:
     async with world(tmp_path, router_outside_rps=5) as both:
+        began = time.monotonic()
         for number in range(40):
             await both.a.send(both.a.ask(f"r{number}", sampling={"max_tokens": 1}))
         ends = [await both.a.end_of(f"r{number}") for number in range(40)]
+        seconds = time.monotonic() - began
         failed = [end for end in ends if isinstance(end, Failed)]
         assert {(end.code, end.data["reason"]) for end in failed} == {("overloaded", "user_rate")}
         assert all(end.data["retry_after_s"] <= 0.2 for end in failed)
-        assert 5 <= len(ends) - len(failed) <= 20, "a burst, and what the seconds since have brought"
+        assert 5 <= len(ends) - len(failed) <= 5 + 5 * (1 + seconds), "a burst, and what the time has brought"
         assert isinstance(await both.b.run(both.b.ask("mine")), Done)
 
 
@@ -339,7 +349,7 @@ async def test_the_client_library_speaks_for_its_tenant(both: World) -> None:
     await client.start()
     try:
         request = chat("lib", "hi", session=SessionRef(session_id="s"), reply_to="")
-        completion = await client.complete(request, timeout_s=10)
+        completion = await client.complete(request, timeout_s=PATIENCE_S)
         assert len(completion.choices[0].text) == 16
         assert set(both.kit.store.records) == {("tenant-a", "s")}
         async with client.submit(chat("left", sampling={"max_tokens": 1500}), timeout_s=10) as stream:
@@ -355,7 +365,7 @@ async def test_a_flood_of_cancels_costs_others_nothing(tmp_path: Path) -> None:
         await both.running()
         leader = both.kit.outside
         received = leader.stats.received  # type: ignore[attr-defined]
-        flood = both.a.bus
+        flood, began = both.a.bus, time.monotonic()
         for number in range(20_000):
             await flood.publish(subjects.cancel_all(A), b"no message")
             if not number % 100:
@@ -363,7 +373,7 @@ async def test_a_flood_of_cancels_costs_others_nothing(tmp_path: Path) -> None:
         await flood.flush()
         await both.b_is_whole()
         calls = leader.stats.received - received  # type: ignore[attr-defined]
-        assert 500 <= calls < 5_000
+        assert 500 <= calls < min(19_000, 4_000 + 1_000 * (time.monotonic() - began))  # 500 a second
         assert leader.stats.throttled >= 1  # type: ignore[attr-defined]
         assert sum(entry["event"] == "message not decoded" for entry in both.kit.logs) < 5
         await asyncio.sleep(1.1)  # the rate limit's window has passed
@@ -378,14 +388,15 @@ async def test_a_flood_of_broken_requests_stays_with_the_broker(tmp_path: Path) 
     """Requests under the limit arrive on a separate connection; only some of the refusals are answered."""
     async with world(tmp_path, router_outside_calls_s=2000) as both:
         await both.running()
-        read = both.router.registry.get_sample_value
+        read, began = both.router.registry.get_sample_value, time.monotonic()
         for number in range(20_000):
             await both.a.bus.publish(subjects.generate("demo", A), b"\x80", reply=f"{both.a.inbox}.r")
             if not number % 100:
                 await asyncio.sleep(0)
         await both.a.bus.flush()
         await both.b_is_whole()
-        assert 2000 <= (read("ryz_bus_received_total", {"connection": "outside"}) or 0) < 12_000
+        received = read("ryz_bus_received_total", {"connection": "outside"}) or 0
+        assert 2000 <= received < min(19_000, 8_000 + 4_000 * (time.monotonic() - began))  # 2000 a second
         assert (read("ryz_bus_throttled_total", {"connection": "outside"}) or 0) >= 1
         assert sum(not message.no_responders for message in both.a.heard) < 1_500
         await both.gateway.publish(subjects.generate("demo"), b"\x80", reply=f"{both.gateway.new_inbox()}.r")

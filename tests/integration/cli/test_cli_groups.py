@@ -18,6 +18,7 @@ from shared import codec, subjects
 from shared.bus.nats import NatsBus
 from shared.messages import Route, Work
 from tests.kits.router.live import start_router
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import chat
 from tests.kits.worker.process import worker
 
@@ -57,7 +58,7 @@ async def listed(ryz: Ryz) -> dict[str, dict[str, Any]]:
 
 
 async def ready(ryz: Ryz, *groups: str) -> dict[str, dict[str, Any]]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = await listed(ryz)
             if all(found.get(group, {}).get("state") == "ready" for group in groups):
@@ -87,7 +88,7 @@ async def test_groups_are_listed_and_drained(
     assert "choose one" in refused(await ryz("drain", "cg0", "--no-wait", "--until-ready"), 2)
 
     await keep_busy(nats_bus, "cg0")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while (await listed(ryz))["cg0"]["running"] != 1:
             pass
     told = json.loads((await ryz("drain", "cg0", "--timeout", "600", "--no-wait", "--json")).stdout)
@@ -102,7 +103,7 @@ async def test_groups_are_listed_and_drained(
     assert said.exit_code == 0, said.output
     assert "cg1 drains" in said.stdout
     assert "cg1 has ended" in said.stdout
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert await other.wait() == 0
 
 
@@ -141,7 +142,7 @@ async def test_a_group_that_says_nothing_is_listed_as_lost(
     await stack.enter_async_context(worker(nats_url, "cg6"))
 
     async def becomes(state: str) -> dict[str, Any]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 found = (await listed(ryz)).get("cg5", {})
                 if found.get("state") == state:

@@ -10,6 +10,7 @@ import pytest
 from shared.bus.nats import NatsBus
 from shared.messages import AnyFrame, Failed, GenerateRequest
 from tests.kits.examples import run_example
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.scripted_leader import ScriptedLeader, answer
 
 both = pytest.mark.parametrize("name", ["publish_with_client.py", "plain_nats.py"])
@@ -68,7 +69,7 @@ async def test_it_gives_up_in_time_and_cancels(name: str, nats_url: str, nats_bu
     code, _, err = await run_example(name, "--nats-url", nats_url, "--timeout", "0.5")
     assert code == 1
     assert err.startswith("deadline_exceeded: ")
-    await asyncio.wait_for(leader.cancelled.wait(), 2)
+    await asyncio.wait_for(leader.cancelled.wait(), PATIENCE_S)
 
 
 @both

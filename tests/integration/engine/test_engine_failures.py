@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
+from tests.kits.waiting import PATIENCE_S, until
 
 PROMPT = [5, 9, 2, 77, 140]
 STALL_S = 0.5
@@ -57,12 +58,6 @@ def shared_files() -> tuple[int, int]:
         except FileNotFoundError:
             continue
     return opened, Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:ryz-")
-
-
-async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110 (polls other processes)
-            await asyncio.sleep(0.005)
 
 
 async def amid_a_generation(engine: RankEngine) -> "asyncio.Task[list[list[int]]]":
@@ -256,7 +251,7 @@ async def test_ranks_end_with_their_leader_also_while_they_wait_for_each_other(
             os.kill(pids[1], signal.SIGSTOP)
             await asyncio.sleep(0.2)
         leader.kill()
-        await until(lambda: all(map(gone, pids)), 10)
+        await until(lambda: all(map(gone, pids)))
 
 
 async def test_ranks_wait_for_a_leader_that_is_stopped_and_go_on_with_it(model: Path) -> None:
@@ -268,4 +263,4 @@ async def test_ranks_wait_for_a_leader_that_is_stopped_and_go_on_with_it(model: 
         assert not any(map(gone, pids))
         os.kill(leader.pid, signal.SIGCONT)
         for _ in range(20):  # some lines were written before the stop
-            assert await asyncio.wait_for(asyncio.to_thread(leader.stdout.readline), 20) == first
+            assert await asyncio.wait_for(asyncio.to_thread(leader.stdout.readline), PATIENCE_S) == first

@@ -18,7 +18,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 from tests.kits.engine.shared_fork_server import end_shared_fork_servers
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 PROMPT = [5, 9, 2, 77, 140]
 RESTARTS = scaled(4, 50)
@@ -50,7 +50,7 @@ def engine_of(model: Path, world: int = 1, threads: int = 1, **options: object) 
 
 async def submit_on(engine: RankEngine) -> None:
     """Submits empty steps until the engine fails."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             await engine.submit(StepPlan(step_id=1))
 
@@ -85,6 +85,7 @@ def runs(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.alone
 async def test_restarts_after_crashes_with_thread_pools(wide: Path) -> None:
     engine = engine_of(wide, threads=2)
     seconds, tokens = [], []
@@ -161,6 +162,7 @@ async def test_a_fork_server_that_hangs_is_replaced(model: Path, monkeypatch: py
         await engine.stop()
 
 
+@pytest.mark.alone
 async def test_a_prepared_engine_starts_at_once_and_an_unused_one_leaves_nothing(model: Path) -> None:
     engine = engine_of(model, world=2)
     engine.start_fork_server()
@@ -296,7 +298,7 @@ async def test_all_of_a_rank_but_its_lifeline_gives_way_when_it_is_ready(
     try:
         info = await engine.start()
         pid = info.ranks[0].pid
-        await until(lambda: niceness_of(pid) == {own: 1, own + 7: threads_of(pid) - 1}, 10)
+        await until(lambda: niceness_of(pid) == {own: 1, own + 7: threads_of(pid) - 1})
         assert niceness_of(pid)[own + 7] > 0
     finally:
         await engine.stop()

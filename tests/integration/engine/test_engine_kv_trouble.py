@@ -39,8 +39,8 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
     server.stop(kill=True)
 
 
-def _config(url: str) -> KVStoreConfig:
-    return kv_store(url, timeout_s=TIMEOUT_S)
+def _config(url: str, timeout_s: float = TIMEOUT_S) -> KVStoreConfig:
+    return kv_store(url, timeout_s=timeout_s)
 
 
 def _works_again(one: Rank) -> None:
@@ -58,8 +58,8 @@ def _drops(one: Rank) -> bool:
 
 
 def test_killed_and_back_empty(redis: RedisServer) -> None:
-    stored = names(10)
-    with rank(_config(redis.url), FakeBlocks(range(2))) as one:
+    stored, limit_s = names(10), 2.0
+    with rank(_config(redis.url, limit_s), FakeBlocks(range(2))) as one:
         one.store(stored)
         redis.stop(kill=True)
         began = time.monotonic()
@@ -69,7 +69,7 @@ def test_killed_and_back_empty(redis: RedisServer) -> None:
             assert "the KV store is away" in gone.error
             assert _drops(one)
             assert "the KV store is away" in one.reports.stored[-1].error
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 20 * limit_s, "40 exchanges waited for it"
         redis.start()
         _works_again(one)
         assert said(one.fetch(stored)) == {"missing": True}
@@ -108,19 +108,19 @@ def test_killed_amid_writes_and_reads(redis: RedisServer) -> None:
 
 
 def test_one_that_stalls_is_given_up_after_three_exchanges(redis: RedisServer) -> None:
-    stored = names(3)
-    with rank(_config(redis.url), FakeBlocks(range(2))) as one:
+    stored, limit_s = names(3), 1.0
+    with rank(_config(redis.url, limit_s), FakeBlocks(range(2))) as one:
         one.store(stored)
         one.fetch(stored)
-        client(redis.url).client_pause(3000)
+        client(redis.url).client_pause(6000)
         seconds = []
         for _ in range(6):
             began = time.monotonic()
             fetched = one.fetch(stored)
             seconds.append(time.monotonic() - began)
-            assert f"did not answer within {TIMEOUT_S:g} s" in fetched.error
-        assert sum(seconds[:3]) >= 3 * TIMEOUT_S
-        assert sum(seconds[3:]) < TIMEOUT_S, "then no sequence waits for it"
+            assert f"did not answer within {limit_s:g} s" in fetched.error
+        assert sum(seconds[:3]) >= 3 * limit_s
+        assert sum(seconds[3:]) < limit_s, "then no sequence waits for it"
         assert _drops(one)
         _works_again(one)
 
@@ -185,7 +185,7 @@ def test_one_that_answers_by_drops_does_not_hold_a_fetch() -> None:
     with server(drip) as url, rank(_config(url), FakeBlocks(range(2))) as one:
         began = time.monotonic()
         assert "did not answer" in one.fetch(names(2)).error
-        assert time.monotonic() - began < 5 * TIMEOUT_S
+        assert time.monotonic() - began < 20, "all drops would take 200 s"
 
 
 def test_a_fetch_from_a_slow_one_ends_with_what_it_has(redis: RedisServer) -> None:
@@ -242,7 +242,7 @@ def test_closing_waits_neither_for_the_store_nor_for_the_queue() -> None:
         time.sleep(0.2)
         began = time.monotonic()
         one.mover.close()
-        assert time.monotonic() - began < 0.6
+        assert time.monotonic() - began < 5, "it waited for the store, which has 10 s"
         eventually(lambda: not [t for t in threading.enumerate() if t.name in ("kv-writer", "kv-reader")])
         one.mover.close()
         silent.set()

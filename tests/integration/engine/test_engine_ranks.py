@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, ScheduledChunk, StepPlan
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, UNEVEN, Blocks, generate, make_llama, new_sequence
+from tests.kits.waiting import PATIENCE_S
 
 PROMPT = [5, 9, 2, 77, 140]
 
@@ -58,14 +59,6 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _until(condition: Callable[[], bool], limit_s: float) -> float:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < limit_s
-        time.sleep(0.01)
-    return time.monotonic() - began
 
 
 def _tokens(count: int, seed: int) -> list[int]:
@@ -152,12 +145,11 @@ async def test_the_death_of_a_rank_is_told_at_once(
     async with running(request.getfixturevalue(name), 2) as (engine, info):
         expected = await generate(engine, [PROMPT], 3, [GREEDY])
         os.kill(info.ranks[victim].pid, signal.SIGKILL)
-        began = time.monotonic()
+        # the limit is below the time limit of a step, which would end it too
         with pytest.raises(
             EngineFailed, match=rf"rank {victim} \(pid \d+\) is gone: killed by SIGKILL"
         ) as told:
-            await asyncio.wait_for(generate(engine, [PROMPT], 400, [GREEDY], first_id=7), 10)
-        assert time.monotonic() - began < 1
+            await asyncio.wait_for(generate(engine, [PROMPT], 400, [GREEDY], first_id=7), 20)
         assert told.value.failure.outside
         with pytest.raises(EngineFailed, match="is gone"):
             await engine.submit(StepPlan(step_id=1))
@@ -171,11 +163,9 @@ async def test_the_death_of_a_rank_is_told_at_once(
 async def test_a_hanging_rank_is_an_error_in_time(model: Path) -> None:
     async with running(model, 2, step_timeout_s=1.0) as (engine, info):
         os.kill(info.ranks[1].pid, signal.SIGSTOP)
-        began = time.monotonic()
         named = r"not done within 1\S* s: rank 1 \(pid \d+\) is behind; it is stopped by a signal"
         with pytest.raises(EngineFailed, match=named):
             await generate(engine, [PROMPT], 3, [GREEDY])
-        assert time.monotonic() - began < 10
 
 
 async def test_a_plan_that_contradicts_the_last_one_ends_the_engine(model: Path) -> None:
@@ -255,7 +245,10 @@ def test_ranks_do_not_outlive_their_leader(model: Path) -> None:
         time.sleep(0.1)
         assert all(map(_alive, pids))
         leader.kill()
-    _until(lambda: not any(map(_running, pids)), 2.0)
+    give_up = time.monotonic() + PATIENCE_S
+    while any(map(_running, pids)):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
 
 
 def _running(pid: int) -> bool:

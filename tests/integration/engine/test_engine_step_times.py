@@ -23,6 +23,7 @@ from shared.telemetry.clock_estimate import ClockOffset
 from tests.kits.chrome_tracks import nested
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import Blocks, make_llama, new_sequence
+from tests.kits.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ async def test_a_recording_ends_with_the_ranks(engine: RankEngine) -> None:
     collecting = asyncio.create_task(engine.tracing.collect())
     await asyncio.sleep(0)  # the orders are sent
     await engine.stop()
-    found = await asyncio.wait_for(collecting, 5)
+    found = await asyncio.wait_for(collecting, PATIENCE_S)
     assert [bool(one.trace) or "ended during the profile" in one.problem for one in found] == [True, True]
 
 

@@ -12,6 +12,7 @@ from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, ScheduledChunk, StepPlan
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, Blocks, generate, make_llama, new_sequence
+from tests.kits.waiting import PATIENCE_S
 
 PROMPT = [*range(3, 33)]
 
@@ -60,7 +61,7 @@ async def test_both_steps_fail_with_the_ranks(engine: RankEngine) -> None:
     os.kill(pid, signal.SIGKILL)
     for future in futures:
         with pytest.raises(EngineFailed, match=r"rank 1 .* is gone: killed by SIGKILL"):
-            await asyncio.wait_for(future, 5)
+            await asyncio.wait_for(future, PATIENCE_S)
     with pytest.raises(EngineFailed, match="is gone"):
         engine.submit(follow(3, 31))
 

@@ -21,6 +21,7 @@ from tests.kits.engine.busy_cores import BUSY_CORE, busy_core
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 
+pytestmark = pytest.mark.alone  # it makes the load whose effect is measured
 PROMPT = [5, 9, 2, 77, 140]
 STALL_S = 0.25
 # a rank that gets no core is given up after 15 times as long; the rest is for a leader that gets none either

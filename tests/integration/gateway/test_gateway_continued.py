@@ -18,6 +18,7 @@ from tests.kits.gateway.grpc_client import chat, texts, triton_client
 from tests.kits.gateway.with_leader import gateway_with_leader
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.servers import free_port
+from tests.kits.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 USER = {"role": "user", "content": "Hi"}
@@ -212,12 +213,12 @@ async def test_one_message_on_the_bus_and_a_websocket_go_on(
     inbox = bus.new_inbox()
     await bus.subscribe(inbox, take)
     await bus.publish(subjects.complete("demo"), json.dumps({"max_tokens": 6, **body}).encode(), reply=inbox)
-    reply = json.loads((await asyncio.wait_for(replies.get(), 10)).data)
+    reply = json.loads((await asyncio.wait_for(replies.get(), PATIENCE_S)).data)
     await bus.close()
     assert reply["choices"][0]["message"]["content"] == answer
     async with connect(f"ws://127.0.0.1:{gateway.port}/v1/realtime") as socket:
         await socket.send(json.dumps({"type": "request", "id": "a", "body": {**ASKED, **body}}))
         found: dict[str, Any] = {}
         while found.get("type") not in ("answer", "error"):
-            found = json.loads(await asyncio.wait_for(socket.recv(), 10))
+            found = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE_S))
     assert found["data"]["choices"][0]["message"]["content"] == answer

@@ -12,6 +12,7 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from shared.messages import ChatMessage, SessionRef
 from tests.kits.gateway.gateway import GROUP, WORDS, Gateway, running_gateway
+from tests.kits.waiting import PATIENCE_S
 
 TEXT = "".join(WORDS)
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -260,7 +261,7 @@ async def test_the_index_leads_on(http: httpx.AsyncClient) -> None:
 async def test_no_router_is_503_after_the_wait() -> None:
     async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
         await gateway.fleet.bus.close()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE_S):
             answer = await http.post("/v1/chat/completions", json={"model": "demo", "messages": HELLO})
     assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "no_router")
     assert answer.headers["retry-after"] == "1"

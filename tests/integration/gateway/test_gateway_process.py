@@ -7,6 +7,7 @@ import httpx
 
 from tests.kits.gateway.process import gateway_process, ready
 from tests.kits.servers import free_port
+from tests.kits.waiting import PATIENCE_S
 
 CHAT = {"model": "nobody-serves-this", "messages": [{"role": "user", "content": "x"}]}
 
@@ -29,7 +30,7 @@ async def test_it_starts_answers_and_ends_on_a_signal(nats_url: str) -> None:
         assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "session_store")
         assert answer.headers["retry-after"] == "1"
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             _, log = await process.communicate()
         assert process.returncode == 0, log.decode()
         lines = [line for line in log.decode().splitlines() if '"event": "request"' in line]
@@ -42,7 +43,7 @@ async def test_it_starts_answers_and_ends_on_a_signal(nats_url: str) -> None:
 async def test_a_port_that_is_taken_ends_the_start_with_one_line(nats_url: str) -> None:
     port = nats_url.rpartition(":")[2]
     async with gateway_process(nats_url=nats_url, http_port=port) as process:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             _, log = await process.communicate()
         assert process.returncode == 1
         assert f"gateway cannot start: cannot listen on 127.0.0.1:{port}" in log.decode()

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.kits.gateway.gateway import Gateway, running_gateway
+from tests.kits.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
@@ -192,7 +193,7 @@ async def test_a_huge_body_that_is_sent_anyway_sees_the_refusal(http: httpx.Asyn
 
 async def test_a_body_that_fits_http_but_not_the_broker(http: httpx.AsyncClient) -> None:
     body = GOOD | {"messages": [{"role": "user", "content": "x" * 100_000}]}
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE_S):
         answer = await http.post(CHAT, json=body)
     assert (answer.status_code, error_of(answer)["code"]) == (413, "request_too_large")
 

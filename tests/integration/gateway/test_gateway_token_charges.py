@@ -14,6 +14,7 @@ from services.gateway.admission.rate_limits import RateLimiter
 from tests.kits.gateway.gateway import Gateway
 from tests.kits.gateway.response_service import serve_responses
 from tests.kits.gateway.with_leader import gateway_with_leader
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import null_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -138,7 +139,7 @@ async def test_what_was_computed_is_charged_once(
         return computed(gateway) - computed_before - (before - await left(http))
 
     await way(http)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while await owed() or gateway.running:  # noqa: ASYNC110 (it is about states of two services)
             await asyncio.sleep(0.02)
     await asyncio.sleep(0.1)

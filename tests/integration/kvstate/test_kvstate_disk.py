@@ -95,7 +95,7 @@ async def test_a_store_goes_on_when_there_is_room_again(
             await fill_store(sessions, tenant)
             await until(lambda: writable(service) == 0)
             (disk / "filler").unlink()
-            await until(lambda: writable(service) == 1, timeout_s=15)
+            await until(lambda: writable(service) == 1)
             assert service.status().detail["store"] == "up"
             await sessions.commit([record(tenant, "kept", version=2)])
             assert (await sessions.get(tenant, "kept")).version == 2

@@ -37,7 +37,7 @@ from shared.messages import (
 from shared.messages.sessions import MAX_SESSION_MESSAGES
 from tests.kits.kvstate.service import new_tenant, record, running
 from tests.kits.servers import RedisServer
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 CALLS = {
     "get": subjects.SESSION_GET,
@@ -69,7 +69,7 @@ R = TypeVar("R", bound=Wire)
 
 
 async def ask(bus: Bus, subject: str, message: Wire, kind: type[R]) -> R:
-    reply = await bus.request(subject, encode(message), timeout_s=5.0)
+    reply = await bus.request(subject, encode(message), timeout_s=PATIENCE_S)
     return decode_reply(reply.data, kind)
 
 
@@ -164,16 +164,17 @@ async def test_redis_away_is_told_at_once_and_passes(
 ) -> None:
     tenant = new_tenant()
     query, commit = SessionGet(tenant=tenant, session_id="s"), SessionCommit(records=[record(tenant)])
-    async with running(nats_url, own_redis.url) as service:
+    limit_s = 4.0  # for an answer of Redis
+    async with running(nats_url, own_redis.url, redis_timeout_s=limit_s) as service:
         await ask(nats_bus, subjects.SESSION_COMMIT, commit, SessionCommitted)
         assert ready(service)
         own_redis.stop(kill=True)
+        started = time.monotonic()
         for subject, message in ((subjects.SESSION_GET, query), (subjects.SESSION_COMMIT, commit)) * 10:
-            started = time.monotonic()
             with pytest.raises(Unavailable) as caught:
                 await ask(nats_bus, subject, message, SessionFound)
             assert caught.value.data["reason"] == "session_store"
-            assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 5 * limit_s, "20 calls waited for it"
         assert not ready(service)
         own_redis.start()
         await until(lambda: service.is_ready)
@@ -188,14 +189,14 @@ async def test_a_redis_that_hangs_does_not_hang_callers(
     nats_url: str, nats_bus: NatsBus, own_redis: RedisServer
 ) -> None:
     query = SessionGet(tenant=new_tenant(), session_id="s")
-    async with running(nats_url, own_redis.url, redis_timeout_s=0.1) as service:
+    async with running(nats_url, own_redis.url, redis_timeout_s=0.3) as service:
         assert own_redis.process is not None
         os.kill(own_redis.process.pid, signal.SIGSTOP)
         try:
             started = time.monotonic()
             calls = (ask(nats_bus, subjects.SESSION_GET, query, SessionFound) for _ in range(100))
             answers = await asyncio.gather(*calls, return_exceptions=True)
-            assert time.monotonic() - started < 1.0
+            assert time.monotonic() - started < 15, "one after another would take 30 s"
             assert {type(answer) for answer in answers} == {Unavailable}
             await until(lambda: not service.is_ready)
         finally:
@@ -222,7 +223,7 @@ async def test_the_process_starts_answers_and_stops(nats_url: str, redis_url: st
     )
     try:
         query = SessionGet(tenant=new_tenant(), session_id="s")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     await ask(nats_bus, subjects.SESSION_GET, query, SessionFound)
@@ -231,7 +232,7 @@ async def test_the_process_starts_answers_and_stops(nats_url: str, redis_url: st
                 except SessionNotFound:
                     break
         process.send_signal(signal.SIGTERM)
-        _, log = await asyncio.wait_for(process.communicate(), 5)
+        _, log = await asyncio.wait_for(process.communicate(), PATIENCE_S)
         assert process.returncode == 0
         assert b"Traceback" not in log
     finally:

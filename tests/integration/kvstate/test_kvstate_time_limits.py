@@ -13,6 +13,7 @@ from services.kvstate.redis.store_errors import StoreAway
 from shared.errors import Unavailable
 from shared.flow.circuit import Circuit, store_limits
 from tests.kits.tcp_proxy import TcpProxy
+from tests.kits.waiting import PATIENCE_S
 
 LIMIT_S = 0.3
 SLOW = ("BLPOP", "no such list", "0.1")
@@ -65,8 +66,9 @@ async def test_a_redis_that_does_not_answer_in_time_is_away(redis_url: str) -> N
         proxy.stall()
         began = time.monotonic()
         with pytest.raises(StoreAway, match="did not answer in time") as caught:
-            await link.pipeline([("PING",)])
-        assert LIMIT_S <= time.monotonic() - began < 4 * LIMIT_S
+            async with asyncio.timeout(PATIENCE_S):
+                await link.pipeline([("PING",)])
+        assert time.monotonic() - began >= LIMIT_S
         assert not caught.value.refused
         assert circuit.opened_total == 1
         with pytest.raises(Unavailable, match="is away") as refused:  # refused without asking Redis

@@ -18,7 +18,7 @@ from shared.kv_store import data_key
 from shared.messages import BlocksFound
 from tests.kits.kvstate.service import chain, held, new_tenant, record, running, write
 from tests.kits.servers import RedisServer
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 
 class Pair(NamedTuple):
@@ -85,7 +85,7 @@ async def test_kv_goes_on_without_the_session_store_and_no_session_is_taken_for_
         assert (await blocks.find(names)).count == 3
         assert service.status().detail["kv_store"] == "up"
         pair.sessions_server.start()  # the restarted store is empty, so the session has ended
-        await until(lambda: service.status().detail["kv_blocks"] == 0, timeout_s=10)
+        await until(lambda: service.status().detail["kv_blocks"] == 0)
 
 
 async def test_what_an_earlier_version_kept_beside_sessions_is_removed(
@@ -99,7 +99,7 @@ async def test_what_an_earlier_version_kept_beside_sessions_is_removed(
     tenant = new_tenant()
     async with running(nats_url, pair.sessions_server.url, kv_redis_url=pair.kv_server.url):
         await sessions.commit([record(tenant)])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while "ryz:kv" in await names_in(pair.sessions):  # noqa: ASYNC110 (polls another process)
                 await asyncio.sleep(0.02)
         assert (await sessions.get(tenant, "s")).version == 1

@@ -23,6 +23,7 @@ async def conformance(url: str, *command: str, only: str = "") -> tuple[int | No
     return code, out
 
 
+@pytest.mark.timeout(2 * LIMIT_S)
 async def test_it_knows_right_from_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RYZ_CLIENT_WAIT_S", "3")
     broker = NatsServer(tmp_path)

@@ -38,8 +38,8 @@ async def test_a_router_that_is_stopped_under_load_hands_on_all_that_it_was_give
                 routers[0].send_signal(signal.SIGTERM)
             if number % 50 == 0:
                 await asyncio.sleep(0.002)
-        await until(lambda: all(request.request_id in caller.frames for request in requests), timeout_s=15)
-        assert await asyncio.wait_for(routers[0].wait(), 10) == 0
+        await until(lambda: all(request.request_id in caller.frames for request in requests))
+        assert await asyncio.wait_for(routers[0].wait(), PATIENCE_S) == 0
         frames = [caller.frames[request.request_id][0] for request in requests]
         assert all(isinstance(frame, Accepted) for frame in frames)
         works = [work for leader in leaders for work, _ in leader.taken]
@@ -141,7 +141,7 @@ async def test_routers_count_each_other(nats_url: str, nats_bus: NatsBus) -> Non
     try:
         await await_counts(3, *names)
         routers[0].terminate()
-        assert await asyncio.wait_for(routers[0].wait(), 10) == 0
+        assert await asyncio.wait_for(routers[0].wait(), PATIENCE_S) == 0
         await await_counts(2, *names[1:])
         routers[1].kill()
         await await_counts(1, names[2])

@@ -40,7 +40,7 @@ from shared.messages import (
 from tests.kits.constants import settings_with_constants
 from tests.kits.servers import ServerProcess, find_binary, free_port
 from tests.kits.tcp_proxy import TcpProxy
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 KILLS = 9
 CONFIG = """
@@ -238,7 +238,7 @@ async def test_a_leader_that_keeps_its_interpreters_lock_is_not_lost(world: Worl
         await asyncio.sleep(2.0)  # until the process that sends heartbeats does so
         for _ in range(3):
             process.stdin.write(b"hold 0.7\n")
-            await asyncio.wait_for(process.stdout.readline(), 20)
+            await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)
             await asyncio.sleep(0.2)
         assert world.news == []
         process.kill()
@@ -293,7 +293,7 @@ async def test_the_end_of_the_connection_for_heartbeats_is_no_loss(world: World)
         ended = asyncio.Event()
         await world.bus.subscribe(subjects.BROKER_DISCONNECT, lambda _: ended.set())
         proxy.cut()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), PATIENCE_S)
         cut_at = time.monotonic()
         assert await world.group_of() == "g0"
         await until(lambda: world.beats[instance_id] > cut_at)
@@ -341,7 +341,7 @@ async def test_a_broker_that_restarts_makes_no_group_lost(world: World) -> None:
         await asyncio.sleep(0.3)
         world.server.start()
         restarted = time.monotonic()
-        await until(lambda: all(world.beats[name] > restarted for name in instances), timeout_s=10)
+        await until(lambda: all(world.beats[name] > restarted for name in instances))
 
         async def served() -> bool:
             return world.bus.connected and isinstance(await world.ask(), Accepted)
@@ -419,7 +419,7 @@ async def test_a_group_that_breaks_what_it_accepts_is_tripped(
     assert "breaker tripped" in capsys.readouterr().out
 
 
-async def eventually(check: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
+async def eventually(check: Callable[[], Awaitable[bool]], timeout_s: float = PATIENCE_S) -> None:
     """Waits until the check holds."""
     async with asyncio.timeout(timeout_s):
         while not await check():  # noqa: ASYNC110 - it asks over the network

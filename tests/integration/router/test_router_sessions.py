@@ -27,7 +27,7 @@ from shared.messages import (
     StatusQuery,
     Wire,
 )
-from tests.kits.router.live import BEAT_MS, Caller, Leader, router
+from tests.kits.router.live import BEAT_MS, Caller, Leader, router, until_known
 from tests.kits.waiting import until
 
 
@@ -102,7 +102,7 @@ async def test_pins_stand_while_kvstate_is_away_and_are_asked_for_again(
     pins = [Pinned(tenant="default", session_id=f"s-{i}", group=group) for i in range(4)]
     async with router(nats_url, pins_refresh_s=0.1) as service:
         async with kvstate(nats_bus, *pins) as asked:
-            await until(lambda: len(asked) >= 12, timeout_s=5.0)
+            await until(lambda: len(asked) >= 12)
         await asyncio.sleep(0.3)
         for pin in pins:
             assert (await reason_of(caller, leaders, caller.request(pin.session_id)))[1] == "pinned"
@@ -110,7 +110,7 @@ async def test_pins_stand_while_kvstate_is_away_and_are_asked_for_again(
         missed = service.registry.get_sample_value("ryz_router_events_total", {"event": "pins_not_loaded"})
         assert missed is not None
         async with kvstate(nats_bus):  # without pins, as if all were removed meanwhile
-            await until(lambda: service.registry.get_sample_value("ryz_router_pins") == 0, timeout_s=5.0)
+            await until(lambda: service.registry.get_sample_value("ryz_router_pins") == 0)
 
 
 async def test_a_pinned_group_that_is_full_refuses_and_one_that_drains_gives_way(
@@ -119,17 +119,17 @@ async def test_a_pinned_group_that_is_full_refuses_and_one_that_drains_gives_way
     pinned = leaders[0]
     async with kvstate(nats_bus, Pinned(tenant="default", session_id="s", group=pinned.group)):
         pinned.load = Load(running=4, waiting=2, max_running=4, max_waiting=2)
-        await asyncio.sleep(2 * BEAT_MS / 1000)
-        async with router(nats_url):
+        async with router(nats_url) as service:
+            await until_known(service, pinned)
             failed = await caller.failure(caller.request("s"))
             assert (failed.code, failed.data["reason"]) == ("overloaded", "pin_full")
             assert 0.08 <= failed.data["retry_after_s"] <= 36
             pinned.load, pinned.state = Load(max_running=64, max_waiting=64), "draining"
-            await asyncio.sleep(2 * BEAT_MS / 1000)
+            await until_known(service, pinned)
             route = await reason_of(caller, leaders, caller.request("s"))
             assert route[:2] == (leaders[1].group, "pin_away")
             pinned.state = "ready"
-            await asyncio.sleep(2 * BEAT_MS / 1000)
+            await until_known(service, pinned)
             assert (await reason_of(caller, leaders, caller.request("s")))[1] == "pinned"
 
 
@@ -161,10 +161,10 @@ async def test_a_busy_place_is_left_and_the_session_stays_where_it_went(
         await tell(nats_bus, subjects.SESSION_TURNS, SessionTurns(turns=[turn]))
         busy.load = Load(running=64, waiting=8, max_running=64, max_waiting=64, queued_tokens=9000,
                          tokens_per_s=100.0)  # fmt: skip
-        await asyncio.sleep(2 * BEAT_MS / 1000)
+        await until_known(service, busy)
         assert await reason_of(caller, leaders, caller.request("s")) == (there, "spill_wait", home)
         busy.load = Load(max_running=64, max_waiting=64)
-        await asyncio.sleep(2 * BEAT_MS / 1000)
+        await until_known(service, busy)
         assert await reason_of(caller, leaders, caller.request("s")) == (there, "last_group", there)
         assert service.registry.get_sample_value("ryz_router_move_seconds_count") == 1
 
@@ -172,14 +172,14 @@ async def test_a_busy_place_is_left_and_the_session_stays_where_it_went(
 async def test_the_route_of_a_session_names_home_pin_place_and_groups(
     nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model: str
 ) -> None:
-    async with router(nats_url):
+    async with router(nats_url) as service:
         home = await caller.group_of("s")
         there = other(leaders, home)
         await tell(
             nats_bus, subjects.SESSION_PINNED, Pinned(tenant="default", session_id="s", group=there.group)
         )
         there.state = "draining"
-        await asyncio.sleep(2 * BEAT_MS / 1000)
+        await until_known(service, there)
         route = await ask_route(nats_bus, "s", model)
         assert (route.home, route.pinned_group, route.last_group) == (home, there.group, home)
         assert route.groups == {home: "ready", there.group: "draining"}

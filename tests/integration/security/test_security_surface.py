@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tests.kits.gateway.gateway import Gateway, running_gateway
+from tests.kits.waiting import PATIENCE_S
 
 OPEN = {"/", "/health", "/live", "/ready", "/metrics", "/openapi.json"}
 BODY = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}).encode()
@@ -15,7 +16,7 @@ async def raw(gateway: Gateway, request: bytes) -> bytes:
     """The whole answer to a raw request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     writer.write(request)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         answer = await reader.read()
     writer.close()
     await writer.wait_closed()

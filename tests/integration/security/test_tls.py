@@ -24,6 +24,7 @@ from tests.kits.gateway.process import gateway_process, ready
 from tests.kits.servers import GuardedNats, free_port
 from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.tls import Authority
+from tests.kits.waiting import PATIENCE_S
 
 REFUSED_WAIT_S = 1.5  # how long a client tries that must be refused
 
@@ -218,7 +219,7 @@ async def test_the_gateway_serves_https(nats_url: str, authority: Authority) -> 
 async def test_files_that_are_of_no_use_end_the_start(nats_url: str, authority: Authority) -> None:
     files = {"http_cert": authority.issue().cert, "http_key": "/nowhere/x.key"}
     async with gateway_process(nats_url=nats_url, http_port="0", **files) as process:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             _, said = await process.communicate()
     assert process.returncode == 2
     assert "RYZ_HTTP_KEY: there is no file /nowhere/x.key" in said.decode()

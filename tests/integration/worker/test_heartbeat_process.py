@@ -23,7 +23,7 @@ from shared.host.own_python import module_command
 from shared.messages import Heartbeat, Load, ModelCard
 from tests.kits.servers import NatsServer, free_port
 from tests.kits.tcp_proxy import TcpProxy
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.carried_leader import INTERVAL_S, STALE_S
 from tests.kits.worker.options import heartbeat_process
 
@@ -70,7 +70,7 @@ class Leader:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{what}\n".encode())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await self.process.stdout.readline()
 
 
@@ -166,7 +166,7 @@ async def test_a_clean_end_is_no_death(leader: Leader, heard: Heard) -> None:
     began = time.monotonic()
     assert leader.process.stdin is not None
     leader.process.stdin.write(b"stop\n")
-    assert await asyncio.wait_for(leader.process.wait(), 10) == 0
+    assert await asyncio.wait_for(leader.process.wait(), PATIENCE_S) == 0
     await until(lambda: not alive(leader.sender_pid))
     assert set(heard.said(began)) <= {"running", ""}
 
@@ -235,7 +235,7 @@ async def test_a_process_that_finds_no_broker_ends_with_its_leader() -> None:
     await asyncio.sleep(2.0)
     assert process.returncode is None
     os.close(control)
-    await asyncio.wait_for(process.wait(), 10)
+    await asyncio.wait_for(process.wait(), PATIENCE_S)
     page.close()
 
 

@@ -111,7 +111,7 @@ async def answers(
 
 
 async def ready(kit: Kit) -> None:
-    await kit.until(lambda: kit.leader.state == "ready", 10.0)
+    await kit.until(lambda: kit.leader.state == "ready")
 
 
 def texts(ended: list[Completion | BaseException]) -> list[str]:

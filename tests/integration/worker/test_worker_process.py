@@ -22,6 +22,7 @@ from shared.messages import (
     StatusQuery,
     Work,
 )
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import chat, text_of
 from tests.kits.worker.process import worker
 
@@ -44,7 +45,7 @@ async def test_a_worker_serves_tells_its_status_and_drains(nats_url: str, nats_b
     await nats_bus.subscribe(inbox, on_frames)
     async with worker(nats_url, "wp0", NULL_STEP_DELAY_MS="5", HEARTBEAT_INTERVAL_MS="20") as process:
         await nats_bus.subscribe(subjects.heartbeat("wp0"), on_heartbeat)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while "ready" not in states:
                 ready.clear()
                 await ready.wait()
@@ -55,7 +56,7 @@ async def test_a_worker_serves_tells_its_status_and_drains(nats_url: str, nats_b
         status = codec.decode_reply(answer.data, ServiceStatus)
         assert (status.service, status.detail["group"], status.pid) == ("worker", "wp0", process.pid)
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await ended.wait()
             assert process.stderr is not None
             log = (await process.stderr.read()).decode()
@@ -82,7 +83,7 @@ async def test_a_drain_asked_for_moves_what_runs_and_ends_the_process(
         changed.set()
 
     async def until(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 changed.clear()
                 await changed.wait()
@@ -100,7 +101,7 @@ async def test_a_drain_asked_for_moves_what_runs_and_ends_the_process(
         answer = await nats_bus.request(subjects.drain("wp2"), asked, timeout_s=5)
         told = codec.decode_reply(answer.data, Draining)
         assert (told.group, told.requests) == ("wp2", 1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             assert process.stderr is not None
             log = (await process.stderr.read()).decode()
             assert await process.wait() == 0

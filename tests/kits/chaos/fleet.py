@@ -21,7 +21,7 @@ from tests.kits.tcp_proxy import TcpProxy
 
 TURNS = ("My name is {name}.", "What is my name?", "Tell me about Python.", "What is my name?") * 2
 KEYS = {"calm": "key-of-calm", "rough": "key-of-rough"}  # tenants share no blocks: the oracle warms no cache
-PATIENCE_S = 5.0  # for one turn, which takes 0.1 s without a fault
+TURN_S = 20.0  # for one turn: 0.1 s without a fault, five on a busy machine; a request may take 60 s
 
 
 class ThreadedProxy:
@@ -129,7 +129,7 @@ class Talk:
             headers={"X-Session-Id": self.session_id, "X-Session-Mode": "append"},
         )
         assert answer.status_code == 200, (self, answer.text)
-        assert answer.elapsed.total_seconds() < PATIENCE_S, self
+        assert answer.elapsed.total_seconds() < TURN_S, self
         self.groups.append(answer.headers["x-ryz-group"])
         self.sources.append(answer.headers.get("x-ryz-kv", ""))
         told = answer.json()

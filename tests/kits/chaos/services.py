@@ -14,8 +14,9 @@ from tests.kits.chaos.fleet import Metrics
 from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import ROOT, Stack, wait_for
 from tests.kits.servers import free_port
+from tests.kits.waiting import PATIENCE_S
 
-START_S = 40.0
+START_S = PATIENCE_S
 # full runs use the default; short runs may share an overloaded machine, where heartbeats are late
 PATIENT = {"RYZ_ROUTER_HEARTBEAT_SLACK_S": scaled("0.6", "0.175")}
 
@@ -51,7 +52,7 @@ class ServiceProcess:
     def end(self) -> int:
         """Stops the service gracefully and returns its exit code."""
         self.process.terminate()
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=PATIENCE_S)
 
     def __enter__(self) -> Self:
         self.await_ready()
@@ -80,7 +81,7 @@ def metrics_of(stack: Stack) -> dict[str, Metrics]:
     return told | {"gateway": Metrics(stack.state.url)}
 
 
-def await_idle(stack: Stack, groups: int, timeout_s: float = 20.0) -> None:
+def await_idle(stack: Stack, groups: int, timeout_s: float = PATIENCE_S) -> None:
     """Waits until all groups are ready, no request runs or waits, and all blocks are free."""
 
     def idle() -> bool:

@@ -16,9 +16,11 @@ import psutil
 
 from cli.stack.state import StackState, StateDir
 from cli.status.status_query import find_broker, query_status
+from tests.kits.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 START_S = 180.0
+_ANSWERING = ("gateway", "router", "kvstate", "worker")
 RYZ = [sys.executable, "-P", "-m", "cli"]
 
 
@@ -38,7 +40,7 @@ def ryz(
     )
 
 
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Waits until the condition holds; fails with the words given."""
     give_up = time.monotonic() + timeout_s
     while not condition():
@@ -100,6 +102,18 @@ class Stack:
         with ThreadPoolExecutor(1) as pool:  # the caller may have an event loop of its own
             return pool.submit(ask).result()
 
+    def whole_status(self) -> dict[str, Any]:
+        """The same, once every service that the supervisor runs has answered."""
+        told: dict[str, Any] = {}
+
+        def all_answered() -> bool:
+            told.update(self.status())
+            running = {one.pid for one in self.state.services if one.name.startswith(_ANSWERING)}
+            return running <= {one["pid"] for one in told["services"]}
+
+        wait_for(all_answered, "all services answer")
+        return told
+
     def pid_of(self, name: str) -> int:
         """The process of a service."""
         return next(service.pid for service in self.state.services if service.name == name)
@@ -129,4 +143,4 @@ class Stack:
     def end(self) -> int:
         """Ends the stack in good order; returns the exit code. May be called when it has ended."""
         self.process.terminate()
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=PATIENCE_S)

@@ -126,7 +126,7 @@ class Fleet:
         return self.cancelled.setdefault(request_id, asyncio.Event())
 
     async def wait_requests(self, count: int) -> None:
-        await eventually(lambda: len(self.requests) >= count, 5)
+        await eventually(lambda: len(self.requests) >= count)
 
     async def _requested(self, message: Message) -> None:
         request = decode(message.data, GenerateRequest)
@@ -251,9 +251,9 @@ class Gateway:
         await eventually(lambda: not self.running)
 
     async def wait_cancelled(self) -> None:
-        """Waits until every request of the fleet is cancelled; fails after a second for each."""
+        """Waits until every request of the fleet is cancelled."""
         for request in self.fleet.requests:
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PATIENCE_S):
                 await self.fleet.cancel_of(request.request_id).wait()
 
     def metric(self, name: str, **labels: str) -> float:

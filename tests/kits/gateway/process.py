@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 
 import httpx
 
+from tests.kits.waiting import PATIENCE_S
+
 
 @asynccontextmanager
 async def gateway_process(**settings: str) -> AsyncIterator[asyncio.subprocess.Process]:
@@ -25,7 +27,7 @@ async def gateway_process(**settings: str) -> AsyncIterator[asyncio.subprocess.P
 
 async def ready(http: httpx.AsyncClient) -> None:
     """Waits until the gateway takes requests, whether or not there is a router that takes them."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 answer = await http.get("/ready")

@@ -12,6 +12,7 @@ from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from shared.kv_store import PREFIX_PATTERN
 from shared.messages import Done, GenerateRequest, Usage
 from tests.kits.engine.rank_options import rank_options
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import Kit, RedisIndex, chat
 
 ALWAYS = KVOptions(kv_fetch="always", kv_lookup_timeout_s=2.0, kv_fetch_timeout_s=10.0)
@@ -58,6 +59,6 @@ def usage_of(frames: Any) -> Usage:
 
 async def settled(kit: Kit, index: RedisIndex, blocks: int) -> None:
     """Waits until the store has `blocks` blocks and the index lists some."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while len(await index.redis.keys(PREFIX_PATTERN)) < blocks or not index.held:  # noqa: ASYNC110
             await asyncio.sleep(0.02)

@@ -66,7 +66,7 @@ class OpenPage:
                 await asyncio.sleep(0.02)
         return value
 
-    async def answer(self, timeout_s: float = 20.0) -> str:
+    async def answer(self, timeout_s: float = PATIENCE_S) -> str:
         """The text of the last answer, once it has ended."""
         await self.page.wait_for_selector("#stop", state="hidden", timeout=timeout_s * 1000)
         return str(await self.page.inner_text(".turn.assistant:last-child .body"))
@@ -108,6 +108,7 @@ async def open_page(
         script: Runs before those of each page.
     """
     context = await browser.new_context(viewport={"width": width, "height": 800})
+    context.set_default_timeout(1000 * PATIENCE_S)
     page = await context.new_page()
     opened = OpenPage(page)
     page.on("pageerror", lambda error: opened.wrong.append(str(error)))

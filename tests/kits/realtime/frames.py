@@ -9,6 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.kits.waiting import PATIENCE_S
+
 HANDSHAKE = (
     "GET /v1/realtime HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -96,7 +98,7 @@ class FrameClient:
     async def read_until(self, kind: str) -> bool:
         """Reads messages to the first of a kind; False if the connection ends before it."""
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while await self._read_frame():
                     if self.messages and self.messages[-1]["type"] == kind:
                         return True

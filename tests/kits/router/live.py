@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
+import msgspec
+
 from services.router.__main__ import setup
 from services.router.settings import RouterSettings
 from shared import subjects
@@ -33,7 +35,7 @@ from shared.messages import (
     Work,
 )
 from tests.kits.constants import settings_with_constants
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 BEAT_MS = 40
 
@@ -96,6 +98,21 @@ class Leader:
             Done(request_id=request_id, seq=1, usage=Usage()),
         ]
         await self.bus.publish(work.reply_to, encode(FrameBatch(frames=frames)))
+
+
+async def until_known(service: Service, *leaders: Leader) -> None:
+    """Waits until a router has heard of the leaders' present states and loads."""
+
+    def known() -> bool:
+        rows = {row["group"]: row for row in service.status().detail["groups"]}
+        return all(
+            leader.group in rows
+            and (rows[leader.group]["state"], rows[leader.group]["load"])
+            == (leader.state, msgspec.to_builtins(leader.load))
+            for leader in leaders
+        )
+
+    await until(known)
 
 
 class Caller:
@@ -185,7 +202,7 @@ async def start_router(nats_url: str, nats_bus: NatsBus, instance_id: str) -> as
             ready.set()
 
     await nats_bus.subscribe(inbox, hear)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not ready.is_set():
             await nats_bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
             await asyncio.sleep(0.05)

@@ -20,6 +20,7 @@ from typing import Any, Self
 import httpx
 
 from tests.kits.servers import NatsServer, free_ports
+from tests.kits.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 START_S = 60.0
@@ -203,7 +204,7 @@ class Fleet:
             for state in ("running", "waiting")
         )
 
-    async def until(self, condition: Any, what: str, timeout_s: float = 10.0) -> None:
+    async def until(self, condition: Any, what: str, timeout_s: float = PATIENCE_S) -> None:
         """Waits for a condition, which `what` describes in the error."""
         give_up = time.monotonic() + timeout_s
         while not condition():

@@ -10,6 +10,7 @@ import redis
 
 from tests.kits.servers import RedisServer
 from tests.kits.stacks.stream_stack import KEYS, Fleet
+from tests.kits.waiting import PATIENCE_S
 
 JSON = dict[str, Any]
 # on an overloaded machine the store is slow and heartbeats are late
@@ -57,8 +58,8 @@ class TurnsFleet(Fleet):
         return [message["content"] for message in messages if message["role"] == "user"]
 
     async def until_ttl(self, session_id: str, least_s: int, most_s: int) -> None:
-        """Waits until a session is stored and is to live that long; fails after 10 s."""
-        ttl_s, give_up = -1, time.monotonic() + 10
+        """Waits until a session is stored and is to live that long."""
+        ttl_s, give_up = -1, time.monotonic() + PATIENCE_S
         async with self.http() as http:
             while not least_s <= ttl_s <= most_s:
                 assert time.monotonic() < give_up, f"{session_id} lives for {ttl_s} s"

@@ -72,6 +72,7 @@ async def streamed(pieces: Pieces, limit_s: float = 10.0) -> StreamedAnswer:
     return found
 
 
+@pytest.mark.alone
 async def test_streams_run_side_by_side_and_keep_their_times() -> None:
     bodies: list[dict[str, Any]] = []
 

@@ -131,7 +131,7 @@ async def test_a_second_stop_does_not_wait(bench: Bench) -> None:
     began = time.monotonic()
     stack.request_stop()
     await closing
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20, "it waited for the 30 s that a service has to end"
     assert "killed at once" in bench.notes.texts[0]
 
 

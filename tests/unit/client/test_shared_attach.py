@@ -25,6 +25,7 @@ from shared.messages import (
 )
 from tests.kits.client import client_settings
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.scripted_leader import answer
 
 REQUEST = GenerateRequest(request_id="r", model="demo", prompt="Hi", note=b"n")
@@ -174,7 +175,7 @@ async def test_what_has_ended_is_read_and_never_begun_again(bus: MemoryBus, clie
     found = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
     assert found is not None
     with pytest.raises(GroupLost):
-        await asyncio.wait_for(found.stream.next_frame(), 5)
+        await asyncio.wait_for(found.stream.next_frame(), PATIENCE_S)
     assert published == []
 
 
@@ -197,10 +198,10 @@ async def test_a_loss_after_attaching(
     leader.has_forgotten = True
     if not goes_on:
         with pytest.raises(GroupLost):
-            await asyncio.wait_for(found.stream.next_frame(), 5)
+            await asyncio.wait_for(found.stream.next_frame(), PATIENCE_S)
         assert published == []
         return
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not published:  # noqa: ASYNC110 (a fake)
             await asyncio.sleep(0.01)
     tokens = [0, 1, 2] if first_seq == 0 else [7, 1, 2]

@@ -25,15 +25,15 @@ RECORD = SessionRecord(
 async def test_leaders_are_waited_for_until_all_expected_have_answered(memory_bus: MemoryBus) -> None:
     services = await SessionServices(memory_bus).start()
     services.holdings = {"g1": 16}
-    admin = SessionAdmin(memory_bus, gather_s=30.0, timeout_s=2.0)
-    async with asyncio.timeout(5):
+    admin = SessionAdmin(memory_bus, gather_s=10 * PATIENCE_S, timeout_s=2.0)
+    async with asyncio.timeout(PATIENCE_S):
         held = await admin.fleet.holders("acme", RECORD.token_ids, expected={"g0", "g1"})
     assert [(one.group, one.cached_tokens, one.num_tokens) for one in held] == [("g0", 0, 32), ("g1", 16, 32)]
     hasty = SessionAdmin(memory_bus, gather_s=0.05, timeout_s=2.0)
     for expected in (set[str](), {"g0", "g1", "g2"}):
         assert len(await hasty.fleet.holders("acme", b"", expected=expected)) == 2
     await services.leave(subjects.KV_HOLDERS)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert await admin.fleet.holders("acme", b"") == []
 
 

@@ -27,7 +27,7 @@ from shared.messages import (
     SessionRecord,
 )
 from tests.kits.memory_bus import MemoryBus
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, until
 
 HELD_BACK_S = 2 * PATIENCE_S  # calls wait until the test lets them go, however slow the machine is
 
@@ -97,7 +97,7 @@ async def test_a_tenant_with_many_calls_holds_up_no_other_and_no_turn(
     calls: list[asyncio.Future[Any]] = []
     for _ in range(MAX_WAITING // 2):
         calls += [asyncio.ensure_future(admin.page("many")), asyncio.ensure_future(admin.record("many", "s"))]
-    await asyncio.sleep(0.01)
+    await until(lambda: store.running["many"] == PER_TENANT)
     async with asyncio.timeout(PATIENCE_S):
         assert (await admin.page("few")).sessions == []
         assert await admin.record("few", "s") == record("few")
@@ -120,7 +120,7 @@ async def test_beyond_its_bound_a_tenant_is_told_to_make_fewer_calls(
 ) -> None:
     admin = SessionAdmin(memory_bus, timeout_s=HELD_BACK_S, gather_s=0.1)
     calls = [asyncio.create_task(admin.page("many")) for _ in range(PER_TENANT + MAX_WAITING)]
-    await asyncio.sleep(0.01)
+    await until(lambda: memory_bus.stats.received >= len(calls))
     with pytest.raises(RateLimited, match=f"has {MAX_WAITING} calls about sessions waiting") as caught:
         await admin.record("many", "s")
     assert (caught.value.data["reason"], caught.value.retry_after_s) == ("session_calls", 1.0)
@@ -143,7 +143,7 @@ async def test_calls_that_were_taken_are_answered_before_the_end(
 ) -> None:
     admin = SessionAdmin(memory_bus, timeout_s=HELD_BACK_S, gather_s=0.1)
     calls = [asyncio.create_task(admin.page("many")) for _ in range(10)]
-    await asyncio.sleep(0.01)
+    await until(lambda: store.running["many"] == PER_TENANT)
     stopping = asyncio.create_task(server.stop())
     await asyncio.sleep(0.01)
     assert not stopping.done()
@@ -159,7 +159,7 @@ async def test_a_caller_that_names_no_tenant_waits_in_one_line_with_its_like(
         asyncio.create_task(memory_bus.request(subjects.SESSION_LIST, query, timeout_s=HELD_BACK_S))
         for _ in range(10)
     ]
-    await asyncio.sleep(0.01)
-    assert store.running["many"] == PER_TENANT
+    await until(lambda: store.running["many"] == PER_TENANT)
     store.go.set()
     await asyncio.gather(*calls)
+    assert store.most["many"] == PER_TENANT

@@ -64,7 +64,6 @@ def test_only_services_use_it(tree: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.skipif(bool(compile_modules.compiler_fault()), reason=compile_modules.compiler_fault())
-@pytest.mark.timeout(300)
 def test_a_module_is_compiled_and_found(tree: Path) -> None:
     (tree / "pyproject.toml").write_text("[tool.mypy]\nexplicit_package_bases = true\n")
     code = """

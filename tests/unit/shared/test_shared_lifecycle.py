@@ -20,6 +20,7 @@ from shared.lifecycle import Service
 from shared.messages import ServiceStatus, StatusQuery
 from shared.settings import CommonSettings
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import PATIENCE_S
 
 PROGRAM = """
 import asyncio, sys
@@ -173,7 +174,7 @@ async def test_a_failed_background_task_ends_the_service() -> None:
         raise RuntimeError("broken")
 
     service.spawn(break_down(), "breaker")
-    await asyncio.wait_for(service.wait_stopping(), 1)
+    await asyncio.wait_for(service.wait_stopping(), PATIENCE_S)
     assert service.exit_code == 1
 
 

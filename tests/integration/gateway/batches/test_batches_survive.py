@@ -14,6 +14,7 @@ from shared.messages.base import BACKGROUND_PRIORITY
 from tests.integration.gateway.batches.test_batches_openai import ended, lines_of, submitted, when
 from tests.kits.gateway.batch_stack import BatchGateway, batch_gateway, chat_lines, null_leader
 from tests.kits.servers import NatsServer
+from tests.kits.waiting import PATIENCE_S
 
 
 async def test_another_gateway_goes_on(broker: NatsServer, tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ async def test_another_gateway_goes_on(broker: NatsServer, tmp_path: Path) -> No
                 (subjects.LINES_STREAM, subjects.batch_line("*", "*")),
                 (subjects.RESULTS_STREAM, subjects.batch_result("*", "*")),
             ):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     while await jetstream.read(stream, pattern, 0):  # noqa: ASYNC110 (the broker has no event)
                         await asyncio.sleep(0.05)
             await jetstream.stop()

@@ -15,6 +15,7 @@ from shared.errors import InvalidRequest
 from shared.subjects import Caller
 from tests.kits.gateway.gateway import WORDS, Gateway, eventually, running_gateway
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = "secret-key-of-ada"
@@ -52,7 +53,7 @@ async def ask(
     reply = bus.new_inbox().replace("_INBOX", prefix, 1)
     subscription = await bus.subscribe(reply, take)
     await bus.publish(subject, data, reply=reply, headers=headers)
-    answer = await asyncio.wait_for(waiting, 10)
+    answer = await asyncio.wait_for(waiting, PATIENCE_S)
     await subscription.unsubscribe()
     found = dict(answer.headers)
     return int(found["Ryz-Status"]), json.loads(answer.data), found

@@ -84,7 +84,7 @@ async def metric(http: httpx.AsyncClient, name: str) -> float:
     return sum(map(float, found))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.alone  # it measures latencies
 @pytest.mark.usefixtures("open_files")
 @pytest.mark.parametrize(
     ("sent", "count", "idle_s", "max_mib"),

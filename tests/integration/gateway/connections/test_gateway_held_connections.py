@@ -20,6 +20,7 @@ from shared.settings import CommonSettings
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
 from tests.kits.gateway.raw_http import RawConnection, ask, raw_connection
 from tests.kits.tls import Authority
+from tests.kits.waiting import PATIENCE_S
 
 HEAD = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 BODY = b'{"model":"demo","messages":[{"role":"user","content":"Hello"}]}'
@@ -89,7 +90,7 @@ async def test_those_who_talk_get_through_while_held_ones_are_opened_again(sent:
 
         async with asyncio.TaskGroup() as attackers:
             tasks = [attackers.create_task(hold()) for _ in range(LIMIT)]
-            await eventually(lambda: gateway.metric("ryz_gateway_connections") == LIMIT, 5.0)
+            await eventually(lambda: gateway.metric("ryz_gateway_connections") == LIMIT)
             await asyncio.sleep(0.05)
             statuses = [(await ask(gateway.port, post(BODY))).status for _ in range(100)]
             for task in tasks:
@@ -112,7 +113,7 @@ async def test_a_request_under_way_is_never_cut() -> None:
                 assert (answer.status, answer.error["code"]) == (429, "address_connections")
                 assert gateway.running == LIMIT
                 for connection in (*busy, last):
-                    async with asyncio.timeout(5):
+                    async with asyncio.timeout(PATIENCE_S):
                         assert await connection.reader.readuntil(b"data: ")
         await gateway.wait_idle()
 

@@ -9,6 +9,7 @@ import pytest_asyncio
 from tests.kits.gateway.edge_requests import BODY, HEAD, POST, QUICK, refused, serves
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.raw_http import ask, raw_connection
+from tests.kits.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -131,13 +132,13 @@ async def test_an_answer_under_way_is_not_broken_into(gateway: Gateway) -> None:
     streamed = BODY[:-1].replace(b"demo", b"slow") + b',"stream":true}'
     async with raw_connection(gateway.port) as connection:
         await connection.send(POST + b"Content-Length: %d\r\n\r\n" % len(streamed) + streamed)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             seen = await connection.reader.readuntil(b"data: ")
         assert seen.startswith(b"HTTP/1.1 200")
         await connection.send(b"\x00garbage\r\n\r\n")
         rest = b""
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 rest = await connection.reader.read()
         except ConnectionError:
             pass

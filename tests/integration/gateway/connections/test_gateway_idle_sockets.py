@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
 from tests.kits.gateway.raw_http import RawAnswer, raw_connection
+from tests.kits.waiting import PATIENCE_S
 
 LIMIT = 8
 PATHS = ("/v1/realtime", "/v1/responses")
@@ -54,7 +55,7 @@ async def begin(gateway: Gateway, path: str, socket: ClientConnection) -> None:
 async def close_code(socket: ClientConnection) -> int:
     """The code with which the gateway closes a socket."""
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 await socket.recv()
     except ConnectionClosed as closed:

@@ -22,6 +22,7 @@ from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.grpc_client import SERVICE, BareClient, bare_channel, bare_client, text_request
 from tests.kits.servers import free_port
 from tests.kits.tls import Authority
+from tests.kits.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = "secret-key-of-ada"
@@ -105,7 +106,7 @@ async def test_calls_that_are_only_held_open_give_way() -> None:
         shown = cast(Any, ServerReflectionStub(channel)).ServerReflectionInfo()
         held.append(shown)
         for call in held[:7]:
-            await asyncio.wait_for(call.wait_for_connection(), 5)
+            await asyncio.wait_for(call.wait_for_connection(), PATIENCE_S)
         await asyncio.sleep(0.3)
         busy = other.stream()
         await busy.write(text_request("stuck", stream=True))
@@ -144,7 +145,7 @@ async def test_a_silent_connection_is_closed_and_garbage_is_none() -> None:
         silent, writer = await asyncio.open_connection("127.0.0.1", gateway.grpc_port)
         other, speaking = await asyncio.open_connection("127.0.0.1", gateway.grpc_port)
         speaking.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await silent.read()  # returns at the end of the connection
             await other.read()
         for end in (writer, speaking):

@@ -17,6 +17,7 @@ from shared import subjects
 from shared.codec import encode
 from shared.messages import GroupDown, SessionTurn, SessionTurns
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.waiting import PATIENCE_S
 from tools.pages.vendored import VENDOR, read_table, wrong_files
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -87,7 +88,7 @@ async def test_a_page_of_another_site_gets_no_events() -> None:
 
 async def first_events(http: httpx.AsyncClient, tenant: str, until: str) -> str:
     headers = {"Authorization": f"Bearer {KEYS[tenant]}"}
-    async with http.stream("GET", "/cluster/events", headers=headers) as answer, asyncio.timeout(10):
+    async with http.stream("GET", "/cluster/events", headers=headers) as answer, asyncio.timeout(PATIENCE_S):
         assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
         async for line in answer.aiter_lines():
             if until in line:

@@ -17,6 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.kits.gateway.gateway import WORDS, Gateway, running_gateway
+from tests.kits.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = "secret-key-of-ada"
@@ -40,7 +41,7 @@ async def send(socket: ClientConnection, kind: str, **fields: Any) -> None:
 
 
 async def receive(socket: ClientConnection) -> Message:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         message: Message = json.loads(await socket.recv())
     return message
 

@@ -21,6 +21,7 @@ from tests.kits.realtime.frames import (
     right_frames,
     told,
 )
+from tests.kits.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -105,7 +106,7 @@ async def test_pings_of_a_client_that_does_not_read_take_no_memory(gateway: Gate
         many = frame(b"x" * 125, PING) * 1000
         for _ in range(60):  # 8 MB of answers
             client.writer.write(many)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await client.writer.drain()
         assert resident_mib() - before < 5
     await gateway.wait_idle()

@@ -10,6 +10,7 @@ import pytest
 
 from services.gateway.responses.kept_events import EventRoom
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.waiting import PATIENCE_S
 
 KEYS = "key-of-one:one,key-of-two:two"
 TWO = {"authorization": "Bearer key-of-two"}
@@ -172,7 +173,7 @@ async def test_a_background_response_outlives_its_reader_until_it_is_cancelled(
     assert cancelled["status"] == "cancelled"
     assert (await http.get(path)).json() == cancelled
     assert (await http.post(f"{path}/cancel")).json() == cancelled
-    await asyncio.wait_for(gateway.fleet.cancel_of(request.request_id).wait(), 2)
+    await asyncio.wait_for(gateway.fleet.cancel_of(request.request_id).wait(), PATIENCE_S)
 
 
 async def test_a_deleted_background_response_ends(gateway: Gateway, http: httpx.AsyncClient) -> None:
@@ -180,7 +181,7 @@ async def test_a_deleted_background_response_ends(gateway: Gateway, http: httpx.
     await gateway.fleet.wait_requests(1)
     assert (await http.delete(f"/v1/responses/{name}")).status_code == 200
     request_id = gateway.fleet.requests[0].request_id
-    await asyncio.wait_for(gateway.fleet.cancel_of(request_id).wait(), 2)
+    await asyncio.wait_for(gateway.fleet.cancel_of(request_id).wait(), PATIENCE_S)
     assert (await http.get(f"/v1/responses/{name}")).status_code == 404
 
 

@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
 from tests.kits.tls import Authority
+from tests.kits.waiting import PATIENCE_S
 
 KEY = {"Authorization": "Bearer key-of-one"}
 
@@ -35,7 +36,7 @@ async def asked(socket: ClientConnection, model: str = "demo", **body: Any) -> l
     while not events or events[-1]["type"] not in {
         "response.completed", "response.incomplete", "response.failed", "error",
     }:  # fmt: skip
-        events.append(json.loads(await asyncio.wait_for(socket.recv(), 5)))
+        events.append(json.loads(await asyncio.wait_for(socket.recv(), PATIENCE_S)))
     return events
 
 
@@ -150,6 +151,6 @@ async def test_over_tls_and_after_another_request_on_the_connection(tmp_path: Pa
             b"GET /v1/responses HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
-        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
-        assert b"405" in await asyncio.wait_for(reader.readuntil(b"Method Not Allowed\r\n"), 5)
+        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+        assert b"405" in await asyncio.wait_for(reader.readuntil(b"Method Not Allowed\r\n"), PATIENCE_S)
         writer.close()

@@ -13,8 +13,8 @@ from openai import AsyncOpenAI
 from tests.integration.gateway.responses.conftest import LEASE_S
 from tests.kits.stacks.stream_stack import KEYS
 from tests.kits.stacks.turn_stack import TurnsFleet
+from tests.kits.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.timeout(120)
 LONG = {"model": "demo", "input": "Tell me a story.", "max_output_tokens": 150, "seed": 7, "background": True}
 
 
@@ -32,7 +32,7 @@ async def begin(http: httpx.AsyncClient, **more: Any) -> str:
 
 async def whole_of(http: httpx.AsyncClient, name: str) -> dict[str, Any]:
     """The response, once it has ended."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             answer = await http.get(f"/v1/responses/{name}")
             assert answer.status_code == 200, answer.text

@@ -12,7 +12,6 @@ import pytest
 
 from tests.kits.stacks.turn_stack import TurnsFleet
 
-pytestmark = pytest.mark.timeout(120)
 BODY: dict[str, Any] = {"model": "demo", "input": "Hello", "max_output_tokens": 8, "seed": 1}
 ANSWER_S = 6.0  # an answer comes within that time, whatever is away
 BACK_S = 20.0

@@ -13,6 +13,7 @@ from shared.messages import ChatMessage
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.session_records import TENANT, at, error_of, record, store
 from tests.kits.gateway.session_services import SessionServices
+from tests.kits.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -82,7 +83,7 @@ async def test_showing_says_where_the_kv_is(http: httpx.AsyncClient, services: S
     store(services, record())
     services.holdings = {"g1": 32}
     services.last[TENANT, "s1"] = "g0"  # the session has moved since its last turn
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         shown = (await http.get(at("s1"), params={"messages": "true"})).json()
     assert shown["groups"] == [
         {"group": "g1", "cached_tokens": 32, "tensor_parallel": 2, "kv_format": "fp32"}

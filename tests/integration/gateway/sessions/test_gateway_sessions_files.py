@@ -17,6 +17,7 @@ from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
 from tests.kits.gateway.raw_http import raw_connection
 from tests.kits.gateway.session_records import TENANT, TYPED, at, error_of, record, store
 from tests.kits.gateway.session_services import SessionServices, with_turn
+from tests.kits.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -171,7 +172,7 @@ async def test_files_of_sessions_take_no_thread_from_others(
     loop.set_default_executor(others)
     try:
         waiting = loop.run_in_executor(None, blocked.wait)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             file = (await http.get(at("a", "/export"))).content
             answer = await http.post("/v1/sessions/import?session_id=b", content=file)
         assert answer.status_code == 201
@@ -204,9 +205,9 @@ async def test_files_of_sessions_are_read_one_at_a_time_and_by_turns(monkeypatch
 
         try:
             imports = [bring("acme", f"a{n}") for n in range(8)]
-            await eventually(lambda: gateway.running == 8, 5)
+            await eventually(lambda: gateway.running == 8)
             imports.append(bring("birch", "b"))
-            await eventually(lambda: gateway.running == 9, 5)
+            await eventually(lambda: gateway.running == 9)
             assert len(order) == 1, "only one is in hand"
             chat = await http.post(
                 "/v1/chat/completions",

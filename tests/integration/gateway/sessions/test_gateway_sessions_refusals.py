@@ -12,6 +12,7 @@ from shared.messages import SessionCommitted, SessionDeleted
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.session_records import TENANT, TYPED, at, error_of, record, store
 from tests.kits.gateway.session_services import SessionServices
+from tests.kits.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -103,7 +104,7 @@ async def test_a_silent_service_is_waited_for_within_the_bound() -> None:
             return
 
         await gateway.fleet.bus.subscribe(subjects.SESSION_LIST, silent)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             answer = await http.get("/v1/sessions")
         assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "session_store")
 

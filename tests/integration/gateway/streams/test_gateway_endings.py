@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.waiting import PATIENCE_S
 
 CHAT = "/v1/chat/completions"
 
@@ -140,7 +141,7 @@ async def test_a_caller_that_does_not_read_is_given_up(monkeypatch: pytest.Monke
         await gateway.fleet.wait_requests(1)
         await asyncio.sleep(0.4)
         assert gateway.running == 1
-        await eventually(lambda: not gateway.running, 2)
+        await eventually(lambda: not gateway.running)
         await gateway.wait_cancelled()
         await hang_up(writer)
 
@@ -159,7 +160,7 @@ async def test_a_drain_lets_a_request_finish_and_refuses_new_ones() -> None:
             assert (await http.get("/ready")).status_code == 503
             assert (await http.get("/live")).status_code == 200
             assert (await running).status_code == 504
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PATIENCE_S):
                 await draining
 
 

@@ -13,6 +13,7 @@ from shared.bus import Message
 from shared.codec import decode, encode
 from shared.messages import Attach, Attached, Cancel, GenerateRequest
 from tests.kits.gateway.gateway import GROUP, Gateway, eventually, running_gateway
+from tests.kits.waiting import PATIENCE_S
 
 BODY = b'{"model":"slow","stream":true,"messages":[{"role":"user","content":"x"}]}'
 
@@ -129,7 +130,7 @@ async def test_a_parked_stream_holds_a_place_until_its_time_is_over() -> None:
         assert gateway.running == 1
         request = gateway.fleet.requests[0]
         assert not gateway.fleet.cancel_of(request.request_id).is_set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await gateway.fleet.cancel_of(request.request_id).wait()
         await gateway.wait_idle()
         assert parked(gateway) == 0
@@ -151,17 +152,17 @@ async def test_a_default_grace_and_a_bound_on_parked_streams() -> None:
         await eventually(lambda: parked(gateway) == 1)
         await begin_and_leave(gateway)
         first, second = (one.request_id for one in gateway.fleet.requests)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):  # less than the grace
             await gateway.fleet.cancel_of(second).wait()
         assert not gateway.fleet.cancel_of(first).is_set()
         assert (parked(gateway), gateway.running) == (1, 1)
 
 
 async def test_a_stopping_gateway_does_not_wait_for_parked_streams_and_leaves_them() -> None:
-    async with running_gateway(drain_timeout_s=10) as gateway:
+    async with running_gateway(drain_timeout_s=60) as gateway:
         await begin_and_leave(gateway, "30")
         await eventually(lambda: parked(gateway) == 1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):  # less than the grace
             await gateway.service.drain()
         await gateway.stack.aclose()
         request = gateway.fleet.requests[0]

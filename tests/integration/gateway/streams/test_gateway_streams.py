@@ -17,8 +17,7 @@ import pytest
 
 from tests.kits.realtime.readers import Reader, read, said
 from tests.kits.stacks.stream_stack import KEYS, ROOT, Client, Fleet
-
-pytestmark = pytest.mark.timeout(180)
+from tests.kits.waiting import PATIENCE_S
 
 TOKENS = 60
 USAGE = {"include_usage": True}
@@ -140,7 +139,7 @@ async def test_the_example_reads_on_when_its_gateway_is_killed(fleet: Fleet) -> 
     )  # fmt: skip
     assert process.stdout is not None
     try:
-        begun = await asyncio.wait_for(process.stdout.read(10), 20)
+        begun = await asyncio.wait_for(process.stdout.read(10), PATIENCE_S)
         fleet.kill("gateway1")
         rest, _ = await asyncio.wait_for(process.communicate(), 60)
     finally:

@@ -28,7 +28,7 @@ class Watch:
         """Checks, also under load, that no service was restarted, and that a valid request is answered."""
         assert self._now() == self._pids, "a service was started again"
         assert self.bugs() == []
-        wait_for(self._answers, "a real request is answered", 20.0)
+        wait_for(self._answers, "a real request is answered")
 
     def check_at_rest(self) -> None:
         """As `check`; also checks that the stack becomes idle and that memory is within bounds."""

@@ -18,6 +18,7 @@ def shared_fork_server() -> Iterator[None]:
         yield
 
 
+@pytest.mark.alone
 async def test_every_target_is_measured() -> None:
     plan = MixedPlan(
         model=demo_model(),

@@ -6,6 +6,7 @@ import itertools
 import pytest
 
 from services.gateway.admission.large_bodies import REST, LargeBodies, is_large
+from tests.kits.waiting import PATIENCE_S
 
 
 class Clock:
@@ -61,5 +62,5 @@ async def test_a_tenant_that_goes_while_it_waits_holds_up_no_other() -> None:
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([waiting])
-    async with asyncio.timeout(5), large.turn("c"):
+    async with asyncio.timeout(PATIENCE_S), large.turn("c"):
         pass

@@ -12,6 +12,7 @@ from shared.errors import InvalidRequest, SessionNotFound
 from shared.flow.backoff import Backoff, backoff_s
 from shared.messages import SessionDelete, SessionDeleted, SessionGet
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import PATIENCE_S, until
 
 SUBJECT = "test.delete"
 QUERY = SessionDelete(tenant="t", session_id="s")
@@ -38,11 +39,11 @@ class Deleter:
 async def test_a_call_gets_the_reply_or_the_error(memory_bus: MemoryBus) -> None:
     deleter = Deleter(memory_bus)
     await memory_bus.subscribe(SUBJECT, deleter.endpoint.handler(SessionDelete, deleter.delete))
-    done = await call(memory_bus, SUBJECT, QUERY, SessionDeleted, timeout_s=1)
+    done = await call(memory_bus, SUBJECT, QUERY, SessionDeleted, timeout_s=PATIENCE_S)
     assert done == SessionDeleted(session_id="s")
     missing = SessionDelete(tenant="t", session_id="missing")
     with pytest.raises(SessionNotFound, match="no session 'missing'") as caught:
-        await call(memory_bus, SUBJECT, missing, SessionDeleted, timeout_s=1)
+        await call(memory_bus, SUBJECT, missing, SessionDeleted, timeout_s=PATIENCE_S)
     assert caught.value.data == {"session_id": "missing"}
     silent = SessionDelete(tenant="t", session_id="silent")
     with pytest.raises(RequestTimedOut):
@@ -55,13 +56,17 @@ async def test_a_bad_message_is_reported_and_answered(memory_bus: MemoryBus) -> 
     handler = deleter.endpoint.handler(SessionDelete, deleter.delete, check=deleter.check)
     await memory_bus.subscribe(SUBJECT, handler)
     with pytest.raises(InvalidRequest, match="session_id"):
-        await call(memory_bus, SUBJECT, SessionDeleted(session_id=""), SessionDeleted, timeout_s=1)
+        await call(memory_bus, SUBJECT, SessionDeleted(session_id=""), SessionDeleted, timeout_s=PATIENCE_S)
     with pytest.raises(InvalidRequest, match="not that one"):
         await call(
-            memory_bus, SUBJECT, SessionDelete(tenant="other", session_id="s"), SessionDeleted, timeout_s=1
+            memory_bus,
+            SUBJECT,
+            SessionDelete(tenant="other", session_id="s"),
+            SessionDeleted,
+            timeout_s=PATIENCE_S,
         )
     await memory_bus.publish(SUBJECT, b"\xc1")  # without a reply subject
-    await asyncio.sleep(0.01)
+    await until(lambda: len(deleter.bad) >= 3)
     assert len(deleter.bad) == 3
     assert memory_bus.stats.handler_errors == 0
 
@@ -104,10 +109,14 @@ async def test_a_listener_takes_news_in_order_and_reports_and_answers_bad_ones(m
         await memory_bus.publish(SUBJECT, encode(SessionDelete(tenant="t", session_id=name)))
     with pytest.raises(InvalidRequest, match="not that one"):
         await call(
-            memory_bus, SUBJECT, SessionDelete(tenant="other", session_id="s"), SessionDeleted, timeout_s=1
+            memory_bus,
+            SUBJECT,
+            SessionDelete(tenant="other", session_id="s"),
+            SessionDeleted,
+            timeout_s=PATIENCE_S,
         )
     await memory_bus.publish(SUBJECT, b"\xc1")  # without a reply subject
-    await asyncio.sleep(0.01)
+    await until(lambda: len(taken) + len(deleter.bad) >= 5)
     assert (taken, len(deleter.bad)) == (["a", "slow", "b"], 2)
     assert memory_bus.stats.handler_errors == 0
 

@@ -97,10 +97,10 @@ def test_without_a_collector_spans_are_counted_as_failed_and_the_end_does_not_wa
     export.submit(lambda: [made()])
     began = time.monotonic()
     export.close()
-    assert time.monotonic() - began < 12
+    assert time.monotonic() - began < 30
     assert not count(registry, "exported")
     while not count(registry, "failed"):
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         time.sleep(0.05)
 
 

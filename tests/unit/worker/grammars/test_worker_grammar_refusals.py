@@ -39,10 +39,10 @@ REFUSED: list[tuple[Kind, str, str]] = [
 
 @pytest.mark.parametrize(("kind", "definition", "reason"), REFUSED)
 def test_what_is_wrong_is_refused(kind: Kind, definition: str, reason: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(InvalidRequest, match=reason) as refused:
         compiled(kind, definition)
-    assert time.perf_counter() - began < 2.0
+    assert time.process_time() - began < 2.0
     assert (refused.value.data["param"], refused.value.data["keyword"]) == ("structured", kind)
 
 

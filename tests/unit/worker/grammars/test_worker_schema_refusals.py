@@ -148,10 +148,10 @@ REFUSED: list[tuple[Any, str, str]] = [
 def test_what_is_not_enforced_is_refused_by_keyword_and_place(
     schema: Any, keyword: str, pointer: str
 ) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(InvalidRequest) as refused:
         compiled_schema(schema)
-    assert time.perf_counter() - began < 2.0
+    assert time.process_time() - began < 2.0
     data = refused.value.data
     assert (data["param"], data["keyword"], data["pointer"]) == ("structured", keyword, pointer)
     assert f"`{keyword}`" in refused.value.message or not keyword

@@ -66,6 +66,7 @@ async def test_a_broker_that_is_away_does_not_stop_them(group: Group, memory_bus
     assert memory_bus.stats.published > sent
 
 
+@pytest.mark.alone
 async def test_beats_between_do_not_stretch_the_interval(group: Group, recorder: Recorder) -> None:
     began = time.monotonic()
     description = group.describe(), began

@@ -12,6 +12,7 @@ from services.worker.orchestrator.rank_blocks import RankBlocks
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreBlock, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame
+from tests.kits.waiting import until
 
 A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
 
@@ -90,7 +91,7 @@ async def test_a_block_is_stored_when_every_rank_has_written_it(ranks: Ranks) ->
 
 async def test_a_rank_that_is_gone_is_told_of(ranks: Ranks) -> None:
     ranks.ends[1].shutdown(socket.SHUT_RDWR)
-    await asyncio.sleep(0.01)
+    await until(lambda: bool(ranks.lost))
     assert ranks.lost == ["rank 1 closed its KV socket"]
 
 

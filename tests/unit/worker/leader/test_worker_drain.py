@@ -23,6 +23,7 @@ from shared.messages import (
     WarmSession,
 )
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.kv_tier import Group
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of
 
@@ -77,7 +78,7 @@ async def test_asked_on_the_bus_it_answers_refuses_and_moves(memory_bus: MemoryB
         assert again.requests == 1
         assert again.timeout_ms <= 100
         await moved(kit, "endless")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             await kit.leader.drained.wait()
         await ask_to_drain(kit)
         assert kit.leader.parts.table.counts.broken == 0
@@ -135,7 +136,7 @@ async def test_a_store_that_hangs_does_not_hold_it_up(memory_bus: MemoryBus) -> 
         await kit.until(lambda: len(text_of(kit.frames["endless"])) > 20)
         began = time.monotonic()
         await kit.leader.drain(0.0)
-        assert time.monotonic() - began < draining.HAND_OVER_S + 2.0
+        assert time.monotonic() - began < draining.HAND_OVER_S + 20.0
         await moved(kit, "endless")
 
 
@@ -144,7 +145,7 @@ async def test_without_a_broker_it_ends_too(memory_bus: MemoryBus) -> None:
         await kit.ask(chat("endless", sampling=ENDLESS))
         await kit.until(lambda: bool(kit.frames["endless"]))
         memory_bus.broker.stop()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await kit.leader.drain(0.1)
         memory_bus.broker.start()
         assert kit.leader.load().running == 0
@@ -165,7 +166,7 @@ async def test_it_may_drain_before_it_is_ready(memory_bus: MemoryBus) -> None:
     await kit.until(lambda: len(kit.leader.parts.subscriptions) > 8)
     await asyncio.sleep(0.01)
     assert (await ask_to_drain(kit)).requests == 0
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         await kit.leader.drained.wait()
     release.set()
     await starting

@@ -10,6 +10,7 @@ from shared import codec
 from shared.errors import Internal, Unavailable
 from shared.messages import FrameBatch
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import chat, leader_context
 
 
@@ -86,7 +87,7 @@ async def test_frames_that_no_step_made_leave_in_the_next_turn_with_those_that_m
 async def test_frames_that_may_wait_leave_in_their_time() -> None:
     sending = Sending()
     sending.send("x", "a", within_s=0.01)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not sending.bus.sent:  # noqa: ASYNC110 (there is no event for it)
             await asyncio.sleep(0.002)
     assert sending.bus.sent == [("x", ["a"])]

@@ -151,9 +151,9 @@ LOOP = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% e
 
 
 def test_a_template_that_loops_is_stopped_at_the_start_and_in_requests(tmp_path: Path) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     model = load_model(write_gguf(tmp_path / "x.gguf", byte_level_keys() | {"chat_template": LOOP}))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
     assert model.template is not None
     with pytest.raises(TemplateOverran):
         model.template.render(SAID, 0.1)
