@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import nats
 import pytest
 import pytest_asyncio
 
@@ -12,6 +13,7 @@ from services.gateway.files.object_files import ObjectFiles
 from shared.bus.jetstream.jetstream import JetStream
 from shared.bus.nats import NatsBus
 from shared.errors import FileNotFound
+from shared.subjects import FILES_BUCKET
 from tests.kits.servers import NatsServer
 
 DATA = bytes(range(256)) * 2000  # several pieces, the last one short
@@ -89,3 +91,25 @@ async def test_what_is_deleted_is_gone(store: FileStore) -> None:
     assert await store.files_of("a") == []
     with pytest.raises(FileNotFound):
         await read(store, file)
+
+
+async def test_files_in_the_broker_are_objects_to_nats_py(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path, tmp_path / "streams")
+    server.start()
+    bus = await NatsBus.connect(server.url, name="files")
+    jetstream = JetStream(bus)
+    files = ObjectFiles(jetstream)
+    await write(files, file_of("a", "file-1", 5), b"older")
+    await write(files, file_of("a", "file-1"))
+    await write(files, file_of("b", "file-2", 0), b"")
+
+    client = await nats.connect(server.url)
+    bucket = await client.jetstream().object_store(FILES_BUCKET)
+    found = await bucket.get("a/file-1")  # raises if the digest does not fit
+    assert found.data == DATA
+    assert (found.info.size, found.info.bucket) == (len(DATA), FILES_BUCKET)
+    assert [(one.name, one.size) for one in await bucket.list()] == [("a/file-1", len(DATA)), ("b/file-2", 0)]
+    await client.close()
+    await jetstream.stop()
+    await bus.close()
+    server.stop()

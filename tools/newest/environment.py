@@ -12,6 +12,8 @@ import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
+from tools.newest.outcome import SHOWN
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "newest"
 PYTHON = FOLDER / "bin" / "python"
@@ -57,7 +59,10 @@ def versions(python: Path, libraries: Iterable[str]) -> dict[str, str]:
 
 
 def run_tests(tests: Iterable[str], report: Path) -> int:
-    """Runs tests there, and returns how pytest ended; servers come from this environment's folder."""
+    """Runs tests there until `SHOWN` have failed; returns how pytest ended.
+
+    Servers come from the folder of this Python. A version that breaks the bus makes each test wait for it.
+    """
     beside = str(Path(sys.executable).parent)
     environ = {**os.environ, "PATH": os.pathsep.join((beside, os.environ.get("PATH", "")))}
     command: list[str | Path] = [
@@ -70,4 +75,6 @@ def run_tests(tests: Iterable[str], report: Path) -> int:
         "no:cacheprovider",
         f"--junitxml={report}",
     ]
-    return subprocess.run([*command, *tests], cwd=ROOT, env=environ, check=False).returncode
+    return subprocess.run(
+        [*command, f"--maxfail={SHOWN}", f"--junitxml={report}", *tests], cwd=ROOT, env=environ, check=False
+    ).returncode
