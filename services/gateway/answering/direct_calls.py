@@ -5,7 +5,7 @@ caller who leaves (the task that waits is cancelled) ends the call in the same w
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from services.gateway.admission.caller import BackgroundCall, Caller, new_caller
@@ -186,7 +186,7 @@ class DirectCalls:
         self._answering = answering
         self._frame = CallFrame(context)
 
-    async def run(
+    def run(
         self,
         form: Format,
         raw: bytes,
@@ -197,8 +197,10 @@ class DirectCalls:
         tenant: str = "",
         client: Sequence[object] | None = None,
         background: BackgroundCall | None = None,
-    ) -> DirectCall:
+    ) -> Coroutine[Any, Any, DirectCall]:
         """Runs one call to its end. Cancelling this is a caller that leaves.
+
+        Not a coroutine function itself, whose frame would hold the body as long as the call.
 
         Args:
             form: Of the body and the answer.
@@ -213,18 +215,17 @@ class DirectCalls:
         Raises:
             Exception: What the transport raised when it sent a part.
         """
-        bodies = [raw]
-        del raw  # this frame lives as long as the call; the core decides how long the body is held
+        bodies = [raw]  # emptied when the body is read
 
         async def work(call: DirectCall) -> None:
-            async with await self._admitted(form, bodies.pop(), call.caller) as answer:
+            async with await self._admitted(form, bodies, call.caller) as answer:
                 await take(answer, call)
 
         carrier = DirectCarrier()
         caller = new_caller(
             form.path, headers, carrier, carrier, client=client, tenant=tenant, background=background
         )
-        return await self._serve(DirectCall(caller, carrier, work), send)
+        return self._serve(DirectCall(caller, carrier, work), send)
 
     async def resume(
         self,
@@ -260,9 +261,9 @@ class DirectCalls:
         caller = new_caller(STREAMS, {}, carrier, carrier, tenant=tenant, method="DELETE")
         return await self._serve(DirectCall(caller, carrier, work), _send_nothing, stream_id)
 
-    async def _admitted(self, form: Format, raw: bytes, caller: Caller) -> Answer:
-        """Admits a call whose body is there, and prepares its answer."""
-        context, admission = self._context, self._context.admission
+    async def _admitted(self, form: Format, bodies: list[bytes], caller: Caller) -> Answer:
+        """Admits a call whose only body is there, and prepares its answer."""
+        context, admission, raw = self._context, self._context.admission, bodies.pop()
         admission.admit(caller)
         admission.places.check_units(caller.party)
         context.bodies.hold_arrived(raw, caller.party)
