@@ -28,6 +28,8 @@ SECONDS = {
     "tests/chaos/test_router_killed.py": 50,
     "tests/chaos/test_schema_answers.py": 50,
     "tests/chaos/doors/test_bad_demands_beside_others.py": 30,
+    "tests/contract/corpus/test_recorded.py": 45,
+    "tests/contract/corpus/test_transports.py": 30,
     "tests/integration/bus/test_outside_users.py": 45,
     "tests/integration/cli/test_cli_groups.py": 25,
     "tests/integration/cli/test_sbom.py": 15,

@@ -22,6 +22,7 @@ SHARED_STACKS = {
     ),
     "tests/chaos/conftest.py::pair": ("broker", "failover", "failover_http", "rolling_restart"),
     "tests/chaos/conftest.py::chaos": ("kv_tier", "redis_and_group"),
+    "tests/contract/corpus/conftest.py": ("recorded", "transports"),
     "tests/integration/worker/turns/conftest.py": (
         "turns_conditions", "turns_order", "turns_repeated", "turns_undelivered",
     ),
@@ -46,7 +47,7 @@ def scope_of(nodeid: str) -> str:
 
 def starts_services(scope: str) -> bool:
     """Returns whether tests of the scope start services, rather than compute in the test process."""
-    return scope.split("/")[1] in STACK_FOLDERS
+    return scope in SHARED_STACKS or scope.split("/")[1] in STACK_FOLDERS
 
 
 def takes_stacks(worker: str) -> bool:

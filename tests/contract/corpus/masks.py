@@ -68,6 +68,8 @@ MASKS = (
     _mask("cursor", r'"next_cursor":"(?P<value>[^"]+)"', "has the time of the last session in it"),
     _mask("ms", r"^< openai-processing-ms: (?P<value>\d+)$", "how long the answer took"),
     _mask("reset", r"^< x-ratelimit-reset-requests: (?P<value>[\d.]+)s$", "falls while the test runs"),
+    _mask("left", r"^< x-ratelimit-remaining-tokens: (?P<value>\d+)$", "rises while the test runs"),
+    _mask("token-reset", r"^< x-ratelimit-reset-tokens: (?P<value>[\d.]+)s$", "falls while the test runs"),
     _mask("wait", r"retry in (?P<value>\d{2,3}\.\d\d) s", "falls while the test runs"),
     _mask("retry", r"[Rr]etry-[Aa]fter: (?P<value>\d{2,4})$", "the same, rounded up"),
     _mask("pushback", r"grpc-retry-pushback-ms: (?P<value>\d{2,4}000)$", "the same in milliseconds"),

@@ -42,8 +42,7 @@ PATIENT = {
 }  # fmt: skip
 MAIN = {
     "model_aliases": "gpt-*=demo,nickname=demo",
-    # a busy machine would answer later than the default, and a repeat run anew
-    "idempotency_find_ms": "4000",
+    "idempotency_find_ms": "4000",  # a repeat runs anew if the leader answers later
     "holders_wait_s": "0.5",
     "stream_attach_timeout_s": "5.0",
     "probe_key": "key-of-probes",
