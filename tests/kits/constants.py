@@ -1,6 +1,6 @@
 """Settings of a service in a test, which may also set what is constant for operators."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -19,10 +19,12 @@ def settings_with_constants(kind: type[S], values: dict[str, Any]) -> S:
     constants: Any = kind.constants  # type: ignore[attr-defined]
     settings = {name: value for name, value in values.items() if name in kind.model_fields}
     made = kind.model_validate(settings)
-    return made.model_copy(update={"constants": _changed(constants, values.keys() - settings.keys(), values)})
+    return made.model_copy(
+        update={"constants": changed_constants(constants, values.keys() - settings.keys(), values)}
+    )
 
 
-def _changed(constants: Any, names: Set[str], values: dict[str, Any]) -> Any:
+def changed_constants(constants: Any, names: Set[str], values: Mapping[str, Any]) -> Any:
     """Replace constants, also those of a group of them; a name that is nowhere is an error."""
     own = {field.name for field in fields(constants)}
     changes = {name: values[name] for name in names & own}

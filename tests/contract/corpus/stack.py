@@ -6,6 +6,7 @@ are a router and scripted groups only.
 """
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -37,15 +38,17 @@ SPARE = 400  # tenants
 ACCEPT_WITHIN = "services.worker.leader.intake.preparation.ACCEPT_WHOLE_S"
 # what a busy machine would change: groups that seem lost or busy, a store that seems away
 PATIENT = {
-    "router_heartbeat_slack_s": 30.0, "router_lookup_timeout_s": 10.0, "router_threshold": 1000,
+    "router_heartbeat_slack_s": 30.0, "lookup_timeout_s": 10.0, "router_threshold": 1000,
     "router_threshold_s": 60.0, "router_lead_s": 3600.0,
 }  # fmt: skip
 MAIN = {
     "model_aliases": "gpt-*=demo,nickname=demo",
-    "idempotency_find_ms": "4000",  # a repeat runs anew if the leader answers later
-    "holders_wait_s": "0.5",
     "stream_attach_timeout_s": "5.0",
     "probe_key": "key-of-probes",
+}
+MAIN_CONSTANTS = {
+    "idempotency_find_ms": 4000,  # a repeat runs anew if the leader answers later
+    "holders_wait_s": 0.5,
 }
 TIGHT = {
     "strict_fields": "true",
@@ -54,12 +57,14 @@ TIGHT = {
     "rate_limit_burst": "3",
     "rate_limit_tpm": "2000",
     "max_concurrent": "4",
-    "max_prompts": "3",
-    "max_embedding_inputs": "3",
-    "max_answer_entries": "1024",
-    "realtime_requests_max": "2",
-    "sessions_timeout_s": "0.3",
     "http_allowed_origins": "https://chat.example",
+}
+TIGHT_CONSTANTS = {
+    "max_prompts": 3,
+    "max_embedding_inputs": 3,
+    "max_answer_entries": 1024,
+    "realtime_requests_max": 2,
+    "sessions_timeout_s": 0.3,
 }
 
 
@@ -104,11 +109,12 @@ async def corpus_stack(folder: Path, tenants: Iterable[str]) -> AsyncIterator[Co
         spare = [f"spare-{number}" for number in range(SPARE)]
         keys = ",".join(f"{key_of(tenant)}:{tenant}" for tenant in (*tenants, *spare))
         found = {}
-        for name, broker, settings in zip(("main", "tight"), brokers, (MAIN, TIGHT), strict=True):
+        kinds = (("main", MAIN, MAIN_CONSTANTS), ("tight", TIGHT, TIGHT_CONSTANTS))
+        for broker, (name, settings, constants) in zip(brokers, kinds, strict=True):
             http_port, grpc_port = free_ports(2)
             address = found[name] = Address(http_port, grpc_port, broker.url)
             given = settings | {"api_keys": keys, "files_dir": str(folder / f"{name}-files")}
-            stack.callback(_stop, _gateway(folder, name, address, given))
+            stack.callback(_stop, _gateway(folder, name, address, given, constants))
         await stack.enter_async_context(running_kvstate(brokers[0].url, redis.url, redis_timeout_s=20.0))
         for broker in brokers:
             await stack.enter_async_context(router(broker.url, **PATIENT))
@@ -139,8 +145,8 @@ def _leader(bus: NatsBus) -> Kit:
         store=SessionsClient(bus),  # type: ignore[arg-type]  # the real one
         steps=scheduler_limits(4096, 64, 512),
         kv=KVOptions(kv_fetch="never", kv_write=False),
-        heartbeat_interval_s=0.1,
-        commit_wait_s=20.0,
+        heartbeat_interval_ms=100,
+        session_done_wait_s=20.0,
         sessions=record_limits(lookup_timeout_s=20.0, commit_timeout_s=20.0),
     )
 
@@ -152,7 +158,7 @@ async def _connected(stack: AsyncExitStack, url: str) -> NatsBus:
 
 
 def _gateway(
-    folder: Path, name: str, address: Address, settings: dict[str, str]
+    folder: Path, name: str, address: Address, settings: dict[str, str], constants: dict[str, float]
 ) -> "subprocess.Popen[bytes]":
     given = settings | {
         "nats_url": address.nats_url,
@@ -164,10 +170,9 @@ def _gateway(
     }
     env = {key: value for key, value in os.environ.items() if not key.startswith("RYZ_")}
     env |= {f"RYZ_{key.upper()}": value for key, value in given.items()}
+    command = [sys.executable, "-m", "tests.contract.corpus.gateway_process", json.dumps(constants)]
     with (folder / f"{name}.log").open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "services.gateway"], env=env, stdout=log, stderr=log, cwd=ROOT
-        )
+        return subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=ROOT)
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
