@@ -51,9 +51,8 @@ async def test_known_differences_have_reasons() -> None:
     assert all(len(difference.why) > 20 for difference in KNOWN.values())
 
 
-LEAVING = [
-    name for name in TRANSPORTS if name != "bus"
-]  # where a gateway cannot see that a requester has left
+# on the bus a gateway cannot see that a requester has left (docs/client.md)
+LEAVING = [name for name in TRANSPORTS if name != "bus"]
 
 
 @pytest.mark.parametrize("transport", LEAVING)
