@@ -128,6 +128,9 @@ class ScriptedGroups:
     Args:
         bus: The connection.
         models: Those that are served.
+
+    Attributes:
+        request_ids: The last request of each tenant.
     """
 
     def __init__(self, bus: NatsBus, models: tuple[str, ...] = MODELS) -> None:
@@ -135,6 +138,7 @@ class ScriptedGroups:
         self._models = models
         self._cancelled: dict[str, asyncio.Event] = {}
         self._next_seqs: dict[str, int] = {}
+        self.request_ids: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -151,6 +155,10 @@ class ScriptedGroups:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def was_cancelled(self, tenant: str) -> bool:
+        """Whether the last request of a tenant was cancelled."""
+        return self._cancelled[self.request_ids[tenant]].is_set()
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -187,6 +195,7 @@ class ScriptedGroups:
             instance_id=f"i-{request.model}",
         )  # fmt: skip
         cancelled = self._cancelled.setdefault(request.request_id, asyncio.Event())
+        self.request_ids[request.tenant] = request.request_id
         todo = moments(request.model, request.sampling.n)
         if not refuses:
             await self._send(reply_to, accepted)

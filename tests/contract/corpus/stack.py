@@ -74,11 +74,13 @@ class CorpusStack:
 
     Attributes:
         gateways: Where they are.
+        groups: The scripted groups behind `main`.
         spare: Tenants that no exchange has.
         taken: Those of them that tests have, by their own names.
     """
 
     gateways: dict[str, Address]
+    groups: ScriptedGroups
     spare: list[str]
     taken: dict[str, str] = field(default_factory=dict)
 
@@ -121,12 +123,12 @@ async def corpus_stack(folder: Path, tenants: Iterable[str]) -> AsyncIterator[Co
         main, tight = [await _connected(stack, broker.url) for broker in brokers]
         stack.enter_context(patch(ACCEPT_WITHIN, START_S))
         await stack.enter_async_context(_leader(main))
-        for bus, models in ((main, MODELS), (tight, (*MODELS, "demo"))):
-            groups = ScriptedGroups(bus, models)
+        scripted = ScriptedGroups(main), ScriptedGroups(tight, (*MODELS, "demo"))
+        for groups in scripted:
             await groups.start()
             stack.push_async_callback(groups.stop)
         await asyncio.gather(*(_await_models(one, folder) for one in found.values()))
-        yield CorpusStack(found, spare)
+        yield CorpusStack(found, scripted[0], spare)
 
 
 def _leader(bus: NatsBus) -> Kit:

@@ -13,8 +13,10 @@ from tests.contract.corpus.senders.websocket import Socket, Until
 from tests.contract.corpus.stack import CorpusStack
 from tests.contract.corpus.tables.bodies import CHAT, IDS, chat
 from tests.contract.corpus.transports import TRANSPORTS, Ask, Outcome, Transport
+from tests.kits.waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(300), pytest.mark.sources]
+LEFT_S = 40.0
 EACH = [(fact, transport) for fact in FACTS for transport in TRANSPORTS]
 
 
@@ -49,6 +51,23 @@ async def test_known_differences_have_reasons() -> None:
     assert all(len(difference.why) > 20 for difference in KNOWN.values())
 
 
+# on the bus a gateway cannot see that a requester has left (docs/client.md)
+LEAVING = [name for name in TRANSPORTS if name != "bus"]
+
+
+@pytest.mark.parametrize("transport", LEAVING)
+async def test_a_caller_that_leaves_ends_its_generation(stack: CorpusStack, transport: str) -> None:
+    client, groups = f"leaves-{transport}", stack.groups
+    ask = Ask({"model": "stuck"})
+    asking = asyncio.create_task(one(stack, ask, TRANSPORTS[transport], client))
+    tenant = stack.tenant_of(f"{client}-{ask.tenant}")
+    await until(lambda: tenant in groups.request_ids)
+    assert not groups.was_cancelled(tenant)
+    asking.cancel()
+    await asyncio.wait([asking])
+    await until(lambda: groups.was_cancelled(tenant), LEFT_S)
+
+
 def events_of(heard: Heard) -> list[Any]:
     """The data of the events of a stream, over HTTP or a WebSocket, `[DONE]` apart."""
     lines = heard.body.decode().split("\n")
@@ -70,6 +89,7 @@ def socket(*messages: dict[str, Any]) -> Socket:
 async def test_a_stream_goes_on_over_either_transport_that_has_resumption(
     stack: CorpusStack, begun: str, resumed: str
 ) -> None:
+    """Streams of gRPC are not resumed (docs/grpc.md), and calls on the bus have none."""
     address, key = stack.gateways["main"], key_of(stack.tenant_of(f"{begun}-{resumed}"))
     if begun == "http":
         first = await Http(CHAT, chat(**IDS)).send(address, key)

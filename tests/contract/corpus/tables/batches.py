@@ -58,6 +58,7 @@ def file_of(field: str, step: int) -> Later:
     return lambda heard: Http(f"{FILES}/{heard[step].json[field]}/content")
 
 
+_RUNS = of(f"{BATCHES}/{{id}}", 1, until=lambda heard: heard.json["status"] == "in_progress")
 _AWAIT = of(f"{BATCHES}/{{id}}", 1, until=_ended)
 
 
@@ -114,10 +115,19 @@ TABLE = table(
         "a batch that is cancelled": [
             upload(lines(CHAT, chat(model="stuck"))),
             batch(CHAT),
-            of(f"{BATCHES}/{{id}}", 1, until=lambda heard: heard.json["status"] == "in_progress"),
+            _RUNS,
             of(f"{BATCHES}/{{id}}/cancel", 1, method="POST"),
             _AWAIT,
             of(f"{BATCHES}/{{id}}/cancel", 1, method="POST"),
+        ],
+        "a batch that is paused": [
+            upload(lines(CHAT, chat(model="stuck"))),
+            batch(CHAT),
+            _RUNS,
+            of(f"{BATCHES}/{{id}}/pause", 1, method="POST"),
+            of(f"{BATCHES}/{{id}}/resume", 1, method="POST"),
+            of(f"{BATCHES}/{{id}}/cancel", 1, method="POST"),
+            _AWAIT,
         ],
         "what changes nothing": [upload(lines(CHAT, chat())), batch(CHAT, metadata={"a": "b"}, frobnicate=1)],
         "a window that is none": [upload(b"x"), batch(CHAT, completion_window="soon")],

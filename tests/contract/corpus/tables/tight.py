@@ -31,6 +31,7 @@ _PAGE = {"Origin": "https://chat.example"}
 _END = Until(("answer", "error", "done", "cut", "cancelled"))
 _ASK = {"type": "request", "id": "a", "body": chat()}
 _INFER = Infer({"messages": json.dumps(HELLO), "max_tokens": 5})
+_BATCH = {"input_file_id": "file-none", "endpoint": CHAT, "completion_window": "24h"}
 _LONG = [{"role": "user", "content": "x" * 9000}]
 EXCHANGES: dict[str, Steps] = {
     "an unknown field": Http(CHAT, chat(frobnicate=1), gateway=_T),
@@ -102,7 +103,11 @@ EXCHANGES: dict[str, Steps] = {
     "sessions without their service": Http(
         "/v1/sessions/none", headers={"X-Request-Timeout": "1"}, gateway=_T
     ),
-    "batches without JetStream": Http("/v1/batches", gateway=_T),
+    "batches without JetStream": [
+        Http("/v1/batches", gateway=_T),
+        Http("/v1/batches/batch_none", gateway=_T),
+        Http("/v1/batches", _BATCH, gateway=_T),
+    ],
 }
 
 TABLE = table(_T, EXCHANGES, own_tenants=True)
