@@ -142,7 +142,10 @@ class Answer:
             failure = error
         if failure is not None:
             await self.__aexit__(type(failure), failure, failure.__traceback__)
-            raise failure
+            try:
+                raise failure
+            finally:
+                failure = None  # else this frame and the error's traceback would keep each other alive
         return self
 
     async def __aexit__(
@@ -163,7 +166,10 @@ class Answer:
         if isinstance(ended, RyzError):
             ended = renamed(ended, self._field_names)
         if ended is not None and ended is not error:
-            raise ended from None
+            try:
+                raise ended from None
+            finally:
+                ended = None  # as above
 
     async def wait_accepted(self) -> None:
         """Waits until all generations are accepted, and notes it for the headers of the answer."""

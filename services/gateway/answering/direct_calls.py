@@ -286,7 +286,10 @@ class DirectCalls:
         if failure is not None:  # the caller has left, or the transport cannot send
             carrier.leave()
             await _end(task)
-            raise failure
+            try:
+                raise failure
+            finally:
+                failure = None  # else this frame and the error's traceback would keep each other alive
         await task
         return call
 
