@@ -26,8 +26,7 @@ from tests.kits.waiting import PATIENCE_S, until
 
 PROMPT = [5, 9, 2, 77, 140]
 STALL_S = 0.5
-# far below the step timeout of 30 s, far above the time on a busy machine
-SOON_S = 10.0
+SOON_S = PATIENCE_S  # far below the time limit of a step here, far above the time on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @asynccontextmanager
 async def running(model: Path, world: int, **changes: Any) -> AsyncIterator[tuple[RankEngine, EngineInfo]]:
     """An engine with one thread per rank; asserts that stopping it releases all shared files and mappings."""
-    options = {"threads": 1, "kv_cache_tokens": 8192, "stall_timeout_s": STALL_S} | changes
+    limits = {"stall_timeout_s": STALL_S, "step_timeout_s": 10 * PATIENCE_S}
+    options = {"threads": 1, "kv_cache_tokens": 8192} | limits | changes
     before = shared_files()
     engine = RankEngine(rank_options(model=model, tensor_parallel=world, **options))
     try:
