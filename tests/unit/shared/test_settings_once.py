@@ -2,12 +2,13 @@
 
 import ast
 import inspect
-from collections import Counter
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from typer.models import OptionInfo
 
 from cli.stack.options import UpOptions
@@ -15,7 +16,8 @@ from services.gateway.settings import GatewaySettings
 from services.kvstate.settings import KVStateSettings
 from services.router.settings import RouterSettings
 from services.worker.settings import WorkerSettings
-from shared.client import ClientSettings
+from shared.client import ClientSettings, InferenceClient
+from shared.errors import InvalidRequest
 from shared.gone_settings import RenamedTo, describe_gone
 from shared.settings import CommonSettings, RyzSettings
 
@@ -54,18 +56,20 @@ def test_there_are_few_settings() -> None:
 def test_what_was_a_setting_is_one_or_is_refused() -> None:
     former = (Path(__file__).parent / "former_settings.txt").read_text().split()
     gone = {name for kind in KINDS for name in kind.gone}
-    assert [name for name in former if name not in declared() and name not in gone] == []
-    assert gone.isdisjoint(declared())
+    known = declared()
+    assert [name for name in former if name not in known and name not in gone] == []
+    assert gone.isdisjoint(known)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_variable_that_is_gone_is_refused_with_its_remedy(kind: type[RyzSettings]) -> None:
+    known = declared()
     for name, now in kind.gone.items():
         text = describe_gone(kind.gone, [name, "PATH", "RYZ_NATS_URL"])
         assert text.startswith(f"{name} is gone: ")
         assert text.endswith("; remove it") != isinstance(now, RenamedTo)
         if isinstance(now, RenamedTo):
-            assert now in declared()
+            assert now in known
 
 
 def test_refusals_name_values_with_units_and_new_names() -> None:
@@ -113,13 +117,14 @@ class Parameters:
     defaults: set[str]
 
 
+DEFINED = re.compile(r"^\s*(?:class|def|async def) (\w+)", re.MULTILINE)
 NOTHING = {"None", "False", "''"}  # as a default: the argument is left out, which restates no value
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for folder in ("services", "shared", "cli"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+def sources() -> dict[str, str]:
+    """The text of each file of the services."""
+    paths = [path for folder in ("services", "shared", "cli") for path in (ROOT / folder).rglob("*.py")]
+    return {str(path.relative_to(ROOT)): path.read_text() for path in sorted(paths)}
 
 
 def restates(default: ast.expr | None) -> bool:
@@ -178,35 +183,45 @@ def feeds(tree: ast.Module, names: set[str], where: str) -> Iterator[Feed]:
                 yield Feed(called, str(keyword.arg), setting, f"{where}:{keyword.value.lineno}")
 
 
-def second_defaults(trees: list[tuple[str, ast.Module]]) -> list[str]:
+def second_defaults(texts: dict[str, str]) -> list[str]:
     """Parameters that are fed from a setting, or from a constant beside one, and have a default as well."""
     names = {name for kind in KINDS for name in kind.model_fields}
     names |= {each.name for kind in KINDS if hasattr(kind, "constants") for each in fields(kind.constants)}
-    definitions = [
-        (node.name, found)
-        for _, tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and (found := parameters_of(node)) is not None
+    fed = [
+        feed
+        for where, text in texts.items()
+        if "settings." in text or "constants." in text  # only such files are worth the time of parsing
+        for feed in feeds(ast.parse(text), names, where)
     ]
-    counts = Counter(name for name, _ in definitions)
-    known = {name: found for name, found in definitions if counts[name] == 1}
+    known = definitions_of({feed.called for feed in fed}, texts)
     wrong = []
-    for where, tree in trees:
-        for feed in feeds(tree, names, where):
-            target = known.get(feed.called)
-            if target is None:
-                continue
-            name = feed.argument
-            if isinstance(name, int):
-                name = target.names[name] if name < len(target.names) else ""
-            if name in target.defaults:
-                wrong.append(f"{feed.where}: {feed.called}({name}) has a default beside {feed.setting}")
+    for feed in fed:
+        target = known.get(feed.called)
+        if target is None:
+            continue
+        name = feed.argument
+        if isinstance(name, int):
+            name = target.names[name] if name < len(target.names) else ""
+        if name in target.defaults:
+            wrong.append(f"{feed.where}: {feed.called}({name}) has a default beside {feed.setting}")
     return wrong
 
 
+def definitions_of(called: set[str], texts: dict[str, str]) -> dict[str, Parameters]:
+    """The classes and functions of these names, as far as a name has one definition."""
+    found: dict[str, list[Parameters]] = {}
+    for text in texts.values():
+        if called.isdisjoint(DEFINED.findall(text)):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            parameters = parameters_of(node)
+            if parameters is not None and getattr(node, "name", "") in called:
+                found.setdefault(node.name, []).append(parameters)  # type: ignore[attr-defined]
+    return {name: each[0] for name, each in found.items() if len(each) == 1}
+
+
 def test_what_is_fed_from_a_setting_has_no_default_of_its_own() -> None:
-    assert second_defaults(list(sources())) == []
+    assert second_defaults(sources()) == []
 
 
 def test_a_second_default_is_found() -> None:
@@ -222,7 +237,7 @@ placed = Options(1.0, settings.max_running)
 connect(url, patience=self._settings.nats_connect_wait_s)
 fine = Options(other=3)
 """
-    assert [text.partition(": ")[2] for text in second_defaults([("x.py", ast.parse(code))])] == [
+    assert [text.partition(": ")[2] for text in second_defaults({"x.py": code})] == [
         "Options(wait_s) has a default beside drain_timeout_s",
         "Options(other) has a default beside max_running",
         "connect(patience) has a default beside nats_connect_wait_s",
@@ -234,3 +249,16 @@ def test_settings_of_all_services_are_not_declared_again() -> None:
         assert {name: kind.model_fields[name].default for name in CommonSettings.model_fields} == {
             name: info.default for name, info in CommonSettings.model_fields.items()
         }
+
+
+async def test_a_client_of_its_own_refuses_them_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads its settings without `load`."""
+    monkeypatch.setenv("RYZ_CLIENT_TICK_S", "0.1")
+    with pytest.raises(InvalidRequest, match="RYZ_CLIENT_TICK_S is gone"):
+        async with InferenceClient.connect("nats://127.0.0.1:1"):
+            pass
+
+
+def test_an_argument_that_is_no_setting_is_refused() -> None:
+    with pytest.raises(ValidationError, match="tick_s"):
+        ClientSettings(tick_s=0.1)  # type: ignore[call-arg]
