@@ -76,6 +76,7 @@ MASKS = (
     _mask(
         "retry_s", r'"retry_after_s": \{"double_param": (?P<value>9\d\d|1000)\.0\}', "the same on a stream"
     ),
+    _mask("retry-json", r'"retry-after":"(?P<value>9\d\d|1000)"', "the same on a WebSocket"),
     _mask("accept", r"^< Sec-WebSocket-Accept: (?P<value>\S+)$", "follows from the client's random key"),
 )
 
