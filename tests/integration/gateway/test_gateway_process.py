@@ -59,12 +59,6 @@ async def test_a_wrong_setting_ends_the_start_and_keys_stay_secret() -> None:
     wrong = (
         ({"http_port": "x"}, "RYZ_HTTP_PORT='x'", "Traceback"),
         ({"client_wait_s": "-1"}, "RYZ_CLIENT_WAIT_S='-1'", "Traceback"),
-        (
-            {"http_headers_s": "5", "realtime_sockets_max": "9"},
-            "RYZ_HTTP_HEADERS_S is gone: it is always 10 s now; remove it; "
-            "RYZ_REALTIME_SOCKETS_MAX is gone: it is called RYZ_SOCKETS_MAX now",
-            "Traceback",
-        ),
         ({"http_host": "0.0.0.0"}, "RYZ_OPEN_TO_NETWORK=true", "Traceback"),
         ({"http_published": "0.0.0.0"}, "RYZ_HTTP_PUBLISHED=0.0.0.0 without API keys", "Traceback"),
         ({"http_host": "::", "api_keys": ""}, "RYZ_HTTP_HOST=:: without API keys", "Traceback"),

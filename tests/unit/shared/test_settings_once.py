@@ -19,7 +19,7 @@ from services.worker.settings import WorkerSettings
 from shared.client import ClientSettings, InferenceClient
 from shared.errors import InvalidRequest
 from shared.gone_settings import RenamedTo, describe_gone
-from shared.settings import CommonSettings, RyzSettings
+from shared.settings import CommonSettings, RyzSettings, load
 
 ROOT = Path(__file__).parents[3]
 KINDS: list[type[RyzSettings]] = [
@@ -70,6 +70,21 @@ def test_a_variable_that_is_gone_is_refused_with_its_remedy(kind: type[RyzSettin
         assert text.endswith("; remove it") != isinstance(now, RenamedTo)
         if isinstance(now, RenamedTo):
             assert now in known
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_ends_the_start_of_the_service(
+    kind: type[RyzSettings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = sorted(kind.gone)[:2]
+    for name in names:
+        monkeypatch.setenv(name, "")
+    with pytest.raises(SystemExit) as ended:
+        load(kind)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said == f"wrong setting: {describe_gone(kind.gone, names)}\n"
+    assert all(f"{name} is gone" in said for name in names)
 
 
 def test_refusals_name_values_with_units_and_new_names() -> None:
