@@ -81,6 +81,19 @@ _LEFT_OUT = {
     "services/worker/null/null_model.py": "tests inherit from its tokenizer",
 }
 _AWAITING = {("shared/bus/nats.py", "connect")}  # the coroutine of the task that awaits it is not compiled
+# words of C with two underscores before them, one of which mypyc puts before the name of an attribute
+_C_WORDS = {
+    "_alignof",
+    "_asm",
+    "_complex",
+    "_const",
+    "_imag",
+    "_inline",
+    "_label",
+    "_real",
+    "_thread",
+    "_typeof",
+}
 _UNCOMPILED_BASES = ("msgspec.Struct", "pydantic", "Settings)")
 
 
@@ -101,13 +114,16 @@ def hazards(name: str) -> list[str]:
 
     - Two handlers in one function whose errors have one name share a variable of the first one's type.
     - The result of `asyncio.gather`, a list, has the type of a tuple unless its arguments are starred.
+    - An attribute such as `_real` gets the name of a word of C.
     - What is awaited in a handler or in a `finally` block lets other tasks see the error meanwhile, and have
       it as the context of theirs, without end: compiled coroutines have no exception state of their own.
     """
     found: list[tuple[int, str]] = []
-    for function in ast.walk(ast.parse((ROOT / name).read_text())):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            found += _hazards_in(function, awaits_anywhere=(name, function.name) in _AWAITING)
+    for node in ast.walk(ast.parse((ROOT / name).read_text())):
+        if isinstance(node, ast.Attribute) and node.attr in _C_WORDS:
+            found.append((node.lineno, f"an attribute called {node.attr}, which C has for itself"))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found += _hazards_in(node, awaits_anywhere=(name, node.name) in _AWAITING)
     return [f"{name}:{line}: {what}" for line, what in sorted(set(found))]
 
 

@@ -51,13 +51,13 @@ class ModelAliases:
         self._patterns = [(name, model) for name, model in aliases.items() if "*" in name]
         self._list_names = list_names
         self._clock = clock
-        self._real = set(aliases.values())  # with all that were served since the start
+        self._served = set(aliases.values())  # with all that were served since the start
         self._asked_at = float("-inf")
 
     async def real_name(self, name: str) -> str:
         """Returns the name of the model that a request for `name` reaches; `name` if it has no alias."""
         exact = self._exact.get(name)
-        if exact is not None or not self._patterns or name in self._real:
+        if exact is not None or not self._patterns or name in self._served:
             return exact or name
         found = next((model for pattern, model in self._patterns if fnmatchcase(name, pattern)), None)
         if found is None:
@@ -66,11 +66,11 @@ class ModelAliases:
         if now - self._asked_at >= _REFRESH_S:
             self._asked_at = now
             try:
-                self._real.update(await self._list_names())
+                self._served.update(await self._list_names())
             except RyzError:
                 self._asked_at = float("-inf")
                 return name  # the fleet says what is wrong
-        return name if name in self._real else found
+        return name if name in self._served else found
 
 
 async def _no_names() -> Iterable[str]:

@@ -153,11 +153,18 @@ def one_kind():
         print()
     except KeyError as error:
         print(error)
+
+
+class Names:
+    def __init__(self):
+        self._real = {}
+        self._really = {}
 """)
     assert compile_modules.hazards("shared/tiny.py") == [
         "shared/tiny.py:4: arguments of gather that are not starred",
         "shared/tiny.py:7: an error called error again, of another type",
         "shared/tiny.py:10: awaited in a handler or a finally block",
+        "shared/tiny.py:27: an attribute called _real, which C has for itself",
     ]
 
 
