@@ -153,7 +153,10 @@ class Answer:
     ) -> None:
         ended = error
         if self._source is not None:
-            await self._source.close()
+            try:
+                await self._source.close()
+            except BaseException as failure:  # the generations are ended all the same
+                ended = failure
         for stream in reversed(self.running.streams):
             try:
                 await self._leave(stream, ended)

@@ -1,5 +1,6 @@
 """Gives a leader's errors the field names of the caller's own format. Pure."""
 
+import re
 from collections.abc import Mapping
 
 from shared.errors import RyzError
@@ -18,8 +19,8 @@ def renamed(error: RyzError, names: Mapping[str, str]) -> RyzError:
     for field in sorted(names, key=len, reverse=True):
         rest = param[len(field) :]
         if param.startswith(field) and (not rest or rest[0] in ".["):
-            told = error.message.replace(f"`{field}", f"`{names[field]}")
-            top = field.partition(".")[0]
-            told = told.replace(f"`{top}", f"`{names[field]}")
+            # the field, or else what it is inside of; not `stop_token_ids`, where `stop` is meant
+            known = "|".join(map(re.escape, (field, field.partition(".")[0])))
+            told = re.sub(rf"`(?:{known})(?=[`.\[])", f"`{names[field]}", error.message)
             return type(error)(told, **{**error.data, "param": names[field] + rest})
     return error

@@ -4,6 +4,7 @@ A name without `*` is always replaced. A pattern is used only for names that no 
 never takes a request from a model that is away for a moment.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -53,6 +54,7 @@ class ModelAliases:
         self._clock = clock
         self._served = set(aliases.values())  # with all that were served since the start
         self._asked_at = float("-inf")
+        self._asking = asyncio.Lock()  # calls that come meanwhile wait for the same names
 
     async def real_name(self, name: str) -> str:
         """Returns the name of the model that a request for `name` reaches; `name` if it has no alias."""
@@ -62,14 +64,13 @@ class ModelAliases:
         found = next((model for pattern, model in self._patterns if fnmatchcase(name, pattern)), None)
         if found is None:
             return name
-        now = self._clock()
-        if now - self._asked_at >= _REFRESH_S:
-            self._asked_at = now
-            try:
-                self._served.update(await self._list_names())
-            except RyzError:
-                self._asked_at = float("-inf")
-                return name  # the fleet says what is wrong
+        async with self._asking:
+            if self._clock() - self._asked_at >= _REFRESH_S:
+                try:
+                    self._served.update(await self._list_names())
+                except RyzError:
+                    return name  # the fleet says what is wrong
+                self._asked_at = self._clock()
         return name if name in self._served else found
 
 

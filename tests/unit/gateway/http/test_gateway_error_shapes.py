@@ -52,5 +52,9 @@ def test_a_leaders_error_names_the_callers_field() -> None:
     assert isinstance(told, InvalidRequest)
     assert told.message == "`response_format`: `not` cannot be enforced"
     assert told.data == {"param": "response_format.definition", "keyword": "not"}
+    stop = InvalidRequest("`stop` has 5 texts, `stop_token_ids` none", param="stop")
+    assert renamed(stop, {"stop": "stop_sequences"}).message == (
+        "`stop_sequences` has 5 texts, `stop_token_ids` none"
+    )
     other: RyzError = InvalidRequest("`n` is wrong", param="n")
     assert renamed(other, {"structured": "response_format"}) is other

@@ -1,5 +1,7 @@
 """Other names of models: what the setting may say, and when a pattern is used."""
 
+import asyncio
+
 import pytest
 
 from services.gateway.answering.model_aliases import ModelAliases, parse_aliases
@@ -49,6 +51,23 @@ async def test_names_reach_models() -> None:
     fleet.names, now[0] = ["small", "new"], 2.0
     assert await aliases.real_name("new") == "new"
     assert await aliases.real_name("other") == "other"  # it has been served: it may come back
+
+
+async def test_calls_that_come_while_the_fleet_is_asked_wait_for_its_answer() -> None:
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    async def list_names() -> list[str]:
+        asked.set()
+        await answers.wait()
+        return ["new"]
+
+    aliases = ModelAliases(parse_aliases("*=small"), list_names)
+    first = asyncio.create_task(aliases.real_name("new"))
+    await asked.wait()
+    second = asyncio.create_task(aliases.real_name("new"))
+    await asyncio.sleep(0)
+    answers.set()
+    assert await asyncio.gather(first, second) == ["new", "new"]
 
 
 async def test_without_patterns_or_a_router_a_name_stays() -> None:
