@@ -23,7 +23,7 @@ from shared.gone_settings import describe_gone
 from shared.redact import redact
 from shared.setting_types import Port, ShareOrNone, UpToTenMinutes, ZeroToHour, ZeroToMillion
 from shared.subjects import Caller
-from shared.telemetry.logs.log_limits import BURST
+from shared.telemetry.logs.log_schema import BURST
 from shared.tls import with_files
 
 ENV_PREFIX = "RYZ_"

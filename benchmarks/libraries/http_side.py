@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import os
 import subprocess
-import sys
 from collections.abc import Iterator
 
 from benchmarks.libraries.turns import Side, in_turns
+from shared.host.own_python import module_command, module_environment
 
 CONNECTIONS, REQUESTS = 32, 200
 _REQUEST = (
@@ -25,8 +26,8 @@ async def measure(rounds: int) -> None:
 
 @contextlib.contextmanager
 def _server(name: str) -> Iterator[tuple[int, Side]]:
-    command = [sys.executable, "-m", "benchmarks.libraries.http_server", name]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    command = [*module_command("benchmarks.libraries.http_server"), name]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=module_environment(os.environ))
     try:
         assert process.stdout is not None
         port = int(process.stdout.readline())

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.telemetry.logs.log_limits import BURST, INTERVAL_S, MAX_KINDS
+from shared.telemetry.logs.log_limits import INTERVAL_S, MAX_KINDS
 from shared.telemetry.logs.log_lines import MAX_LINE_BYTES, MAX_TEXT
-from shared.telemetry.logs.log_schema import PARTS
+from shared.telemetry.logs.log_schema import BURST, PARTS
 from tools.docs.compatibility import table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "logs.md"

@@ -68,5 +68,9 @@ class TimerWheel(Generic[T]):
                     continue  # it has fired, and may fire again later
                 entry.timer_due = math.inf
                 self._fire(entry, now)
+        self._arm_next()
+
+    def _arm_next(self) -> None:
+        # not in `_turn`, where mypy takes the timer for None to the end, and compiled code insists on it
         if self._buckets and self._timer is None:
             self._arm(min(self._buckets))

@@ -18,7 +18,6 @@ import structlog
 from shared.telemetry.logs.log_schema import LEVELS
 
 INTERVAL_S = 10.0
-BURST = 20
 MAX_KINDS = 256  # in one interval; of further kinds, one limit for each level
 LEFT_OUT = "log lines left out"
 ALWAYS = frozenset({"request", LEFT_OUT})

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+BURST = 20  # lines of one kind in ten seconds that are written, unless `RYZ_LOG_BURST` says otherwise
 LEVELS = ("debug", "info", "warning", "error", "critical")
 REQUIRED = ("timestamp", "level", "event", "service", "instance")
 MAX_EVENT = 200  # characters; what varies stands in other fields

@@ -172,7 +172,7 @@ def _gateway(
     }
     env = {key: value for key, value in os.environ.items() if not key.startswith("RYZ_")}
     env |= {f"RYZ_{key.upper()}": value for key, value in given.items()}
-    command = [sys.executable, "-m", "tests.contract.corpus.gateway_process", json.dumps(constants)]
+    command = [sys.executable, "-m", "tests.kits.gateway.gateway_main", json.dumps(constants)]
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=ROOT)
 

@@ -258,7 +258,7 @@ async def test_pings_come_while_no_text_does(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("services.gateway.answering.answer_events.PING_S", 0.02)
     body = {**KEPT, "model": "stuck", "stream": True}
     async with (
-        running_gateway(header_wait_ms=10) as stuck,
+        running_gateway(header_wait_s=0.01) as stuck,
         httpx.AsyncClient(base_url=stuck.url) as http,
         http.stream("POST", "/v1/messages", json=body) as answer,
     ):

@@ -1,10 +1,12 @@
 """Runs the gateway as a separate process."""
 
 import asyncio
+import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 
@@ -12,10 +14,15 @@ from tests.kits.waiting import PATIENCE_S
 
 
 @asynccontextmanager
-async def gateway_process(**settings: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def gateway_process(
+    constants: Mapping[str, Any] | None = None, /, **settings: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
     environ = os.environ | {f"RYZ_{name.upper()}": value for name, value in settings.items()}
+    command = ["-m", "services.gateway"]
+    if constants:
+        command = ["-m", "tests.kits.gateway.gateway_main", json.dumps(constants)]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.gateway", env=environ, stderr=asyncio.subprocess.PIPE
+        sys.executable, *command, env=environ, stderr=asyncio.subprocess.PIPE
     )
     try:
         yield process

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 
-from shared.telemetry.logs.log_limits import BURST
+from shared.telemetry.logs.log_schema import BURST
 from shared.telemetry.logs.log_setup import write_lines
 
 

@@ -95,10 +95,10 @@ async def test_ten_thousand_idle_connections_cost_little(
     nats_url: str, sent: bytes, count: int, idle_s: int, max_mib: int
 ) -> None:
     port = free_port()
-    limits = dict.fromkeys(("http_first_byte_s", "http_headers_s", "keep_alive_s"), str(idle_s))
+    limits = dict.fromkeys(("http_first_byte_s", "http_headers_s"), float(idle_s))
     async with (
         fleet_on(nats_url),
-        gateway_process(nats_url=nats_url, http_port=str(port), **limits) as process,
+        gateway_process(limits, nats_url=nats_url, http_port=str(port), keep_alive_s=str(idle_s)) as process,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http,
     ):
         await ready(http)

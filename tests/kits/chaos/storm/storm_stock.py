@@ -147,9 +147,16 @@ async def take_when_quiet(stack: Stack, bus: NatsBus) -> Stock:
         await asyncio.sleep(0.5)
 
 
+def _host_dir(stack: Stack) -> str:
+    """Where the stack's groups share KV; empty: they do not."""
+    workers = [one.pid for one in stack.state.services if one.name.startswith("worker")]
+    return next((psutil.Process(pid).environ().get("RYZ_KV_HOST_DIR", "") for pid in workers), "")
+
+
 def _take(stack: Stack, told: dict[str, ServiceStatus]) -> Stock:
     stock = Stock(tasks=Counter({name: int(one.detail["tasks"]) for name, one in told.items()}))
-    stock.named_segments = sorted(path.name for path in SHM.iterdir() if "ryz" in path.name)
+    others = {path.name for path in SHM.glob("ryz-kv-*")} - {Path(_host_dir(stack)).name}  # of other stacks
+    stock.named_segments = sorted({path.name for path in SHM.iterdir() if "ryz" in path.name} - others)
     stock.zombies = sum(
         one.status() == psutil.STATUS_ZOMBIE for one in psutil.Process(stack.process.pid).children()
     )

@@ -10,10 +10,10 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from shared.settings import CommonSettings
-from shared.telemetry.logs.log_limits import BURST, INTERVAL_S, LEFT_OUT, MAX_KINDS, LogLimiter
+from shared.telemetry.logs.log_limits import INTERVAL_S, LEFT_OUT, MAX_KINDS, LogLimiter
 from shared.telemetry.logs.log_lines import MAX_LINE_BYTES, render_line
 from shared.telemetry.logs.log_metrics import LogCollector
-from shared.telemetry.logs.log_schema import problems_of
+from shared.telemetry.logs.log_schema import BURST, problems_of
 from shared.telemetry.logs.log_setup import configure_logging
 from tests.kits.waiting import until
 

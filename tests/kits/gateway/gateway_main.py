@@ -1,4 +1,4 @@
-"""Runs a gateway with other constants: `python -m tests.contract.corpus.gateway_process JSON`."""
+"""Runs a gateway with other constants: `python -m tests.kits.gateway.gateway_main JSON`."""
 
 import json
 import sys
