@@ -67,7 +67,7 @@ async def test_calls_that_come_while_the_fleet_is_asked_wait_for_its_answer() ->
     second = asyncio.create_task(aliases.real_name("new"))
     await asyncio.sleep(0)
     answers.set()
-    assert await asyncio.gather(first, second) == ["new", "new"]
+    assert [await first, await second] == ["new", "new"]
 
 
 async def test_without_patterns_or_a_router_a_name_stays() -> None:
