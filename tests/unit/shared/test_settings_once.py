@@ -28,6 +28,8 @@ KINDS: list[type[RyzSettings]] = [
 MOST = 170
 # The KV state service needs a Redis and takes the usual one; a group goes without unless one is named.
 DIFFERENT_ON_PURPOSE = {"RYZ_REDIS_URL"}
+VARIABLE = re.compile(r"\bRYZ_\w+")
+MAY_NAME = {"docs/decisions/0042-precision.md": {"RYZ_QUANTIZE"}}  # it says that it was renamed
 
 
 def variable(kind: type[RyzSettings], name: str) -> str:
@@ -59,6 +61,35 @@ def test_what_was_a_setting_is_one_or_is_refused() -> None:
     known = declared()
     assert [name for name in former if name not in known and name not in gone] == []
     assert gone.isdisjoint(known)
+
+
+def names_gone(texts: dict[str, str]) -> list[str]:
+    """The pages that name a variable that is gone, each with the variable."""
+    gone = {name for kind in KINDS for name in kind.gone}
+    named = {where: gone.intersection(VARIABLE.findall(text)) for where, text in texts.items()}
+    return sorted(
+        f"{where}: {name}" for where, names in named.items() for name in names - MAY_NAME.get(where, set())
+    )
+
+
+def test_no_page_names_a_variable_that_is_gone() -> None:
+    """A page says the value of what became a constant. The changelog and decision 0072 list the old names."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    texts = {
+        str(page.relative_to(ROOT)): page.read_text() for page in pages if not page.name.startswith("0072-")
+    }
+    assert names_gone(texts) == []
+
+
+def test_a_page_that_names_one_is_found() -> None:
+    texts = {
+        "docs/x.md": "for `RYZ_CLIENT_TICK_S`, or `RYZ_CLIENT_TICK_SECONDS` and RYZ_NATS_URL",
+        "docs/decisions/0042-precision.md": "`RYZ_QUANTIZE=none` and `RYZ_CLAIM_WAIT_MS`",
+    }
+    assert names_gone(texts) == [
+        "docs/decisions/0042-precision.md: RYZ_CLAIM_WAIT_MS",
+        "docs/x.md: RYZ_CLIENT_TICK_S",
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
