@@ -62,9 +62,10 @@ def alibi_slopes(num_heads: int) -> Tensor:
     return slopes
 
 
-def _flash_takes(queries: Tensor) -> bool:
+def _flash_takes(queries: Tensor, values: Tensor) -> bool:
     dim = queries.shape[-1]
-    return queries.is_cuda and queries.dtype == torch.bfloat16 and dim % 8 == 0 and dim <= 256
+    fits = dim % 8 == 0 and dim <= 256 and dim == values.shape[-1]  # those of latent attention differ
+    return queries.is_cuda and queries.dtype == torch.bfloat16 and fits
 
 
 def mix_values(
@@ -93,7 +94,7 @@ def mix_values(
     causal = mask is None and not heads_are_rows
     if rules.plain:
         if causal and distances is not None and queries.shape[-2] != keys.shape[-2]:
-            if _flash_takes(queries):
+            if _flash_takes(queries, values):
                 # its mask is aligned to the last key; the public function's is to the first
                 flash = torch.ops.aten._scaled_dot_product_flash_attention
                 return flash(queries, keys, values, is_causal=True, scale=rules.scale)[0]  # type: ignore[no-any-return]
