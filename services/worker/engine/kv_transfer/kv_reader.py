@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from redis.exceptions import ResponseError
 
 from services.worker.engine.kv_transfer.host_copies import open_reads
@@ -180,12 +182,14 @@ class KVReader:
         if None in reply:
             progress.missing = True
             return
+        rows: list[NDArray[np.uint8]] = []
         for head, value in zip(self._blocks.heads, reply, strict=True):
             try:
-                data = self._decoder.decode(value, target.name, head)
+                rows.append(self._decoder.decode(value, target.name, head))
             except DamagedBlock:
                 progress.corrupt.append(target.name)
                 return
-            self._blocks.copy_in(target.block, head, data[None], target.sliding)
-            progress.num_bytes += len(value)
+        data = rows[0][None] if len(rows) == 1 else np.stack(rows)
+        self._blocks.copy_in(target.block, self._blocks.heads.start, data, target.sliding)
+        progress.num_bytes += sum(len(value) for value in reply)
         progress.count += 1

@@ -5,6 +5,8 @@ Layers with a sliding window may have a pool of blocks of their own.
 The leader decides which block belongs to which sequence; `batch.py` computes the slots that a step writes.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,20 +22,21 @@ from services.worker.rank_protocol.sliding_pool import PoolSizes
 class PlainLayerCache:
     """One layer's keys and values, each [slots, kv heads of this rank, head_dim]; slot = block * 16 + offset.
 
-    Zeros at the start: a masked position may be read before it is written, and must be finite.
+    Args:
+        keys: Zeros at the start: a masked position may be read before it is written, and must be finite.
+        values: The same.
+        kernels: Those of the device that take heads of this size.
 
     Attributes:
         kernels: Compute in this cache on a GPU; None: torch operators do.
     """
 
-    def __init__(self, num_blocks: int, num_kv_heads: int, head_dim: int, placement: Placement = CPU) -> None:
-        shape = (num_blocks * BLOCK_SIZE, num_kv_heads, head_dim)
-        self.keys, self.values = _zeros(shape, placement), _zeros(shape, placement)
-        found = gpu_kernels(placement)
-        self.kernels: GpuKernels | None = found if found and head_dim <= found.largest_head else None
+    def __init__(self, keys: Tensor, values: Tensor, kernels: GpuKernels | None) -> None:
+        self.keys, self.values, self.kernels = keys, values, kernels
+        num_blocks = len(keys) // BLOCK_SIZE
         # the same memory, a row per block
-        self._key_blocks = self.keys.view(num_blocks, -1)
-        self._value_blocks = self.values.view(num_blocks, -1)
+        self._key_blocks = keys.view(num_blocks, -1)
+        self._value_blocks = values.view(num_blocks, -1)
 
     def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Stores [tokens, kv heads, head_dim] at those slots."""
@@ -53,11 +56,6 @@ class PlainLayerCache:
         values = self._value_blocks.index_select(0, blocks).view(shape)
         return keys.transpose(1, 2), values.transpose(1, 2)
 
-    def block_sides(self, block: int) -> list[Tensor]:
-        """A block's keys, [kv heads, head_dim, 16], and values, [kv heads, 16, head_dim], in place."""
-        rows = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
-        return [self.keys[rows].permute(1, 2, 0), self.values[rows].permute(1, 0, 2)]
-
 
 class LatentLayerCache(PlainLayerCache):
     """One layer's latent vectors and rotated key parts: keys [slots, 1, rank + rope_dim].
@@ -65,11 +63,10 @@ class LatentLayerCache(PlainLayerCache):
     The values are the keys' first `rank` numbers, in the same memory.
     """
 
-    def __init__(self, num_blocks: int, latent: LatentConfig, placement: Placement = CPU) -> None:
+    def __init__(self, keys: Tensor, latent: LatentConfig) -> None:
         self.kernels = None
-        self.keys = _zeros((num_blocks * BLOCK_SIZE, 1, latent.rank + latent.rope_dim), placement)
-        self.values = self.keys[..., : latent.rank]
-        self._key_blocks = self.keys.view(num_blocks, -1)
+        self.keys, self.values = keys, keys[..., : latent.rank]
+        self._key_blocks = keys.view(len(keys) // BLOCK_SIZE, -1)
 
     def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Stores [tokens, 1, rank + rope_dim] at those slots; the values are in the keys."""
@@ -81,9 +78,22 @@ class LatentLayerCache(PlainLayerCache):
         keys = self._key_blocks.index_select(0, blocks).view(num_sequences, -1, 1, width).transpose(1, 2)
         return keys, keys[..., : self.values.shape[-1]]
 
-    def block_sides(self, block: int) -> list[Tensor]:
-        """A block's keys, [1, 16, rank + rope_dim], in place."""
-        return [self.keys[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE].permute(1, 0, 2)]
+
+@dataclass(frozen=True, slots=True)
+class LayerStack:
+    """Layers of one shape and one pool, in one allocation: a block is copied in all of them at once.
+
+    Attributes:
+        layers: Their numbers in the model, ascending.
+        sliding: They are those of the sliding layers' pool.
+        keys: [layers, slots, kv heads of this rank, head_dim].
+        values: The same; None with latent attention, whose keys hold the values.
+    """
+
+    layers: list[int]
+    sliding: bool
+    keys: Tensor
+    values: Tensor | None
 
 
 class KVCache:
@@ -93,6 +103,7 @@ class KVCache:
         sizes: Blocks that plans may use. One more follows them in each pool, to which padding rows of a batch
             write.
         layers: The cache of each layer.
+        stacks: The same memory, all layers of one kind together.
         sliding: For each layer whether its blocks are those of the sliding layers' pool.
     """
 
@@ -103,12 +114,27 @@ class KVCache:
         self.sizes = sizes
         self.sliding = [window > 0 and sizes.num_sliding > 0 for window in config.windows]
         counts = [1 + (sizes.num_sliding if own else sizes.num_blocks) for own in self.sliding]
-        self.layers: list[PlainLayerCache] = [
-            PlainLayerCache(count, heads, config.head_dim, placement)
-            if layer.attention.latent is None
-            else LatentLayerCache(count, layer.attention.latent, placement)
-            for layer, count in zip(config.layers, counts, strict=True)
-        ]
+        alike: dict[tuple[LatentConfig | None, bool], list[int]] = {}
+        for at, (layer, own) in enumerate(zip(config.layers, self.sliding, strict=True)):
+            alike.setdefault((layer.attention.latent, own), []).append(at)
+        found = gpu_kernels(placement)
+        kernels = found if found and config.head_dim <= found.largest_head else None
+        made: dict[int, PlainLayerCache] = {}
+        self.stacks: list[LayerStack] = []
+        for (latent, own), numbers in alike.items():
+            slots = counts[numbers[0]] * BLOCK_SIZE
+            if latent is not None:
+                keys = _zeros((len(numbers), slots, 1, latent.rank + latent.rope_dim), placement)
+                made |= {at: LatentLayerCache(one, latent) for at, one in zip(numbers, keys, strict=True)}
+                self.stacks.append(LayerStack(numbers, own, keys, None))
+                continue
+            keys, values = (
+                _zeros((len(numbers), slots, heads, config.head_dim), placement) for _ in range(2)
+            )
+            self.stacks.append(LayerStack(numbers, own, keys, values))
+            for at, own_keys, own_values in zip(numbers, keys, values, strict=True):
+                made[at] = PlainLayerCache(own_keys, own_values, kernels)
+        self.layers = [made[at] for at in range(config.num_layers)]
 
 
 def block_bytes(config: ModelConfig, rank: int, world: int, placement: Placement = CPU) -> int:
