@@ -34,7 +34,7 @@ from services.gateway.readiness import ROUTER_WAIT_S, ReadinessCheck
 from services.gateway.realtime.realtime_sockets import PATH as REALTIME
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.response_door import response_parts
-from services.gateway.responses.response_routes import PATH as RESPONSES
+from services.gateway.responses.response_format import PATH as RESPONSES
 from services.gateway.sessions.file_thread import FileThread
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.settings import GatewaySettings

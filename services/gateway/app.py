@@ -47,8 +47,10 @@ from services.gateway.path_methods import HeadAnswers
 from services.gateway.realtime.realtime_sockets import PATH as REALTIME
 from services.gateway.realtime.realtime_sockets import RealtimeSockets
 from services.gateway.responses.response_door import ResponseParts, add_responses
-from services.gateway.responses.response_routes import PATH as RESPONSES
+from services.gateway.responses.response_format import PATH as RESPONSES
+from services.gateway.responses.response_format import ResponseFormat
 from services.gateway.responses.response_schema import ResponseRequest
+from services.gateway.responses.response_sockets import ResponseSockets
 from services.gateway.sessions.session_paths import SessionPaths, is_session_path
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.sessions.session_schema import NewSession, ToGroup
@@ -152,10 +154,11 @@ def create_app(
     )
     chat, text = ChatFormat(context.settings, root_key), CompletionFormat(context.settings)
     message = MessageFormat(context.settings, root_key)
-    answering = Answering(context, detached, {form.kind: form for form in (chat, text, message)})
+    response = ResponseFormat(context.settings, responses.store, responses.background)
+    answering = Answering(context, detached, [chat, text, message], [response])
     direct = _add_completions(app, context, answering, chat, text)
-    serving, sockets = add_responses(app, context, responses)
-    direct |= serving | add_batches(app, context, batches)
+    direct |= add_responses(app, context, responses, response, answering)
+    direct |= add_batches(app, context, batches)
     direct |= add_messages(app, message, context, answering)
     _add_streams(app, context, answering)
     app.include_router(
@@ -178,15 +181,15 @@ def create_app(
     add_document(app, bodies)
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
     routes = app.router.routes
+    calls = DirectCalls(context, answering)
     front = Front(
         pages.in_front_of(HeadAnswers(app, routes)),
         direct,
         HeadAnswers(sessions_first, routes),
         context.running,
-        {RESPONSES: sockets},
+        {RESPONSES: ResponseSockets(context, calls, response, responses.sockets)},
     )
     inner = InnerCalls(front)
-    calls = DirectCalls(context, answering)
     outer = WithRealtime(front, RealtimeSockets(context, calls, inner))
     guarded = BrowserGuard(outer, context.settings, context.metrics)
     return GatewayApp(guarded, calls, inner)

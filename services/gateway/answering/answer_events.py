@@ -5,14 +5,17 @@ Ids of events, and what of a resumed stream its client has already, are the same
 
 import asyncio
 
+from services.gateway.admission.refusals import ErrorAnswer
 from services.gateway.answering.answer import Answer
 from services.gateway.answering.event_ids import NOTHING_YET, UNNUMBERED, EventId, what_follows
-from services.gateway.answering.format import EventWriter, StreamEvent
+from services.gateway.answering.event_source import EventBatch, StreamEvent
+from services.gateway.answering.event_writer import EventWriter
 from services.gateway.answering.frame_sources import PromptFrames
+from services.gateway.answering.kept_answer import KeptAnswer
+from shared.errors import RyzError
 from shared.messages import Usage
 
 PING_S = 10.0  # between two pings while no text comes
-EventBatch = list[tuple[int, list[StreamEvent]]]  # the events of frames, with the frames' numbers
 
 
 class AnswerEvents:
@@ -22,13 +25,24 @@ class AnswerEvents:
         answer: Inside its block.
         writer: Makes the events.
         last: The last event that the caller has; its successors come.
+        kept: Stores the answer before its last events; None: nothing does.
 
     Attributes:
-        ended: The last batch was returned.
+        ended: See `EventSource`.
+        numbered: See `EventSource`.
     """
 
-    def __init__(self, answer: Answer, writer: EventWriter, last: EventId = NOTHING_YET) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        writer: EventWriter,
+        last: EventId = NOTHING_YET,
+        kept: KeptAnswer | None = None,
+    ) -> None:
         self.ended = False
+        self.numbered = False
+        self._kept = kept
+        self._storing = False  # only the events after the answer is stored are left
         self._answer = answer
         self._writer = writer
         self._last = last
@@ -38,13 +52,7 @@ class AnswerEvents:
         self._begun = False
 
     async def open(self, wait_s: float) -> None:
-        """Waits until the answer is accepted, and at most `wait_s` more for its first text.
-
-        A transport says then that the answer begins; an error that is raised here can still be a refusal.
-
-        Raises:
-            RyzError: A generation failed.
-        """
+        """See `EventSource`."""
         await self._answer.wait_accepted()
         self._add(0, self._writer.opening(self._answer.accepted))
         try:
@@ -54,11 +62,29 @@ class AnswerEvents:
             pass  # a slow start is no failure: the answer begins, the text follows
 
     async def next_batch(self) -> EventBatch:
-        """The next events: all that are ready, or a ping. The turn is confirmed before the last ones.
+        """See `EventSource`. The turn is confirmed before the last events."""
+        if self._kept is None:
+            return await self._next_batch()
+        if self._storing:
+            return await self._stored(self._kept)
+        try:
+            return await self._next_batch()
+        except RyzError as error:
+            if error.data.get("reason") == "attached_elsewhere":
+                raise  # the answer goes on there
+            self._answer.note_failure(error, counts=self._kept.fail(error))
+        return await self._stored(self._kept)
 
-        Raises:
-            RyzError: A generation failed: this is the end.
-        """
+    def failure(self, answer: ErrorAnswer) -> StreamEvent:
+        """See `EventSource`."""
+        return self._writer.failure(answer)
+
+    async def _stored(self, kept: KeptAnswer) -> EventBatch:
+        await kept.save()
+        self.ended = True
+        return [(UNNUMBERED, kept.last_events())]
+
+    async def _next_batch(self) -> EventBatch:
         while True:
             if self._unread:
                 self._unread = False
@@ -95,7 +121,8 @@ class AnswerEvents:
             self._add(0, self._writer.begin(end.usages[0]))
         self._add(end.last_seq, self._writer.closing(end.usages, end.session))
         await self._answer.confirm()
-        self.ended = True
+        self._storing = self._kept is not None
+        self.ended = not self._storing
         return self._take()
 
     def _add(self, seq: int, events: list[StreamEvent]) -> None:

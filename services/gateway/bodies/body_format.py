@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from services.gateway.admission.caller import Caller
 from services.gateway.admission.request_headers import RawHeaders
 from services.gateway.answering.call import Call
-from services.gateway.answering.idempotency import IdempotentCall
+from services.gateway.answering.idempotency import IdempotentCall, once_of
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.settings import GatewaySettings
 
@@ -38,7 +38,7 @@ class CallOrigin:
 
 
 class BodyFormat(Generic[B]):
-    """Implements `Format.translate`.
+    """Implements `Format.translate` for calls that generate.
 
     Args:
         body: Model of the bodies.
@@ -48,6 +48,8 @@ class BodyFormat(Generic[B]):
         make_plain: Makes the call of bytes, as `make_call` would of the body in them; returns None if the
             body needs full validation.
     """
+
+    path: str  # of the route
 
     def __init__(
         self,
@@ -64,8 +66,9 @@ class BodyFormat(Generic[B]):
         self._drops_blocks = settings.leave_out_changing_blocks
         self._make_plain = make_plain
 
-    async def translate(self, raw: bytes, caller: Caller, once: IdempotentCall | None) -> Call:
+    def translate(self, raw: bytes, caller: Caller) -> Call:
         """See `Format`."""
+        once = once_of(caller.headers, caller.tenant, self.path, raw)
         origin = CallOrigin(
             caller.request_id, caller.tenant, caller.headers, once, self._root_key, self._drops_blocks
         )

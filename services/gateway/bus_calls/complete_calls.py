@@ -34,7 +34,6 @@ ROUTES = {
     "prompt": "/v1/completions",
     "input": "/v1/embeddings",
 }  # by the field that only this route's body has
-_KINDS = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}  # the others are called as routes
 STATUS, ERROR_CODE, ERROR_TEXT = "Ryz-Status", "Nats-Service-Error-Code", "Nats-Service-Error"
 PASSED_ON = frozenset(
     ("authorization", "idempotency-key", "x-session-id", "x-session-mode", "x-request-id", "traceparent",
@@ -159,9 +158,8 @@ class CompleteCalls:
     async def _whole(
         self, path: str, body: bytes, headers: dict[bytes, bytes], tenant: str, client: tuple[str, int]
     ) -> WholeAnswer:
-        kind = _KINDS.get(path)
-        if kind is not None:
-            form = self._direct.formats[kind]
+        form = self._direct.formats.get(path)
+        if form is not None:
             return await self._direct.run_whole(form, body, headers, tenant=tenant, client=client)
         call = self._inner.call(path, body, list(headers.items()), tenant=tenant, client=client)
         try:

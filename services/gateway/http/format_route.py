@@ -1,8 +1,6 @@
-"""The HTTP routes of calls that generate: a body becomes a call, and the parts of its answer become bytes."""
+"""The HTTP routes of calls with a body: a body becomes a call, and the parts of its answer become bytes."""
 
-from services.gateway.answering.answer import Answer
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.direct_calls import encoded_whole
 from services.gateway.answering.format import Format
 from services.gateway.answering.run_call import Answering
 from services.gateway.bodies.body_route import BodyRoute
@@ -31,13 +29,9 @@ class FormatRoute(BodyRoute):
         del raw
         async with await self._answering.run_call(call, caller) as answer:
             if not answer.streamed:
-                await self._send_whole(exchange, answer)
+                body = await answer.body()
+                await exchange.reply.send_whole(200, body, caller.outcome.headers())
                 return
-            writer = self._form.writer(answer.envelope(), answer.token, answer.requests)
             wait_s = self.context.settings.constants.header_wait_s
             with self.context.metrics.open_stream:
-                await send_events(answer, writer, exchange, header_wait_s=wait_s)
-
-    async def _send_whole(self, exchange: HttpExchange, answer: Answer) -> None:
-        body = await encoded_whole(self._form, answer)
-        await exchange.reply.send_whole(200, body, exchange.caller.outcome.headers())
+                await send_events(answer.events(), exchange, header_wait_s=wait_s, ids=answer.event_ids)

@@ -37,11 +37,9 @@ class StreamRoute(ServingRoute):
             return
         last = last_event_id(exchange)
         async with self._answering.resume_stream(name, last, exchange.caller) as answer:
-            form = self._answering.formats[answer.token.kind]
-            writer = form.writer(answer.envelope(), answer.token, answer.requests)
             wait_s = self.context.settings.constants.header_wait_s
             with self.context.metrics.open_stream:
-                await send_events(answer, writer, exchange, header_wait_s=wait_s, last=last)
+                await send_events(answer.events(last), exchange, header_wait_s=wait_s, ids=answer.event_ids)
 
     def traced_id(self, exchange: HttpExchange) -> str:
         """See `ServingRoute`: the trace is that of the request which is resumed."""

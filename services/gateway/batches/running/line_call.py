@@ -44,7 +44,6 @@ class LineCall:
 
     def __init__(self, direct: DirectCalls, inner: InnerCalls, max_bytes: int, timeout_s: float) -> None:
         self._direct = direct
-        self._formats = {form.path: form for form in direct.formats.values()}
         self._inner = inner
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
@@ -100,7 +99,7 @@ class LineCall:
         self, record: BatchRecord, body: bytes, headers: dict[bytes, bytes], background: BackgroundCall
     ) -> WholeAnswer:
         """Runs the request once."""
-        form, tenant = self._formats.get(record.endpoint), record.tenant
+        form, tenant = self._direct.formats.get(record.endpoint), record.tenant
         if form is not None:
             return await self._direct.run_whole(form, body, headers, tenant=tenant, background=background)
         call = self._inner.call(

@@ -7,10 +7,9 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
-from services.gateway.answering.answer import Answer
-from services.gateway.answering.answer_events import AnswerEvents
-from services.gateway.answering.direct_calls import DirectCall, encoded_whole
-from services.gateway.answering.format import DONE, Format
+from services.gateway.answering.direct_calls import DirectCall
+from services.gateway.answering.event_source import DONE
+from services.gateway.answering.formatted_answer import CallAnswer
 from services.gateway.grpc.protocol.inference_pb2 import ModelInferRequest, ModelInferResponse
 from services.gateway.grpc.serving.call_failures import CUT, failure_of_call
 from services.gateway.grpc.serving.call_metadata import (
@@ -29,6 +28,7 @@ from shared.errors import InvalidRequest
 
 log = structlog.get_logger(__name__)
 
+_CHAT, _TEXT = "/v1/chat/completions", "/v1/completions"
 _answer = msgspec.json.Decoder(AnswerPart)
 Write = Callable[[ModelInferResponse], Awaitable[None]]
 # headers as parameters of responses
@@ -81,17 +81,17 @@ class SingleInference:
             Exception: What `write` raises.
         """
         began_s, good, served = asyncio.get_running_loop().time(), False, True
-        form = self._parts.direct.formats["chat" if call.is_chat else "completion"]
+        form = self._parts.direct.formats[_CHAT if call.is_chat else _TEXT]
         whole: list[bytes] = []
         ended = False
 
-        async def take(answer: Answer, found: DirectCall) -> None:
+        async def take(answer: CallAnswer, found: DirectCall) -> None:
             nonlocal ended
             if call.stream:
-                await self._put_parts(call, form, answer, found)
+                await self._put_parts(call, answer, found)
                 ended = True
             else:
-                whole.append(await encoded_whole(form, answer))
+                whole.append(await answer.body())
                 found.carrier.bytes_sent = len(whole[0])
 
         try:
@@ -116,9 +116,8 @@ class SingleInference:
             await self._delete_session(call.session_id, headers)
         return found.headers
 
-    async def _put_parts(self, call: InferenceCall, form: Format, answer: Answer, found: DirectCall) -> None:
-        writer, carrier = form.writer(answer.envelope(), answer.token, answer.requests), found.carrier
-        events = AnswerEvents(answer, writer)
+    async def _put_parts(self, call: InferenceCall, answer: CallAnswer, found: DirectCall) -> None:
+        events, carrier = answer.events(), found.carrier
         with self._parts.direct.open_stream:
             await events.open(self._parts.direct.header_wait_s)
             maker = ResponseMaker(call, _told(found))
