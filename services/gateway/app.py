@@ -22,7 +22,7 @@ from services.gateway.batches.batch_assembly import BatchDoors, add_batches
 from services.gateway.batches.batch_schema import BatchRequest
 from services.gateway.completions.completion_formats import ChatFormat, CompletionFormat
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
-from services.gateway.embeddings.embedding_route import EmbeddingRoute
+from services.gateway.embeddings.embedding_format import EmbeddingFormat
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
 from services.gateway.error_handlers import add_error_handlers
 from services.gateway.http.format_route import FormatRoute
@@ -34,11 +34,11 @@ from services.gateway.http.openapi_document import (
     add_serving,
 )
 from services.gateway.http.response_pieces import PieceSender
-from services.gateway.http.serving_route import ServingRoute
 from services.gateway.http.stream_routes import PREFIX as STREAMS
 from services.gateway.http.stream_routes import StreamRoute
 from services.gateway.info_routes import ListModels, ServiceInfo, info_router
 from services.gateway.inner.inner_calls import InnerCalls
+from services.gateway.messages.count_tokens import CountTokensFormat
 from services.gateway.messages.message_format import MessageFormat
 from services.gateway.messages.message_routes import BODIES as MESSAGE_BODIES
 from services.gateway.messages.message_routes import add_messages
@@ -54,7 +54,7 @@ from services.gateway.responses.response_sockets import ResponseSockets
 from services.gateway.sessions.session_paths import SessionPaths, is_session_path
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.sessions.session_schema import NewSession, ToGroup
-from services.gateway.tokens.token_routes import DetokenizeRoute, TokenizeRoute
+from services.gateway.tokens.token_formats import DetokenizeFormat, TokenizeFormat
 from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
 
 
@@ -155,11 +155,17 @@ def create_app(
     chat, text = ChatFormat(context.settings, root_key), CompletionFormat(context.settings)
     message = MessageFormat(context.settings, root_key)
     response = ResponseFormat(context.settings, responses.store, responses.background)
-    answering = Answering(context, detached, [chat, text, message], [response])
-    direct = _add_completions(app, context, answering, chat, text)
+    settings, client = context.settings, context.client
+    count = CountTokensFormat(settings, client)
+    embedding = EmbeddingFormat(settings, client)
+    tokenize, detokenize = TokenizeFormat(settings, client), DetokenizeFormat(settings, client)
+    answering = Answering(
+        context, detached, [chat, text, message], [response, embedding, tokenize, detokenize, count]
+    )
+    direct = _add_completions(app, context, answering)
     direct |= add_responses(app, context, responses, response, answering)
     direct |= add_batches(app, context, batches)
-    direct |= add_messages(app, message, context, answering)
+    direct |= add_messages(app, message, count, context, answering)
     _add_streams(app, context, answering)
     app.include_router(
         info_router(context.settings, context.admission.keyring, list_models, info, context.aliases)
@@ -190,14 +196,12 @@ def create_app(
         {RESPONSES: ResponseSockets(context, calls, response, responses.sockets)},
     )
     inner = InnerCalls(front)
-    outer = WithRealtime(front, RealtimeSockets(context, calls, inner))
+    outer = WithRealtime(front, RealtimeSockets(context, calls))
     guarded = BrowserGuard(outer, context.settings, context.metrics)
     return GatewayApp(guarded, calls, inner)
 
 
-def _add_completions(
-    app: FastAPI, context: GatewayContext, answering: Answering, chat: ChatFormat, text: CompletionFormat
-) -> dict[str, ASGIApp]:
+def _add_completions(app: FastAPI, context: GatewayContext, answering: Answering) -> dict[str, ASGIApp]:
     """Adds the serving paths and returns the application for each."""
 
     async def chat_completions() -> None:
@@ -222,14 +226,19 @@ def _add_completions(
     async def detokenize() -> None:
         """Returns the text of tokens, that of special tokens included."""
 
-    serving: tuple[tuple[Callable[..., object], ServingRoute, type[BaseModel]], ...] = (
-        (chat_completions, FormatRoute(chat, context, answering), ChatCompletionRequest),
-        (completions, FormatRoute(text, context, answering), CompletionRequest),
-        (embeddings, EmbeddingRoute(context), EmbeddingRequest),
-        (tokenize, TokenizeRoute(context), TokenizeRequest),
-        (detokenize, DetokenizeRoute(context), DetokenizeRequest),
-    )
-    return {direct.path: add_serving(app, endpoint, direct, model) for endpoint, direct, model in serving}
+    serving: dict[str, tuple[Callable[..., object], type[BaseModel]]] = {
+        ChatFormat.path: (chat_completions, ChatCompletionRequest),
+        CompletionFormat.path: (completions, CompletionRequest),
+        EmbeddingFormat.path: (embeddings, EmbeddingRequest),
+        TokenizeFormat.path: (tokenize, TokenizeRequest),
+        DetokenizeFormat.path: (detokenize, DetokenizeRequest),
+    }
+    routes: dict[str, ASGIApp] = {}
+    for path, (endpoint, body) in serving.items():
+        routes[path] = add_serving(
+            app, endpoint, FormatRoute(answering.formats[path], context, answering), body
+        )
+    return routes
 
 
 def _add_streams(app: FastAPI, context: GatewayContext, answering: Answering) -> None:

@@ -38,7 +38,7 @@ class CallOrigin:
 
 
 class BodyFormat(Generic[B]):
-    """Implements `Format.translate` for calls that generate.
+    """Implements `Format.translate`.
 
     Args:
         body: Model of the bodies.
@@ -50,6 +50,7 @@ class BodyFormat(Generic[B]):
     """
 
     path: str  # of the route
+    repeatable = True  # a call with an `Idempotency-Key` counts once
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class BodyFormat(Generic[B]):
 
     def translate(self, raw: bytes, caller: Caller) -> Call:
         """See `Format`."""
-        once = once_of(caller.headers, caller.tenant, self.path, raw)
+        once = once_of(caller.headers, caller.tenant, self.path, raw) if self.repeatable else None
         origin = CallOrigin(
             caller.request_id, caller.tenant, caller.headers, once, self._root_key, self._drops_blocks
         )

@@ -11,7 +11,6 @@ from services.gateway.answering.direct_calls import DirectCall, DirectCalls
 from services.gateway.answering.event_ids import NOTHING_YET, UNNUMBERED, EventId, parse_event_id
 from services.gateway.answering.event_source import DONE, EventBatch, EventSource
 from services.gateway.answering.formatted_answer import CallAnswer
-from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
 from services.gateway.realtime import server_messages
 from services.gateway.realtime.client_messages import Ask, Resume
 
@@ -42,8 +41,7 @@ class RequestRun:
     """Answers one message of a client.
 
     Args:
-        direct: Runs calls that generate.
-        inner: Calls the other routes.
+        direct: Runs calls.
         caller: The connection.
         message: What the client asks for.
         session_id: Of chats that name no session; empty: none.
@@ -52,16 +50,8 @@ class RequestRun:
         stream_id: By which the stream can be resumed or ended; empty: it has none yet, or cannot be.
     """
 
-    def __init__(
-        self,
-        direct: DirectCalls,
-        inner: InnerCalls,
-        caller: Caller,
-        message: Ask | Resume,
-        session_id: str,
-    ) -> None:
+    def __init__(self, direct: DirectCalls, caller: Caller, message: Ask | Resume, session_id: str) -> None:
         self._direct = direct
-        self._inner = inner
         self._caller = caller
         self._request_id = message.id
         self._name = msgspec.json.encode(message.id)
@@ -81,12 +71,8 @@ class RequestRun:
             await self._resume(message, send)
             return
         body, self._message = bytes(message.body), _without_body(message)
-        form = self._direct.formats.get(message.path)
-        path = message.path
+        form = self._direct.formats[message.path]
         del message  # only the core decides how long it holds the body
-        if form is None:
-            await self._call_route(path, body, send)
-            return
         whole: list[bytes] = []
 
         async def take(answer: CallAnswer, call: DirectCall) -> None:
@@ -160,28 +146,6 @@ class RequestRun:
             kind, data = self._events.failure(error)
             await send(server_messages.event(self._name, "", kind.decode(), data))
         await send(server_messages.done(self._request_id))
-
-    async def _call_route(self, path: str, body: bytes, send: SendText) -> None:
-        """Answers a request of an API that has no format yet, by its HTTP route."""
-        request_id, caller = self._request_id, self._caller
-        call = self._inner.call(path, body, self._headers, tenant=caller.tenant, client=caller.client)
-        del body
-        try:
-            async with call as found:
-                if not found.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
-                    whole = await found.read()
-                    await send(server_messages.answer(request_id, found.status, found.headers, whole))
-                    return
-                self.stream_id = self.stream_id or found.headers.get(b"x-stream-id", b"").decode()
-                await send(server_messages.accepted(request_id, found.status, found.headers))
-                async for event in found.events():
-                    if event.data != DONE[1]:
-                        text = server_messages.event(self._name, event.event_id, event.event, event.data)
-                        await send(text)
-        except AnswerCut:
-            await send(server_messages.cut(request_id, self.stream_id))
-            return
-        await send(server_messages.done(request_id))
 
     async def end_stream(self) -> None:
         """Ends the generation, which may go on without its connection."""
