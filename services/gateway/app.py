@@ -25,7 +25,7 @@ from services.gateway.completions.completion_schema import ChatCompletionRequest
 from services.gateway.embeddings.embedding_format import EmbeddingFormat
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
 from services.gateway.error_handlers import add_error_handlers
-from services.gateway.http.format_route import FormatRoute
+from services.gateway.http.format_route import format_route
 from services.gateway.http.openapi_document import (
     SESSION_ERRORS,
     STREAM_ERRORS,
@@ -35,9 +35,8 @@ from services.gateway.http.openapi_document import (
 )
 from services.gateway.http.response_pieces import PieceSender
 from services.gateway.http.stream_routes import PREFIX as STREAMS
-from services.gateway.http.stream_routes import StreamRoute
-from services.gateway.info_routes import ListModels, ServiceInfo, info_router
-from services.gateway.inner.inner_calls import InnerCalls
+from services.gateway.http.stream_routes import stream_route
+from services.gateway.info_routes import ServiceInfo, info_router
 from services.gateway.messages.count_tokens import CountTokensFormat
 from services.gateway.messages.message_format import MessageFormat
 from services.gateway.messages.message_routes import BODIES as MESSAGE_BODIES
@@ -51,26 +50,26 @@ from services.gateway.responses.response_format import PATH as RESPONSES
 from services.gateway.responses.response_format import ResponseFormat
 from services.gateway.responses.response_schema import ResponseRequest
 from services.gateway.responses.response_sockets import ResponseSockets
+from services.gateway.served_models import ServedModels
 from services.gateway.sessions.session_paths import SessionPaths, is_session_path
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.sessions.session_schema import NewSession, ToGroup
+from services.gateway.sessions.tenant_sessions import TenantSessions
 from services.gateway.tokens.token_formats import DetokenizeFormat, TokenizeFormat
 from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayApp:
-    """What serves the gateway's doors.
+    """What serves the gateway's transports.
 
     Attributes:
         http: The application for the HTTP server.
         direct: Runs calls of other transports.
-        inner: Calls the routes that have no format yet, for other transports.
     """
 
     http: ASGIApp
     direct: DirectCalls
-    inner: InnerCalls
 
 
 class Front:
@@ -105,29 +104,16 @@ class Front:
         return app(scope, receive, PieceSender(send, scope, self._answers))
 
 
-class WithRealtime:
-    """The application with a WebSocket whose requests its own routes answer."""
-
-    def __init__(self, app: ASGIApp, realtime: ASGIApp) -> None:
-        self._app = app
-        self._realtime = realtime
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """See ASGI."""
-        realtime = scope["type"] == "websocket" and scope["path"] == REALTIME
-        return (self._realtime if realtime else self._app)(scope, receive, send)
-
-
 def create_app(
     context: GatewayContext,
     detached: DetachedStreams,
     *,
     root_key: bytes,
-    sessions: SessionRoutes,
+    sessions: TenantSessions,
     responses: ResponseParts,
     batches: BatchDoors,
     pages: PageParts,
-    list_models: ListModels,
+    models: ServedModels,
     info: ServiceInfo,
 ) -> GatewayApp:
     """Makes the application.
@@ -136,11 +122,11 @@ def create_app(
         context: What all requests share.
         detached: Parks streams whose client goes away.
         root_key: The secret behind new session ids; see `root_key.py`.
-        sessions: The session routes.
+        sessions: The sessions of all tenants.
         responses: What the routes of the Responses API need.
         batches: What the routes of files and batches need.
         pages: What browsers see.
-        list_models: The models on offer; raises an error of the family if no router answers.
+        models: The models on offer.
         info: The state of this process.
     """
     app = FastAPI(
@@ -167,10 +153,8 @@ def create_app(
     direct |= add_batches(app, context, batches)
     direct |= add_messages(app, message, count, context, answering)
     _add_streams(app, context, answering)
-    app.include_router(
-        info_router(context.settings, context.admission.keyring, list_models, info, context.aliases)
-    )
-    app.include_router(sessions.router(SESSION_ERRORS))
+    app.include_router(info_router(context.settings, context.admission.keyring, models, info))
+    app.include_router(SessionRoutes(context, sessions).router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics)
     bodies: list[type[BaseModel]] = [
         ChatCompletionRequest,
@@ -193,12 +177,13 @@ def create_app(
         direct,
         HeadAnswers(sessions_first, routes),
         context.running,
-        {RESPONSES: ResponseSockets(context, calls, response, responses.sockets)},
+        {
+            RESPONSES: ResponseSockets(context, calls, response, responses.sockets),
+            REALTIME: RealtimeSockets(context, calls),
+        },
     )
-    inner = InnerCalls(front)
-    outer = WithRealtime(front, RealtimeSockets(context, calls))
-    guarded = BrowserGuard(outer, context.settings, context.metrics)
-    return GatewayApp(guarded, calls, inner)
+    guarded = BrowserGuard(front, context.settings, context.metrics)
+    return GatewayApp(guarded, calls)
 
 
 def _add_completions(app: FastAPI, context: GatewayContext, answering: Answering) -> dict[str, ASGIApp]:
@@ -236,7 +221,7 @@ def _add_completions(app: FastAPI, context: GatewayContext, answering: Answering
     routes: dict[str, ASGIApp] = {}
     for path, (endpoint, body) in serving.items():
         routes[path] = add_serving(
-            app, endpoint, FormatRoute(answering.formats[path], context, answering), body
+            app, endpoint, format_route(answering.formats[path], context, answering), body
         )
     return routes
 
@@ -254,7 +239,7 @@ def _add_streams(app: FastAPI, context: GatewayContext, answering: Answering) ->
         """Ends a stream that need not go on."""
 
     path = STREAMS + "/{request_id}"
-    direct = StreamRoute(context, answering)
+    direct = stream_route(context, answering)
     for method, endpoint in (("GET", stream), ("DELETE", end_stream)):
         route = DirectRoute(path, endpoint, direct=direct, methods=[method], responses=STREAM_ERRORS)
         app.router.routes.append(route)

@@ -6,8 +6,8 @@ text that is ready goes out in one write.
 
 from services.gateway.admission.refusals import ErrorAnswer, Headers
 from services.gateway.answering.event_source import EventSource
+from services.gateway.http.http_exchange import HttpExchange
 from services.gateway.http.server_sent_events import encoded_batch, encoded_event
-from services.gateway.http.serving_route import HttpExchange
 
 EVENT_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

@@ -6,7 +6,7 @@ from starlette.types import ASGIApp
 
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.run_call import Answering
-from services.gateway.http.format_route import FormatRoute
+from services.gateway.http.format_route import format_route
 from services.gateway.http.openapi_document import add_serving
 from services.gateway.messages.count_tokens import CountTokensFormat
 from services.gateway.messages.message_format import MessageFormat
@@ -32,6 +32,6 @@ def add_messages(
 
     bodies = ((form, messages, MessagesRequest), (count, count_tokens, CountTokensRequest))
     return {
-        one.path: add_serving(app, endpoint, FormatRoute(one, context, answering), body)
+        one.path: add_serving(app, endpoint, format_route(one, context, answering), body)
         for one, endpoint, body in bodies
     }

@@ -9,7 +9,8 @@ from starlette.types import ASGIApp
 from services.gateway.admission.held_places import SOCKET_GAVE_WAY, HeldPlaces
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.run_call import Answering
-from services.gateway.http.format_route import FormatRoute
+from services.gateway.http.format_route import format_route
+from services.gateway.http.http_exchange import HttpRoute
 from services.gateway.http.openapi_document import ERRORS, DirectRoute, add_serving
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.response_format import PATH, ResponseFormat
@@ -89,9 +90,9 @@ def add_responses(
     ) -> None:
         """The items of a response's own input, in pages."""
 
-    serving = FormatRoute(form, context, answering)
-    stored = StoredResponses(context, parts.store, parts.background)
-    one = PATH + "/{response_id}"
+    serving = format_route(form, context, answering)
+    one, responses = PATH + "/{response_id}", StoredResponses(context, parts.store, parts.background)
+    stored = HttpRoute(one, context, responses.serve_request)
     add_serving(app, create_response, serving, ResponseRequest, _ERRORS)
     for method, path, endpoint in (
         ("GET", one, get_response),
