@@ -39,8 +39,7 @@ from services.gateway.http.stream_routes import stream_route
 from services.gateway.info_routes import ServiceInfo, info_router
 from services.gateway.messages.count_tokens import CountTokensFormat
 from services.gateway.messages.message_format import MessageFormat
-from services.gateway.messages.message_routes import BODIES as MESSAGE_BODIES
-from services.gateway.messages.message_routes import add_messages
+from services.gateway.messages.message_schema import CountTokensRequest, MessagesRequest
 from services.gateway.pages.assembly import PageParts
 from services.gateway.path_methods import HeadAnswers
 from services.gateway.realtime.realtime_sockets import PATH as REALTIME
@@ -148,10 +147,9 @@ def create_app(
     answering = Answering(
         context, detached, [chat, text, message], [response, embedding, tokenize, detokenize, count]
     )
-    direct = _add_completions(app, context, answering)
+    direct = _add_formats(app, context, answering)
     direct |= add_responses(app, context, responses, response, answering)
     direct |= add_batches(app, context, batches)
-    direct |= add_messages(app, message, count, context, answering)
     _add_streams(app, context, answering)
     app.include_router(info_router(context.settings, context.admission.keyring, models, info))
     app.include_router(SessionRoutes(context, sessions).router(SESSION_ERRORS))
@@ -162,7 +160,8 @@ def create_app(
         EmbeddingRequest,
         TokenizeRequest,
         DetokenizeRequest,
-        *MESSAGE_BODIES,
+        MessagesRequest,
+        CountTokensRequest,
         ResponseRequest,
         BatchRequest,
         NewSession,
@@ -186,7 +185,7 @@ def create_app(
     return GatewayApp(guarded, calls)
 
 
-def _add_completions(app: FastAPI, context: GatewayContext, answering: Answering) -> dict[str, ASGIApp]:
+def _add_formats(app: FastAPI, context: GatewayContext, answering: Answering) -> dict[str, ASGIApp]:
     """Adds the serving paths and returns the application for each."""
 
     async def chat_completions() -> None:
@@ -201,6 +200,12 @@ def _add_completions(app: FastAPI, context: GatewayContext, answering: Answering
 
         Events are those of `/v1/chat/completions`; those of several texts have no ids.
         """
+
+    async def messages() -> None:
+        """Continues a conversation, in the shapes of Anthropic's Messages API; with `stream` as events."""
+
+    async def count_tokens() -> None:
+        """Counts the tokens of a message without answering it."""
 
     async def embeddings() -> None:
         """Returns the embedding of one text or of several, in their order."""
@@ -217,6 +222,8 @@ def _add_completions(app: FastAPI, context: GatewayContext, answering: Answering
         EmbeddingFormat.path: (embeddings, EmbeddingRequest),
         TokenizeFormat.path: (tokenize, TokenizeRequest),
         DetokenizeFormat.path: (detokenize, DetokenizeRequest),
+        MessageFormat.path: (messages, MessagesRequest),
+        CountTokensFormat.path: (count_tokens, CountTokensRequest),
     }
     routes: dict[str, ASGIApp] = {}
     for path, (endpoint, body) in serving.items():
