@@ -25,24 +25,15 @@ class AnswerEvents:
         answer: Inside its block.
         writer: Makes the events.
         last: The last event that the caller has; its successors come.
-        kept: Stores the answer before its last events; None: nothing does.
 
     Attributes:
         ended: See `EventSource`.
         numbered: See `EventSource`.
     """
 
-    def __init__(
-        self,
-        answer: Answer,
-        writer: EventWriter,
-        last: EventId = NOTHING_YET,
-        kept: KeptAnswer | None = None,
-    ) -> None:
+    def __init__(self, answer: Answer, writer: EventWriter, last: EventId = NOTHING_YET) -> None:
         self.ended = False
         self.numbered = False
-        self._kept = kept
-        self._storing = False  # only the events after the answer is stored are left
         self._answer = answer
         self._writer = writer
         self._last = last
@@ -63,28 +54,6 @@ class AnswerEvents:
 
     async def next_batch(self) -> EventBatch:
         """See `EventSource`. The turn is confirmed before the last events."""
-        if self._kept is None:
-            return await self._next_batch()
-        if self._storing:
-            return await self._stored(self._kept)
-        try:
-            return await self._next_batch()
-        except RyzError as error:
-            if error.data.get("reason") == "attached_elsewhere":
-                raise  # the answer goes on there
-            self._answer.note_failure(error, counts=self._kept.fail(error))
-        return await self._stored(self._kept)
-
-    def failure(self, answer: ErrorAnswer) -> StreamEvent:
-        """See `EventSource`."""
-        return self._writer.failure(answer)
-
-    async def _stored(self, kept: KeptAnswer) -> EventBatch:
-        await kept.save()
-        self.ended = True
-        return [(UNNUMBERED, kept.last_events())]
-
-    async def _next_batch(self) -> EventBatch:
         while True:
             if self._unread:
                 self._unread = False
@@ -99,6 +68,10 @@ class AnswerEvents:
             elif not await self._read_in_time():
                 return [(UNNUMBERED, [ping])]
             self._unread = True
+
+    def failure(self, answer: ErrorAnswer) -> StreamEvent:
+        """See `EventSource`."""
+        return self._writer.failure(answer)
 
     async def _read_in_time(self) -> bool:
         try:
@@ -121,8 +94,7 @@ class AnswerEvents:
             self._add(0, self._writer.begin(end.usages[0]))
         self._add(end.last_seq, self._writer.closing(end.usages, end.session))
         await self._answer.confirm()
-        self._storing = self._kept is not None
-        self.ended = not self._storing
+        self.ended = True
         return self._take()
 
     def _add(self, seq: int, events: list[StreamEvent]) -> None:
@@ -133,4 +105,51 @@ class AnswerEvents:
 
     def _take(self) -> EventBatch:
         batch, self._batch = self._batch, []
+        return batch
+
+
+class KeptAnswerEvents:
+    """The events of an answer that is stored before its last events; implements `EventSource`.
+
+    Args:
+        answer: Inside its block.
+        kept: Makes and stores it.
+    """
+
+    def __init__(self, answer: Answer, kept: KeptAnswer) -> None:
+        self.ended = False
+        self.numbered = False
+        self._answer = answer
+        self._kept = kept
+        self._events = AnswerEvents(answer, kept.begin(answer.requests[0]))
+        self._over = False  # only the events after the answer is stored are left
+
+    async def open(self, wait_s: float) -> None:
+        """See `EventSource`."""
+        await self._events.open(wait_s)
+
+    async def next_batch(self) -> EventBatch:
+        """See `EventSource`; raises only if the answer goes on elsewhere."""
+        if not self._over:
+            batch = await self._next_batch()
+            if batch is not None:
+                return batch
+        await self._kept.save()
+        self.ended = True
+        return [(UNNUMBERED, self._kept.last_events())]
+
+    def failure(self, answer: ErrorAnswer) -> StreamEvent:
+        """See `EventSource`."""
+        return self._events.failure(answer)
+
+    async def _next_batch(self) -> EventBatch | None:
+        """The next events before the answer is stored; None if its generation failed."""
+        try:
+            batch = await self._events.next_batch()
+        except RyzError as error:
+            if error.data.get("reason") == "attached_elsewhere":
+                raise
+            self._answer.note_failure(error, counts=self._kept.fail(error))
+            return None
+        self._over = self._events.ended
         return batch

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 from services.gateway.admission.caller import Caller
 from services.gateway.answering.answer import DEADLINE_MARGIN_S, Answer
-from services.gateway.answering.answer_events import AnswerEvents
+from services.gateway.answering.answer_events import AnswerEvents, KeptAnswerEvents
 from services.gateway.answering.call import Call, StartedCall
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.detached_streams import DetachedStreams
@@ -94,7 +94,7 @@ class FormattedAnswer(Answer):
     def events(self, last: EventId = NOTHING_YET) -> EventSource:
         """See `CallAnswer`."""
         if self._kept is not None:
-            return AnswerEvents(self, self._kept.begin(self.requests[0]), last, self._kept)
+            return KeptAnswerEvents(self, self._kept)
         form = self._formats[self.token.kind]
         return AnswerEvents(self, form.writer(self.envelope(), self.token, self.requests), last)
 
