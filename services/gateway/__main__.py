@@ -16,6 +16,7 @@ from services.gateway.admission.parties import Parties
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.detached_streams import DetachedStreams
+from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.answering.model_aliases import ModelAliases
 from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.answering.slow_readers import ReaderLimits, watch_readers
@@ -25,18 +26,19 @@ from services.gateway.batches.running.line_call import LineCall
 from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_complete_calls
 from services.gateway.checked_settings import checked_aliases, checked_keys, made_root_key
 from services.gateway.grpc.assembly import open_grpc
+from services.gateway.grpc.needs import GrpcNeeds
 from services.gateway.http.gateway_gate import QuotaCollector, gateway_gate
 from services.gateway.info_routes import ServiceInfo
-from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.pages.assembly import page_parts
 from services.gateway.readiness import ROUTER_WAIT_S, ReadinessCheck
 from services.gateway.realtime.realtime_sockets import PATH as REALTIME
 from services.gateway.responses.background_runs import BackgroundRuns
 from services.gateway.responses.response_door import response_parts
-from services.gateway.responses.response_routes import PATH as RESPONSES
+from services.gateway.responses.response_format import PATH as RESPONSES
+from services.gateway.served_models import ServedModels
 from services.gateway.sessions.file_thread import FileThread
-from services.gateway.sessions.session_routes import SessionRoutes
+from services.gateway.sessions.tenant_sessions import TenantSessions
 from services.gateway.settings import GatewaySettings
 from shared.bus import Bus
 from shared.client import ClientSettings, InferenceClient, list_models
@@ -61,12 +63,12 @@ class OpenDoors:
 
     Attributes:
         http_port: The port of HTTP.
-        inner: Calls its routes from inside the process.
+        direct: Runs calls from inside the process.
         grpc_port: The port of gRPC; 0: it is not served.
     """
 
     http_port: int
-    inner: InnerCalls
+    direct: DirectCalls
     grpc_port: int = 0
 
 
@@ -148,13 +150,14 @@ async def start(
         gather_s=settings.constants.holders_wait_s,
         wait_s=client_settings.wait_s,
     )
-    sessions = SessionRoutes(context, admin, models, files, secret)
+    sessions = TenantSessions(context, admin, models, files, secret)
     responses = response_parts(context, bus)
     stack.push_async_callback(responses.background.hand_over)
     claiming = asyncio.create_task(responses.background.watch())
     stack.callback(claiming.cancel)
     batches = batch_doors(settings, bus)
     stack.push_async_callback(batches.jetstream.stop)
+    served = ServedModels(models, context.aliases)
     info = ServiceInfo(ReadinessCheck(service, ask_models).check, service.registry, version("ryzanstein"))
     app = create_app(
         context,
@@ -164,7 +167,7 @@ async def start(
         responses=responses,
         batches=batches,
         pages=page_parts(context, bus, stats, stack),
-        list_models=models,
+        models=served,
         info=info,
     )
 
@@ -173,13 +176,15 @@ async def start(
     )
     watching = asyncio.create_task(watch_readers(context.running, limits, metrics.slow_readers.inc))
     stack.callback(watching.cancel)
-    line_call = LineCall(app.direct, app.inner, batches.parts.streams.max_line, settings.max_timeout_s)
+    line_call = LineCall(app.direct, batches.parts.streams.max_line, settings.max_timeout_s)
     watch = batch_watch(batches, bus, line_call, service)
     await run_batches(batches, watch, bus, service, stack)
-    complete = CompleteCalls(bus, app.direct, app.inner, settings, measured.levels)
+    complete = CompleteCalls(bus, app.direct, settings, measured.levels)
     await serve_complete_calls(complete, service, stack)
     check_server_files("HTTP", settings.http_cert, settings.http_key)
-    grpc_port = await open_grpc(stack, service, context, app.direct, app.inner)
+    grpc_port = await open_grpc(
+        stack, service, GrpcNeeds(context, app.direct, served, info.readiness, sessions)
+    )
     _watch_service(service, context, detached, responses.background)
     port = await stack.enter_async_context(
         http_server(
@@ -197,7 +202,7 @@ async def start(
     )
     stack.callback(_abort_running, context)
     log.info("serving", host=settings.http_host, port=port, keys=len(keys), tls=bool(settings.http_cert))
-    return OpenDoors(port, app.inner, grpc_port)
+    return OpenDoors(port, app.direct, grpc_port)
 
 
 def _watch_service(

@@ -22,10 +22,10 @@ from services.gateway.batches.batch_assembly import BatchDoors, add_batches
 from services.gateway.batches.batch_schema import BatchRequest
 from services.gateway.completions.completion_formats import ChatFormat, CompletionFormat
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
-from services.gateway.embeddings.embedding_route import EmbeddingRoute
+from services.gateway.embeddings.embedding_format import EmbeddingFormat
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
 from services.gateway.error_handlers import add_error_handlers
-from services.gateway.http.format_route import FormatRoute
+from services.gateway.http.format_route import format_route
 from services.gateway.http.openapi_document import (
     SESSION_ERRORS,
     STREAM_ERRORS,
@@ -34,41 +34,41 @@ from services.gateway.http.openapi_document import (
     add_serving,
 )
 from services.gateway.http.response_pieces import PieceSender
-from services.gateway.http.serving_route import ServingRoute
 from services.gateway.http.stream_routes import PREFIX as STREAMS
-from services.gateway.http.stream_routes import StreamRoute
-from services.gateway.info_routes import ListModels, ServiceInfo, info_router
-from services.gateway.inner.inner_calls import InnerCalls
+from services.gateway.http.stream_routes import stream_route
+from services.gateway.info_routes import ServiceInfo, info_router
+from services.gateway.messages.count_tokens import CountTokensFormat
 from services.gateway.messages.message_format import MessageFormat
-from services.gateway.messages.message_routes import BODIES as MESSAGE_BODIES
-from services.gateway.messages.message_routes import add_messages
+from services.gateway.messages.message_schema import CountTokensRequest, MessagesRequest
 from services.gateway.pages.assembly import PageParts
 from services.gateway.path_methods import HeadAnswers
 from services.gateway.realtime.realtime_sockets import PATH as REALTIME
 from services.gateway.realtime.realtime_sockets import RealtimeSockets
 from services.gateway.responses.response_door import ResponseParts, add_responses
-from services.gateway.responses.response_routes import PATH as RESPONSES
+from services.gateway.responses.response_format import PATH as RESPONSES
+from services.gateway.responses.response_format import ResponseFormat
 from services.gateway.responses.response_schema import ResponseRequest
+from services.gateway.responses.response_sockets import ResponseSockets
+from services.gateway.served_models import ServedModels
 from services.gateway.sessions.session_paths import SessionPaths, is_session_path
 from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.sessions.session_schema import NewSession, ToGroup
-from services.gateway.tokens.token_routes import DetokenizeRoute, TokenizeRoute
+from services.gateway.sessions.tenant_sessions import TenantSessions
+from services.gateway.tokens.token_formats import DetokenizeFormat, TokenizeFormat
 from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayApp:
-    """What serves the gateway's doors.
+    """What serves the gateway's transports.
 
     Attributes:
         http: The application for the HTTP server.
         direct: Runs calls of other transports.
-        inner: Calls the routes that have no format yet, for other transports.
     """
 
     http: ASGIApp
     direct: DirectCalls
-    inner: InnerCalls
 
 
 class Front:
@@ -103,29 +103,16 @@ class Front:
         return app(scope, receive, PieceSender(send, scope, self._answers))
 
 
-class WithRealtime:
-    """The application with a WebSocket whose requests its own routes answer."""
-
-    def __init__(self, app: ASGIApp, realtime: ASGIApp) -> None:
-        self._app = app
-        self._realtime = realtime
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """See ASGI."""
-        realtime = scope["type"] == "websocket" and scope["path"] == REALTIME
-        return (self._realtime if realtime else self._app)(scope, receive, send)
-
-
 def create_app(
     context: GatewayContext,
     detached: DetachedStreams,
     *,
     root_key: bytes,
-    sessions: SessionRoutes,
+    sessions: TenantSessions,
     responses: ResponseParts,
     batches: BatchDoors,
     pages: PageParts,
-    list_models: ListModels,
+    models: ServedModels,
     info: ServiceInfo,
 ) -> GatewayApp:
     """Makes the application.
@@ -134,11 +121,11 @@ def create_app(
         context: What all requests share.
         detached: Parks streams whose client goes away.
         root_key: The secret behind new session ids; see `root_key.py`.
-        sessions: The session routes.
+        sessions: The sessions of all tenants.
         responses: What the routes of the Responses API need.
         batches: What the routes of files and batches need.
         pages: What browsers see.
-        list_models: The models on offer; raises an error of the family if no router answers.
+        models: The models on offer.
         info: The state of this process.
     """
     app = FastAPI(
@@ -152,16 +139,20 @@ def create_app(
     )
     chat, text = ChatFormat(context.settings, root_key), CompletionFormat(context.settings)
     message = MessageFormat(context.settings, root_key)
-    answering = Answering(context, detached, {form.kind: form for form in (chat, text, message)})
-    direct = _add_completions(app, context, answering, chat, text)
-    serving, sockets = add_responses(app, context, responses)
-    direct |= serving | add_batches(app, context, batches)
-    direct |= add_messages(app, message, context, answering)
-    _add_streams(app, context, answering)
-    app.include_router(
-        info_router(context.settings, context.admission.keyring, list_models, info, context.aliases)
+    response = ResponseFormat(context.settings, responses.store, responses.background)
+    settings, client = context.settings, context.client
+    count = CountTokensFormat(settings, client)
+    embedding = EmbeddingFormat(settings, client)
+    tokenize, detokenize = TokenizeFormat(settings, client), DetokenizeFormat(settings, client)
+    answering = Answering(
+        context, detached, [chat, text, message], [response, embedding, tokenize, detokenize, count]
     )
-    app.include_router(sessions.router(SESSION_ERRORS))
+    direct = _add_formats(app, context, answering)
+    direct |= add_responses(app, context, responses, response, answering)
+    direct |= add_batches(app, context, batches)
+    _add_streams(app, context, answering)
+    app.include_router(info_router(context.settings, context.admission.keyring, models, info))
+    app.include_router(SessionRoutes(context, sessions).router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics)
     bodies: list[type[BaseModel]] = [
         ChatCompletionRequest,
@@ -169,7 +160,8 @@ def create_app(
         EmbeddingRequest,
         TokenizeRequest,
         DetokenizeRequest,
-        *MESSAGE_BODIES,
+        MessagesRequest,
+        CountTokensRequest,
         ResponseRequest,
         BatchRequest,
         NewSession,
@@ -178,23 +170,22 @@ def create_app(
     add_document(app, bodies)
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
     routes = app.router.routes
+    calls = DirectCalls(context, answering)
     front = Front(
         pages.in_front_of(HeadAnswers(app, routes)),
         direct,
         HeadAnswers(sessions_first, routes),
         context.running,
-        {RESPONSES: sockets},
+        {
+            RESPONSES: ResponseSockets(context, calls, response, responses.sockets),
+            REALTIME: RealtimeSockets(context, calls),
+        },
     )
-    inner = InnerCalls(front)
-    calls = DirectCalls(context, answering)
-    outer = WithRealtime(front, RealtimeSockets(context, calls, inner))
-    guarded = BrowserGuard(outer, context.settings, context.metrics)
-    return GatewayApp(guarded, calls, inner)
+    guarded = BrowserGuard(front, context.settings, context.metrics)
+    return GatewayApp(guarded, calls)
 
 
-def _add_completions(
-    app: FastAPI, context: GatewayContext, answering: Answering, chat: ChatFormat, text: CompletionFormat
-) -> dict[str, ASGIApp]:
+def _add_formats(app: FastAPI, context: GatewayContext, answering: Answering) -> dict[str, ASGIApp]:
     """Adds the serving paths and returns the application for each."""
 
     async def chat_completions() -> None:
@@ -210,6 +201,12 @@ def _add_completions(
         Events are those of `/v1/chat/completions`; those of several texts have no ids.
         """
 
+    async def messages() -> None:
+        """Continues a conversation, in the shapes of Anthropic's Messages API; with `stream` as events."""
+
+    async def count_tokens() -> None:
+        """Counts the tokens of a message without answering it."""
+
     async def embeddings() -> None:
         """Returns the embedding of one text or of several, in their order."""
 
@@ -219,14 +216,21 @@ def _add_completions(
     async def detokenize() -> None:
         """Returns the text of tokens, that of special tokens included."""
 
-    serving: tuple[tuple[Callable[..., object], ServingRoute, type[BaseModel]], ...] = (
-        (chat_completions, FormatRoute(chat, context, answering), ChatCompletionRequest),
-        (completions, FormatRoute(text, context, answering), CompletionRequest),
-        (embeddings, EmbeddingRoute(context), EmbeddingRequest),
-        (tokenize, TokenizeRoute(context), TokenizeRequest),
-        (detokenize, DetokenizeRoute(context), DetokenizeRequest),
-    )
-    return {direct.path: add_serving(app, endpoint, direct, model) for endpoint, direct, model in serving}
+    serving: dict[str, tuple[Callable[..., object], type[BaseModel]]] = {
+        ChatFormat.path: (chat_completions, ChatCompletionRequest),
+        CompletionFormat.path: (completions, CompletionRequest),
+        EmbeddingFormat.path: (embeddings, EmbeddingRequest),
+        TokenizeFormat.path: (tokenize, TokenizeRequest),
+        DetokenizeFormat.path: (detokenize, DetokenizeRequest),
+        MessageFormat.path: (messages, MessagesRequest),
+        CountTokensFormat.path: (count_tokens, CountTokensRequest),
+    }
+    routes: dict[str, ASGIApp] = {}
+    for path, (endpoint, body) in serving.items():
+        routes[path] = add_serving(
+            app, endpoint, format_route(answering.formats[path], context, answering), body
+        )
+    return routes
 
 
 def _add_streams(app: FastAPI, context: GatewayContext, answering: Answering) -> None:
@@ -242,7 +246,7 @@ def _add_streams(app: FastAPI, context: GatewayContext, answering: Answering) ->
         """Ends a stream that need not go on."""
 
     path = STREAMS + "/{request_id}"
-    direct = StreamRoute(context, answering)
+    direct = stream_route(context, answering)
     for method, endpoint in (("GET", stream), ("DELETE", end_stream)):
         route = DirectRoute(path, endpoint, direct=direct, methods=[method], responses=STREAM_ERRORS)
         app.router.routes.append(route)

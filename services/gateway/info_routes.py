@@ -11,17 +11,14 @@ from prometheus_client import CollectorRegistry
 
 from services.gateway.admission.auth import Keyring
 from services.gateway.admission.refusals import HttpRefusal
-from services.gateway.answering.model_aliases import ModelAliases
 from services.gateway.completions.whole_responses import model_object
 from services.gateway.readiness import Readiness
+from services.gateway.served_models import ServedModels
 from services.gateway.settings import GatewaySettings
-from shared.errors import ModelNotFound
-from shared.messages import ModelCard
 from shared.web.admin_endpoints import readiness_shown
 from shared.web.bearer_key import BearerKey
 from shared.web.metrics_page import MetricsPage
 
-ListModels = Callable[[], Awaitable[list[ModelCard]]]
 _LINKS = {
     "models": "/v1/models",
     "sessions": "/v1/sessions",
@@ -49,18 +46,16 @@ class ServiceInfo:
 def info_router(
     settings: GatewaySettings,
     keyring: Keyring,
-    list_models: ListModels,
+    models: ServedModels,
     info: ServiceInfo,
-    aliases: ModelAliases,
 ) -> APIRouter:
     """The routes.
 
     Args:
         settings: Has the keys of probes and metrics.
         keyring: Finds the tenant of a caller.
-        list_models: The models on offer; raises an error of the family if no router answers.
+        models: The models on offer.
         info: The state of this process.
-        aliases: Find the models that are meant by other names.
     """
     probe_key, metrics_key = BearerKey(settings.probe_key), BearerKey(settings.metrics_key)
     page = MetricsPage(info.registry, metrics_key)
@@ -70,11 +65,11 @@ def info_router(
         keyring.tenant_of(dict(request.headers.raw), request.url.path)
 
     @router.get("/v1/models")
-    async def models(request: Request) -> Response:
+    async def list_models(request: Request) -> Response:
         """The models that a group serves now."""
         if not probe_key.matches(request.headers.get("authorization", "")):
             authorize(request)
-        cards = await list_models()
+        cards = await models.list_all()
         pages = {
             "has_more": False,
             "first_id": cards[0].name if cards else None,
@@ -83,14 +78,10 @@ def info_router(
         return JSONResponse({"object": "list", "data": [model_object(card) for card in cards], **pages})
 
     @router.get("/v1/models/{model:path}")
-    async def model(request: Request, model: str) -> Response:
+    async def show_model(request: Request, model: str) -> Response:
         """One model, also by another name that it has (`RYZ_MODEL_ALIASES`)."""
         authorize(request)
-        name = await aliases.real_name(model)
-        for card in await list_models():
-            if card.name == name:
-                return JSONResponse(model_object(card))
-        raise ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")
+        return JSONResponse(model_object(await models.find(model)))
 
     @router.get("/live")
     async def live() -> Response:

@@ -20,7 +20,6 @@ from shared.web.gate import Gate
 from shared.web.waiting_lines import Waiting
 from shared.web.web_socket import UpgradableConnection
 
-INNER_TENANT = "ryz.tenant"  # in scopes that the process makes itself: whose call it is
 _GONE = frozenset({7, 8})  # TCP_CLOSE, TCP_CLOSE_WAIT of Linux: after a reset, after the other side's end
 _PIECE = 16 * 1024  # bytes that are parsed between two checks of the limits
 _LINGER_BYTES = 1024 * 1024  # discarded after an early answer, so that the client sees the answer

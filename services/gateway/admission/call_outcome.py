@@ -30,7 +30,7 @@ class CallOutcome:
         What is not known is left out. A group that fetches for long accepts before it has decided whether to
         fetch; then the usage tells, once it is there.
         """
-        headers = [(b"x-ryz-group", self.group.encode())]
+        headers = [(b"x-ryz-group", self.group.encode())] if self.group else []
         if self.accepted is not None and self.accepted.reason:
             headers.append((b"x-ryz-route", header_value(self.accepted.reason)))
         kv = self.accepted.kv if self.accepted is not None else ""

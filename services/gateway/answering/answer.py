@@ -73,6 +73,7 @@ class Answer:
         "_field_names",
         "_grace_s",
         "_known",
+        "_metrics",
         "_source",
         "_start",
         "event_ids",
@@ -102,6 +103,7 @@ class Answer:
         self.token: ResumeToken
         self.joined = False
         self._caller = caller
+        self._metrics = context.metrics
         self._detached = detached
         self._start = start
         self._field_names = field_names
@@ -230,6 +232,11 @@ class Answer:
         )
         outcome.usages = [part.usage for part in parts]
         return parts
+
+    def note_failure(self, error: RyzError, *, counts: bool) -> None:
+        """Notes an error that is told as a part of the answer; `counts`: it is a failed stream."""
+        if counts:
+            self._metrics.count_failed_stream(error.code)
 
     async def confirm(self) -> None:
         """Confirms the turn if it waits for that and the caller is still there; before the end is sent."""

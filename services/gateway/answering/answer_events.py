@@ -5,14 +5,17 @@ Ids of events, and what of a resumed stream its client has already, are the same
 
 import asyncio
 
+from services.gateway.admission.refusals import ErrorAnswer
 from services.gateway.answering.answer import Answer
 from services.gateway.answering.event_ids import NOTHING_YET, UNNUMBERED, EventId, what_follows
-from services.gateway.answering.format import EventWriter, StreamEvent
+from services.gateway.answering.event_source import EventBatch, StreamEvent
+from services.gateway.answering.event_writer import EventWriter
 from services.gateway.answering.frame_sources import PromptFrames
+from services.gateway.answering.kept_answer import KeptAnswer
+from shared.errors import RyzError
 from shared.messages import Usage
 
 PING_S = 10.0  # between two pings while no text comes
-EventBatch = list[tuple[int, list[StreamEvent]]]  # the events of frames, with the frames' numbers
 
 
 class AnswerEvents:
@@ -24,11 +27,13 @@ class AnswerEvents:
         last: The last event that the caller has; its successors come.
 
     Attributes:
-        ended: The last batch was returned.
+        ended: See `EventSource`.
+        numbered: See `EventSource`.
     """
 
     def __init__(self, answer: Answer, writer: EventWriter, last: EventId = NOTHING_YET) -> None:
         self.ended = False
+        self.numbered = False
         self._answer = answer
         self._writer = writer
         self._last = last
@@ -38,13 +43,7 @@ class AnswerEvents:
         self._begun = False
 
     async def open(self, wait_s: float) -> None:
-        """Waits until the answer is accepted, and at most `wait_s` more for its first text.
-
-        A transport says then that the answer begins; an error that is raised here can still be a refusal.
-
-        Raises:
-            RyzError: A generation failed.
-        """
+        """See `EventSource`."""
         await self._answer.wait_accepted()
         self._add(0, self._writer.opening(self._answer.accepted))
         try:
@@ -54,11 +53,7 @@ class AnswerEvents:
             pass  # a slow start is no failure: the answer begins, the text follows
 
     async def next_batch(self) -> EventBatch:
-        """The next events: all that are ready, or a ping. The turn is confirmed before the last ones.
-
-        Raises:
-            RyzError: A generation failed: this is the end.
-        """
+        """See `EventSource`. The turn is confirmed before the last events."""
         while True:
             if self._unread:
                 self._unread = False
@@ -73,6 +68,10 @@ class AnswerEvents:
             elif not await self._read_in_time():
                 return [(UNNUMBERED, [ping])]
             self._unread = True
+
+    def failure(self, answer: ErrorAnswer) -> StreamEvent:
+        """See `EventSource`."""
+        return self._writer.failure(answer)
 
     async def _read_in_time(self) -> bool:
         try:
@@ -106,4 +105,51 @@ class AnswerEvents:
 
     def _take(self) -> EventBatch:
         batch, self._batch = self._batch, []
+        return batch
+
+
+class KeptAnswerEvents:
+    """The events of an answer that is stored before its last events; implements `EventSource`.
+
+    Args:
+        answer: Inside its block.
+        kept: Makes and stores it.
+    """
+
+    def __init__(self, answer: Answer, kept: KeptAnswer) -> None:
+        self.ended = False
+        self.numbered = False
+        self._answer = answer
+        self._kept = kept
+        self._events = AnswerEvents(answer, kept.begin(answer.requests[0]))
+        self._over = False  # only the events after the answer is stored are left
+
+    async def open(self, wait_s: float) -> None:
+        """See `EventSource`."""
+        await self._events.open(wait_s)
+
+    async def next_batch(self) -> EventBatch:
+        """See `EventSource`; raises only if the answer goes on elsewhere."""
+        if not self._over:
+            batch = await self._next_batch()
+            if batch is not None:
+                return batch
+        await self._kept.save()
+        self.ended = True
+        return [(UNNUMBERED, self._kept.last_events())]
+
+    def failure(self, answer: ErrorAnswer) -> StreamEvent:
+        """See `EventSource`."""
+        return self._events.failure(answer)
+
+    async def _next_batch(self) -> EventBatch | None:
+        """The next events before the answer is stored; None if its generation failed."""
+        try:
+            batch = await self._events.next_batch()
+        except RyzError as error:
+            if error.data.get("reason") == "attached_elsewhere":
+                raise
+            self._answer.note_failure(error, counts=self._kept.fail(error))
+            return None
+        self._over = self._events.ended
         return batch

@@ -12,86 +12,19 @@ from services.gateway.admission.caller import BackgroundCall, Caller, new_caller
 from services.gateway.admission.error_shapes import error_body
 from services.gateway.admission.refusals import ErrorAnswer
 from services.gateway.admission.request_headers import RawHeaders
-from services.gateway.answering.answer import Answer
 from services.gateway.answering.call_frame import CallFrame
 from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.direct_carrier import DirectCarrier
 from services.gateway.answering.event_ids import parse_event_id
 from services.gateway.answering.format import Format
+from services.gateway.answering.formatted_answer import CallAnswer
 from services.gateway.answering.run_call import Answering
 
 STREAMS = "/v1/streams"  # the route of streams that are resumed or ended
-PIECE = 65_536  # bytes of an answer that a transport may have waiting
 END_S = 10.0  # for which a call whose caller left may take to end
 
 
-class DirectCarrier:
-    """Takes the parts of an answer for a transport; see also `Connection` and `Delivery`.
-
-    The call waits while more than `PIECE` bytes are not taken, and counts then as one whose reader is slow.
-
-    Attributes:
-        started: The caller has the beginning of the answer.
-        bytes_sent: Bytes of the answer.
-    """
-
-    def __init__(self) -> None:
-        self.gone = False
-        self.on_gone: Callable[[], None] | None = None
-        self.started = False
-        self.unsent = 0
-        self.waits_since = 0.0
-        self.bytes_sent = 0
-        self._parts: list[Any] = []  # that are not taken yet
-        self._held = 0  # their bytes
-        self._over = False
-        self._changed = asyncio.Event()
-        self._taken = asyncio.Event()
-
-    def leave(self) -> None:
-        """Tells the call that its caller has left."""
-        if self.gone:
-            return
-        self.gone = True
-        self._taken.set()
-        if self.on_gone is not None:
-            on_gone, self.on_gone = self.on_gone, None
-            on_gone()
-
-    async def put(self, parts: Sequence[Any], size: int) -> None:
-        """Hands over the next parts; `size` is the bytes of them that count as the answer's."""
-        self.started = True
-        self.bytes_sent += size
-        self._held += size
-        self._parts += parts
-        self._changed.set()
-        if self._held <= PIECE:
-            return
-        self.unsent, self.waits_since = size, asyncio.get_running_loop().time()
-        try:
-            while self._held > PIECE and not self.gone:
-                self._taken.clear()
-                await self._taken.wait()
-        finally:
-            self.unsent, self.waits_since = 0, 0.0
-
-    async def send_all(self, send: Callable[[Any], Awaitable[None]]) -> None:
-        """Sends the parts as they come, until the call has ended; raises what `send` raises."""
-        while self._parts or not self._over:
-            parts, self._parts, self._held = self._parts, [], 0
-            self._taken.set()
-            for part in parts:
-                await send(part)
-            if not self._parts and not self._over:
-                self._changed.clear()
-                await self._changed.wait()
-
-    def end(self) -> None:
-        """Called when the call has ended."""
-        self._over = True
-        self._changed.set()
-
-
-Take = Callable[[Answer, "DirectCall"], Awaitable[None]]
+Take = Callable[[CallAnswer, "DirectCall"], Awaitable[None]]
 Send = Callable[[Any], Awaitable[None]]
 Work = Callable[["DirectCall"], Awaitable[None]]
 
@@ -173,7 +106,7 @@ class DirectCalls:
         answering: Runs them.
 
     Attributes:
-        formats: Of calls that generate.
+        formats: Of bodies, by their routes.
         header_wait_s: Seconds that the beginning of a stream waits for its first text.
         open_stream: Counts streams while they are open.
     """
@@ -261,7 +194,7 @@ class DirectCalls:
         caller = new_caller(STREAMS, {}, carrier, carrier, tenant=tenant, method="DELETE")
         return await self._serve(DirectCall(caller, carrier, work), _send_nothing, stream_id)
 
-    async def _admitted(self, form: Format, bodies: list[bytes], caller: Caller) -> Answer:
+    async def _admitted(self, form: Format, bodies: list[bytes], caller: Caller) -> CallAnswer:
         """Admits a call whose only body is there, and prepares its answer."""
         context, admission, raw = self._context, self._context.admission, bodies.pop()
         admission.admit(caller)
@@ -306,8 +239,8 @@ class DirectCalls:
         """Runs one call and returns the body of its whole answer; see `run` for the arguments."""
         found: list[bytes] = []
 
-        async def take(answer: Answer, call: DirectCall) -> None:
-            body = await encoded_whole(form, answer)
+        async def take(answer: CallAnswer, call: DirectCall) -> None:
+            body = await answer.body()
             call.carrier.bytes_sent = len(body)
             found.append(body)
 
@@ -316,14 +249,6 @@ class DirectCalls:
             body = error_body(call.error, call.caller.route, call.caller.shown_id)
             return WholeAnswer(call.error.status, call.headers, body)
         return WholeAnswer(call.status, call.headers, found[0] if call.status == 200 else b"")
-
-
-async def encoded_whole(form: Format, answer: Answer) -> bytes:
-    """The body of a whole answer, whose turn is confirmed then."""
-    parts = await answer.completions()
-    body = await form.encode_whole(answer.envelope(whole=True), answer.token, answer.requests, parts)
-    await answer.confirm()
-    return body
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -4,83 +4,50 @@ A format translates: a body into a call, frames into events, completions into a 
 state between calls and knows no transport.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
 from services.gateway.admission.caller import Caller
-from services.gateway.admission.refusals import ErrorAnswer
 from services.gateway.answering.call import Call
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.idempotency import IdempotentCall
+from services.gateway.answering.event_writer import EventWriter
 from services.gateway.answering.resume_token import AnswerKind, ResumeToken
 from shared.client import Completion
-from shared.messages import Accepted, Delta, GenerateRequest, SessionOutcome, Usage
-
-# the type of an event (empty: it has none) and its data; without data it is a comment
-StreamEvent = tuple[bytes, bytes]
-DONE: StreamEvent = (b"", b"[DONE]")  # the last event of OpenAI's completions
-
-
-class EventWriter(Protocol):
-    """Makes the events of one stream from its frames, always the same ones; keeps no connection."""
-
-    def opening(self, accepted: Accepted | None = None) -> list[StreamEvent]:
-        """The events before the first text, which belong to frame 0; may be empty.
-
-        Args:
-            accepted: The acceptance of the first generation; None for a stream that was joined later.
-        """
-        ...
-
-    def begin(self, prompt: Usage) -> list[StreamEvent]:
-        """The events, of frame 0 too, that have the counts of the prompt: before the first text, once."""
-        ...
-
-    def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> list[StreamEvent]:
-        """The events for new text of a prompt's choices, all from one frame."""
-        ...
-
-    def closing(self, usages: list[Usage], session: SessionOutcome | None = None) -> list[StreamEvent]:
-        """The events after the last text, `[DONE]` included; they belong to the last frame.
-
-        Args:
-            usages: One for each generation.
-            session: What became of the turn of a session.
-        """
-        ...
-
-    def failure(self, answer: ErrorAnswer) -> StreamEvent:
-        """The last event of a stream that fails."""
-        ...
-
-    def ping(self) -> StreamEvent | None:
-        """An event that only shows that the stream goes on, without an id; None: the format has none."""
-        ...
+from shared.messages import GenerateRequest
 
 
 class Format(Protocol):
-    """The format of one API's bodies and answers.
+    """The format of one API's bodies.
 
     Attributes:
-        kind: Stands in the tokens of its answers, and chooses the prefix of their ids (`resume_token.py`).
+        kind: Chooses the format of an answer.
         path: The HTTP route; names the API in metrics and the log, for all transports.
     """
 
     kind: AnswerKind
     path: str
 
-    async def translate(self, raw: bytes, caller: Caller, once: IdempotentCall | None) -> Call:
+    def translate(self, raw: bytes, caller: Caller) -> Call | Awaitable[Call]:
         """Makes the call that a body and its headers ask for.
 
         Args:
             raw: The body.
             caller: Has ids, headers and the tenant.
-            once: What its `Idempotency-Key` says, if it has one.
+
+        Returns:
+            The call; something to be awaited if more than the body has to be read for it.
 
         Raises:
             RyzError: The call is refused, usually `InvalidRequest` with the name of a field.
         """
         ...
+
+
+class AnswerFormat(Format, Protocol):
+    """The format of answers that are made of frames as they come, and whose streams can be resumed.
+
+    Its `kind` stands in the tokens of its answers, and chooses the prefix of their ids (`resume_token.py`).
+    """
 
     def writer(
         self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest]
@@ -107,4 +74,4 @@ class Format(Protocol):
         ...
 
 
-Formats = Mapping[AnswerKind, Format]
+AnswerFormats = Mapping[AnswerKind, AnswerFormat]

@@ -12,7 +12,7 @@ from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.answering.answer import Answer
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.event_ids import NOTHING_YET, EventId
-from services.gateway.answering.format import Formats
+from services.gateway.answering.format import AnswerFormats
 from services.gateway.answering.resume_token import read_token, request_id_of
 from shared.client.attach import Attachment, AttachTarget, attach
 from shared.messages.base import ID_PATTERN
@@ -45,7 +45,7 @@ class ResumedStreams:
         formats: Of the streams.
     """
 
-    def __init__(self, context: GatewayContext, formats: Formats) -> None:
+    def __init__(self, context: GatewayContext, formats: AnswerFormats) -> None:
         self._context = context
         self._formats = formats
 

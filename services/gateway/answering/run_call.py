@@ -4,6 +4,7 @@
 limits, repeats, and streams that outlive their connection. Admission is before it, and sending after it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,8 +20,8 @@ from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.answering.event_ids import EventId
 from services.gateway.answering.field_names import renamed
-from services.gateway.answering.format import Format, Formats
-from services.gateway.answering.idempotency import once_of
+from services.gateway.answering.format import AnswerFormat, Format
+from services.gateway.answering.formatted_answer import CallAnswer, FormattedAnswer, MadeAnswer
 from services.gateway.answering.ignored_fields import IgnoredFields
 from services.gateway.answering.new_calls import counted_for
 from services.gateway.answering.priority import limit_priority
@@ -40,15 +41,30 @@ class Answering:
     Args:
         context: What all calls share.
         detached: Parks streams whose caller leaves.
-        formats: Of all calls that generate.
+        answers: Formats of answers that are made of frames as they come.
+        others: All other formats.
+
+    Attributes:
+        formats: All formats, by their routes.
     """
 
-    def __init__(self, context: GatewayContext, detached: DetachedStreams, formats: Formats) -> None:
-        self.formats = formats
+    def __init__(
+        self,
+        context: GatewayContext,
+        detached: DetachedStreams,
+        answers: Sequence[AnswerFormat],
+        others: Sequence[Format] = (),
+    ) -> None:
+        self.formats: dict[str, Format] = {}
+        for form in answers:
+            self.formats[form.path] = form
+        for other in others:
+            self.formats[other.path] = other
+        self._answers = {form.kind: form for form in answers}
         self._context = context
         self._detached = detached
         self._repeats = RepeatedCalls(context)
-        self._resumed = ResumedStreams(context, formats)
+        self._resumed = ResumedStreams(context, self._answers)
         self._ignored: dict[str, IgnoredFields] = {}
 
     async def read_call(self, raw: bytes, caller: Caller, form: Format) -> Call:
@@ -62,11 +78,11 @@ class Answering:
         Raises:
             RyzError: The call is refused; names the field.
         """
-        once = once_of(caller.headers, caller.tenant, form.path, raw)
         async with self._context.admission.turn(caller, raw):
-            return await form.translate(raw, caller, once)
+            found = form.translate(raw, caller)
+        return found if isinstance(found, Call) else await found
 
-    async def run_call(self, call: Call, caller: Caller) -> Answer:
+    async def run_call(self, call: Call, caller: Caller) -> CallAnswer:
         """Prepares the answer to a call; entering it starts the generations.
 
         Args:
@@ -89,24 +105,29 @@ class Answering:
         caller.told += self._ignored_of(caller.route).tell(
             call.unknown_fields, call.left_out, caller.request_id
         )
-        if len(call.requests) > 1:
-            self._context.admission.take_places(caller, len(call.requests) - 1)
+        places = call.places or len(call.requests)
+        if places > 1:
+            self._context.admission.take_places(caller, places - 1)
         if call.session_id:
             caller.told.append((b"x-session-id", call.session_id.encode()))
         caller.begun = True
+        if call.whole is not None:
+            return MadeAnswer(self._context, caller, call, timeout_s)
         start = partial(self._start, call, caller, timeout_s)
-        return Answer(
+        return FormattedAnswer(
             self._context,
             caller,
             self._detached,
             start,
+            self._answers,
             timeout_s=timeout_s,
             field_names=call.field_names,
             streamed=call.stream,
             event_ids=call.event_ids and len(call.requests) == 1,
+            kept=call.kept,
         )
 
-    def resume_stream(self, stream_id: str, last: EventId, caller: Caller) -> Answer:
+    def resume_stream(self, stream_id: str, last: EventId, caller: Caller) -> CallAnswer:
         """Prepares the answer that continues a stream; entering it attaches to the generation.
 
         Args:
@@ -126,7 +147,9 @@ class Answering:
         caller.begun = True
         wanted = WantedStream(stream_id, last, grace_s, timeout_s)
         start = partial(self._resumed.start, wanted, caller)
-        return Answer(self._context, caller, self._detached, start, timeout_s=timeout_s, field_names={})
+        return FormattedAnswer(
+            self._context, caller, self._detached, start, self._answers, timeout_s=timeout_s, field_names={}
+        )
 
     async def end_stream(self, stream_id: str, caller: Caller) -> None:
         """Ends a stream that need not go on; raises like `resume_stream`."""
@@ -137,9 +160,8 @@ class Answering:
         """The call with the real name of its model, and with the priority and party that it counts for."""
         real = await self._context.aliases.real_name(call.model)
         if real != call.model:
-            call = replace(
-                call, requests=[msgspec.structs.replace(request, model=real) for request in call.requests]
-            )
+            requests = [msgspec.structs.replace(request, model=real) for request in call.requests]
+            call = replace(call, requests=requests, asked_model=real)
         requests, limited = limit_priority(call.requests, self._context.settings.max_priority)
         if limited:
             call = replace(call, requests=requests, left_out=[*call.left_out, *limited])
@@ -163,7 +185,7 @@ class Answering:
         only = call.requests[0] if len(call.requests) == 1 else None
         if only is not None and only.call_key and await self._repeats.start(call, caller, timeout_s, answer):
             return
-        if only is not None and call.stream:
+        if only is not None and call.stream and call.kept is None:
             grace_s = stream_grace_s(
                 caller.headers, default_s=settings.stream_grace_s, max_s=settings.stream_max_grace_s
             )

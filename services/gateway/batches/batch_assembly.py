@@ -29,6 +29,7 @@ from services.gateway.files.file_routes import FileRoutes
 from services.gateway.files.file_shelf import FileLimits, FileShelf
 from services.gateway.files.file_store import FileStore
 from services.gateway.files.object_files import ObjectFiles
+from services.gateway.http.http_exchange import HttpRoute
 from services.gateway.http.openapi_document import ERRORS, DirectRoute, add_serving
 from services.gateway.settings import GatewaySettings
 from shared.bus import Bus
@@ -170,9 +171,10 @@ def add_batches(app: FastAPI, context: GatewayContext, doors: BatchDoors) -> dic
     async def resume_batch(batch_id: str) -> None:
         """Lets a paused batch go on."""
 
-    files = FileRoutes(context, doors.parts.shelf)
-    new, batches = NewBatchRoute(context, doors.desk), BatchRoutes(context, doors.desk)
+    files = HttpRoute(FILES, context, FileRoutes(context, doors.parts.shelf).serve_request)
+    new = HttpRoute(BATCHES, context, NewBatchRoute(context, doors.desk).serve_request)
     one = BATCHES + "/{batch_id}"
+    batches = HttpRoute(one, context, BatchRoutes(doors.desk).serve_request)
     routes = app.router.routes
     routes.append(
         DirectRoute(

@@ -5,18 +5,19 @@ from urllib.parse import parse_qs
 import msgspec
 
 from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.ignored_fields import IgnoredFields
 from services.gateway.batches.batch_desk import BatchDesk
 from services.gateway.batches.batch_schema import BatchRequest
 from services.gateway.batches.state.batch_record import BatchRecord
-from services.gateway.bodies.body_route import BodyRoute
+from services.gateway.http.http_exchange import HttpExchange
 from services.gateway.http.pages import page_of
-from services.gateway.http.serving_route import HttpExchange, ServingRoute
+from services.gateway.http.request_body import take_model
 from shared.errors import RyzError
 
 PATH = "/v1/batches"
 
 
-class NewBatchRoute(BodyRoute):
+class NewBatchRoute:
     """Answers `POST`.
 
     Args:
@@ -25,14 +26,15 @@ class NewBatchRoute(BodyRoute):
     """
 
     def __init__(self, context: GatewayContext, desk: BatchDesk) -> None:
-        super().__init__(PATH, context)
+        strict = context.settings.strict_fields
+        self._ignored = IgnoredFields(PATH, context.metrics, strict=strict)
         self._desk = desk
 
     async def serve_request(self, exchange: HttpExchange) -> None:
-        """See `ServingRoute`."""
-        body = await self.take_model(exchange, BatchRequest)
+        """See `HttpExchange.handle`."""
+        body = await take_model(exchange, BatchRequest)
         unknown = [*(body.model_extra or ()), *body.unknown_inside]
-        exchange.caller.told += self.ignored_fields.tell(unknown, [], exchange.caller.request_id)
+        exchange.caller.told += self._ignored.tell(unknown, [], exchange.caller.request_id)
         try:
             record = await self._desk.create(exchange.caller.tenant, body)
         except RyzError as error:
@@ -42,22 +44,20 @@ class NewBatchRoute(BodyRoute):
         await exchange.reply.send_whole(200, msgspec.json.encode(record.as_openai()), [])
 
 
-class BatchRoutes(ServingRoute):
+class BatchRoutes:
     """Answers all routes of batches that exist.
 
     Args:
-        context: What all requests share.
         desk: Knows the batches.
     """
 
-    def __init__(self, context: GatewayContext, desk: BatchDesk) -> None:
-        super().__init__(PATH + "/{batch_id}", context)
+    def __init__(self, desk: BatchDesk) -> None:
         self._desk = desk
 
     async def serve_request(self, exchange: HttpExchange) -> None:
-        """See `ServingRoute`."""
-        self.admit(exchange)
-        self.take_places(exchange, 1)
+        """See `HttpExchange.handle`."""
+        exchange.admit()
+        exchange.take_places(1)
         path = exchange.scope["path"]
         if path == PATH:
             query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from services.gateway.admission.caller import Caller
 from services.gateway.admission.request_headers import RawHeaders
 from services.gateway.answering.call import Call
-from services.gateway.answering.idempotency import IdempotentCall
+from services.gateway.answering.idempotency import IdempotentCall, once_of
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.settings import GatewaySettings
 
@@ -49,6 +49,9 @@ class BodyFormat(Generic[B]):
             body needs full validation.
     """
 
+    path: str  # of the route
+    repeatable = True  # a call with an `Idempotency-Key` counts once
+
     def __init__(
         self,
         body: type[B],
@@ -64,8 +67,9 @@ class BodyFormat(Generic[B]):
         self._drops_blocks = settings.leave_out_changing_blocks
         self._make_plain = make_plain
 
-    async def translate(self, raw: bytes, caller: Caller, once: IdempotentCall | None) -> Call:
+    def translate(self, raw: bytes, caller: Caller) -> Call:
         """See `Format`."""
+        once = once_of(caller.headers, caller.tenant, self.path, raw) if self.repeatable else None
         origin = CallOrigin(
             caller.request_id, caller.tenant, caller.headers, once, self._root_key, self._drops_blocks
         )

@@ -15,8 +15,7 @@ import structlog
 
 from services.gateway.admission.quota import Quota
 from services.gateway.admission.rate_limits import RateLimiter
-from services.gateway.answering.direct_calls import DirectCalls, WholeAnswer
-from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
+from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.settings import GatewaySettings
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
@@ -34,7 +33,6 @@ ROUTES = {
     "prompt": "/v1/completions",
     "input": "/v1/embeddings",
 }  # by the field that only this route's body has
-_KINDS = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}  # the others are called as routes
 STATUS, ERROR_CODE, ERROR_TEXT = "Ryz-Status", "Nats-Service-Error-Code", "Nats-Service-Error"
 PASSED_ON = frozenset(
     ("authorization", "idempotency-key", "x-session-id", "x-session-mode", "x-request-id", "traceparent",
@@ -57,8 +55,7 @@ class CompleteCalls:
 
     Args:
         bus: Where they come from.
-        direct: Runs calls that generate.
-        inner: The other routes of this gateway.
+        direct: Runs them.
         settings: Time limits, and how many calls may run at once.
         levels: Count the calls that are refused here; the routes count all others.
     """
@@ -67,13 +64,11 @@ class CompleteCalls:
         self,
         bus: Bus,
         direct: DirectCalls,
-        inner: InnerCalls,
         settings: GatewaySettings,
         levels: ServiceLevels,
     ) -> None:
         self._bus = bus
         self._direct = direct
-        self._inner = inner
         self._levels = levels
         self._settings = settings
         self._subscriptions: list[Subscription] = []
@@ -146,7 +141,8 @@ class CompleteCalls:
         address = ("bus", 0) if caller is None else (f"bus user {caller.user}", 0)
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._whole(path, body, given, tenant, address)
+                form = self._direct.formats[path]
+                answer = await self._direct.run_whole(form, body, given, tenant=tenant, client=address)
         except TimeoutError as error:
             raise DeadlineExceeded(f"no whole answer within {timeout_s:g} s") from error
         if not answer.body:
@@ -155,20 +151,6 @@ class CompleteCalls:
             name: answer.headers[key].decode("latin-1") for key, name in RETURNED if key in answer.headers
         }
         return answer.status, answer.body, found
-
-    async def _whole(
-        self, path: str, body: bytes, headers: dict[bytes, bytes], tenant: str, client: tuple[str, int]
-    ) -> WholeAnswer:
-        kind = _KINDS.get(path)
-        if kind is not None:
-            form = self._direct.formats[kind]
-            return await self._direct.run_whole(form, body, headers, tenant=tenant, client=client)
-        call = self._inner.call(path, body, list(headers.items()), tenant=tenant, client=client)
-        try:
-            async with call as answer:
-                return WholeAnswer(answer.status, answer.headers, await answer.read())
-        except AnswerCut:
-            return WholeAnswer(499, {}, b"")
 
     def _timeout_s(self, message: Message) -> float:
         given = message.headers.get(HEADER_TIMEOUT)

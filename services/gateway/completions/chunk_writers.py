@@ -12,7 +12,7 @@ import msgspec
 
 from services.gateway.admission.refusals import ErrorAnswer
 from services.gateway.answering.envelope import Envelope, fingerprint_of
-from services.gateway.answering.format import DONE, StreamEvent
+from services.gateway.answering.event_source import DONE, StreamEvent
 from services.gateway.completions.logprob_forms import TextOffsets, completion_logprobs, echoed_logprobs
 from services.gateway.completions.message_parts import delta_of
 from services.gateway.completions.whole_responses import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.format import EventWriter
+from services.gateway.answering.event_writer import EventWriter
 from services.gateway.answering.resume_token import ResumeToken
 from services.gateway.bodies.body_format import BodyFormat
 from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter

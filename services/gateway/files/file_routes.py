@@ -9,15 +9,15 @@ from services.gateway.answering.context import GatewayContext
 from services.gateway.files.file_shelf import FileShelf, NewFile
 from services.gateway.files.file_store import StoredFile
 from services.gateway.files.file_upload import FileForm
+from services.gateway.http.http_exchange import HttpExchange
 from services.gateway.http.pages import page_of
-from services.gateway.http.serving_route import HttpExchange, ServingRoute
 from shared.errors import RyzError
 
 PATH = "/v1/files"
 _MAX_PAGE, _PAGE = 10_000, 10_000  # as OpenAI has it for files
 
 
-class FileRoutes(ServingRoute):
+class FileRoutes:
     """Answers all of these routes.
 
     Args:
@@ -26,13 +26,13 @@ class FileRoutes(ServingRoute):
     """
 
     def __init__(self, context: GatewayContext, shelf: FileShelf) -> None:
-        super().__init__(PATH, context)
+        self._context = context
         self._shelf = shelf
 
     async def serve_request(self, exchange: HttpExchange) -> None:
-        """See `ServingRoute`."""
-        self.admit(exchange)
-        self.take_places(exchange, 1)
+        """See `HttpExchange.handle`."""
+        exchange.admit()
+        exchange.take_places(1)
         method, path = exchange.scope["method"], exchange.scope["path"]
         if path == PATH:
             shown = await (self._upload(exchange) if method == "POST" else self._list(exchange))
@@ -50,7 +50,7 @@ class FileRoutes(ServingRoute):
         await exchange.reply.send_whole(200, msgspec.json.encode(shown), [])
 
     async def _upload(self, exchange: HttpExchange) -> dict[str, Any]:
-        settings = self.context.settings
+        settings = self._context.settings
         new = NewFile()
         form = FileForm(
             exchange.caller.headers.get(b"content-type", b""),

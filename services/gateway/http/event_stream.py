@@ -5,47 +5,42 @@ text that is ready goes out in one write.
 """
 
 from services.gateway.admission.refusals import ErrorAnswer, Headers
-from services.gateway.answering.answer import Answer
-from services.gateway.answering.answer_events import AnswerEvents
-from services.gateway.answering.event_ids import NOTHING_YET, EventId
-from services.gateway.answering.format import EventWriter
+from services.gateway.answering.event_source import EventSource
+from services.gateway.http.http_exchange import HttpExchange
 from services.gateway.http.server_sent_events import encoded_batch, encoded_event
-from services.gateway.http.serving_route import HttpExchange
 
-_HEADERS: Headers = [
+EVENT_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),
 ]
 
 
 async def send_events(
-    answer: Answer,
-    writer: EventWriter,
+    events: EventSource,
     exchange: HttpExchange,
     *,
     header_wait_s: float,
-    last: EventId = NOTHING_YET,
+    ids: bool,
 ) -> None:
     """Sends all events of an answer.
 
     Args:
-        answer: Its generations run already.
-        writer: Makes the events.
+        events: Of an answer, inside its block.
         exchange: Its reply gets them; after an error `reply.started` tells whether a status was sent.
         header_wait_s: Seconds that the headers wait for the first text.
-        last: The last event that the client has.
+        ids: The events have ids.
 
     Raises:
         RyzError: A generation failed.
     """
+    reply = exchange.reply
 
     def write_failure(failed: ErrorAnswer) -> bytes:
-        return encoded_event(writer.failure(failed))
+        return encoded_event(events.failure(failed))
 
     exchange.write_failure = write_failure
-    events, reply = AnswerEvents(answer, writer, last), exchange.reply
     await events.open(header_wait_s)
-    await reply.start_stream([*_HEADERS, *exchange.caller.outcome.headers()])
+    await reply.start_stream([*EVENT_HEADERS, *exchange.caller.outcome.headers()])
     while not events.ended:
         batch = await events.next_batch()
-        await reply.send_part(encoded_batch(batch, ids=answer.event_ids), more=not events.ended)
+        await reply.send_part(encoded_batch(batch, ids=ids, numbered=events.numbered), more=not events.ended)

@@ -1,43 +1,27 @@
-"""The HTTP routes of calls that generate: a body becomes a call, and the parts of its answer become bytes."""
+"""The HTTP routes of calls with a body: a body becomes a call, and the parts of its answer become bytes."""
 
-from services.gateway.answering.answer import Answer
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.direct_calls import encoded_whole
 from services.gateway.answering.format import Format
 from services.gateway.answering.run_call import Answering
-from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.http.event_stream import send_events
-from services.gateway.http.serving_route import HttpExchange
+from services.gateway.http.http_exchange import HttpExchange, HttpRoute
+from services.gateway.http.request_body import take_body
 
 
-class FormatRoute(BodyRoute):
-    """Answers `POST` on the path of a format.
+def format_route(form: Format, context: GatewayContext, answering: Answering) -> HttpRoute:
+    """The application for `POST` on the path of a format."""
 
-    Args:
-        form: Translates.
-        context: What all calls share.
-        answering: Runs calls.
-    """
-
-    def __init__(self, form: Format, context: GatewayContext, answering: Answering) -> None:
-        super().__init__(form.path, context)
-        self._form = form
-        self._answering = answering
-
-    async def serve_request(self, exchange: HttpExchange) -> None:
-        """See `ServingRoute`."""
-        raw, caller = await self.take_body(exchange), exchange.caller
-        call = await self._answering.read_call(raw, caller, self._form)
+    async def answer_call(exchange: HttpExchange) -> None:
+        raw, caller = await take_body(exchange), exchange.caller
+        call = await answering.read_call(raw, caller, form)
         del raw
-        async with await self._answering.run_call(call, caller) as answer:
+        async with await answering.run_call(call, caller) as answer:
             if not answer.streamed:
-                await self._send_whole(exchange, answer)
+                body = await answer.body()
+                await exchange.reply.send_whole(200, body, caller.outcome.headers())
                 return
-            writer = self._form.writer(answer.envelope(), answer.token, answer.requests)
-            wait_s = self.context.settings.constants.header_wait_s
-            with self.context.metrics.open_stream:
-                await send_events(answer, writer, exchange, header_wait_s=wait_s)
+            wait_s = context.settings.constants.header_wait_s
+            with context.metrics.open_stream:
+                await send_events(answer.events(), exchange, header_wait_s=wait_s, ids=answer.event_ids)
 
-    async def _send_whole(self, exchange: HttpExchange, answer: Answer) -> None:
-        body = await encoded_whole(self._form, answer)
-        await exchange.reply.send_whole(200, body, exchange.caller.outcome.headers())
+    return HttpRoute(form.path, context, answer_call)

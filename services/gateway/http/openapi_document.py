@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.types import ASGIApp
 
-from services.gateway.http.serving_route import ServingRoute
+from services.gateway.http.http_exchange import HttpRoute
 
 _REF = "#/components/schemas/{model}"
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -55,10 +55,10 @@ def body_documented_as(model: type[BaseModel]) -> dict[str, Any]:
 def add_serving(
     app: FastAPI,
     endpoint: Callable[..., Any],
-    direct: ServingRoute,
+    direct: HttpRoute,
     body: type[BaseModel],
     responses: dict[int | str, dict[str, Any]] = ERRORS,
-) -> ServingRoute:
+) -> HttpRoute:
     """Documents a route that takes a body by `POST`, and returns its application.
 
     Args:

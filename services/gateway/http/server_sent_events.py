@@ -1,18 +1,26 @@
 """Events as the bytes of server-sent events, with ids if they are asked for. Pure."""
 
-from services.gateway.answering.answer_events import EventBatch
 from services.gateway.answering.event_ids import UNNUMBERED
-from services.gateway.answering.format import StreamEvent
+from services.gateway.answering.event_source import EventBatch, StreamEvent
 
 
-def encoded_batch(batch: EventBatch, *, ids: bool) -> bytes:
-    """The bytes of events; with `ids`, those of frames have the id `<frame>.<events that follow in it>`."""
+def encoded_batch(batch: EventBatch, *, ids: bool, numbered: bool = False) -> bytes:
+    """The bytes of events.
+
+    Args:
+        batch: The events.
+        ids: Those of frames have the id `<frame>.<events that follow in it>`.
+        numbered: The events themselves are numbered; then their numbers are the ids.
+    """
     pieces: list[bytes] = []
     for seq, events in batch:
         left = len(events)
         for event in events:
             left -= 1
             if ids and seq != UNNUMBERED:
+                if numbered:
+                    pieces.append(b"event: %b\nid: %d\ndata: %b\n\n" % (event[0], seq, event[1]))
+                    continue
                 pieces.append(b"id: %d.%d\n" % (seq, left))
             pieces.append(encoded_event(event))
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

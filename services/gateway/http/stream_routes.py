@@ -10,42 +10,28 @@ from services.gateway.answering.direct_calls import STREAMS
 from services.gateway.answering.event_ids import EventId, parse_event_id
 from services.gateway.answering.run_call import Answering
 from services.gateway.http.event_stream import send_events
-from services.gateway.http.serving_route import HttpExchange, ServingRoute
+from services.gateway.http.http_exchange import HttpExchange, HttpRoute
 
 PREFIX = STREAMS
 
 
-class StreamRoute(ServingRoute):
-    """Answers both methods.
+def stream_route(context: GatewayContext, answering: Answering) -> HttpRoute:
+    """The application of both methods; the trace is that of the request which is resumed."""
 
-    Args:
-        context: What all calls share.
-        answering: Attaches to streams.
-    """
-
-    def __init__(self, context: GatewayContext, answering: Answering) -> None:
-        super().__init__(PREFIX, context)
-        self._answering = answering
-
-    async def serve_request(self, exchange: HttpExchange) -> None:
-        """See `ServingRoute`."""
-        self.admit(exchange)
+    async def answer_call(exchange: HttpExchange) -> None:
+        exchange.admit()
         name: str = exchange.scope["path_params"]["request_id"]
         if exchange.scope["method"] == "DELETE":
-            await self._answering.end_stream(name, exchange.caller)
+            await answering.end_stream(name, exchange.caller)
             await exchange.reply.send_empty()
             return
         last = last_event_id(exchange)
-        async with self._answering.resume_stream(name, last, exchange.caller) as answer:
-            form = self._answering.formats[answer.token.kind]
-            writer = form.writer(answer.envelope(), answer.token, answer.requests)
-            wait_s = self.context.settings.constants.header_wait_s
-            with self.context.metrics.open_stream:
-                await send_events(answer, writer, exchange, header_wait_s=wait_s, last=last)
+        async with answering.resume_stream(name, last, exchange.caller) as answer:
+            wait_s = context.settings.constants.header_wait_s
+            with context.metrics.open_stream:
+                await send_events(answer.events(last), exchange, header_wait_s=wait_s, ids=answer.event_ids)
 
-    def traced_id(self, exchange: HttpExchange) -> str:
-        """See `ServingRoute`: the trace is that of the request which is resumed."""
-        return str(exchange.scope["path_params"].get("request_id", ""))
+    return HttpRoute(PREFIX, context, answer_call, traced_as="request_id")
 
 
 def last_event_id(exchange: HttpExchange) -> EventId:

@@ -8,8 +8,9 @@ import msgspec
 from services.gateway.admission.error_shapes import anthropic_body
 from services.gateway.admission.refusals import ErrorAnswer
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.format import StreamEvent
-from services.gateway.messages.content_blocks import ContentBlocks, Event
+from services.gateway.answering.event_source import StreamEvent
+from services.gateway.completions.answer_blocks import Event
+from services.gateway.messages.content_blocks import ContentBlocks
 from shared.messages import Accepted, Delta, SessionOutcome, Usage
 
 _COMMENT: StreamEvent = (b"ping", b"")  # clients expect no other event before `message_start`

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from services.gateway.admission.error_shapes import ANTHROPIC
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.format import EventWriter
+from services.gateway.answering.event_writer import EventWriter
 from services.gateway.answering.resume_token import ResumeToken
 from services.gateway.bodies.body_format import BodyFormat
 from services.gateway.messages.message_events import MessageEventWriter, whole_message

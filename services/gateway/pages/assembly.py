@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp
 
 from services.gateway.answering.context import GatewayContext
+from services.gateway.http.http_exchange import HttpRoute
 from services.gateway.pages.cluster_events import ClusterEvents
 from services.gateway.pages.cluster_feed import ClusterFeed
-from services.gateway.pages.page_app import PageApp
+from services.gateway.pages.page_app import EVENTS, PageApp
 from shared.bus import Bus
 from shared.client.generation.commands import GenerationStats
 
@@ -50,4 +51,4 @@ def page_parts(context: GatewayContext, bus: Bus, stats: GenerationStats, stack:
     stats.observe_pause = observe_pause  # the client calls it; the metric has the pauses as before
     watching = asyncio.create_task(feed.watch())
     stack.callback(watching.cancel)
-    return PageParts(ClusterEvents(context, feed))
+    return PageParts(HttpRoute(EVENTS, context, ClusterEvents(context, feed).serve_request))

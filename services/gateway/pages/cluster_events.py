@@ -5,9 +5,8 @@ their own, so that open pages take none from requests.
 """
 
 from services.gateway.answering.context import GatewayContext
-from services.gateway.http.serving_route import HttpExchange, ServingRoute
+from services.gateway.http.http_exchange import HttpExchange
 from services.gateway.pages.cluster_feed import ClusterFeed
-from services.gateway.pages.page_app import EVENTS
 from shared.errors import DeadlineExceeded
 
 MAX_VIEWERS = 64
@@ -18,7 +17,7 @@ _HEAD = [
 ]
 
 
-class ClusterEvents(ServingRoute):
+class ClusterEvents:
     """Answers the route.
 
     Args:
@@ -27,17 +26,16 @@ class ClusterEvents(ServingRoute):
     """
 
     def __init__(self, context: GatewayContext, feed: ClusterFeed) -> None:
-        super().__init__(EVENTS, context)
         self._feed = feed
         self._viewers = context.admission.parties.quota(MAX_VIEWERS, what="open live views", reason="viewers")
 
     async def serve_request(self, exchange: HttpExchange) -> None:
-        """See `ServingRoute`."""
-        self.admit(exchange)
+        """See `HttpExchange.handle`."""
+        exchange.admit()
         self._viewers.take_units(exchange.caller.party)
         try:
             async with (
-                self.running_request(exchange, _LIMIT_S),
+                exchange.running_call(_LIMIT_S),
                 self._feed.viewer(exchange.caller.tenant) as snapshots,
             ):
                 await exchange.reply.start_stream(_HEAD)

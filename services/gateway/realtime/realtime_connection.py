@@ -17,7 +17,6 @@ from starlette.types import Receive, Send
 from services.gateway.admission.held_places import HeldPlace
 from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.answering.direct_calls import DirectCalls
-from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.realtime import server_messages
 from services.gateway.realtime.client_messages import (
@@ -65,8 +64,7 @@ class RealtimeConnection:
     """One connection that was accepted.
 
     Args:
-        direct: Runs calls that generate.
-        inner: Calls the other routes.
+        direct: Runs calls.
         send: Sends messages of ASGI.
         limits: Its bounds.
         metrics: Counts clients that do not read.
@@ -78,7 +76,6 @@ class RealtimeConnection:
     def __init__(
         self,
         direct: DirectCalls,
-        inner: InnerCalls,
         send: Send,
         limits: ConnectionLimits,
         metrics: GatewayMetrics,
@@ -88,7 +85,6 @@ class RealtimeConnection:
         caller: Caller | None,
     ) -> None:
         self._direct = direct
-        self._inner = inner
         self._asgi_send = send
         self._limits = limits
         self._metrics = metrics
@@ -190,7 +186,7 @@ class RealtimeConnection:
                 f"{most} requests may run on one connection; wait for one, or open another connection",
                 reason="realtime_requests",
             )
-        run = RequestRun(self._direct, self._inner, caller, message, self._session_id)
+        run = RequestRun(self._direct, caller, message, self._session_id)
         self._place.begin_request()
         task = asyncio.create_task(self._run(message.id, run))
         self._runs[message.id] = run, task

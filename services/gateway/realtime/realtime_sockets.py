@@ -9,7 +9,6 @@ from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.http.socket_refusals import refuse_socket
-from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.realtime.client_key import chosen_subprotocol, key_of, speaks_openai
 from services.gateway.realtime.realtime_connection import POLICY, ConnectionLimits, RealtimeConnection
 from services.gateway.realtime.request_run import Caller
@@ -27,14 +26,12 @@ class RealtimeSockets:
 
     Args:
         context: What all requests of the gateway share.
-        direct: Runs calls that generate.
-        inner: Calls the other routes.
+        direct: Runs calls.
     """
 
-    def __init__(self, context: GatewayContext, direct: DirectCalls, inner: InnerCalls) -> None:
+    def __init__(self, context: GatewayContext, direct: DirectCalls) -> None:
         self._context = context
         self._direct = direct
-        self._inner = inner
         quota = context.admission.parties.quota(
             context.settings.sockets_max, what="WebSockets", reason="realtime_sockets"
         )
@@ -75,7 +72,6 @@ class RealtimeSockets:
             limits = ConnectionLimits(context.settings, context.settings.write_timeout_s)
             connection = RealtimeConnection(
                 self._direct,
-                self._inner,
                 send,
                 limits,
                 context.metrics,

@@ -7,12 +7,10 @@ import msgspec
 
 from services.gateway.admission.error_shapes import error_body
 from services.gateway.admission.request_headers import SESSION_HEADERS
-from services.gateway.answering.answer import Answer
-from services.gateway.answering.answer_events import AnswerEvents, EventBatch
-from services.gateway.answering.direct_calls import DirectCall, DirectCalls, encoded_whole
+from services.gateway.answering.direct_calls import DirectCall, DirectCalls
 from services.gateway.answering.event_ids import NOTHING_YET, UNNUMBERED, EventId, parse_event_id
-from services.gateway.answering.format import DONE, EventWriter, Format
-from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
+from services.gateway.answering.event_source import DONE, EventBatch, EventSource
+from services.gateway.answering.formatted_answer import CallAnswer
 from services.gateway.realtime import server_messages
 from services.gateway.realtime.client_messages import Ask, Resume
 
@@ -43,8 +41,7 @@ class RequestRun:
     """Answers one message of a client.
 
     Args:
-        direct: Runs calls that generate.
-        inner: Calls the other routes.
+        direct: Runs calls.
         caller: The connection.
         message: What the client asks for.
         session_id: Of chats that name no session; empty: none.
@@ -53,22 +50,14 @@ class RequestRun:
         stream_id: By which the stream can be resumed or ended; empty: it has none yet, or cannot be.
     """
 
-    def __init__(
-        self,
-        direct: DirectCalls,
-        inner: InnerCalls,
-        caller: Caller,
-        message: Ask | Resume,
-        session_id: str,
-    ) -> None:
+    def __init__(self, direct: DirectCalls, caller: Caller, message: Ask | Resume, session_id: str) -> None:
         self._direct = direct
-        self._inner = inner
         self._caller = caller
         self._request_id = message.id
         self._name = msgspec.json.encode(message.id)
         self._message = message
         self._headers = _headers(message, caller, session_id)
-        self._writer: EventWriter
+        self._events: EventSource
         self.stream_id = message.stream_id if isinstance(message, Resume) else ""
 
     async def answer(self, send: SendText) -> None:
@@ -82,20 +71,15 @@ class RequestRun:
             await self._resume(message, send)
             return
         body, self._message = bytes(message.body), _without_body(message)
-        form = next((form for form in self._direct.formats.values() if form.path == message.path), None)
-        path = message.path
+        form = self._direct.formats[message.path]
         del message  # only the core decides how long it holds the body
-        if form is None:
-            await self._call_route(path, body, send)
-            return
         whole: list[bytes] = []
-        wanted = form
 
-        async def take(answer: Answer, call: DirectCall) -> None:
+        async def take(answer: CallAnswer, call: DirectCall) -> None:
             if answer.streamed:
-                await self._send_events(wanted, answer, call, NOTHING_YET)
+                await self._send_events(answer, call, NOTHING_YET)
             else:
-                whole.append(await encoded_whole(wanted, answer))
+                whole.append(await answer.body())
                 call.carrier.bytes_sent = len(whole[0])
 
         headers, caller = dict(self._headers), self._caller
@@ -107,9 +91,8 @@ class RequestRun:
         await self._end(call, whole, send)
 
     async def _resume(self, message: Resume, send: SendText) -> None:
-        async def take(answer: Answer, call: DirectCall) -> None:
-            form = self._direct.formats[answer.token.kind]
-            await self._send_events(form, answer, call, parse_event_id(message.last_event_id))
+        async def take(answer: CallAnswer, call: DirectCall) -> None:
+            await self._send_events(answer, call, parse_event_id(message.last_event_id))
 
         caller, headers = self._caller, dict(self._headers)
         call = await self._direct.resume(
@@ -123,27 +106,28 @@ class RequestRun:
         )
         await self._end(call, [], send)
 
-    async def _send_events(self, form: Format, answer: Answer, call: DirectCall, last: EventId) -> None:
-        writer = form.writer(answer.envelope(), answer.token, answer.requests)
-        self._writer = writer
-        events, carrier = AnswerEvents(answer, writer, last), call.carrier
+    async def _send_events(self, answer: CallAnswer, call: DirectCall, last: EventId) -> None:
+        self._events = events = answer.events(last)
+        carrier = call.carrier
         with self._direct.open_stream:
             await events.open(self._direct.header_wait_s)
             headers = call.headers
             self.stream_id = self.stream_id or headers.get(b"x-stream-id", b"").decode()
             await carrier.put([server_messages.accepted(self._request_id, 200, headers)], 0)
             while not events.ended:
-                texts = self._texts(await events.next_batch(), ids=answer.event_ids)
+                texts = self._texts(await events.next_batch(), ids=answer.event_ids, numbered=events.numbered)
                 await carrier.put(texts, sum(map(len, texts)))
 
-    def _texts(self, batch: EventBatch, *, ids: bool) -> list[bytes]:
+    def _texts(self, batch: EventBatch, *, ids: bool, numbered: bool) -> list[bytes]:
         texts = []
         for seq, events in batch:
             left = len(events)
             for kind, data in events:
                 left -= 1
                 if data and (kind, data) != DONE:
-                    event_id = f"{seq}.{left}" if ids and seq != UNNUMBERED else ""
+                    event_id = ""
+                    if ids and seq != UNNUMBERED:
+                        event_id = str(seq) if numbered else f"{seq}.{left}"
                     texts.append(server_messages.event(self._name, event_id, kind.decode(), data))
         return texts
 
@@ -159,31 +143,9 @@ class RequestRun:
             await send(server_messages.answer(self._request_id, status, call.headers, body))
             return
         if error is not None:
-            kind, data = self._writer.failure(error)
+            kind, data = self._events.failure(error)
             await send(server_messages.event(self._name, "", kind.decode(), data))
         await send(server_messages.done(self._request_id))
-
-    async def _call_route(self, path: str, body: bytes, send: SendText) -> None:
-        """Answers a request of an API that has no format yet, by its HTTP route."""
-        request_id, caller = self._request_id, self._caller
-        call = self._inner.call(path, body, self._headers, tenant=caller.tenant, client=caller.client)
-        del body
-        try:
-            async with call as found:
-                if not found.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
-                    whole = await found.read()
-                    await send(server_messages.answer(request_id, found.status, found.headers, whole))
-                    return
-                self.stream_id = self.stream_id or found.headers.get(b"x-stream-id", b"").decode()
-                await send(server_messages.accepted(request_id, found.status, found.headers))
-                async for event in found.events():
-                    if event.data != DONE[1]:
-                        text = server_messages.event(self._name, event.event_id, event.event, event.data)
-                        await send(text)
-        except AnswerCut:
-            await send(server_messages.cut(request_id, self.stream_id))
-            return
-        await send(server_messages.done(request_id))
 
     async def end_stream(self) -> None:
         """Ends the generation, which may go on without its connection."""

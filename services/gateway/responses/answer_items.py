@@ -1,17 +1,13 @@
-"""The state machine that makes output items and their events from the parts of an answer. Pure.
+"""The output items of a response and their events, made from the parts of an answer. Pure."""
 
-Whatever the borders between parts, the items at the end are the same, and they are what the events say when
-they are joined. One item is open at a time; a part of another kind, or of another call, closes it.
-"""
-
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
+from services.gateway.completions.answer_blocks import AnswerBlocks, Event
 from services.gateway.completions.logprob_forms import token_fields
 from services.gateway.field_policy.custom_tools import CustomCalls
-from shared.messages import AnswerPart, Delta, ReasoningPart, TextPart, TokenLogprob, ToolCallPart, TopLogprob
+from shared.messages import AnswerPart, Delta, TextPart, TokenLogprob, ToolCallPart, TopLogprob
 
-Event = tuple[str, dict[str, Any]]  # its type and its fields, without the number
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _DELTA_OF = {
     "function_call": "response.function_call_arguments.delta",
@@ -24,109 +20,80 @@ _DONE_OF = {
 _TEXT_OF = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
-class AnswerItems:
-    """The items of one answer.
+class AnswerItems(AnswerBlocks):
+    """The items of one answer, which are its `blocks`; see `AnswerBlocks`.
 
     Args:
         name: Ends the ids of the items; unique for the response.
         with_logprobs: Texts carry the log probabilities of their tokens.
         custom: Names of the request's custom tools.
-
-    Attributes:
-        items: The items so far, the open one at the end.
     """
 
     def __init__(self, name: str, *, with_logprobs: bool = False, custom: Collection[str] = ()) -> None:
-        self.items: list[dict[str, Any]] = []
+        super().__init__()
         self._name = name
         self._with_logprobs = with_logprobs
         self._custom = CustomCalls(custom)
-        self._kind = ""  # of the open item; empty: none is open
-        self._call = -1  # its index, if it is a call
-        self._pieces: list[str] = []
         self._logprobs: list[dict[str, Any]] = []  # of the open text
         self._early: list[TokenLogprob] = []  # of tokens whose text is still to come
 
     def take(self, delta: Delta) -> Iterator[Event]:
         """Takes new output; yields its events."""
-        parts: Sequence[AnswerPart] = delta.parts or ([TextPart(text=delta.text)] if delta.text else [])
+        parts = delta.parts
         if self._with_logprobs and (not parts or any(isinstance(part, TextPart) for part in parts)):
             self._early += delta.logprobs
-        for part in parts:
-            if isinstance(part, ToolCallPart):
-                yield from self._take_call(part)
-            elif part.text:
-                yield from self._take_text(part)
+        yield from self._take_parts(delta)
 
     def finish(self, *, cut: bool = False) -> Iterator[Event]:
         """Closes the last item; `cut`: the answer ended inside it. An empty answer has one message."""
-        if not self.items and not cut:
-            yield from self._open("message")
-        yield from self._close("incomplete" if cut else "completed")
+        if not self.blocks and not cut:
+            self._kind = "message"
+            yield from self._open(TextPart(text=""))
+        yield from self._close_open("incomplete" if cut else "completed")
 
     def abandon(self) -> None:
         """Ends the open item as incomplete, without events."""
-        for _ in self._close("incomplete"):
+        for _ in self._close_open("incomplete"):
             pass
 
-    def _take_text(self, part: TextPart | ReasoningPart) -> Iterator[Event]:
-        kind = "message" if isinstance(part, TextPart) else "reasoning"
-        if self._kind != kind:
-            yield from self._close("completed")
-            yield from self._open(kind)
-        self._pieces.append(part.text)
-        where = self._where() | {"content_index": 0}
-        if kind == "reasoning":
-            yield "response.reasoning_text.delta", where | {"delta": part.text}
-            return
-        logprobs = [_shown(entry) for entry in self._early]
-        self._logprobs += logprobs
-        self._early = []
-        yield "response.output_text.delta", where | {"delta": part.text, "logprobs": logprobs}
+    def _read(self, part: AnswerPart) -> tuple[str, str]:
+        if isinstance(part, ToolCallPart):
+            text = self._custom.input_of(part)
+            return ("function_call", part.arguments) if text is None else ("custom_tool_call", text)
+        return "message" if isinstance(part, TextPart) else "reasoning", part.text
 
-    def _take_call(self, part: ToolCallPart) -> Iterator[Event]:
-        text = self._custom.input_of(part)
-        kind = "function_call" if text is None else "custom_tool_call"
-        if self._kind != kind or self._call != part.index:
-            yield from self._close("completed")
-            self._call = part.index
-            yield from self._open(kind, call_id=part.call_id, name=part.name)
-        piece = part.arguments if text is None else text
-        if piece:
-            self._pieces.append(piece)
-            yield _DELTA_OF[kind], self._where() | {"delta": piece}
-
-    def _where(self) -> dict[str, Any]:
-        return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
-
-    def _open(self, kind: str, *, call_id: str = "", name: str = "") -> Iterator[Event]:
-        self._kind, self._pieces, self._logprobs = kind, [], []
+    def _open(self, part: AnswerPart) -> Iterator[Event]:
+        self._logprobs, kind = [], self._kind
         item: dict[str, Any] = {
-            "id": f"{_PREFIXES[kind]}_{self._name}_{len(self.items)}",
+            "id": f"{_PREFIXES[kind]}_{self._name}_{len(self.blocks)}",
             "type": kind,
             "status": "in_progress",
         }
-        if kind in _TEXT_OF:
-            item |= {"call_id": call_id, "name": name, _TEXT_OF[kind]: ""}
+        if isinstance(part, ToolCallPart):
+            item |= {"call_id": part.call_id, "name": part.name, _TEXT_OF[kind]: ""}
         elif kind == "message":
             item |= {"role": "assistant", "content": []}
         else:
             item |= {"summary": [], "content": []}
-        self.items.append(item)
-        yield "response.output_item.added", {"output_index": len(self.items) - 1, "item": dict(item)}
+        self.blocks.append(item)
+        yield "response.output_item.added", {"output_index": len(self.blocks) - 1, "item": dict(item)}
         if kind not in _TEXT_OF:
-            part = self._part("")
-            yield "response.content_part.added", self._where() | {"content_index": 0, "part": part}
+            shown = self._part("")
+            yield "response.content_part.added", self._where() | {"content_index": 0, "part": shown}
 
-    def _part(self, text: str) -> dict[str, Any]:
-        if self._kind == "reasoning":
-            return {"type": "reasoning_text", "text": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self._logprobs}
+    def _add(self, piece: str) -> Iterator[Event]:
+        where = self._where()
+        if self._kind in _TEXT_OF:
+            yield _DELTA_OF[self._kind], where | {"delta": piece}
+        elif self._kind == "reasoning":
+            yield "response.reasoning_text.delta", where | {"content_index": 0, "delta": piece}
+        else:
+            logprobs = self._take_logprobs()
+            more = {"content_index": 0, "delta": piece, "logprobs": logprobs}
+            yield "response.output_text.delta", where | more
 
-    def _close(self, status: str) -> Iterator[Event]:
-        if not self._kind:
-            return
-        text, item, where = "".join(self._pieces), self.items[-1], self._where()
+    def _close(self, text: str, status: str) -> Iterator[Event]:
+        item, where = self.blocks[-1], self._where()
         item["status"] = status
         if self._kind in _TEXT_OF:
             field = _TEXT_OF[self._kind]
@@ -135,8 +102,7 @@ class AnswerItems:
             yield _DONE_OF[self._kind], where | named | {field: text}
         else:
             if self._kind == "message":
-                self._logprobs += [_shown(entry) for entry in self._early]
-                self._early = []
+                self._take_logprobs()
             part = self._part(text)
             item["content"] = [part]
             place = where | {"content_index": 0}
@@ -145,8 +111,22 @@ class AnswerItems:
             else:
                 yield "response.reasoning_text.done", place | {"text": text}
             yield "response.content_part.done", place | {"part": part}
-        yield "response.output_item.done", {"output_index": len(self.items) - 1, "item": item}
-        self._kind, self._call = "", -1
+        yield "response.output_item.done", {"output_index": len(self.blocks) - 1, "item": item}
+
+    def _take_logprobs(self) -> list[dict[str, Any]]:
+        """Adds the log probabilities that have come to those of the open text; returns the new ones."""
+        found = [_shown(entry) for entry in self._early]
+        self._logprobs += found
+        self._early = []
+        return found
+
+    def _where(self) -> dict[str, Any]:
+        return {"item_id": self.blocks[-1]["id"], "output_index": len(self.blocks) - 1}
+
+    def _part(self, text: str) -> dict[str, Any]:
+        if self._kind == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self._logprobs}
 
 
 def _shown(entry: TokenLogprob) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from starlette.types import ASGIApp
 
 from services.gateway.admission.held_places import SOCKET_GAVE_WAY, HeldPlaces
 from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.run_call import Answering
+from services.gateway.http.format_route import format_route
+from services.gateway.http.http_exchange import HttpRoute
 from services.gateway.http.openapi_document import ERRORS, DirectRoute, add_serving
 from services.gateway.responses.background_runs import BackgroundRuns
-from services.gateway.responses.response_routes import PATH, ResponseRoute
+from services.gateway.responses.response_format import PATH, ResponseFormat
 from services.gateway.responses.response_schema import ResponseRequest
-from services.gateway.responses.response_sockets import ResponseSockets
 from services.gateway.responses.stored_responses import MAX_PAGE, StoredResponses
 from shared.bus import Bus
 from shared.client.calls.responses_client import ResponsesClient
@@ -60,9 +62,9 @@ def response_parts(context: GatewayContext, bus: Bus) -> ResponseParts:
 
 
 def add_responses(
-    app: FastAPI, context: GatewayContext, parts: ResponseParts
-) -> tuple[dict[str, ASGIApp], ASGIApp]:
-    """Adds the routes; returns the application of the path that serves, and that of WebSockets."""
+    app: FastAPI, context: GatewayContext, parts: ResponseParts, form: ResponseFormat, answering: Answering
+) -> dict[str, ASGIApp]:
+    """Adds the routes; returns the application of the path that serves."""
 
     async def create_response() -> None:
         """Makes a response; with `stream` as server-sent events, with `background` without its caller."""
@@ -88,9 +90,9 @@ def add_responses(
     ) -> None:
         """The items of a response's own input, in pages."""
 
-    serving = ResponseRoute(context, parts.store, parts.background)
-    stored = StoredResponses(context, parts.store, parts.background)
-    one = PATH + "/{response_id}"
+    serving = format_route(form, context, answering)
+    one, responses = PATH + "/{response_id}", StoredResponses(context, parts.store, parts.background)
+    stored = HttpRoute(one, context, responses.serve_request)
     add_serving(app, create_response, serving, ResponseRequest, _ERRORS)
     for method, path, endpoint in (
         ("GET", one, get_response),
@@ -101,4 +103,4 @@ def add_responses(
         app.router.routes.append(
             DirectRoute(path, endpoint, direct=stored, methods=[method], responses=_ERRORS)
         )
-    return {PATH: serving}, ResponseSockets(serving, parts.sockets)
+    return {PATH: serving}

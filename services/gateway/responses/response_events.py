@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from services.gateway.responses.answer_items import AnswerItems, Event
+from services.gateway.answering.event_source import StreamEvent
+from services.gateway.completions.answer_blocks import Event
+from services.gateway.responses.answer_items import AnswerItems
 from services.gateway.responses.response_object import error_object, usage_object
 from shared.errors import Cancelled, RyzError
 from shared.messages import Delta, FinishReason, SamplingDefaults, Usage
 
-DONE = b"data: [DONE]\n\n"
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -24,10 +25,10 @@ class ResponseEvent(NamedTuple):
     number: int
     data: bytes
 
-    def as_sse(self, *, ids: bool) -> bytes:
-        """The server-sent event."""
-        line = b"id: %d\n" % self.number if ids else b""
-        return b"event: %b\n%bdata: %b\n\n" % (self.kind.encode(), line, self.data)
+    @property
+    def for_stream(self) -> StreamEvent:
+        """The event as transports send it."""
+        return self.kind.encode(), self.data
 
 
 class ResponseEvents:
@@ -111,7 +112,7 @@ class ResponseEvents:
 
     def whole(self) -> dict[str, Any]:
         """The response object as of now."""
-        return self._fields | {"output": self._items.items if self.status != "queued" else []}
+        return self._fields | {"output": self._items.blocks if self.status != "queued" else []}
 
     def _encoded(self, events: Iterable[Event]) -> list[ResponseEvent]:
         return [self._event(event) for event in events]

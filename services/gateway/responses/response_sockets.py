@@ -6,33 +6,43 @@ last response of a connection can be continued on it even if it is not stored.
 
 import asyncio
 import time
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 import structlog
 from starlette.types import Message, Receive, Scope, Send
 
-from services.gateway.admission.admission import BYTES_PER_TOKEN
+from services.gateway.admission.caller import Caller
 from services.gateway.admission.held_places import HeldPlace, HeldPlaces
 from services.gateway.admission.refusals import ErrorAnswer, HttpRefusal, answer_for
-from services.gateway.admission.request_headers import time_limit_s
-from services.gateway.answering.new_calls import counted_for
-from services.gateway.answering.run_call import trace_headers
+from services.gateway.answering.call import Call
+from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.direct_calls import DirectCall, DirectCalls
+from services.gateway.answering.event_source import DONE
+from services.gateway.answering.formatted_answer import CallAnswer
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.http.socket_refusals import refuse_socket
-from services.gateway.responses.response_events import ResponseEvent
-from services.gateway.responses.response_routes import PATH, ResponseRoute
-from services.gateway.responses.response_run import RunLeft, event_batches
+from services.gateway.responses.kept_response import KeptResponse
+from services.gateway.responses.response_format import KIND, PATH, ResponseFormat, call_of_draft
 from services.gateway.responses.response_schema import ResponseRequest
-from services.gateway.responses.response_translation import with_our_names
+from services.gateway.settings import GatewaySettings
 from shared.errors import InvalidRequest, RyzError
-from shared.identity import new_request_id
 from shared.messages import ResponseRecord
+from shared.telemetry.trace_context import TRACE_HEADERS
 from shared.web.admitted_connection import CONNECTION
 
 MAX_WAITING = 4  # messages of a connection that wait for the response before them
 GOING_AWAY, POLICY, TRY_LATER = 1001, 1008, 1013
 log = structlog.get_logger(__name__)
+
+
+_CARRIED = (b"x-request-timeout", *(name.encode() for name in TRACE_HEADERS))  # from the opening request
+
+
+class _GoesOnElsewhere(Exception):
+    """The response goes on without this connection."""
 
 
 class SocketRequest(ResponseRequest):
@@ -41,26 +51,76 @@ class SocketRequest(ResponseRequest):
     type: str
 
 
+class SocketFormat:
+    """The format of the messages of one connection; see `Format`.
+
+    Args:
+        form: Of bodies over HTTP.
+        settings: Limits of bodies.
+    """
+
+    kind = KIND
+    path = PATH
+
+    def __init__(self, form: ResponseFormat, settings: GatewaySettings) -> None:
+        self._form = form
+        self._settings = settings
+        self._last: list[ResponseRecord] = []  # the conversation up to the last response, if it is not stored
+        self._history: list[ResponseRecord] = []  # of the response under way
+        self._kept: KeptResponse | None = None
+
+    def translate(self, raw: bytes, caller: Caller) -> Awaitable[Call]:
+        """See `Format`."""
+        body = parse_body(raw, SocketRequest, self._settings.constants.max_body_values)
+        if body.type != "response.create":
+            raise InvalidRequest(f"`type` must be 'response.create', got {body.type[:64]!r}", param="type")
+        if body.background:
+            raise InvalidRequest("`background` is not for WebSockets: use POST", param="background")
+        return self._call_of(body.model_copy(update={"stream": True}), caller)
+
+    def note_end(self) -> None:
+        """Keeps the conversation of a response that has ended and is not stored, for the next message."""
+        record = self._kept.unstored_record() if self._kept is not None else None
+        records = [] if record is None else [*self._history, record]
+        size = sum(len(one.input_items) + len(one.body) for one in records)
+        self._last = records if size <= self._settings.max_body_bytes else []
+
+    async def _call_of(self, body: ResponseRequest, caller: Caller) -> Call:
+        if self._last and self._last[-1].response_id == body.previous_response_id:
+            self._history = self._last
+        else:
+            self._history = await self._form.history_of(body, caller.tenant)
+        draft = self._form.draft_of(body, self._history, caller)
+        self._kept = self._form.kept(draft, shows_defaults=False)
+        return call_of_draft(draft, self._kept)
+
+
 class ResponseSockets:
     """The application of all these connections.
 
     Args:
-        route: Makes responses.
+        context: What all calls share.
+        direct: Runs the calls.
+        form: Of their bodies.
         places: Places of open connections.
     """
 
-    def __init__(self, route: ResponseRoute, places: HeldPlaces) -> None:
-        self._route = route
+    def __init__(
+        self, context: GatewayContext, direct: DirectCalls, form: ResponseFormat, places: HeldPlaces
+    ) -> None:
+        self._context = context
+        self._direct = direct
+        self._form = form
         self._places = places
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        context, started_s = self._route.context, time.monotonic()
+        context, started_s, client = self._context, time.monotonic(), scope.get("client")
         headers = dict(scope["headers"])
         try:
             context.admission.check_accepting()
             tenant = context.admission.keyring.tenant_of(headers, PATH)
-            party = context.admission.parties.party_of(tenant, scope.get("client"))
+            party = context.admission.parties.party_of(tenant, client)
             place = self._places.take(scope[CONNECTION], party)
         except (RyzError, HttpRefusal) as error:
             await refuse_socket(send, error, context.metrics, PATH)
@@ -68,33 +128,57 @@ class ResponseSockets:
         try:
             await receive()  # that the client connects
             await send({"type": "websocket.accept"})
-            await ResponseSocket(self._route, tenant, place, dict(headers), send).serve(receive)
+            who = SocketCaller(tenant, {name: headers[name] for name in _CARRIED if name in headers}, client)
+            form = SocketFormat(self._form, context.settings)
+            await ResponseSocket(context, self._direct, form, who, place=place, send=send).serve(receive)
         finally:
             place.free()
             context.metrics.count_answer(PATH, 101, time.monotonic() - started_s)
+
+
+@dataclass(frozen=True, slots=True)
+class SocketCaller:
+    """Who opened a connection.
+
+    Attributes:
+        headers: That go with each message.
+        client: Address and port.
+    """
+
+    tenant: str
+    headers: dict[bytes, bytes]
+    client: Sequence[object] | None
 
 
 class ResponseSocket:
     """One connection.
 
     Args:
-        route: Makes responses.
-        tenant: Whose it is.
+        context: What all calls share.
+        direct: Runs the calls.
+        form: Of its messages.
+        caller: Who opened it.
         place: Its place, for which it says when a request is under way.
-        headers: Headers of the request that opened it.
         send: Sends messages of ASGI.
     """
 
     def __init__(
-        self, route: ResponseRoute, tenant: str, place: HeldPlace, headers: dict[bytes, bytes], send: Send
+        self,
+        context: GatewayContext,
+        direct: DirectCalls,
+        form: SocketFormat,
+        caller: SocketCaller,
+        *,
+        place: HeldPlace,
+        send: Send,
     ) -> None:
-        self._route = route
-        self._tenant = tenant
+        self._context = context
+        self._direct = direct
+        self._form = form
+        self._caller = caller
         self._place = place
-        self._headers = headers
         self._send = send
         self._inbox: asyncio.Queue[bytes] = asyncio.Queue(MAX_WAITING)
-        self._last: list[ResponseRecord] = []  # the conversation up to the last response, if it is not stored
 
     async def serve(self, receive: Receive) -> None:
         """Answers messages until the client leaves, is idle for too long, or sends too many."""
@@ -124,7 +208,7 @@ class ResponseSocket:
 
     async def _work(self) -> int:
         """Answers messages; returns the code to close with."""
-        settings = self._route.context.settings
+        settings = self._context.settings
         while True:
             try:
                 async with asyncio.timeout(settings.constants.response_socket_idle_s):
@@ -136,10 +220,8 @@ class ResponseSocket:
                 await self._answer(raw)
             except TimeoutError:  # it does not read
                 return POLICY
-            except RunLeft:
+            except _GoesOnElsewhere:
                 return TRY_LATER
-            except (RyzError, HttpRefusal) as error:
-                await self._send_error(answer_for(error))
             except Exception as error:
                 log.error("request failed", route=PATH, exc_info=error)
                 await self._send_error(answer_for(error))
@@ -147,73 +229,32 @@ class ResponseSocket:
                 self._place.end_request()
 
     async def _answer(self, raw: bytes) -> None:
-        context = self._route.context
-        context.admission.check_accepting()
-        now_s = time.monotonic()
-        context.admission.rates.take_units(self._tenant, now_s)
-        estimate = context.admission.tokens.take_estimate(self._tenant, now_s, len(raw) // BYTES_PER_TOKEN)
-        try:
-            context.admission.places.take_units(self._place.party)
-            try:
-                context.admission.held.take_units(self._place.party, len(raw))
-                try:
-                    await self._respond(raw)
-                except RyzError as error:
-                    raise with_our_names(error) from error.__cause__
-                finally:
-                    context.admission.held.free_units(self._place.party, len(raw))
-            finally:
-                context.admission.places.free_units(self._place.party)
-        finally:
-            context.admission.tokens.charge(
-                self._tenant, -estimate
-            )  # what was used is charged when the last frame comes
-
-    async def _respond(self, raw: bytes) -> None:
-        """Answers one message."""
-        context, settings = self._route.context, self._route.context.settings
-        context.metrics.request_bytes.inc(len(raw))
-        body = await self._route.with_real_name(
-            parse_body(raw, SocketRequest, settings.constants.max_body_values)
+        """Answers one message; raises `TimeoutError` if the client does not read."""
+        caller = self._caller
+        call = await self._direct.run(
+            self._form,
+            raw,
+            caller.headers,
+            self._put_events,
+            self._send_text,
+            tenant=caller.tenant,
+            client=caller.client,
         )
-        if body.type != "response.create":
-            raise InvalidRequest(f"`type` must be 'response.create', got {body.type[:64]!r}", param="type")
-        if body.background:
-            raise InvalidRequest("`background` is not for WebSockets: use POST", param="background")
-        history = await self._history_of(body)
-        streamed = body.model_copy(update={"stream": True})
-        call = self._route.make_call(streamed, history, new_request_id(), self._tenant)
-        self._route.ignored_fields.tell(call.unknown_fields, call.left_out, call.request.request_id)
-        timeout_s = time_limit_s(
-            self._headers, call.timeout_s, default_s=settings.default_timeout_s, max_s=settings.max_timeout_s
-        )
-        headers = trace_headers(self._headers)
-        events = call.new_events()
-        (request,) = counted_for([call.request], self._tenant, self._place.party)
-        async with context.client.submit(request, timeout_s=timeout_s, headers=headers) as stream:
-            await stream.wait_accepted()
-            with context.metrics.open_stream:
-                await self._send_events(events.opening())
-                end = self._route.end_of(call)
-                async for batch in event_batches(stream, events, end):
-                    await self._send_events(batch)
-        self._last = []
-        if not call.stored and events.status in {"completed", "incomplete"}:
-            record = call.record(events.whole(), ended=True)
-            self._last = self._within_limit([*history, record])
+        if call.error is None:
+            return
+        if call.error.code == "attached_elsewhere":
+            raise _GoesOnElsewhere
+        await self._send_error(call.error)
 
-    async def _history_of(self, body: ResponseRequest) -> list[ResponseRecord]:
-        if self._last and self._last[-1].response_id == body.previous_response_id:
-            return self._last
-        return await self._route.history_of(body, self._tenant)
-
-    def _within_limit(self, records: list[ResponseRecord]) -> list[ResponseRecord]:
-        size = sum(len(record.input_items) + len(record.body) for record in records)
-        return records if size <= self._route.context.settings.max_body_bytes else []
-
-    async def _send_events(self, events: list[ResponseEvent]) -> None:
-        for event in events:
-            await self._send_text(event.data)
+    async def _put_events(self, answer: CallAnswer, call: DirectCall) -> None:
+        events = answer.events()
+        with self._direct.open_stream:
+            await events.open(0.0)
+            while not events.ended:
+                batch = await events.next_batch()
+                texts = [data for _, some in batch for kind, data in some if (kind, data) != DONE]
+                await call.carrier.put(texts, sum(map(len, texts)))
+        self._form.note_end()
 
     async def _send_error(self, answer: ErrorAnswer) -> None:
         error = msgspec.json.decode(answer.body)["error"]
@@ -222,6 +263,5 @@ class ResponseSocket:
             await self._send_text(msgspec.json.encode(event))
 
     async def _send_text(self, data: bytes) -> None:
-        async with asyncio.timeout(self._route.context.settings.write_timeout_s):
+        async with asyncio.timeout(self._context.settings.write_timeout_s):
             await self._send({"type": "websocket.send", "text": data.decode()})
-        self._route.context.metrics.response_bytes.inc(len(data))

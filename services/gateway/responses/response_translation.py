@@ -1,7 +1,7 @@
 """Translates a request for a response into a `GenerateRequest`. Pure: ids, seed, history are arguments."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -49,7 +49,7 @@ _INCLUDES = frozenset(
     }
 )
 # names of wire fields in errors of a leader, and what they are here
-_PARAMS = {
+FIELD_NAMES = {
     "messages": "input",
     "prompt": "input",
     "structured": "text.format.schema",
@@ -98,6 +98,10 @@ class ResponseCall:
     def with_logprobs(self) -> bool:
         """Whether texts carry log probabilities."""
         return self.request.sampling.logprobs >= 0
+
+    def for_request(self, request: GenerateRequest) -> "ResponseCall":
+        """The same response with its generation as it runs, under the real name of its model."""
+        return replace(self, request=request, fields=self.fields | {"model": request.model})
 
     def new_events(self) -> ResponseEvents:
         """The events of the response, before the first."""
@@ -247,9 +251,5 @@ def _messages_of(body: ResponseRequest, history: Sequence[ResponseRecord]) -> li
 
 
 def with_our_names(error: RyzError) -> RyzError:
-    """The error of a leader or of the store with the caller's name of the field."""
-    if error.code == "response_not_found":
-        error.data.setdefault("param", "previous_response_id")
-    if error.data.get("reason") == UNSUPPORTED:  # it is the caller's own name already
-        return error
-    return renamed(error, _PARAMS)
+    """The error of a leader with the caller's name of the field."""
+    return renamed(error, FIELD_NAMES)

@@ -7,11 +7,16 @@ import msgspec
 
 from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.answering.context import GatewayContext
-from services.gateway.http.serving_route import HttpExchange, ServingRoute
+from services.gateway.answering.event_ids import UNNUMBERED
+from services.gateway.answering.event_source import DONE
+from services.gateway.http.event_stream import EVENT_HEADERS, send_events
+from services.gateway.http.http_exchange import HttpExchange
+from services.gateway.http.server_sent_events import encoded_batch
 from services.gateway.responses.background_runs import BackgroundRuns
-from services.gateway.responses.response_events import DONE
+from services.gateway.responses.begun_response import RunEvents
+from services.gateway.responses.response_format import RESPONSE_ID
 from services.gateway.responses.response_replay import replayed
-from services.gateway.responses.response_routes import EVENT_HEADERS, PATH, RESPONSE_ID, follow_run
+from services.gateway.responses.response_run import KeptRun
 from shared.client.calls.responses_client import ResponsesClient
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import ResponseFound, ResponseRecord
@@ -20,7 +25,7 @@ MAX_PAGE = 100
 _PAGE = 20
 
 
-class StoredResponses(ServingRoute):
+class StoredResponses:
     """Answers all of these routes.
 
     Args:
@@ -30,14 +35,14 @@ class StoredResponses(ServingRoute):
     """
 
     def __init__(self, context: GatewayContext, store: ResponsesClient, background: BackgroundRuns) -> None:
-        super().__init__(PATH + "/{response_id}", context)
+        self._context = context
         self._store = store
         self._background = background
 
     async def serve_request(self, exchange: HttpExchange) -> None:
-        """See `ServingRoute`."""
-        self.admit(exchange)
-        self.take_places(exchange, 1)
+        """See `HttpExchange.handle`."""
+        exchange.admit()
+        exchange.take_places(1)
         name = str(exchange.scope["path_params"]["response_id"])
         try:
             await self._answer(exchange, name)
@@ -113,9 +118,9 @@ class StoredResponses(ServingRoute):
             record = (await self._store.get(record.tenant, record.response_id)).record
         if run is None:
             await exchange.reply.start_stream(EVENT_HEADERS)
-            events = replayed(record, after)
-            data = b"".join(event.as_sse(ids=True) for event in events)
-            await exchange.reply.send_part(data + DONE, more=False)
+            batch = [(event.number, [event.for_stream]) for event in replayed(record, after)]
+            data = encoded_batch([*batch, (UNNUMBERED, [DONE])], ids=True, numbered=True)
+            await exchange.reply.send_part(data, more=False)
             return
         if after >= 0 and not run.exact:
             raise HttpRefusal(
@@ -124,11 +129,16 @@ class StoredResponses(ServingRoute):
                 "the response is computed again, since its gateway and its group are gone: its events are "
                 "others now; read it without `starting_after`",
             )
-        timeout_s = self.context.settings.max_timeout_s
-        async with self.running_request(exchange, timeout_s) as running:
+        settings, followed = self._context.settings, run
+
+        async def found_run() -> KeptRun:
+            return followed
+
+        async with exchange.running_call(settings.max_timeout_s) as running:
             running.check_running()
-            with self.context.metrics.open_stream:
-                await follow_run(run, exchange, after=after)
+            with self._context.metrics.open_stream:
+                events, wait_s = RunEvents(found_run, after), settings.constants.header_wait_s
+                await send_events(events, exchange, header_wait_s=wait_s, ids=True)
 
 
 def _query(exchange: HttpExchange) -> dict[str, str]:

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.gateway.admission.request_headers import request_ids
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.sessions.session_routes import PREFIX
+from services.gateway.sessions.tenant_sessions import PREFIX
 from shared.identity import new_request_id
 from shared.telemetry.request_ids import bind_request
 

@@ -1,6 +1,6 @@
 """The bodies of `/tokenize` and `/detokenize`, as vLLM's clients send them.
 
-Checks names, types and ranges; which fields go together is decided in `token_routes.py`.
+Checks names, types and ranges; which fields go together is decided in `token_formats.py`.
 """
 
 from typing import Annotated, Any

@@ -12,7 +12,7 @@ from typing import Any
 
 from services.gateway.__main__ import start
 from services.gateway.admission.auth import parse_keys
-from services.gateway.inner.inner_calls import InnerCalls
+from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.settings import GatewaySettings
 from shared import subjects
 from shared.bus import Message
@@ -227,7 +227,7 @@ class Gateway:
     """A running gateway with its bus and fleet."""
 
     port: int
-    inner: InnerCalls
+    direct: DirectCalls
     service: Service
     fleet: Fleet
     broker: MemoryBroker
@@ -294,7 +294,7 @@ async def running_gateway(
         keys = parse_keys(chosen.api_keys.get_secret_value())
         doors = await start(service, stack, chosen, keys, bus, client_settings=ClientSettings(wait_s=wait_s))
         service.ready()
-        yield Gateway(doors.http_port, doors.inner, service, fleet, broker, bus, stack, doors.grpc_port)
+        yield Gateway(doors.http_port, doors.direct, service, fleet, broker, bus, stack, doors.grpc_port)
         await service.drain()
         with suppress(TimeoutError):
             await fleet.stop()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from services.gateway.answering.event_ids import UNNUMBERED
-from services.gateway.answering.format import StreamEvent
+from services.gateway.answering.event_source import StreamEvent
 from services.gateway.http.server_sent_events import encoded_batch
 
 

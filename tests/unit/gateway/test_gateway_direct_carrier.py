@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.gateway.answering.direct_calls import PIECE, DirectCarrier
+from services.gateway.answering.direct_carrier import PIECE, DirectCarrier
 
 
 async def test_a_call_waits_while_its_transport_does_not_take_what_it_has() -> None:

@@ -12,7 +12,9 @@ from services.gateway.answering.event_ids import (
     parse_event_id,
     what_follows,
 )
-from services.gateway.answering.format import EventWriter, Format, StreamEvent
+from services.gateway.answering.event_source import StreamEvent
+from services.gateway.answering.event_writer import EventWriter
+from services.gateway.answering.format import AnswerFormat
 from services.gateway.answering.resume_token import (
     VERSION,
     AnswerKind,
@@ -41,7 +43,7 @@ def request(kind: AnswerKind, n: int, logprobs: int = -1) -> GenerateRequest:
 
 
 SETTINGS = GatewaySettings()
-FORMATS: dict[AnswerKind, Format] = {
+FORMATS: dict[AnswerKind, AnswerFormat] = {
     "chat": ChatFormat(SETTINGS, b""),
     "completion": CompletionFormat(SETTINGS),
 }

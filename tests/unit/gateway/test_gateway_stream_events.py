@@ -7,7 +7,7 @@ from typing import Any
 
 from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.format import EventWriter
+from services.gateway.answering.event_writer import EventWriter
 from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
 from services.gateway.messages.message_events import MessageEventWriter
 from services.gateway.responses.response_events import ResponseEvents

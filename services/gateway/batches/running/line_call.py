@@ -13,7 +13,6 @@ from services.gateway.batches.lines.input_lines import read_line
 from services.gateway.batches.lines.result_lines import answered, not_answered
 from services.gateway.batches.state.batch_record import BatchRecord
 from services.gateway.batches.state.batch_streams import WaitingLine
-from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
 
 LATER = frozenset({429, 503})  # the request waits for room, a group or a store
 ONCE_MORE = frozenset({499, 500, 502, 504})  # it may have been our fault
@@ -36,16 +35,13 @@ class LineCall:
     """Runs requests.
 
     Args:
-        direct: Runs calls that generate.
-        inner: Calls the other routes.
+        direct: Runs calls.
         max_bytes: The longest result that the stream takes.
         timeout_s: Time limit of a request.
     """
 
-    def __init__(self, direct: DirectCalls, inner: InnerCalls, max_bytes: int, timeout_s: float) -> None:
+    def __init__(self, direct: DirectCalls, max_bytes: int, timeout_s: float) -> None:
         self._direct = direct
-        self._formats = {form.path: form for form in direct.formats.values()}
-        self._inner = inner
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
 
@@ -100,14 +96,5 @@ class LineCall:
         self, record: BatchRecord, body: bytes, headers: dict[bytes, bytes], background: BackgroundCall
     ) -> WholeAnswer:
         """Runs the request once."""
-        form, tenant = self._formats.get(record.endpoint), record.tenant
-        if form is not None:
-            return await self._direct.run_whole(form, body, headers, tenant=tenant, background=background)
-        call = self._inner.call(
-            record.endpoint, body, list(headers.items()), tenant=tenant, background=background
-        )
-        try:
-            async with call as answer:
-                return WholeAnswer(answer.status, answer.headers, await answer.read())
-        except AnswerCut:
-            return WholeAnswer(499, {}, b"")
+        form, tenant = self._direct.formats[record.endpoint], record.tenant
+        return await self._direct.run_whole(form, body, headers, tenant=tenant, background=background)

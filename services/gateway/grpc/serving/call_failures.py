@@ -5,10 +5,8 @@ a missing key, follows from its status.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import grpc
-import msgspec
 
 from services.gateway.admission.refusals import ErrorAnswer, answer_for
 from services.gateway.grpc.serving.call_metadata import shown_metadata
@@ -126,15 +124,6 @@ def failure_of(error: Exception) -> GrpcFailure:
     return GrpcFailure(_status(answer.code, answer.status), answer.message, answer.code, dict(answer.headers))
 
 
-def failure_of_answer(status: int, headers: Mapping[bytes, bytes], body: bytes) -> GrpcFailure:
-    """The failure for an HTTP answer that is an error, in the form of OpenAI's routes."""
-    try:
-        error = msgspec.json.decode(body).get("error")
-    except (msgspec.DecodeError, AttributeError):
-        error = None
-    return failure_of_object(error if isinstance(error, dict) else {}, headers, status)
-
-
 def failure_of_call(error: ErrorAnswer, headers: Mapping[bytes, bytes], *, begun: bool) -> GrpcFailure:
     """The failure for the error of a call.
 
@@ -146,15 +135,6 @@ def failure_of_call(error: ErrorAnswer, headers: Mapping[bytes, bytes], *, begun
     if begun:
         return GrpcFailure(_status(error.code, 500), error.message, error.code, {})
     return GrpcFailure(_status(error.code, error.status), error.message, error.code, headers)
-
-
-def failure_of_object(
-    error: Mapping[str, Any], headers: Mapping[bytes, bytes], status: int = 500
-) -> GrpcFailure:
-    """The failure for an error object of an HTTP answer."""
-    code = str(error.get("code") or "")
-    message = str(error.get("message") or f"the request failed with the HTTP status {status}")
-    return GrpcFailure(_status(code, status), message, code or f"http_{status}", headers)
 
 
 def _status(code: str, http_status: int) -> grpc.StatusCode:

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 
 from services.gateway.admission.auth import Keyring
-from services.gateway.grpc.serving.door_parts import DoorParts
+from services.gateway.grpc.serving.grpc_parts import GrpcParts
 from services.gateway.grpc.serving.key_check import KeyCheck
 from services.gateway.grpc.serving.method_handlers import add_services, needs_key
 from services.gateway.settings import GatewaySettings
@@ -23,7 +23,7 @@ _SPARE_BYTES = 64 * 1024  # of a message, beside what becomes the body
 
 
 @asynccontextmanager
-async def grpc_server(parts: DoorParts, keyring: Keyring) -> AsyncIterator[int]:
+async def grpc_server(parts: GrpcParts, keyring: Keyring) -> AsyncIterator[int]:
     """Serves inside the block and yields the port; at its end calls have `STOP_S` to end.
 
     Args:

@@ -14,9 +14,9 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServ
 from services.gateway.grpc.protocol import inference_pb2 as pb
 from services.gateway.grpc.protocol.message_classes import POOL
 from services.gateway.grpc.serving.call_failures import unimplemented
-from services.gateway.grpc.serving.door_parts import DoorParts
 from services.gateway.grpc.serving.grpc_calls import CallFrame, Unary
 from services.gateway.grpc.serving.grpc_context import Context
+from services.gateway.grpc.serving.grpc_parts import GrpcParts
 from services.gateway.grpc.serving.health_service import HEALTH, HealthService
 from services.gateway.grpc.serving.key_check import Handler
 from services.gateway.grpc.serving.open_calls import Reflection
@@ -49,7 +49,7 @@ def needs_key(method: str) -> bool:
     return service == INFERENCE and name not in _OPEN
 
 
-def add_services(server: grpc.aio.Server, parts: DoorParts) -> None:
+def add_services(server: grpc.aio.Server, parts: GrpcParts) -> None:
     """Adds the inference service, health checks and reflection."""
     frame, calls = CallFrame(parts.metrics, parts.calls), ServerCalls(parts)
     single = SingleInference(parts)

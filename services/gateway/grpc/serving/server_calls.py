@@ -1,18 +1,14 @@
-"""Answers the calls that tell about the server and its models, from the HTTP routes that tell the same."""
-
-from typing import Any
-
-import msgspec
+"""Answers the calls that tell about the server and its models."""
 
 from services.gateway.grpc.protocol import inference_pb2 as pb
-from services.gateway.grpc.serving.call_failures import CUT, GrpcFailure, failure_of_answer
-from services.gateway.grpc.serving.call_metadata import headers_of, peer_address
-from services.gateway.grpc.serving.door_parts import DoorParts
+from services.gateway.grpc.serving.call_metadata import headers_of
 from services.gateway.grpc.serving.grpc_context import Context
+from services.gateway.grpc.serving.grpc_parts import GrpcParts
 from services.gateway.grpc.translation.inference_request import VERSION, check_version
 from services.gateway.grpc.translation.model_tensors import model_config, model_metadata
-from services.gateway.inner.inner_calls import AnswerCut
+from shared.errors import ModelNotFound
 
+_MODELS = "/v1/models"  # the route of the same, for the places of keys
 _EXTENSIONS = ("model_configuration", "model_repository(index)", "sequence", "statistics")
 
 
@@ -23,7 +19,7 @@ class ServerCalls:
         parts: What all calls share.
     """
 
-    def __init__(self, parts: DoorParts) -> None:
+    def __init__(self, parts: GrpcParts) -> None:
         self._parts = parts
 
     async def server_live(self, request: pb.ServerLiveRequest, context: Context) -> pb.ServerLiveResponse:
@@ -45,11 +41,10 @@ class ServerCalls:
     async def model_ready(self, request: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
         """A group of that model can take requests."""
         check_version(request.name, request.version)
+        self._check_key(context)
         try:
-            await self._get(f"/v1/models/{request.name}", context)
-        except GrpcFailure as failure:
-            if failure.code != "model_not_found":
-                raise
+            await self._parts.needs.models.find(request.name)
+        except ModelNotFound:
             return pb.ModelReadyResponse(ready=False)
         return pb.ModelReadyResponse(ready=True)
 
@@ -72,18 +67,19 @@ class ServerCalls:
         if request.name:
             await self._check_model(request.name, request.version, context)
         else:
-            await self._get("/v1/models", context)  # asks for the key
+            self._check_key(context)
         return pb.ModelStatisticsResponse(model_stats=self._parts.counts.told(request.name))
 
     async def repository_index(
         self, request: pb.RepositoryIndexRequest, context: Context
     ) -> pb.RepositoryIndexResponse:
         """The models that groups serve; all of them are ready."""
-        told = await self._get("/v1/models", context)
+        self._check_key(context)
+        cards = await self._parts.needs.models.list_all()
         return pb.RepositoryIndexResponse(
             models=[
-                pb.RepositoryIndexResponse.ModelIndex(name=model["id"], version=VERSION, state="READY")
-                for model in told["data"]
+                pb.RepositoryIndexResponse.ModelIndex(name=card.name, version=VERSION, state="READY")
+                for card in cards
             ]
         )
 
@@ -91,23 +87,14 @@ class ServerCalls:
         """Returns whether a group can take requests."""
         if self._parts.draining.is_set():
             return False
-        async with self._parts.inner.call("/ready", method="GET") as answer:
-            return answer.status == 200
+        return not (await self._parts.needs.readiness()).reason
 
     async def _check_model(self, name: str, version: str, context: Context) -> None:
         """Raises unless a group serves the model."""
         check_version(name, version)
-        await self._get(f"/v1/models/{name}", context)
+        self._check_key(context)
+        await self._parts.needs.models.find(name)
 
-    async def _get(self, path: str, context: Context) -> Any:
+    def _check_key(self, context: Context) -> None:
         headers = headers_of(context.invocation_metadata() or (), single=False)
-        try:
-            async with self._parts.inner.call(
-                path, headers=list(headers.items()), method="GET", client=peer_address(context.peer())
-            ) as answer:
-                body = await answer.read()
-                if answer.status != 200:
-                    raise failure_of_answer(answer.status, answer.headers, body)
-        except AnswerCut:
-            raise CUT from None
-        return msgspec.json.decode(body)
+        self._parts.needs.context.admission.keyring.tenant_of(headers, _MODELS)

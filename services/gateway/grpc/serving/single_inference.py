@@ -2,15 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from urllib.parse import quote
 
 import msgspec
 import structlog
 
-from services.gateway.answering.answer import Answer
-from services.gateway.answering.answer_events import AnswerEvents
-from services.gateway.answering.direct_calls import DirectCall, encoded_whole
-from services.gateway.answering.format import DONE, Format
+from services.gateway.admission.refusals import HttpRefusal, answer_for
+from services.gateway.answering.direct_calls import DirectCall
+from services.gateway.answering.event_source import DONE
+from services.gateway.answering.formatted_answer import CallAnswer
 from services.gateway.grpc.protocol.inference_pb2 import ModelInferRequest, ModelInferResponse
 from services.gateway.grpc.serving.call_failures import CUT, failure_of_call
 from services.gateway.grpc.serving.call_metadata import (
@@ -21,14 +20,15 @@ from services.gateway.grpc.serving.call_metadata import (
     peer_address,
     shown_metadata,
 )
-from services.gateway.grpc.serving.door_parts import DoorParts
 from services.gateway.grpc.serving.grpc_context import Context
+from services.gateway.grpc.serving.grpc_parts import GrpcParts
 from services.gateway.grpc.translation.inference_answer import AnswerPart, ResponseMaker
 from services.gateway.grpc.translation.inference_request import InferenceCall, read_call
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, RyzError, SessionNotFound
 
 log = structlog.get_logger(__name__)
 
+_CHAT, _TEXT = "/v1/chat/completions", "/v1/completions"
 _answer = msgspec.json.Decoder(AnswerPart)
 Write = Callable[[ModelInferResponse], Awaitable[None]]
 # headers as parameters of responses
@@ -42,7 +42,7 @@ class SingleInference:
         parts: What all calls share.
     """
 
-    def __init__(self, parts: DoorParts) -> None:
+    def __init__(self, parts: GrpcParts) -> None:
         self._parts = parts
 
     async def infer(self, request: ModelInferRequest, context: Context) -> ModelInferResponse:
@@ -81,21 +81,21 @@ class SingleInference:
             Exception: What `write` raises.
         """
         began_s, good, served = asyncio.get_running_loop().time(), False, True
-        form = self._parts.direct.formats["chat" if call.is_chat else "completion"]
+        form = self._parts.needs.direct.formats[_CHAT if call.is_chat else _TEXT]
         whole: list[bytes] = []
         ended = False
 
-        async def take(answer: Answer, found: DirectCall) -> None:
+        async def take(answer: CallAnswer, found: DirectCall) -> None:
             nonlocal ended
             if call.stream:
-                await self._put_parts(call, form, answer, found)
+                await self._put_parts(call, answer, found)
                 ended = True
             else:
-                whole.append(await encoded_whole(form, answer))
+                whole.append(await answer.body())
                 found.carrier.bytes_sent = len(whole[0])
 
         try:
-            found = await self._parts.direct.run(
+            found = await self._parts.needs.direct.run(
                 form, call.body, headers, take, write, client=peer_address(peer)
             )
             if found.error is not None:
@@ -113,14 +113,13 @@ class SingleInference:
             if served:
                 self._parts.counts.count(call.model, asyncio.get_running_loop().time() - began_s, good=good)
         if call.ends_session and call.session_id:
-            await self._delete_session(call.session_id, headers)
+            await self._delete_session(call.session_id, headers, peer)
         return found.headers
 
-    async def _put_parts(self, call: InferenceCall, form: Format, answer: Answer, found: DirectCall) -> None:
-        writer, carrier = form.writer(answer.envelope(), answer.token, answer.requests), found.carrier
-        events = AnswerEvents(answer, writer)
-        with self._parts.direct.open_stream:
-            await events.open(self._parts.direct.header_wait_s)
+    async def _put_parts(self, call: InferenceCall, answer: CallAnswer, found: DirectCall) -> None:
+        events, carrier = answer.events(), found.carrier
+        with self._parts.needs.direct.open_stream:
+            await events.open(self._parts.needs.direct.header_wait_s)
             maker = ResponseMaker(call, _told(found))
             carrier.started = True
             while not events.ended:
@@ -129,14 +128,15 @@ class SingleInference:
                         responses = [maker.last()] if event == DONE else maker.parts(_answer.decode(event[1]))
                         await carrier.put(responses, sum(response.ByteSize() for response in responses))
 
-    async def _delete_session(self, session_id: str, headers: Headers) -> None:
+    async def _delete_session(self, session_id: str, headers: Headers, peer: str) -> None:
         """Deletes the session of a sequence that has ended."""
-        key = [(b"authorization", headers[b"authorization"])] if b"authorization" in headers else []
-        async with self._parts.inner.call(
-            f"/v1/sessions/{quote(session_id, safe='')}", headers=key, method="DELETE"
-        ) as answer:
-            if answer.status not in {200, 204, 404}:
-                log.warning("the session of a sequence that ended is kept", status=answer.status)
+        sessions = self._parts.needs.sessions
+        try:
+            await sessions.delete(sessions.admit(headers, peer_address(peer)), session_id)
+        except SessionNotFound:
+            pass
+        except (RyzError, HttpRefusal) as error:
+            log.warning("the session of a sequence that ended is kept", status=answer_for(error).status)
 
 
 def _told(call: DirectCall) -> dict[str, str]:

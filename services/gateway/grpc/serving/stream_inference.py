@@ -18,8 +18,8 @@ from services.gateway.grpc.protocol.inference_pb2 import (
 )
 from services.gateway.grpc.serving.call_failures import GrpcFailure, failure_of, interrupted, too_slow
 from services.gateway.grpc.serving.call_metadata import add_request_headers, headers_of
-from services.gateway.grpc.serving.door_parts import DoorParts
 from services.gateway.grpc.serving.grpc_context import Context
+from services.gateway.grpc.serving.grpc_parts import GrpcParts
 from services.gateway.grpc.serving.single_inference import SingleInference
 from services.gateway.grpc.translation.inference_answer import failed_response
 from services.gateway.grpc.translation.inference_request import InferenceCall, read_call
@@ -38,7 +38,7 @@ class StreamInference:
         single: Answers one request.
     """
 
-    def __init__(self, parts: DoorParts, single: SingleInference) -> None:
+    def __init__(self, parts: GrpcParts, single: SingleInference) -> None:
         self._parts = parts
         self._single = single
 
@@ -54,7 +54,7 @@ class StreamInference:
 
 
 class _OpenStream:
-    def __init__(self, parts: DoorParts, single: SingleInference, context: Context, place: HeldPlace) -> None:
+    def __init__(self, parts: GrpcParts, single: SingleInference, context: Context, place: HeldPlace) -> None:
         self._parts = parts
         self._single = single
         self._context = context

@@ -59,6 +59,7 @@ async def test_responses_follow_each_other_on_one_connection(gateway: Gateway) -
         assert messages is not None
         roles = [message.role for message in messages]
         assert roles == ["user", "assistant", "tool", "tool", "assistant", "user"]
+    assert gateway.metric("ryz_gateway_requests_total", route="/v1/responses", status="200") == 3
     await eventually(lambda: gateway.metric("ryz_gateway_connections") == 0)
 
 

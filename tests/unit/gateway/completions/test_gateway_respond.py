@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from services.gateway.admission.refusals import answer_for, error_event
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.format import DONE
+from services.gateway.answering.event_source import DONE
 from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
 from services.gateway.completions.whole_responses import chat_body, completion_body
 from shared.client import Choice, Completion

@@ -3,7 +3,6 @@
 import msgspec
 
 from services.gateway.grpc.protocol.inference_pb2 import ModelInferResponse
-from services.gateway.grpc.serving.call_failures import failure_of_answer
 from services.gateway.grpc.translation.inference_answer import AnswerPart, ResponseMaker
 from services.gateway.grpc.translation.inference_request import CHAT, TEXT, InferenceCall
 
@@ -62,10 +61,3 @@ def test_a_piece_has_its_log_probabilities_and_its_place() -> None:
     assert response.parameters["index"].int64_param == 1
     assert not response.parameters["triton_final_response"].bool_param
     assert outputs(maker.last())["finish_reason"] == b"\6\0\0\0length"
-
-
-def test_an_error_that_is_no_json_is_told_by_its_status() -> None:
-    for status, name in ((418, "INVALID_ARGUMENT"), (401, "UNAUTHENTICATED"), (502, "INTERNAL")):
-        failure = failure_of_answer(status, {b"retry-after": b"soon"}, b"<html>")
-        assert (failure.status.name, failure.code, failure.retry_after_s) == (name, f"http_{status}", 0)
-        assert str(status) in failure.message

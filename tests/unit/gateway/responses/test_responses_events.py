@@ -138,7 +138,7 @@ def test_log_probabilities_stay_with_their_text() -> None:
     ]
     (delta,) = [more for kind, more in said if kind == "response.output_text.delta"]
     assert [entry["token"] for entry in delta["logprobs"]] == ["é", "!"]
-    shown = items.items[1]["content"][0]["logprobs"]
+    shown = items.blocks[1]["content"][0]["logprobs"]
     assert [entry["token"] for entry in shown] == ["é", "!", " "]
     assert shown[0] == {"token": "é", "logprob": -1.0, "bytes": [195, 169], "top_logprobs": []}
 

@@ -1,15 +1,14 @@
-"""What all calls of the gRPC door share."""
+"""What all calls of gRPC share."""
 
 import asyncio
 import time
 from dataclasses import dataclass, field
 
-from services.gateway.answering.direct_calls import DirectCalls
+from services.gateway.grpc.needs import GrpcNeeds
 from services.gateway.grpc.protocol.inference_pb2 import ModelStatistics
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
 from services.gateway.grpc.serving.open_calls import OpenCalls
 from services.gateway.grpc.translation.inference_request import VERSION
-from services.gateway.inner.inner_calls import InnerCalls
 from services.gateway.settings import GatewaySettings
 
 _MAX_MODELS = 1024
@@ -43,19 +42,17 @@ class ModelCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class DoorParts:
+class GrpcParts:
     """The parts.
 
     Attributes:
-        direct: Runs calls that generate.
-        inner: Calls the other routes.
+        needs: Parts of the gateway.
         version: Of the software.
         calls: Places of open calls.
         draining: Set when the gateway takes no more requests.
     """
 
-    direct: DirectCalls
-    inner: InnerCalls
+    needs: GrpcNeeds
     settings: GatewaySettings
     metrics: GrpcMetrics
     version: str

@@ -1,52 +1,69 @@
-"""The routes of `/tokenize` and `/detokenize`, in vLLM's shapes.
+"""The formats of `/tokenize` and `/detokenize`, in vLLM's shapes.
 
 A leader of the model makes the tokens, in the way of a generation's prompt.
 """
 
+from functools import partial
+
 import msgspec
 
-from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.field_names import renamed
-from services.gateway.answering.left_out import LeftOut
+from services.gateway.answering.call import Call, StartedCall
+from services.gateway.bodies.body_format import BodyFormat, CallOrigin
 from services.gateway.completions.chat_messages import messages_of
 from services.gateway.completions.chat_tools import SERVED_TYPES, tool_use_of
 from services.gateway.completions.logprob_forms import part_text
 from services.gateway.completions.request_translation import continues_last
 from services.gateway.field_policy.changing_blocks import without_changing_blocks
+from services.gateway.field_policy.fields import judge_fields
 from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
-from services.gateway.http.serving_route import HttpExchange
-from services.gateway.tokens.json_route import JsonRoute
+from services.gateway.settings import GatewaySettings
 from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
+from shared.client import InferenceClient
 from shared.codec import pack_tokens, unpack_tokens
-from shared.errors import InvalidRequest, RyzError
+from shared.errors import InvalidRequest
 from shared.messages import DetokenizeQuery, TemplateOptions, Tokenized, TokenizeQuery
 
 _NAMES = {"token_ids": "tokens", "template": "chat_template_kwargs"}
 
 
-class TokenizeRoute(JsonRoute[TokenizeRequest]):
-    """Answers `POST /tokenize`."""
+class TokenizeFormat(BodyFormat[TokenizeRequest]):
+    """The format of `/tokenize`.
 
-    def __init__(self, context: GatewayContext) -> None:
-        super().__init__("/tokenize", TokenizeRequest, context)
+    Args:
+        settings: Limits of a body.
+        client: Asks a leader for the tokens.
+    """
 
-    def judge(self, body: TokenizeRequest) -> tuple[list[str], list[LeftOut]]:
-        """See `JsonRoute`."""
-        unknown, left_out = super().judge(body)
+    kind = "tokenize"
+    path = "/tokenize"
+    repeatable = False
+
+    def __init__(self, settings: GatewaySettings, client: InferenceClient) -> None:
+        super().__init__(TokenizeRequest, self._call, settings)
+        self._client = client
+
+    def _call(self, body: TokenizeRequest, origin: CallOrigin) -> Call:
+        unknown, left_out = judge_fields(body.model_extra, TokenizeRequest.model_fields)
         if isinstance(body.tools, list):
             left_out += offered_tools(body.tools, SERVED_TYPES).left_out
-        return inner_without_tools(unknown, left_out), left_out
-
-    async def answer_body(self, body: TokenizeRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
-        """See `JsonRoute`."""
-        exchange.caller.model = body.model
-        query = tokenize_query(body, exchange.caller.tenant)
-        if query.messages and self.context.settings.leave_out_changing_blocks:
+        query = tokenize_query(body, origin.tenant)
+        if query.messages and origin.drops_blocks:
             query = msgspec.structs.replace(query, messages=without_changing_blocks(query.messages)[0])
-        try:
-            told = await self.context.client.tokenize(query, timeout_s=timeout_s)
-        except RyzError as error:
-            raise renamed(error, _NAMES) from None
+        return Call(
+            kind=self.kind,
+            request_id=origin.request_id,
+            requests=[],
+            stream=False,
+            unknown_fields=inner_without_tools([*unknown, *body.unknown_inside], left_out),
+            left_out=left_out,
+            field_names=_NAMES,
+            asked_model=body.model,
+            whole=partial(self._tokenize, query),
+        )
+
+    async def _tokenize(self, query: TokenizeQuery, started: StartedCall) -> bytes:
+        asked = msgspec.structs.replace(query, model=started.call.model)
+        told = await self._client.tokenize(asked, timeout_s=started.timeout_s)
         return msgspec.json.encode(
             {
                 "count": told.count,
@@ -57,22 +74,36 @@ class TokenizeRoute(JsonRoute[TokenizeRequest]):
         )
 
 
-class DetokenizeRoute(JsonRoute[DetokenizeRequest]):
-    """Answers `POST /detokenize`."""
+class DetokenizeFormat(BodyFormat[DetokenizeRequest]):
+    """The format of `/detokenize`; arguments as above."""
 
-    def __init__(self, context: GatewayContext) -> None:
-        super().__init__("/detokenize", DetokenizeRequest, context)
+    kind = "detokenize"
+    path = "/detokenize"
+    repeatable = False
 
-    async def answer_body(self, body: DetokenizeRequest, exchange: HttpExchange, timeout_s: float) -> bytes:
-        """See `JsonRoute`."""
-        exchange.caller.model = body.model
-        query = DetokenizeQuery(
-            model=body.model, token_ids=pack_tokens(body.tokens), tenant=exchange.caller.tenant
+    def __init__(self, settings: GatewaySettings, client: InferenceClient) -> None:
+        super().__init__(DetokenizeRequest, self._call, settings)
+        self._client = client
+
+    def _call(self, body: DetokenizeRequest, origin: CallOrigin) -> Call:
+        unknown, left_out = judge_fields(body.model_extra, DetokenizeRequest.model_fields)
+        token_ids = pack_tokens(body.tokens)
+        query = DetokenizeQuery(model=body.model, token_ids=token_ids, tenant=origin.tenant)
+        return Call(
+            kind=self.kind,
+            request_id=origin.request_id,
+            requests=[],
+            stream=False,
+            unknown_fields=[*unknown, *body.unknown_inside],
+            left_out=left_out,
+            field_names=_NAMES,
+            asked_model=body.model,
+            whole=partial(self._detokenize, query),
         )
-        try:
-            told = await self.context.client.detokenize(query, timeout_s=timeout_s)
-        except RyzError as error:
-            raise renamed(error, _NAMES) from None
+
+    async def _detokenize(self, query: DetokenizeQuery, started: StartedCall) -> bytes:
+        asked = msgspec.structs.replace(query, model=started.call.model)
+        told = await self._client.detokenize(asked, timeout_s=started.timeout_s)
         return msgspec.json.encode({"prompt": told.text})
 
 

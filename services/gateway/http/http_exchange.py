@@ -1,11 +1,10 @@
-"""The base of the serving routes: a request of HTTP as a call, from its first byte to the last of its answer.
+"""One request of HTTP as a call, from its first byte to the last of its answer.
 
-A route does its work in `serve_request`; `CallFrame` handles every way in which a call can end.
+A handler answers it; `CallFrame` handles every way in which a call can end.
 """
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,23 +21,22 @@ from services.gateway.answering.running_call import RunningCall
 from services.gateway.http.reply import Reply
 from shared.errors import RequestTooLarge, RyzError
 from shared.web.admitted_connection import CONNECTION
-from shared.web.limited_protocol import INNER_TENANT
-
-BACKGROUND = "ryz.background"  # in scopes that the process makes itself: see `BackgroundCall`
 
 
 @dataclass(slots=True)
 class HttpExchange:
-    """One request on its way through a route; answers it as a `Responder`.
+    """One request that a handler answers; implements `Responder`.
 
     Attributes:
-        route: Makes the answer.
+        context: What all calls share.
+        handle: Answers it, or raises the error that becomes the answer.
         caller: Whose request it is.
         body_read: Its body has been read to the end.
         write_failure: Makes the event of a failure in the middle of a stream.
     """
 
-    route: "ServingRoute"
+    context: GatewayContext
+    handle: "Handle"
     scope: Scope
     receive: Receive
     reply: Reply
@@ -58,7 +56,20 @@ class HttpExchange:
 
     async def respond(self) -> None:
         """See `Responder`."""
-        await self.route.serve_request(self)
+        await self.handle(self)
+
+    def admit(self) -> None:
+        """See `Admission.admit`."""
+        self.context.admission.admit(self.caller)
+
+    def take_places(self, count: int) -> None:
+        """See `Admission.take_places`."""
+        self.context.admission.take_places(self.caller, count)
+
+    def running_call(self, timeout_s: float) -> RunningCall:
+        """The part of the request in which it may be ended early; it has `timeout_s`."""
+        self.caller.begun = True
+        return RunningCall(self.caller, self.context.running, timeout_s + DEADLINE_MARGIN_S)
 
     def note_left(self) -> None:
         """See `Responder`."""
@@ -100,17 +111,26 @@ class HttpExchange:
         await reply.finish()
 
 
-class ServingRoute(ABC):
-    """Answers the requests of one route, which is called `path` in metrics and logs."""
+Handle = Callable[[HttpExchange], Awaitable[None]]
 
-    def __init__(self, path: str, context: GatewayContext) -> None:
+
+class HttpRoute:
+    """The ASGI application of one route, or of several that are counted as one.
+
+    Args:
+        path: Its name in metrics and logs.
+        context: What all calls share.
+        handle: Answers the requests.
+        traced_as: Parameter of the path that is the id of the request whose trace a request belongs to;
+            empty: none is.
+    """
+
+    def __init__(self, path: str, context: GatewayContext, handle: Handle, traced_as: str = "") -> None:
         self.path = path
-        self.context = context
+        self._context = context
+        self._handle = handle
+        self._traced_as = traced_as
         self._frame = CallFrame(context)
-
-    @abstractmethod
-    async def serve_request(self, exchange: HttpExchange) -> None:
-        """Answers the request, or raises the error that becomes the answer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Never raises: every error becomes an answer."""
@@ -122,27 +142,9 @@ class ServingRoute(ABC):
             connection,
             reply,
             client=scope.get("client"),
-            tenant=scope.get(INNER_TENANT, ""),
-            background=scope.get(BACKGROUND),
             method=scope["method"],
         )
         reply.headers = caller.told
-        exchange = HttpExchange(self, scope, receive, reply, caller)
-        await self._frame.serve(caller, exchange, self.traced_id(exchange))
-
-    def traced_id(self, exchange: HttpExchange) -> str:
-        """The id of the request whose trace this exchange belongs to; empty: its own."""
-        return ""
-
-    def admit(self, exchange: HttpExchange) -> None:
-        """See `Admission.admit`."""
-        self.context.admission.admit(exchange.caller)
-
-    def take_places(self, exchange: HttpExchange, count: int) -> None:
-        """See `Admission.take_places`."""
-        self.context.admission.take_places(exchange.caller, count)
-
-    def running_request(self, exchange: HttpExchange, timeout_s: float) -> RunningCall:
-        """The part of a request in which it may be ended early; its generations have `timeout_s`."""
-        exchange.caller.begun = True
-        return RunningCall(exchange.caller, self.context.running, timeout_s + DEADLINE_MARGIN_S)
+        exchange = HttpExchange(self._context, self._handle, scope, receive, reply, caller)
+        traced_id = str(scope["path_params"].get(self._traced_as, "")) if self._traced_as else ""
+        await self._frame.serve(caller, exchange, traced_id)
