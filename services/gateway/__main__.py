@@ -21,7 +21,7 @@ from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.answering.slow_readers import ReaderLimits, watch_readers
 from services.gateway.app import create_app
 from services.gateway.batches.batch_assembly import batch_doors, batch_watch, run_batches
-from services.gateway.batches.running.line_call import LineCall
+from services.gateway.batches.line_call import LineCall
 from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_complete_calls
 from services.gateway.checked_settings import checked_aliases, checked_keys, made_root_key
 from services.gateway.grpc.assembly import open_grpc

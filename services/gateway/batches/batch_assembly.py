@@ -11,24 +11,24 @@ from starlette.types import ASGIApp
 
 from services.gateway.answering.context import GatewayContext
 from services.gateway.batches.batch_calls import BatchCalls
-from services.gateway.batches.batch_desk import BatchDesk
+from services.gateway.batches.batch_log import BatchLog
 from services.gateway.batches.batch_metrics import BatchMetrics
+from services.gateway.batches.batch_parts import BatchParts, BatchRules
 from services.gateway.batches.batch_routes import PATH as BATCHES
 from services.gateway.batches.batch_routes import BatchRoutes, NewBatchRoute
+from services.gateway.batches.batch_runner import BatchRunner
 from services.gateway.batches.batch_schema import BatchRequest
+from services.gateway.batches.batch_service import BatchDesk
+from services.gateway.batches.batch_streams import BatchStreams
 from services.gateway.batches.batch_watch import BatchWatch
-from services.gateway.batches.running.batch_runner import BatchRunner
-from services.gateway.batches.running.group_loads import GroupLoads
-from services.gateway.batches.running.line_call import LineCall
-from services.gateway.batches.state.batch_log import BatchLog
-from services.gateway.batches.state.batch_parts import BatchParts, BatchRules
-from services.gateway.batches.state.batch_streams import BatchStreams
+from services.gateway.batches.group_loads import GroupLoads
+from services.gateway.batches.line_call import LineCall
 from services.gateway.files.directory_files import DirectoryFiles
 from services.gateway.files.file_routes import PATH as FILES
 from services.gateway.files.file_routes import FileRoutes
-from services.gateway.files.file_shelf import FileLimits, FileShelf
 from services.gateway.files.file_store import FileStore
 from services.gateway.files.object_files import ObjectFiles
+from services.gateway.files.tenant_files import FileLimits, FileShelf
 from services.gateway.http.openapi_document import ERRORS, DirectRoute, add_serving
 from services.gateway.settings import GatewaySettings
 from shared.bus import Bus

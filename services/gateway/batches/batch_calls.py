@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from services.gateway.batches.batch_desk import BatchDesk
+from services.gateway.batches.batch_record import BatchRecord
 from services.gateway.batches.batch_schema import BatchRequest
-from services.gateway.batches.state.batch_record import BatchRecord
-from services.gateway.files.file_shelf import FileShelf, NewFile
+from services.gateway.batches.batch_service import BatchDesk
 from services.gateway.files.file_store import StoredFile
+from services.gateway.files.tenant_files import FileShelf, NewFile
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.bus.endpoint import Answer, Endpoint

@@ -3,10 +3,10 @@
 import time
 from collections.abc import AsyncIterator
 
-from services.gateway.batches.lines.input_lines import lines_of, read_line
-from services.gateway.batches.lines.result_lines import not_answered
-from services.gateway.batches.state.batch_parts import BatchParts
-from services.gateway.batches.state.batch_record import BatchRecord
+from services.gateway.batches.batch_parts import BatchParts
+from services.gateway.batches.batch_record import BatchRecord
+from services.gateway.batches.input_lines import lines_of, read_line
+from services.gateway.batches.result_lines import not_answered
 from services.gateway.files.file_store import FileWriter, StoredFile
 from shared.errors import FileNotFound
 

@@ -5,9 +5,9 @@ from urllib.parse import parse_qs
 import msgspec
 
 from services.gateway.answering.context import GatewayContext
-from services.gateway.batches.batch_desk import BatchDesk
+from services.gateway.batches.batch_record import BatchRecord
 from services.gateway.batches.batch_schema import BatchRequest
-from services.gateway.batches.state.batch_record import BatchRecord
+from services.gateway.batches.batch_service import BatchDesk
 from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.http.pages import page_of
 from services.gateway.http.serving_route import HttpExchange, ServingRoute

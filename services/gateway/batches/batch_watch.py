@@ -8,11 +8,11 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from services.gateway.batches.batch_keeper import BatchKeeper
-from services.gateway.batches.running.batch_runner import BatchRunner
-from services.gateway.batches.state.batch_log import LeaseLost
-from services.gateway.batches.state.batch_parts import BatchParts
-from services.gateway.batches.state.batch_record import BatchRecord
+from services.gateway.batches.batch_log import LeaseLost
+from services.gateway.batches.batch_owner import BatchKeeper
+from services.gateway.batches.batch_parts import BatchParts
+from services.gateway.batches.batch_record import BatchRecord
+from services.gateway.batches.batch_runner import BatchRunner
 from shared.bus import Bus
 from shared.errors import BatchNotFound, RyzError
 

@@ -6,9 +6,9 @@ from urllib.parse import parse_qs, quote
 import msgspec
 
 from services.gateway.answering.context import GatewayContext
-from services.gateway.files.file_shelf import FileShelf, NewFile
 from services.gateway.files.file_store import StoredFile
 from services.gateway.files.file_upload import FileForm
+from services.gateway.files.tenant_files import FileShelf, NewFile
 from services.gateway.http.pages import page_of
 from services.gateway.http.serving_route import HttpExchange, ServingRoute
 from shared.errors import RyzError

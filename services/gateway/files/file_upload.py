@@ -10,7 +10,7 @@ from starlette.types import Receive
 
 from services.gateway.admission.body_reader import PATIENCE_S
 from services.gateway.admission.disconnects import ClientDisconnected
-from services.gateway.files.file_shelf import NewFile
+from services.gateway.files.tenant_files import NewFile
 from shared.errors import InvalidRequest
 
 MAX_FIELD = 1024  # bytes of a field that is no file

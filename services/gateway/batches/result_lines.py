@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.batches.state.batch_record import BatchRecord
+from services.gateway.batches.batch_record import BatchRecord
 
 COMPLETED, FAILED = "completed", "failed"
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import structlog
 
 from services.gateway.batches.batch_metrics import BatchMetrics
-from services.gateway.batches.running.free_room import free_room
-from services.gateway.batches.running.group_loads import GroupLoads
-from services.gateway.batches.running.line_call import LineCall, LineEnd
-from services.gateway.batches.state.batch_parts import BatchParts
-from services.gateway.batches.state.batch_record import BatchRecord
-from services.gateway.batches.state.batch_streams import WaitingLine
+from services.gateway.batches.batch_parts import BatchParts
+from services.gateway.batches.batch_record import BatchRecord
+from services.gateway.batches.batch_streams import WaitingLine
+from services.gateway.batches.free_room import free_room
+from services.gateway.batches.group_loads import GroupLoads
+from services.gateway.batches.line_call import LineCall, LineEnd
 from shared.errors import RyzError
 
 IDLE_S, BUSY_S = 0.25, 0.02

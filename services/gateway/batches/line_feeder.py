@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator
 
-from services.gateway.batches.lines.input_lines import InputLine, lines_of, read_line
-from services.gateway.batches.lines.result_follower import ResultFollower
-from services.gateway.batches.lines.result_lines import not_answered
-from services.gateway.batches.state.batch_parts import BatchParts
-from services.gateway.batches.state.batch_record import BatchRecord
+from services.gateway.batches.batch_parts import BatchParts
+from services.gateway.batches.batch_record import BatchRecord
+from services.gateway.batches.input_lines import InputLine, lines_of, read_line
+from services.gateway.batches.result_follower import ResultFollower
+from services.gateway.batches.result_lines import not_answered
 from services.gateway.files.file_store import StoredFile
 
 AHEAD = 1000  # requests that wait in the queue

@@ -9,10 +9,10 @@ import structlog
 
 from services.gateway.admission.caller import BackgroundCall
 from services.gateway.answering.direct_calls import DirectCalls, WholeAnswer
-from services.gateway.batches.lines.input_lines import read_line
-from services.gateway.batches.lines.result_lines import answered, not_answered
-from services.gateway.batches.state.batch_record import BatchRecord
-from services.gateway.batches.state.batch_streams import WaitingLine
+from services.gateway.batches.batch_record import BatchRecord
+from services.gateway.batches.batch_streams import WaitingLine
+from services.gateway.batches.input_lines import read_line
+from services.gateway.batches.result_lines import answered, not_answered
 from services.gateway.inner.inner_calls import AnswerCut, InnerCalls
 
 LATER = frozenset({429, 503})  # the request waits for room, a group or a store

@@ -12,12 +12,12 @@ import structlog
 from msgspec.structs import replace
 
 from services.gateway.batches.batch_files import remove_files, write_files
-from services.gateway.batches.lines.input_lines import LineCheck, LineTooLong, lines_of
-from services.gateway.batches.lines.line_feeder import LineFeeder
-from services.gateway.batches.lines.result_follower import ResultFollower
-from services.gateway.batches.state.batch_log import Change, LeaseLost
-from services.gateway.batches.state.batch_parts import BatchParts
-from services.gateway.batches.state.batch_record import BatchFault, BatchRecord, claimed
+from services.gateway.batches.batch_log import Change, LeaseLost
+from services.gateway.batches.batch_parts import BatchParts
+from services.gateway.batches.batch_record import BatchFault, BatchRecord, claimed
+from services.gateway.batches.input_lines import LineCheck, LineTooLong, lines_of
+from services.gateway.batches.line_feeder import LineFeeder
+from services.gateway.batches.result_follower import ResultFollower
 from services.gateway.files.file_store import StoredFile
 from shared.errors import FileNotFound
 

@@ -1,6 +1,6 @@
 """Follows the results of a batch as they come, and counts them."""
 
-from services.gateway.batches.state.batch_streams import BatchStreams
+from services.gateway.batches.batch_streams import BatchStreams
 
 
 class ResultFollower:

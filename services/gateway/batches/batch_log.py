@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from services.gateway.batches.state.batch_record import BatchRecord
+from services.gateway.batches.batch_record import BatchRecord
 from shared.bus.jetstream.jetstream import JetStream
 from shared.bus.jetstream.jetstream_errors import NoStream, WrongLastMessage
 from shared.bus.jetstream.stream_messages import NANOSECONDS, StoredMessage, stream_config

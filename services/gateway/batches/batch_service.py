@@ -2,10 +2,10 @@
 
 import time
 
+from services.gateway.batches.batch_log import Change
+from services.gateway.batches.batch_parts import BatchParts
+from services.gateway.batches.batch_record import BatchRecord, cancelled, new_batch_id, paused
 from services.gateway.batches.batch_schema import BatchRequest, window_s
-from services.gateway.batches.state.batch_log import Change
-from services.gateway.batches.state.batch_parts import BatchParts
-from services.gateway.batches.state.batch_record import BatchRecord, cancelled, new_batch_id, paused
 from shared.errors import InvalidRequest, RateLimited
 
 

@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from services.gateway.batches.state.batch_record import BatchFault
+from services.gateway.batches.batch_record import BatchFault
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 MAX_LINE = 8 * 2**20  # bytes of a line that is read at all

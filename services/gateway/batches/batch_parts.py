@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from services.gateway.batches.state.batch_log import BatchLog
-from services.gateway.batches.state.batch_streams import BatchStreams
-from services.gateway.files.file_shelf import FileShelf
+from services.gateway.batches.batch_log import BatchLog
+from services.gateway.batches.batch_streams import BatchStreams
+from services.gateway.files.tenant_files import FileShelf
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ first one under its subject stays, and every later one is refused. So a request 
 
 from dataclasses import dataclass
 
-from services.gateway.batches.lines.result_lines import COMPLETED, FAILED
+from services.gateway.batches.result_lines import COMPLETED, FAILED
 from shared.bus.jetstream.jetstream import ACK, PROGRESS, JetStream
 from shared.bus.jetstream.jetstream_errors import NoStream, WrongLastMessage
 from shared.bus.jetstream.stream_messages import NANOSECONDS, WorkItem, stream_config
