@@ -1,27 +1,33 @@
-"""Looks after one batch from its file to its end: checks it, fills the queue, counts, writes the files.
+"""Runs one batch from its file to its end: checks it, fills the queue, counts results, writes the files.
 
-One gateway does so at a time, by a lease in the record. Every step may be done twice: if a gateway dies, the
-next one reads what is there and goes on. A batch is complete when each of its requests has a result, whatever
-the queue says.
+One gateway does so at a time, by a lease in the record; `BatchOwners` takes batches that no gateway has.
+Every step may be done twice: if a gateway dies, the next one reads what is there and goes on. A batch is
+complete when each of its requests has a result, whatever the queue says.
 """
 
 import asyncio
 import time
+from contextlib import suppress
+from functools import partial
 
 import structlog
 from msgspec.structs import replace
 
 from services.gateway.batches.batch_files import remove_files, write_files
 from services.gateway.batches.batch_log import Change, LeaseLost
-from services.gateway.batches.batch_parts import BatchParts
-from services.gateway.batches.batch_record import BatchFault, BatchRecord, claimed
-from services.gateway.batches.input_lines import LineCheck, LineTooLong, lines_of
-from services.gateway.batches.line_feeder import LineFeeder
-from services.gateway.batches.result_follower import ResultFollower
+from services.gateway.batches.batch_record import BatchFault, BatchRecord, Ending
+from services.gateway.batches.batch_runner import BatchRunner
+from services.gateway.batches.batch_streams import BatchParts, ResultFollower
+from services.gateway.batches.input_lines import LineCheck, LineFeeder, LineTooLong, lines_of
 from services.gateway.files.file_store import StoredFile
-from shared.errors import FileNotFound
+from shared.bus import Bus
+from shared.errors import BatchNotFound, FileNotFound, RyzError
 
-TELL_S = 0.5  # between writes of progress
+POLL_S = 0.25
+IDLE_POLLS = 4  # without open batches the broker is asked once in so many rounds
+AGAIN_S = 2.0  # after which a batch is tried again that could not go on
+MAX_OWNED = 16
+WRITE_S = 0.5  # between writes of progress
 _STEP_S = 0.1
 _CHECKED_AT_ONCE = 500
 _QUIET_STEPS = 5  # after which the queue is asked whether it has what is missing
@@ -29,8 +35,8 @@ _QUIET_STEPS = 5  # after which the queue is asked whether it has what is missin
 log = structlog.get_logger(__name__)
 
 
-class BatchKeeper:
-    """Looks after one batch.
+class BatchOwner:
+    """Runs one batch under a lease.
 
     Args:
         parts: Records, streams, files, limits.
@@ -40,16 +46,17 @@ class BatchKeeper:
     def __init__(self, parts: BatchParts, record: BatchRecord) -> None:
         self._parts = parts
         self._record = record
-        self._told_s = 0.0
+        self._written_s = 0.0
 
-    async def keep(self) -> None:
-        """Does what is to be done until the batch has ended.
+    async def run_to_end(self) -> None:
+        """Takes the lease and works until the batch has ended.
 
         Raises:
-            LeaseLost: Another gateway has it.
-            RyzError: Broker, store or disk are away; the batch waits.
+            LeaseLost: Another gateway has the batch.
+            RyzError: Broker, store or disk cannot be used; the batch waits.
         """
-        await self._claim()
+        rules = self._parts.rules
+        self._record = await self._parts.log.claim(self._record, rules.owner, rules.lease_s)
         steps = {
             "validating": self._validate,
             "in_progress": self._progress,
@@ -60,29 +67,11 @@ class BatchKeeper:
             await steps[self._record.state]()
         await self._clean()
 
-    async def _claim(self) -> None:
-        rules, now_s = self._parts.rules, time.time()
-
-        def claim(record: BatchRecord) -> BatchRecord:
-            taken = claimed(record, rules.owner, now_s, rules.lease_s)
-            if taken is None:
-                raise LeaseLost
-            return taken
-
-        self._record = await self._parts.log.change(self._record.tenant, self._record.batch_id, claim)
-
     async def _change(self, change: Change) -> None:
         """Changes the record and renews the lease."""
-        rules, term = self._parts.rules, self._record.term
-
-        def with_lease(record: BatchRecord) -> BatchRecord:
-            if (record.owner, record.term) != (rules.owner, term):
-                raise LeaseLost
-            changed = change(record)
-            return replace(changed, lease_until_s=time.time() + rules.lease_s)
-
-        self._record = await self._parts.log.change(self._record.tenant, self._record.batch_id, with_lease)
-        self._told_s = time.monotonic()
+        lease_s = self._parts.rules.lease_s
+        self._record = await self._parts.log.change_owned(self._record, change, lease_s)
+        self._written_s = time.monotonic()
 
     async def _fail(self, faults: list[BatchFault]) -> None:
         def fail(record: BatchRecord) -> BatchRecord:
@@ -93,19 +82,19 @@ class BatchKeeper:
         await self._change(fail)
 
     async def _input(self) -> StoredFile:
-        return await self._parts.shelf.get(self._record.tenant, self._record.input_file_id)
+        return await self._parts.files.get(self._record.tenant, self._record.input_file_id)
 
     async def _validate(self) -> None:
         rules = self._parts.rules
         check = LineCheck(self._record.endpoint, rules.max_lines)
         try:
-            async for line in lines_of(self._parts.shelf.read(await self._input())):
+            async for line in lines_of(self._parts.files.read(await self._input())):
                 check.add(line)
                 if check.over:
                     break
                 if check.count % _CHECKED_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                    if time.monotonic() - self._told_s > rules.lease_s / 3:
+                    if time.monotonic() - self._written_s > rules.lease_s / 3:
                         await self._change(lambda record: record)
         except FileNotFound as error:
             await self._fail([BatchFault(code="file_not_found", message=error.message)])
@@ -135,17 +124,17 @@ class BatchKeeper:
         try:
             feeder = LineFeeder(parts, self._record, await self._input(), results)
         except FileNotFound:  # deleted: what was not read of it cannot run
-            await self._end_early(results)
+            await self._close(results, "expired")
             return
         quiet = 0
         try:
             while self._record.state == "in_progress":
                 came = await results.read_on()
                 if len(results.numbers) >= self._record.total:
-                    await self._change(lambda record: _closing(record, results))
+                    await self._close(results, "completed")
                     return
                 if time.time() >= self._record.expires_s:
-                    await self._end_early(results)
+                    await self._close(results, "expired")
                     return
                 await feeder.feed()
                 quiet = 0 if came or self._record.paused else quiet + 1
@@ -155,29 +144,29 @@ class BatchKeeper:
                         log.warning("requests are lost and wait again", batch_id=batch_id)
                         await parts.streams.open_queue(batch_id)
                         await feeder.restart()
-                await self._tell(results)
+                await self._write_progress(results)
                 await asyncio.sleep(_STEP_S)
         except FileNotFound:
-            await self._end_early(results)
+            await self._close(results, "expired")
         finally:
             await feeder.close()
 
-    async def _tell(self, results: ResultFollower) -> None:
-        """Writes progress and renews the lease, both seldom; learns what others changed."""
-        quiet_s = time.monotonic() - self._told_s
+    async def _write_progress(self, results: ResultFollower) -> None:
+        """Writes counts and renews the lease, both seldom; reads what others changed."""
+        quiet_s = time.monotonic() - self._written_s
         news = (results.completed, results.failed) != (self._record.completed, self._record.failed)
         known = self._parts.log.records.get(self._record.batch_id, self._record)
         changed = known.state != self._record.state or known.paused != self._record.paused
-        if changed or quiet_s > self._parts.rules.lease_s / 3 or (news and quiet_s > TELL_S):
+        if changed or quiet_s > self._parts.rules.lease_s / 3 or (news and quiet_s > WRITE_S):
             await self._change(lambda record: _counted(record, results))
 
-    async def _end_early(self, results: ResultFollower) -> None:
-        def expire(record: BatchRecord) -> BatchRecord:
+    async def _close(self, results: ResultFollower, ending: Ending) -> None:
+        def close(record: BatchRecord) -> BatchRecord:
             if record.state != "in_progress":
-                return record
-            return _counted(record, results).to("finalizing", time.time(), ending="expired")
+                return record  # it was cancelled meanwhile
+            return _counted(record, results).to("finalizing", time.time(), ending=ending)
 
-        await self._change(expire)
+        await self._change(close)
 
     async def _finish(self) -> None:
         parts, record = self._parts, self._record
@@ -220,7 +209,92 @@ def _counted(record: BatchRecord, results: ResultFollower) -> BatchRecord:
     return replace(record, completed=results.completed, failed=results.failed)
 
 
-def _closing(record: BatchRecord, results: ResultFollower) -> BatchRecord:
-    if record.state != "in_progress":
-        return record
-    return _counted(record, results).to("finalizing", time.time(), ending="completed")
+class BatchOwners:
+    """Runs the batches that no other gateway has, and the requests of all of them.
+
+    Args:
+        bus: Its `restored_at` shows that the connection was lost.
+        parts: Records, streams, files, limits.
+        runner: Runs requests.
+    """
+
+    def __init__(self, bus: Bus, parts: BatchParts, runner: BatchRunner) -> None:
+        self._bus = bus
+        self._parts = parts
+        self._runner = runner
+        self._owned: dict[str, asyncio.Task[None]] = {}
+        self._not_before: dict[str, float] = {}
+        self._restored_at = bus.restored_at
+        self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begins."""
+        self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._runner.run())]
+
+    async def stop(self) -> None:
+        """Gives requests and leases back, so that another gateway goes on at once."""
+        if self._stopping:
+            return
+        self._stopping = True
+        owned = dict(self._owned)
+        for task in (*self._tasks, *owned.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *owned.values(), return_exceptions=True)
+        for batch_id in owned:
+            with suppress(RyzError):
+                await self._release(batch_id)
+
+    async def _watch(self) -> None:
+        round_ = 0
+        while True:
+            round_ += 1
+            try:
+                if self._bus.restored_at != self._restored_at:  # the broker may have lost its disk
+                    self._restored_at = self._bus.restored_at
+                    self._parts.log.start_anew()
+                open_ = any(not record.cleaned for record in self._parts.log.records.values())
+                if open_ or round_ % IDLE_POLLS == 1:
+                    await self._parts.log.poll()
+                self._take_batches()
+            except RyzError:
+                pass  # no broker at the moment
+            except Exception as error:
+                log.error("batches were not looked after", exc_info=error)
+            await asyncio.sleep(POLL_S)
+
+    def _take_batches(self) -> None:
+        now_s = time.time()
+        for record in list(self._parts.log.records.values()):
+            name = record.batch_id
+            if len(self._owned) >= MAX_OWNED:
+                return
+            theirs = record.owner not in {"", self._parts.rules.owner} and record.lease_until_s > now_s
+            if record.cleaned or theirs or name in self._owned or self._not_before.get(name, 0) > now_s:
+                continue
+            task = asyncio.create_task(self._run_batch(record))
+            self._owned[name] = task
+            task.add_done_callback(partial(self._batch_ended, name))
+
+    def _batch_ended(self, name: str, _: asyncio.Task[None]) -> None:
+        self._owned.pop(name, None)
+
+    async def _run_batch(self, record: BatchRecord) -> None:
+        name = record.batch_id
+        try:
+            await BatchOwner(self._parts, record).run_to_end()
+            self._not_before.pop(name, None)
+            return
+        except (LeaseLost, BatchNotFound):
+            pass
+        except RyzError as error:
+            log.warning("a batch waits", batch_id=name, error=error.message)
+        except Exception as error:
+            log.error("a batch failed and is tried again", batch_id=name, exc_info=error)
+        self._not_before[name] = time.time() + AGAIN_S
+
+    async def _release(self, batch_id: str) -> None:
+        record = self._parts.log.records.get(batch_id)
+        if record is None or record.cleaned:
+            return
+        await self._parts.log.release(record, self._parts.rules.owner)

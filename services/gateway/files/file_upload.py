@@ -24,7 +24,7 @@ class FileForm:
     Args:
         content_type: The header of the request.
         receive: See ASGI.
-        new: Gets what is told of the file.
+        new: Receives the upload metadata.
         min_rate: Bytes a second that must come after the first seconds; 0: any.
         idle_s: How long the next bytes may take.
     """
