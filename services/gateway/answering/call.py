@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from services.gateway.answering.left_out import LeftOut
 from services.gateway.answering.resume_token import AnswerKind
+from services.gateway.field_policy.left_out import LeftOut
 from shared.messages import GenerateRequest
 
 

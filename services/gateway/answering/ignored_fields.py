@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import structlog
 
 from services.gateway.admission.refusals import Headers
-from services.gateway.answering.left_out import LeftOut, header_text
+from services.gateway.field_policy.left_out import LeftOut, header_text
 from services.gateway.metrics import GatewayMetrics
 from shared.errors import InvalidRequest
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from services.gateway.admission.request_headers import STREAM_GRACE, given_session
 from services.gateway.answering.call import Call
-from services.gateway.answering.left_out import LeftOut
 from services.gateway.answering.new_calls import count_once, in_session, seed_of
 from services.gateway.answering.session_conditions import with_conditions
 from services.gateway.bodies.body_format import CallOrigin
@@ -25,6 +24,7 @@ from services.gateway.completions.request_translation import (
 )
 from services.gateway.completions.unsupported_fields import judge_body
 from services.gateway.field_policy.changing_blocks import request_without_blocks
+from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.field_policy.tool_types import inner_without_tools
 from shared.errors import InvalidRequest
 from shared.messages import GenerateRequest

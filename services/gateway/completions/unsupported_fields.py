@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from services.gateway.answering.left_out import LeftOut
 from services.gateway.completions.chat_tools import SERVED_TYPES, refuse_older_tools
 from services.gateway.completions.completion_schema import ChatCompletionRequest, SamplingBody
-from services.gateway.field_policy.fields import judge_fields, refuse_unless_neutral
+from services.gateway.field_policy.field_rules import judge_fields, refuse_unless_neutral
+from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.field_policy.tool_types import offered_tools
 
 _NEUTRAL_IN_MESSAGE: dict[str, tuple[Any, ...]] = {

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from services.gateway.answering.left_out import LeftOut
+from services.gateway.field_policy.left_out import LeftOut
 from shared.messages import ChatMessage, GenerateRequest
 
 

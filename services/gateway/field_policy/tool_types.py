@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.gateway.answering.left_out import LeftOut
+from services.gateway.field_policy.left_out import LeftOut
 from shared.errors import InvalidRequest
 
 CUSTOM = "custom"

@@ -8,8 +8,8 @@ from starlette.types import ASGIApp
 from services.gateway.admission.error_shapes import ANTHROPIC
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.field_names import renamed
-from services.gateway.answering.left_out import LeftOut
 from services.gateway.answering.run_call import Answering
+from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.http.format_route import FormatRoute
 from services.gateway.http.openapi_document import add_serving
 from services.gateway.http.serving_route import HttpExchange

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from services.gateway.answering.field_names import renamed
-from services.gateway.answering.left_out import LeftOut
 from services.gateway.answering.priority import priority_of
 from services.gateway.field_policy.changing_blocks import request_without_blocks
 from services.gateway.field_policy.custom_tools import custom_names
-from services.gateway.field_policy.fields import judge_fields
+from services.gateway.field_policy.field_rules import judge_fields
+from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
 from services.gateway.responses.input_items import CALLS, ConversationBuilder
 from services.gateway.responses.response_events import ResponseEvents, wants_logprobs

@@ -5,10 +5,10 @@ from typing import Generic, TypeVar
 
 from services.gateway.admission.request_headers import time_limit_s
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.left_out import LeftOut
 from services.gateway.bodies.body_route import BodyRoute
 from services.gateway.bodies.body_types import RequestBody
-from services.gateway.field_policy.fields import judge_fields
+from services.gateway.field_policy.field_rules import judge_fields
+from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.http.serving_route import HttpExchange
 
 B = TypeVar("B", bound=RequestBody)

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from services.gateway.answering.left_out import LeftOut
+from services.gateway.field_policy.left_out import LeftOut
 from shared.errors import InvalidRequest
 
 MISSPELT = 0.85  # how similar a field must be to a known one to count as misspelt
