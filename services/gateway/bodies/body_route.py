@@ -6,8 +6,8 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.ignored_fields import IgnoredFields
 from services.gateway.bodies.body_parser import check_content_type, parse_body
+from services.gateway.field_policy.left_out import IgnoredFields
 from services.gateway.http.serving_route import HttpExchange, ServingRoute
 from shared.web.admitted_connection import CONNECTION
 

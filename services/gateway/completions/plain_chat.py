@@ -15,7 +15,7 @@ from services.gateway.answering.new_calls import count_once, in_session, seed_of
 from services.gateway.bodies.body_format import CallOrigin
 from services.gateway.completions.plain_chat_body import PlainChat
 from services.gateway.completions.request_translation import NAMES_IN_BODY, NEWER_LENGTH
-from services.gateway.field_policy.changing_blocks import request_without_blocks
+from services.gateway.field_policy.left_out import request_without_blocks
 from shared.messages import ChatMessage, GenerateRequest, Sampling
 
 # handed on if they are given: a default that is named counts as a value on the wire

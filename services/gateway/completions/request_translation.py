@@ -1,6 +1,6 @@
 """Translates OpenAI's requests into `GenerateRequest`s. Pure: ids, seeds and sessions are arguments.
 
-`completion_schema.py` has checked types and ranges, `unsupported_fields.py` the fields that are not known.
+`completion_schema.py` has checked types and ranges, `completion_call.py` the fields that are not known.
 """
 
 from collections.abc import Sequence

@@ -5,9 +5,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from starlette.types import ASGIApp
 
-from services.gateway.admission.error_shapes import ANTHROPIC
+from services.gateway.admission.error_shapes import ANTHROPIC, renamed
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.field_names import renamed
 from services.gateway.answering.run_call import Answering
 from services.gateway.field_policy.left_out import LeftOut
 from services.gateway.http.format_route import FormatRoute

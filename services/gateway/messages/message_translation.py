@@ -7,10 +7,8 @@ from services.gateway.answering.call import Call
 from services.gateway.answering.new_calls import count_once, in_session, seed_of
 from services.gateway.answering.priority import priority_of
 from services.gateway.bodies.body_format import CallOrigin
-from services.gateway.field_policy.changing_blocks import request_without_blocks, without_changing_blocks
-from services.gateway.field_policy.field_rules import judge_fields
-from services.gateway.field_policy.left_out import LeftOut
-from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
+from services.gateway.field_policy.field_rules import inner_without_tools, judge_fields, offered_tools
+from services.gateway.field_policy.left_out import LeftOut, request_without_blocks, without_changing_blocks
 from services.gateway.messages.message_input import conversation_of
 from services.gateway.messages.message_schema import ConversationBody, MessagesRequest
 from services.gateway.messages.message_tools import SERVED_TYPES, structure_of, template_of, tool_use_of

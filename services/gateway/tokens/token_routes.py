@@ -5,15 +5,14 @@ A leader of the model makes the tokens, in the way of a generation's prompt.
 
 import msgspec
 
+from services.gateway.admission.error_shapes import renamed
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.field_names import renamed
 from services.gateway.completions.chat_messages import messages_of
 from services.gateway.completions.chat_tools import SERVED_TYPES, tool_use_of
 from services.gateway.completions.logprob_forms import part_text
 from services.gateway.completions.request_translation import continues_last
-from services.gateway.field_policy.changing_blocks import without_changing_blocks
-from services.gateway.field_policy.left_out import LeftOut
-from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
+from services.gateway.field_policy.field_rules import inner_without_tools, offered_tools
+from services.gateway.field_policy.left_out import LeftOut, without_changing_blocks
 from services.gateway.http.serving_route import HttpExchange
 from services.gateway.tokens.json_route import JsonRoute
 from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
