@@ -1,4 +1,4 @@
-"""Sends an answer as server-sent events while its text arrives.
+"""Writes events as bytes of server-sent events, and sends an answer while its text arrives.
 
 The headers wait for the first text, within a bound, so that a refusal is an HTTP status and not an event. All
 text that is ready goes out in one write.
@@ -6,16 +6,38 @@ text that is ready goes out in one write.
 
 from services.gateway.admission.refusals import ErrorAnswer, Headers
 from services.gateway.answering.answer import Answer
-from services.gateway.answering.answer_events import AnswerEvents
-from services.gateway.answering.event_ids import NOTHING_YET, EventId
-from services.gateway.answering.format import EventWriter
-from services.gateway.http.server_sent_events import encoded_batch, encoded_event
+from services.gateway.answering.answer_events import AnswerEvents, EventBatch
+from services.gateway.answering.event_ids import NOTHING_YET, UNNUMBERED, EventId
+from services.gateway.answering.format import EventWriter, StreamEvent
 from services.gateway.http.serving_route import HttpExchange
 
 _HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+def encoded_batch(batch: EventBatch, *, ids: bool) -> bytes:
+    """The bytes of events; with `ids`, those of frames have the id `<frame>.<events that follow in it>`."""
+    pieces: list[bytes] = []
+    for seq, events in batch:
+        left = len(events)
+        for event in events:
+            left -= 1
+            if ids and seq != UNNUMBERED:
+                pieces.append(b"id: %d.%d\n" % (seq, left))
+            pieces.append(encoded_event(event))
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def encoded_event(event: StreamEvent) -> bytes:
+    """The bytes of one event without an id; one without data is a comment, which clients skip."""
+    kind, data = event
+    if not data:
+        return b": " + kind + b"\n\n"
+    if kind:
+        return b"event: %b\ndata: %b\n\n" % (kind, data)
+    return b"data: " + data + b"\n\n"
 
 
 async def send_events(

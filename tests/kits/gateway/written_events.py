@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from services.gateway.answering.event_ids import UNNUMBERED
 from services.gateway.answering.format import StreamEvent
-from services.gateway.http.server_sent_events import encoded_batch
+from services.gateway.http.event_stream import encoded_batch
 
 
 def sse(*frames: Iterable[StreamEvent]) -> bytes:
