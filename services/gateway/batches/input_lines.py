@@ -10,7 +10,6 @@ from services.gateway.batches.batch_record import BatchFault, BatchRecord, not_a
 from services.gateway.batches.batch_streams import BatchParts, ResultFollower
 from services.gateway.files.file_store import StoredFile
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 MAX_LINE = 8 * 2**20  # bytes of a line that is read at all
 MAX_ID = 512
 MAX_FAULTS = 100
