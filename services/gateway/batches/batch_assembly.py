@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -31,24 +32,20 @@ class BatchMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        gauge = partial(Gauge, registry=registry)
         self._lines = Counter(
             "ryz_gateway_batch_lines",
             "Requests of batches that this gateway has run to their ends: completed or failed.",
             ["outcome"],
             registry=registry,
         )
-        self._waiting = Gauge(
+        self._waiting = gauge(
             "ryz_gateway_batch_lines_waiting",
             "Requests without a result in all batches, as every gateway tells them.",
-            registry=registry,
         )
-        self._running = Gauge(
-            "ryz_gateway_batch_lines_running", "Requests of batches that run here.", registry=registry
-        )
-        self._open = Gauge(
-            "ryz_gateway_batches_open",
-            "Batches that have not ended, as every gateway tells them.",
-            registry=registry,
+        self._running = gauge("ryz_gateway_batch_lines_running", "Requests of batches that run here.")
+        self._open = gauge(
+            "ryz_gateway_batches_open", "Batches that have not ended, as every gateway tells them."
         )
 
     def count_line(self, ok: bool) -> None:
