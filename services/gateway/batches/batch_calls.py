@@ -31,7 +31,7 @@ from shared.messages import (
     Wire,
 )
 from shared.messages.batches import MAX_LISTED
-from shared.subjects import ANY_CALLER, caller_of
+from shared.subjects import ANY_CALLER, caller_of, tenant_of
 
 AT_ONCE = 16
 MAX_PENDING = 1024
@@ -94,10 +94,10 @@ class BatchCalls:
             yield put.data
 
         new = NewFile(filename=put.filename, purpose=put.purpose)
-        return _found([await self._files.add(_tenant(put.tenant, message), new, parts())])
+        return _found([await self._files.add(tenant_of(message.subject, put.tenant), new, parts())])
 
     async def _join(self, join: FileJoin, message: Message) -> Wire:
-        tenant = _tenant(join.tenant, message)
+        tenant = tenant_of(message.subject, join.tenant)
         files = [await self._files.get(tenant, file_id) for file_id in join.file_ids]
 
         async def parts() -> AsyncIterator[bytes]:
@@ -112,7 +112,7 @@ class BatchCalls:
         return _found([whole])
 
     async def _read(self, read: FileRead, message: Message) -> Wire:
-        file = await self._files.get(_tenant(read.tenant, message), read.file_id)
+        file = await self._files.get(tenant_of(message.subject, read.tenant), read.file_id)
         limit, data = self._bus.max_payload - _ROOM, bytearray()
         async with aclosing(self._files.read(file, read.start)) as parts:  # type: ignore[type-var]
             async for part in parts:
@@ -122,7 +122,7 @@ class BatchCalls:
         return FileBytes(file=_facts(file), data=bytes(data[:limit]))
 
     async def _query_files(self, query: FileQuery, message: Message) -> Wire:
-        tenant = _tenant(query.tenant, message)
+        tenant = tenant_of(message.subject, query.tenant)
         if query.action == "delete":
             await self._files.delete(tenant, query.file_id)
             return FilesFound()
@@ -145,11 +145,11 @@ class BatchCalls:
             first = error.errors()[0]
             name = ".".join(map(str, first["loc"]))
             raise InvalidRequest(f"`{name}`: {first['msg']}", param=name) from error
-        record = await self._batches.create(_tenant(create.tenant, message), body)
+        record = await self._batches.create(tenant_of(message.subject, create.tenant), body)
         return BatchesFound(batches=[batch_facts(record)])
 
     async def _query_batches(self, query: BatchQuery, message: Message) -> Wire:
-        tenant, name = _tenant(query.tenant, message), query.batch_id
+        tenant, name = tenant_of(message.subject, query.tenant), query.batch_id
         if query.action == "list":
             records = await self._batches.batches_of(tenant)
             ids = [record.batch_id for record in records]
@@ -188,11 +188,6 @@ def batch_facts(record: BatchRecord) -> BatchFacts:
             BatchProblem(code=fault.code, message=fault.message, line=fault.line) for fault in record.faults
         ],
     )
-
-
-def _tenant(named: str, message: Message) -> str:
-    caller = caller_of(message.subject)
-    return named if caller is None else caller.tenant
 
 
 def _found(files: Sequence[StoredFile], *, more: bool = False) -> FilesFound:
