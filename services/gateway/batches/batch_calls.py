@@ -84,7 +84,7 @@ class BatchCalls:
 
     async def _handle(self, message: Message) -> None:
         if not can_answer(message.reply, caller_of(message.subject)):
-            return  # there is no place for an answer, or it is another caller's
+            return  # it has no reply subject of its own caller
         handler = self._handlers.get(".".join(message.subject.split(".")[-2:]))
         if handler is not None:  # other names are of a newer version
             await handler(message)

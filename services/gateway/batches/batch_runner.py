@@ -1,7 +1,7 @@
 """Takes requests of batches out of their queues while groups have room, and runs them.
 
-A result is written before the queue is told, and the first result stays. So a request that is delivered
-twice, since a gateway or the broker died, counts once.
+A result is written before the request is acknowledged, and the first result stays. So a request that is
+delivered twice, since a gateway or the broker died, counts once.
 """
 
 import asyncio
@@ -152,7 +152,7 @@ class BatchRunner:
         self._count_line = count_line
         self._accepting = accepting
         self._tasks: dict[asyncio.Task[None], _Running] = {}
-        self._turn = 0
+        self._round_number = 0
 
     @property
     def running(self) -> int:
@@ -180,7 +180,7 @@ class BatchRunner:
         rules = self._parts.rules
         room = free_room(self._loads.loads(), self.running, max_running=rules.max_running, share=rules.share)
         took = 0
-        for record in self._in_turns(ready):
+        for record in self._rotated(ready):
             if room <= took:
                 break
             lines = await self._parts.streams.take(record.batch_id, room - took)
@@ -189,15 +189,15 @@ class BatchRunner:
             took += len(lines)
         return took
 
-    def _in_turns(self, ready: list[BatchRecord]) -> list[BatchRecord]:
+    def _rotated(self, ready: list[BatchRecord]) -> list[BatchRecord]:
         """The batches, beginning with another tenant's each time."""
-        self._turn += 1
+        self._round_number += 1
         by_tenant: dict[str, list[BatchRecord]] = {}
         for record in sorted(ready, key=lambda one: one.created_s):
             by_tenant.setdefault(record.tenant, []).append(record)
         tenants = sorted(by_tenant)
-        place = self._turn % len(tenants)
-        return [record for tenant in tenants[place:] + tenants[:place] for record in by_tenant[tenant]]
+        first = self._round_number % len(tenants)
+        return [record for tenant in tenants[first:] + tenants[:first] for record in by_tenant[tenant]]
 
     def _start(self, line: WaitingLine) -> None:
         record = self._parts.log.records.get(line.batch_id)

@@ -25,7 +25,7 @@ class LineResult:
     """The result of a request.
 
     Attributes:
-        seq: Its place among all results.
+        seq: Its number in the stream of results.
         number: The request's line.
         line: What goes to the file.
         ok: Whether that is the output file.
