@@ -9,7 +9,6 @@ from typing import Annotated
 from annotated_types import Interval
 
 # seconds, above 0
-UpToSecond = Annotated[float, Interval(gt=0, le=1)]
 UpToTenSeconds = Annotated[float, Interval(gt=0, le=10)]
 UpToHalfMinute = Annotated[float, Interval(gt=0, le=30)]
 UpToMinute = Annotated[float, Interval(gt=0, le=60)]
@@ -26,7 +25,6 @@ ZeroToHour = Annotated[float, Interval(ge=0, le=3600)]
 ZeroToMinuteMs = Annotated[float, Interval(ge=0, le=60_000)]
 
 # counts
-UpToHundred = Annotated[int, Interval(ge=1, le=100)]
 UpToTenThousand = Annotated[int, Interval(ge=1, le=10_000)]
 UpToMillion = Annotated[int, Interval(ge=1, le=1_000_000)]
 UpToTenMillion = Annotated[int, Interval(ge=1, le=10_000_000)]
@@ -34,7 +32,6 @@ ZeroToMillion = Annotated[int, Interval(ge=0, le=1_000_000)]
 
 # bytes
 AnyBytes = Annotated[int, Interval(ge=0)]
-From1KiB = Annotated[int, Interval(ge=2**10, le=2**20)]
 From64KiB = Annotated[int, Interval(ge=2**16, le=2**40)]
 From1MiB = Annotated[int, Interval(ge=2**20, le=2**40)]
 

@@ -103,6 +103,12 @@ def caller_of(subject: str) -> Caller | None:
     return Caller(tenant, user)
 
 
+def tenant_of(subject: str, named: str) -> str:
+    """Returns the tenant that the broker vouches for; on subjects of services the one that is named."""
+    caller = caller_of(subject)
+    return named if caller is None else caller.tenant
+
+
 def generate(model: str, caller: Caller | None = None) -> str:
     """Returns the subject for the `GenerateRequest`s of a caller; the queue group of the routers listens."""
     return f"{_callers(caller)}.generate.{token(model)}"

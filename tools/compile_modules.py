@@ -29,6 +29,7 @@ MODULES = (
     "services/gateway/answering/*.py",
     "services/gateway/bodies/*.py",
     "services/gateway/completions/*.py",
+    "services/gateway/field_policy/*.py",
     "services/gateway/http/*.py",
     "services/router/*.py",
     "services/router/domain/**/*.py",

@@ -13,7 +13,7 @@ from typing import cast
 import httptools
 
 from benchmarks.serving.answers import judge_completion, judge_stream
-from benchmarks.serving.requests import RequestMaker
+from benchmarks.serving.requests import NumberedRequests
 
 REOPEN_DELAY_S = 0.05
 
@@ -54,7 +54,7 @@ class Recorder:
 class LoadConnection(asyncio.Protocol):
     """Keeps exactly one request in flight."""
 
-    def __init__(self, target: LoadTarget, requests: RequestMaker, recorder: Recorder) -> None:
+    def __init__(self, target: LoadTarget, requests: NumberedRequests, recorder: Recorder) -> None:
         self._target = target
         self._requests = requests
         self._recorder = recorder

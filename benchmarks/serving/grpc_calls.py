@@ -3,18 +3,16 @@
 All share one connection, as the calls of one gRPC client do. Requests are encoded once, like those of HTTP.
 """
 
-import asyncio
 import json
-import secrets
 from collections.abc import Callable
-from itertools import count
 from time import perf_counter
 from typing import Any
 
 import grpc
 
-from benchmarks.serving.connection import REOPEN_DELAY_S, LoadTarget, Recorder
-from benchmarks.serving.requests import MARK, TOPICS
+from benchmarks.serving.connection import LoadTarget, Recorder
+from benchmarks.serving.request_loop import RequestLoop
+from benchmarks.serving.requests import NumberedRequests
 from services.gateway.grpc.protocol.inference_pb2 import (
     ModelInferRequest,
     ModelInferResponse,
@@ -25,66 +23,39 @@ _METHOD = "/inference.GRPCInferenceService/"
 _FINAL = "triton_final_response"
 
 
-class GrpcRequests:
-    """Makes requests of which no two are alike, each at the cost of one bytes join."""
+def grpc_requests(model: str, tokens: int, stream: bool) -> NumberedRequests:
+    """Makes requests of `ModelInfer`."""
 
-    def __init__(self, model: str, tokens: int, stream: bool) -> None:
-        self._run = secrets.token_hex(4).encode()
-        self._numbers = count()
-        self._halves = []
-        for topic in TOPICS:
-            messages = json.dumps([{"role": "user", "content": f"{topic} {MARK}?"}])
-            request = ModelInferRequest(model_name=model)
-            request.parameters["messages"].string_param = messages
-            request.parameters["max_tokens"].int64_param = tokens
-            request.parameters["ignore_eos"].bool_param = True
-            if stream:
-                tensor = request.inputs.add(name="stream", datatype="BOOL", shape=[1])
-                tensor.contents.bool_contents.append(True)
-            before, _, after = request.SerializeToString().partition(MARK.encode())
-            self._halves.append((before, after))
+    def encoded(content: str) -> bytes:
+        request = ModelInferRequest(model_name=model)
+        request.parameters["messages"].string_param = json.dumps([{"role": "user", "content": content}])
+        request.parameters["max_tokens"].int64_param = tokens
+        request.parameters["ignore_eos"].bool_param = True
+        if stream:
+            tensor = request.inputs.add(name="stream", datatype="BOOL", shape=[1])
+            tensor.contents.bool_contents.append(True)
+        whole: bytes = request.SerializeToString()
+        return whole
 
-    def next(self) -> bytes:
-        """Return the next request."""
-        number = next(self._numbers)
-        before, after = self._halves[number % len(self._halves)]
-        return b"%b%b%012d%b" % (before, self._run, number, after)
+    return NumberedRequests(encoded)
 
 
-class GrpcConnection:
-    """Keeps exactly one request in flight."""
+class GrpcConnection(RequestLoop):
+    """Sends requests by calls, or on a stream."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, target: LoadTarget, requests: GrpcRequests, recorder: Recorder
+        self, channel: grpc.aio.Channel, target: LoadTarget, requests: NumberedRequests, recorder: Recorder
     ) -> None:
+        super().__init__(target, recorder)
         self._channel: Any = channel
-        self._target = target
         self._requests = requests
-        self._recorder = recorder
-        self._task: asyncio.Task[None] | None = None
-        self.idle = asyncio.Event()
-        self.idle.set()
 
-    def open(self) -> None:
-        """Send requests in the background until the recorder is stopping."""
-        self._task = asyncio.create_task(self._run())
-
-    async def close(self) -> None:
-        """End, whatever it waits for."""
-        self.idle.set()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while not self._recorder.stopping:
-            try:
-                await (self._stream() if self._target.stream else self._single())
-            except grpc.aio.AioRpcError as error:
-                self._recorder.count_problem(f"{error.code().name}: {(error.details() or '')[:100]}")
-                await asyncio.sleep(REOPEN_DELAY_S)
-            finally:
-                self.idle.set()
+    async def _ask(self) -> str:
+        try:
+            await (self._stream() if self._target.stream else self._single())
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {(error.details() or '')[:100]}"
+        return ""
 
     async def _single(self) -> None:
         call = self._channel.unary_unary(_METHOD + "ModelInfer")
@@ -140,7 +111,7 @@ class GrpcConnection:
 
 def grpc_connections(target: LoadTarget, model: str, recorder: Recorder) -> Callable[[], GrpcConnection]:
     """Return the maker of connections, which share a channel that the first of them opens."""
-    requests = GrpcRequests(model, target.tokens, target.stream)
+    requests = grpc_requests(model, target.tokens, target.stream)
     channels: list[grpc.aio.Channel] = []
 
     def make() -> GrpcConnection:

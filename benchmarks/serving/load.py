@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.lib.measuring import percentile
 from benchmarks.serving.connection import LoadConnection, LoadTarget, Recorder
-from benchmarks.serving.requests import RequestMaker
+from benchmarks.serving.requests import http_requests
 
 GRACE_S = 10.0  # for answers that are due at the end; after that they are errors
 
@@ -72,7 +72,7 @@ class Load:
 
             self._make = realtime_loops(self._target, model, self._recorder)
         else:
-            requests = RequestMaker(address.netloc, model, tokens, stream)
+            requests = http_requests(address.netloc, model, tokens, stream)
             self._make = lambda: LoadConnection(self._target, requests, self._recorder)
 
     async def begin(self, warmup_s: float) -> None:

@@ -8,8 +8,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from benchmarks.serving.answers import judge_completion, judge_stream
-from benchmarks.serving.connection import REOPEN_DELAY_S, LoadTarget, Recorder
-from benchmarks.serving.requests import RequestMaker
+from benchmarks.serving.connection import LoadTarget, Recorder
+from benchmarks.serving.request_loop import RequestLoop
+from benchmarks.serving.requests import NumberedRequests, http_requests
 
 PER_SOCKET = 4
 _ENDS = {b"done": 200, b"answer": 200, b"error": 500, b"cut": 500}
@@ -58,46 +59,32 @@ class SharedSocket:
                 inbox.put_nowait(b"")
 
 
-class RealtimeLoop:
-    """Keeps exactly one request in flight."""
+class RealtimeLoop(RequestLoop):
+    """Sends requests on a WebSocket that others use, too."""
 
     def __init__(
-        self, socket: SharedSocket, target: LoadTarget, requests: RequestMaker, recorder: Recorder
+        self, socket: SharedSocket, target: LoadTarget, requests: NumberedRequests, recorder: Recorder
     ) -> None:
+        super().__init__(target, recorder)
         self._socket = socket
-        self._target = target
         self._requests = requests
-        self._recorder = recorder
         self._name = b"n%d" % len(socket.inboxes)
         self._inbox = socket.inboxes[self._name] = asyncio.Queue[bytes]()
-        self._task: asyncio.Task[None] | None = None
-        self.idle = asyncio.Event()
-        self.idle.set()
-
-    def open(self) -> None:
-        """Send requests in the background until the recorder is stopping."""
-        self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
         """End, whatever it waits for."""
-        self.idle.set()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().close()
         await self._socket.close()
 
-    async def _run(self) -> None:
-        while not self._recorder.stopping:
-            try:
-                self.idle.clear()
-                await self._ask()
-            except (OSError, WebSocketException) as error:
-                self._recorder.count_problem(f"the WebSocket failed: {error}")
-                await asyncio.sleep(REOPEN_DELAY_S)
-            finally:
-                self.idle.set()
+    async def _ask(self) -> str:
+        try:
+            self.idle.clear()
+            await self._ask_once()
+        except (OSError, WebSocketException) as error:
+            return f"the WebSocket failed: {error}"
+        return ""
 
-    async def _ask(self) -> None:
+    async def _ask_once(self) -> None:
         body = self._requests.next().partition(b"\r\n\r\n")[2]
         began, first, parts = perf_counter(), 0.0, []
         await self._socket.send(b'{"type":"request","id":"%b","body":%b}' % (self._name, body))
@@ -125,7 +112,7 @@ class RealtimeLoop:
 def realtime_loops(target: LoadTarget, model: str, recorder: Recorder) -> Callable[[], RealtimeLoop]:
     """Return the maker of requests, of which `PER_SOCKET` share a connection."""
     netloc = f"{target.host}:{target.port}"
-    requests = RequestMaker(netloc, model, target.tokens, target.stream)
+    requests = http_requests(netloc, model, target.tokens, target.stream)
     sockets: list[SharedSocket] = []
 
     def make() -> RealtimeLoop:

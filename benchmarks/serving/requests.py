@@ -6,6 +6,7 @@ the router spreads them over its groups.
 
 import json
 import secrets
+from collections.abc import Callable
 from itertools import count
 
 from benchmarks.lib.streams import post
@@ -23,24 +24,33 @@ TOPICS = (
 MARK = "@@@@@@@@@@@@@@@@@@@@"  # replaced by as many characters, so that the content length stays
 
 
-class RequestMaker:
-    """Makes requests of which no two are alike, each at the cost of one bytes join."""
+class NumberedRequests:
+    """Makes requests of which no two are alike, each at the cost of one bytes join.
 
-    def __init__(self, netloc: str, model: str, tokens: int, stream: bool) -> None:
+    Args:
+        encoded: Encodes a request whose user message has this content.
+    """
+
+    def __init__(self, encoded: Callable[[str], bytes]) -> None:
         self._run = secrets.token_hex(4).encode()
         self._numbers = count()
-        body: dict[str, object] = {"model": model, "max_tokens": tokens, "ignore_eos": True}
-        if stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        self._halves = []
-        for topic in TOPICS:
-            messages = [{"role": "user", "content": f"{topic} {MARK}?"}]
-            payload = json.dumps(body | {"messages": messages}).encode()
-            before, _, after = post(netloc, "/v1/chat/completions", payload).partition(MARK.encode())
-            self._halves.append((before, after))
+        self._halves = [encoded(f"{topic} {MARK}?").partition(MARK.encode())[::2] for topic in TOPICS]
 
     def next(self) -> bytes:
-        """Return the next request, head and body."""
+        """Return the next request."""
         number = next(self._numbers)
         before, after = self._halves[number % len(self._halves)]
         return b"%b%b%012d%b" % (before, self._run, number, after)
+
+
+def http_requests(netloc: str, model: str, tokens: int, stream: bool) -> NumberedRequests:
+    """Makes requests of `/v1/chat/completions`, head and body."""
+    body: dict[str, object] = {"model": model, "max_tokens": tokens, "ignore_eos": True}
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+
+    def encoded(content: str) -> bytes:
+        messages = [{"role": "user", "content": content}]
+        return post(netloc, "/v1/chat/completions", json.dumps(body | {"messages": messages}).encode())
+
+    return NumberedRequests(encoded)

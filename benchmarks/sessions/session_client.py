@@ -25,8 +25,7 @@ class StreamedTurn:
         reason: Why the router chose it.
         cached: Prompt tokens that were not computed.
         fetched: Those of `cached` that came from the store.
-        began_s: On `time.perf_counter`'s clock.
-        first_s: Seconds from there until the first text.
+        first_s: Seconds until the first text.
     """
 
     session: int
@@ -36,7 +35,6 @@ class StreamedTurn:
     cached: int
     fetched: int
     completion: int
-    began_s: float
     first_s: float
 
     @property
@@ -98,6 +96,5 @@ class SessionClient:
             cached=usage.prompt_tokens_details.cached_tokens,
             fetched=usage.prompt_tokens_details.fetched_tokens,
             completion=usage.completion_tokens,
-            began_s=began_s,
             first_s=answer.times[0] - began_s,
         )

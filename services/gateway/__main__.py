@@ -21,8 +21,8 @@ from services.gateway.answering.model_aliases import ModelAliases
 from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.answering.slow_readers import ReaderLimits, watch_readers
 from services.gateway.app import create_app
-from services.gateway.batches.batch_assembly import batch_doors, batch_watch, run_batches
-from services.gateway.batches.running.line_call import LineCall
+from services.gateway.batches.batch_assembly import batch_service, run_batches
+from services.gateway.batches.batch_runner import LineCall
 from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_complete_calls
 from services.gateway.checked_settings import checked_aliases, checked_keys, made_root_key
 from services.gateway.grpc.assembly import open_grpc
@@ -41,6 +41,7 @@ from services.gateway.sessions.file_thread import FileThread
 from services.gateway.sessions.tenant_sessions import TenantSessions
 from services.gateway.settings import GatewaySettings
 from shared.bus import Bus
+from shared.bus.jetstream.jetstream import JetStream
 from shared.client import ClientSettings, InferenceClient, list_models
 from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import Unavailable
@@ -155,8 +156,9 @@ async def start(
     stack.push_async_callback(responses.background.hand_over)
     claiming = asyncio.create_task(responses.background.watch())
     stack.callback(claiming.cancel)
-    batches = batch_doors(settings, bus)
-    stack.push_async_callback(batches.jetstream.stop)
+    jetstream = JetStream(bus)
+    stack.push_async_callback(jetstream.stop)
+    batches = batch_service(settings, jetstream)
     served = ServedModels(models, context.aliases)
     info = ServiceInfo(ReadinessCheck(service, ask_models).check, service.registry, version("ryzanstein"))
     app = create_app(
@@ -177,8 +179,7 @@ async def start(
     watching = asyncio.create_task(watch_readers(context.running, limits, metrics.slow_readers.inc))
     stack.callback(watching.cancel)
     line_call = LineCall(app.direct, batches.parts.streams.max_line, settings.max_timeout_s)
-    watch = batch_watch(batches, bus, line_call, service)
-    await run_batches(batches, watch, bus, service, stack)
+    await run_batches(batches, bus, line_call, service, stack)
     complete = CompleteCalls(bus, app.direct, settings, measured.levels)
     await serve_complete_calls(complete, service, stack)
     check_server_files("HTTP", settings.http_cert, settings.http_key)

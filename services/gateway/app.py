@@ -18,8 +18,8 @@ from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.answering.run_call import Answering
 from services.gateway.answering.slow_readers import OpenAnswer
-from services.gateway.batches.batch_assembly import BatchDoors, add_batches
-from services.gateway.batches.batch_schema import BatchRequest
+from services.gateway.batches.batch_routes import add_batches
+from services.gateway.batches.batch_service import BatchRequest, BatchService
 from services.gateway.completions.completion_formats import ChatFormat, CompletionFormat
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.embeddings.embedding_format import EmbeddingFormat
@@ -110,7 +110,7 @@ def create_app(
     root_key: bytes,
     sessions: TenantSessions,
     responses: ResponseParts,
-    batches: BatchDoors,
+    batches: BatchService,
     pages: PageParts,
     models: ServedModels,
     info: ServiceInfo,
@@ -123,7 +123,7 @@ def create_app(
         root_key: The secret behind new session ids; see `root_key.py`.
         sessions: The sessions of all tenants.
         responses: What the routes of the Responses API need.
-        batches: What the routes of files and batches need.
+        batches: Answers the routes of batches; has the files of tenants.
         pages: What browsers see.
         models: The models on offer.
         info: The state of this process.

@@ -4,6 +4,8 @@ Label values come from short fixed lists (routes, HTTP statuses), so the number 
 are looked up once, because `labels()` costs more than counting.
 """
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -32,81 +34,57 @@ class GatewayMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
-            "ryz_gateway_requests",
-            "HTTP requests by route and status.",
-            ["route", "status"],
-            registry=registry,
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self._requests = counter(
+            "ryz_gateway_requests", "HTTP requests by route and status.", ["route", "status"]
         )
-        self._seconds = Histogram(
+        self._seconds = histogram(
             "ryz_gateway_request_seconds",
             "From the first byte of a request to the last of its answer.",
             ["route"],
             buckets=_SECONDS,
-            registry=registry,
         )
-        self._first_token = Histogram(
+        self._first_token = histogram(
             "ryz_gateway_time_to_first_token_seconds",
             "From a request to its first text, streamed answers only.",
             ["route"],
             buckets=_SECONDS,
-            registry=registry,
         )
-        self.open_stream = _CountedIn(
-            Gauge("ryz_gateway_open_streams", "Streamed answers under way.", registry=registry)
+        self.open_stream = _CountedIn(gauge("ryz_gateway_open_streams", "Streamed answers under way."))
+        self.parked_streams = gauge(
+            "ryz_gateway_parked_streams", "Streams without a client that may come back to them."
         )
-        self.parked_streams = Gauge(
-            "ryz_gateway_parked_streams",
-            "Streams without a client that may come back to them.",
-            registry=registry,
-        )
-        self.attached = Counter(
-            "ryz_gateway_attached_streams", "Streams that were resumed by their clients.", registry=registry
-        )
-        self.repeated = Counter(
+        self.attached = counter("ryz_gateway_attached_streams", "Streams that were resumed by their clients.")
+        self.repeated = counter(
             "ryz_gateway_repeated_calls",
             "Calls that got the answer of an earlier one with the same Idempotency-Key.",
-            registry=registry,
         )
-        self.expired_streams = Counter(
-            "ryz_gateway_expired_streams", "Parked streams whose client did not come back.", registry=registry
+        self.expired_streams = counter(
+            "ryz_gateway_expired_streams", "Parked streams whose client did not come back."
         )
-        self.slow_readers = Counter(
-            "ryz_gateway_slow_readers",
-            "Answers cut off because they were not read or took too much memory.",
-            registry=registry,
+        self.slow_readers = counter(
+            "ryz_gateway_slow_readers", "Answers cut off because they were not read or took too much memory."
         )
-        self.realtime_sockets = Gauge(
-            "ryz_gateway_realtime_sockets", "Open WebSockets of /v1/realtime.", registry=registry
-        )
-        self.realtime_slow = Counter(
+        self.realtime_sockets = gauge("ryz_gateway_realtime_sockets", "Open WebSockets of /v1/realtime.")
+        self.realtime_slow = counter(
             "ryz_gateway_realtime_slow",
             "Messages of /v1/realtime for which a client took a second or longer to read.",
-            registry=registry,
         )
-        self.cancelled = Counter(
-            "ryz_gateway_cancelled", "Requests whose caller left before the end.", registry=registry
+        self.cancelled = counter("ryz_gateway_cancelled", "Requests whose caller left before the end.")
+        self._failed_streams = counter(
+            "ryz_gateway_failed_streams", "Streams that ended with an error event.", ["code"]
         )
-        self._failed_streams = Counter(
-            "ryz_gateway_failed_streams",
-            "Streams that ended with an error event.",
-            ["code"],
-            registry=registry,
+        self.request_bytes = counter("ryz_gateway_request_bytes", "Bytes of bodies read.")
+        self.response_bytes = counter("ryz_gateway_response_bytes", "Bytes of bodies sent.")
+        self.unknown_fields = counter(
+            "ryz_gateway_unknown_fields", "Unknown fields of bodies that were accepted and not used."
         )
-        self.request_bytes = Counter("ryz_gateway_request_bytes", "Bytes of bodies read.", registry=registry)
-        self.response_bytes = Counter(
-            "ryz_gateway_response_bytes", "Bytes of bodies sent.", registry=registry
-        )
-        self.unknown_fields = Counter(
-            "ryz_gateway_unknown_fields",
-            "Unknown fields of bodies that were accepted and not used.",
-            registry=registry,
-        )
-        self.left_out = Counter(
+        self.left_out = counter(
             "ryz_gateway_left_out",
             "Known fields and tools that are not served, and blocks that change with each request.",
             ["kind"],
-            registry=registry,
         )
         for code in ("group_lost", "internal"):  # alerts measure their growth, from 0 on
             self._failed_streams.labels(code)

@@ -1,6 +1,7 @@
 """The metrics of the KV state service, apart from those of KV blocks (`block_metrics.py`)."""
 
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -16,11 +17,12 @@ class KVStateMetrics:
     """All metrics of one instance."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        requests = Counter(
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        requests = counter(
             "ryz_kvstate_requests_total",
             "Calls by kind and outcome; the outcome is `ok` or an error code.",
             ["call", "outcome"],
-            registry=registry,
         )
         seconds = Histogram(
             "ryz_kvstate_request_seconds",
@@ -29,60 +31,49 @@ class KVStateMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        commits = Counter(
+        commits = counter(
             "ryz_kvstate_session_commits_total",
             "Committed records: `stored`, `stale` (a newer version was there), `deleted` (the session was, "
             "before its turn ended), `too_large` or `over_quota` (of the tenant).",
             ["outcome"],
-            registry=registry,
         )
         self.requests, self.seconds, self.commits = Children(requests), Children(seconds), Children(commits)
         for outcome in ("stored", "stale", "deleted", "too_large", "over_quota"):
             self.commits.labels(outcome)  # shown from the start
-        self.dropped = Counter(
+        self.dropped = counter(
             "ryz_kvstate_spare_sessions_dropped_total",
             "Sessions without a second turn and without a name of the caller's that went for a newer one, "
             "because their tenant was at its quota.",
-            registry=registry,
         )
-        self.pins_refused = Counter(
+        self.pins_refused = counter(
             "ryz_kvstate_pins_refused_total",
             "Pins that were refused: `tenant_full` (the tenant has too many) or `all_full` (all together).",
             ["reason"],
-            registry=registry,
         )
-        self.sessions = Gauge("ryz_kvstate_sessions", "Sessions in the store.", registry=registry)
-        self.session_bytes = Gauge(
-            "ryz_kvstate_session_bytes", "Bytes of sessions' records in the store.", registry=registry
-        )
-        self.tenants_nearly_full = Gauge(
+        self.sessions = gauge("ryz_kvstate_sessions", "Sessions in the store.")
+        self.session_bytes = gauge("ryz_kvstate_session_bytes", "Bytes of sessions' records in the store.")
+        self.tenants_nearly_full = gauge(
             "ryz_kvstate_tenants_nearly_full",
             "Tenants that have come within a tenth of a quota of sessions or of their bytes.",
-            registry=registry,
         )
-        self.store_up = Gauge(
-            "ryz_kvstate_store_up",
-            "1 while the session store answers, 0 while it is away.",
-            registry=registry,
+        self.store_up = gauge(
+            "ryz_kvstate_store_up", "1 while the session store answers, 0 while it is away."
         )
-        self.store_writable = Gauge(
+        self.store_writable = gauge(
             "ryz_kvstate_store_writable",
             "1 while the session store takes writes, 0 while its disk is full or fails.",
-            registry=registry,
         )
 
-        self.store_read = Gauge(
+        self.store_read = gauge(
             "ryz_kvstate_store_read",
             "What the session store had after its last start: `sessions`, `pins`, `responses` and "
             "`tombstones` of deleted sessions.",
             ["kind"],
-            registry=registry,
         )
-        self.store_refused = Gauge(
+        self.store_refused = gauge(
             "ryz_kvstate_store_refused_commands",
             "Commands of its append-only log that the session store refused at its last start; what they "
             "stored is missing.",
-            registry=registry,
         )
 
     def committed(self, answer: SessionCommitted, records: int, dropped: int) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter
@@ -25,36 +26,32 @@ class RouterMetrics:
     """All metrics of one router. Children are kept, because looking them up costs more than counting."""
 
     def __init__(self, registry: CollectorRegistry, policy: str) -> None:
+        counter = partial(Counter, registry=registry)
         self._policy = policy
-        self._decisions = Counter(
+        self._decisions = counter(
             "ryz_router_decisions_total",
             "Requests given to a group, by policy, reason and group.",
             ["policy", "reason", "group"],
-            registry=registry,
         )
-        self._refusals = Counter(
+        self._refusals = counter(
             "ryz_router_refusals_total",
             "Requests answered with an error, by code and reason.",
             ["code", "reason"],
-            registry=registry,
         )
-        self._unanswered = Counter(
+        self._unanswered = counter(
             "ryz_router_unanswered_refusals_total",
             "Requests of users outside that were refused without an answer, by reason.",
             ["reason"],
-            registry=registry,
         )
-        self._events = Counter(
+        self._events = counter(
             "ryz_router_events_total",
             "What else happened: heartbeats ignored or invalid, groups lost, work without a receiver, ...",
             ["event"],
-            registry=registry,
         )
-        self._losses = Counter(
+        self._losses = counter(
             "ryz_router_groups_lost_total",
             "Times that a group was given up, by reason and group; `ended`, `frozen`, `hung`: it told so.",
             ["reason", "group"],
-            registry=registry,
         )
         self._seconds = HistogramFamily(
             registry, "ryz_router_decision_seconds", "Time to choose a group.", _SECONDS

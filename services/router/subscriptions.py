@@ -1,7 +1,8 @@
 """The router's subscriptions: requests, heartbeats and queries.
 
 All handlers but those of `state_server` run one after another and wait for nothing. A decision takes some
-microseconds, and one that waited would rest on old heartbeats.
+microseconds, and one that waited would rest on old heartbeats. `state_server` asks the KV state service where
+a session was last served.
 """
 
 import asyncio
@@ -15,16 +16,15 @@ from msgspec.structs import replace
 from services.router.dispatch import Dispatcher
 from services.router.domain.fleet import Change
 from services.router.incoming import Incoming, read, sender
-from services.router.last_group import LastGroups
 from services.router.losses import LossReports
 from services.router.outside.outside_gate import OutsideGate
 from services.router.router_context import RouterContext
 from shared import subjects
 from shared.bus import Bus, Handler, Message, Subscription
-from shared.bus.endpoint import Endpoint
+from shared.bus.endpoint import Endpoint, call
 from shared.bus.subject import can_answer
-from shared.errors import InvalidRequest, RyzError
-from shared.messages import Heartbeat, ListModels, ModelList
+from shared.errors import InvalidRequest, RyzError, SessionNotFound
+from shared.messages import Heartbeat, ListModels, ModelList, SessionFound, SessionGet
 from shared.subjects import caller_of
 from shared.telemetry.repeated import RepeatedLog
 from shared.telemetry.request_ids import TRACE_PARENT, bind_request
@@ -33,6 +33,26 @@ LOOKUPS_AT_ONCE = 256
 log = structlog.get_logger(__name__)
 _LOSING: frozenset[Change] = frozenset({"restarted", "lost"})
 _heartbeat_subject = lru_cache(maxsize=4096)(subjects.heartbeat)  # many times a second, of few groups
+
+
+class LastGroups:
+    """Asks where a session was last served. No answer counts as "unknown", so trouble fails no request."""
+
+    def __init__(self, bus: Bus, timeout_s: float) -> None:
+        self._bus = bus
+        self._timeout_s = timeout_s
+
+    async def find(self, tenant: str, session_id: str) -> str:
+        """The group of the session's last turn; an empty text if there was none, or it is not known."""
+        query, timeout_s = SessionGet(tenant=tenant, session_id=session_id), self._timeout_s
+        try:
+            found = await call(self._bus, subjects.SESSION_GET, query, SessionFound, timeout_s=timeout_s)
+            return found.record.last_group
+        except SessionNotFound:
+            return ""
+        except RyzError as error:
+            log.warning("session not looked up", session_id=session_id, error=error.message)
+            return ""
 
 
 class RouterSubscriptions:

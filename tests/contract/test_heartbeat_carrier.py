@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.worker.leader.heartbeats.heartbeats import HeartbeatCarrier, LoopCarrier
+from services.worker.leader.heartbeats.heartbeats import HeartbeatCarrier
 from services.worker.leader.heartbeats.process_carrier import ProcessCarrier
 from shared import codec, subjects
 from shared.bus import Message
@@ -15,6 +15,7 @@ from shared.bus.nats import NatsBus
 from shared.messages import Heartbeat, Load, ModelCard, State
 from tests.kits.servers import NatsServer
 from tests.kits.waiting import PATIENCE_S, until
+from tests.kits.worker.loop_carrier import LoopCarrier
 from tests.kits.worker.options import heartbeat_process
 
 INTERVAL_S, STALE_S = 0.025, 1.5

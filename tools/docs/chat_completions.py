@@ -11,6 +11,7 @@ from typing import Any
 
 from tools.docs.compatibility import kind_of, table
 from tools.docs.gateway_document import gateway_document
+from tools.docs.pages import write_page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "chat-completions.md"
 INTRO = """# Chat completions and completions
@@ -67,12 +68,7 @@ def _row(name: str, schema: Mapping[str, Any], field: str) -> list[str]:
 
 def main() -> None:
     """Write the page, or check it with `--check`."""
-    page = render()
-    if "--check" in sys.argv:
-        if not PAGE.exists() or PAGE.read_text() != page:
-            sys.exit(f"{PAGE} is out of date: run `python -m tools.docs`")
-        return
-    PAGE.write_text(page)
+    write_page(PAGE, render())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ are those of the OpenAPI document, clients those of the test classes, refusals t
 
 import ast
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from tests.kits.clients.stream_events import (
     RESPONSE_EVENTS,
 )
 from tools.docs.gateway_document import gateway_document
+from tools.docs.pages import write_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -227,12 +227,7 @@ def _line(text: str) -> str:
 
 def main() -> None:
     """Write the page, or check it with `--check`."""
-    page = render()
-    if "--check" in sys.argv:
-        if not PAGE.exists() or PAGE.read_text() != page:
-            sys.exit(f"{PAGE} is out of date: run `python -m tools.docs`")
-        return
-    PAGE.write_text(page)
+    write_page(PAGE, render())
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ is between the two marks of the page is replaced, all else is written by hand.
 """
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tools.docs.compatibility import table
+from tools.docs.pages import write_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "performance.md"
@@ -100,14 +100,8 @@ def _quality(figures: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write the tables, or check them with `--check`."""
-    page = PAGE.read_text(encoding="utf-8")
-    wanted = with_tables(page, render(RESULTS))
-    if "--check" in sys.argv:
-        if page != wanted:
-            sys.exit("docs/performance.md is out of date: run `python -m tools.docs.engine_results`.")
-        return
-    PAGE.write_text(wanted, encoding="utf-8")
+    """Write the page, or check it with `--check`."""
+    write_page(PAGE, with_tables(PAGE.read_text(encoding="utf-8"), render(RESULTS)))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Run as `python -m tools.docs.logs`; `--check` fails when the page is out of date
 
 import ast
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from shared.telemetry.logs.log_limits import INTERVAL_S, MAX_KINDS
 from shared.telemetry.logs.log_lines import MAX_LINE_BYTES, MAX_TEXT
 from shared.telemetry.logs.log_schema import BURST, PARTS
 from tools.docs.compatibility import table
+from tools.docs.pages import write_page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "logs.md"
 INTRO = f"""# Logs
@@ -156,15 +156,8 @@ def _ids_of(one: LogEvent) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Write the page, or with `--check` compare it."""
-    page = render()
-    if sys.argv[1:] == ["--check"]:
-        if not PAGE.exists() or PAGE.read_text() != page:
-            sys.exit("docs/logs.md is out of date: run `python -m tools.docs.logs`")
-        return
-    if sys.argv[1:]:
-        sys.exit("usage: python -m tools.docs.logs [--check]")
-    PAGE.write_text(page)
+    """Write the page, or check it with `--check`."""
+    write_page(PAGE, render())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 Run as `python -m tools.docs.metrics`; `--check` fails when the page is out of date.
 """
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from services.kvstate.blocks.block_metrics import MAX_TENANT_LABELS
 from shared.telemetry.service_levels import MAX_MODELS, MAX_SERIES
 from tools.docs.compatibility import table
 from tools.docs.metrics_sources import SERVICES, NotingRegistry
+from tools.docs.pages import write_page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 INTRO = """# Metrics
@@ -105,15 +105,8 @@ def render() -> str:
 
 
 def main() -> None:
-    """Write the page, or with `--check` compare it."""
-    page = render()
-    if sys.argv[1:] == ["--check"]:
-        if not PAGE.exists() or PAGE.read_text() != page:
-            sys.exit("docs/metrics.md is out of date: run `python -m tools.docs.metrics`")
-        return
-    if sys.argv[1:]:
-        sys.exit("usage: python -m tools.docs.metrics [--check]")
-    PAGE.write_text(page)
+    """Write the page, or check it with `--check`."""
+    write_page(PAGE, render())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
 from services.gateway.admission.quota import Quota
-from services.gateway.batches.batch_metrics import BatchMetrics
+from services.gateway.batches.batch_assembly import BatchMetrics
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
 from services.gateway.http.gateway_gate import GateCollector, QuotaCollector
 from services.gateway.metrics import GatewayMetrics

@@ -5,7 +5,6 @@ Run as `python -m tools.docs.settings`. A setting's description is its docstring
 
 import ast
 import inspect
-import sys
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from itertools import pairwise
@@ -23,6 +22,7 @@ from services.router.settings import RouterSettings
 from services.worker.settings import WorkerSettings
 from shared.client import ClientSettings
 from shared.settings import ENV_PREFIX, CommonSettings
+from tools.docs.pages import write_page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 INTRO = """# Settings
@@ -156,15 +156,8 @@ def _plain(number: float) -> str:
 
 
 def main() -> None:
-    """Write the page, or with `--check` compare it."""
-    page = render()
-    if sys.argv[1:] == ["--check"]:
-        if not PAGE.exists() or PAGE.read_text() != page:
-            sys.exit("docs/settings.md is out of date: run `python -m tools.docs.settings`")
-        return
-    if sys.argv[1:]:
-        sys.exit("usage: python -m tools.docs.settings [--check]")
-    PAGE.write_text(page)
+    """Write the page, or check it with `--check`."""
+    write_page(PAGE, render())
 
 
 if __name__ == "__main__":

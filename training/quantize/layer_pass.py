@@ -22,7 +22,7 @@ class LayerPass:
         self._length = length
         ropes = {layer.attention.rope for layer in config.layers} - {None}
         self._rotaries = {rope: RotaryEmbedding(rope, config.context_length) for rope in ropes if rope}
-        self._cache = _NoCache(1, config.num_kv_heads, config.head_dim)
+        self._cache = _NoCache()
 
     def __call__(self, layer: DecoderLayer, index: int, hidden: Tensor) -> Tensor:
         """Return the hidden states after a layer.
@@ -48,6 +48,9 @@ class LayerPass:
 
 class _NoCache(PlainLayerCache):
     """Keeps nothing: a window is computed whole, so no token's keys are read from a cache."""
+
+    def __init__(self) -> None:
+        self.kernels = None
 
     def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """See `PlainLayerCache`."""

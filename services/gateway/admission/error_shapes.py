@@ -1,8 +1,12 @@
-"""The bodies of errors by route: OpenAI's, or Anthropic's on Anthropic's routes. Pure."""
+"""Errors in the form of a route: the field names of its format, and OpenAI's or Anthropic's body. Pure."""
+
+import re
+from collections.abc import Mapping
 
 import msgspec
 
 from services.gateway.admission.refusals import ErrorAnswer
+from shared.errors import RyzError
 
 ANTHROPIC = "/v1/messages"
 _TYPES = {
@@ -41,3 +45,23 @@ def anthropic_body(answer: ErrorAnswer, request_id: str = "") -> bytes:
     kind = _TYPES.get(answer.status) or ("invalid_request_error" if answer.status < 500 else "api_error")
     error = {"type": kind, "message": answer.message, "param": answer.param, "code": answer.code}
     return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id or None})
+
+
+def renamed(error: RyzError, names: Mapping[str, str]) -> RyzError:
+    """The error with the caller's name of the field, also in its message; the same one without such a name.
+
+    Args:
+        error: Names a field of `GenerateRequest` in `param`, or one inside it.
+        names: The caller's names by those of `GenerateRequest`; of several that fit, the longest counts.
+    """
+    param = error.data.get("param")
+    if not isinstance(param, str):
+        return error
+    for field in sorted(names, key=len, reverse=True):
+        rest = param[len(field) :]
+        if param.startswith(field) and (not rest or rest[0] in ".["):
+            # the field, or else what it is inside of; not `stop_token_ids`, where `stop` is meant
+            known = "|".join(map(re.escape, (field, field.partition(".")[0])))
+            told = re.sub(rf"`(?:{known})(?=[`.\[])", f"`{names[field]}", error.message)
+            return type(error)(told, **{**error.data, "param": names[field] + rest})
+    return error

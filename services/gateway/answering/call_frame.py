@@ -12,10 +12,10 @@ from services.gateway.admission.caller import Caller
 from services.gateway.admission.disconnects import ClientDisconnected, StreamLeft
 from services.gateway.admission.refusals import ErrorAnswer, HttpRefusal, answer_for
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.refusal_counts import count_refusal
-from services.gateway.answering.request_tracing import AnsweredRequest
-from shared.errors import Cancelled
+from services.gateway.answering.request_tracing import OPERATIONS, AnsweredRequest
+from shared.errors import Cancelled, Internal, InvalidRequest, RyzError
 from shared.telemetry.request_ids import bind_request
+from shared.telemetry.service_levels import ServiceLevels
 from shared.telemetry.spans.request_trace import CURRENT_TRACE
 
 log = structlog.get_logger(__name__)
@@ -164,3 +164,20 @@ def _answered(caller: Caller, status: int) -> AnsweredRequest:
         outcome=caller.outcome,
         marks=caller.timeline.marked(),
     )
+
+
+def count_refusal(levels: ServiceLevels, route: str, model: str, tenant: str, error: Exception) -> None:
+    """Counts a request that ended with an error.
+
+    Args:
+        levels: Count it.
+        route: Its route; only those that generate count.
+        model: What it asked for; empty: that was not read.
+        tenant: Whose it was; empty: not known.
+        error: Why.
+    """
+    if route not in OPERATIONS:
+        return
+    if not isinstance(error, RyzError):
+        error = InvalidRequest("refused") if isinstance(error, HttpRefusal) else Internal("a bug")
+    levels.count_refusal(model, tenant, error)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from services.gateway.answering.left_out import LeftOut
+from services.gateway.field_policy.left_out import LeftOut
 from shared.messages import GenerateRequest
 from shared.messages.base import BACKGROUND_PRIORITY
 

@@ -1,4 +1,4 @@
-"""Files and batches over the bus: the same desk and shelf as the routes, for services of ours and outside."""
+"""NATS endpoints for files and batches, with the same `BatchService` and `TenantFiles` as the HTTP routes."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -6,11 +6,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from services.gateway.batches.batch_desk import BatchDesk
-from services.gateway.batches.batch_schema import BatchRequest
-from services.gateway.batches.state.batch_record import BatchRecord
-from services.gateway.files.file_shelf import FileShelf, NewFile
+from services.gateway.batches.batch_record import BatchRecord
+from services.gateway.batches.batch_service import BatchRequest, BatchService
 from services.gateway.files.file_store import StoredFile
+from services.gateway.files.tenant_files import NewFile
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.bus.endpoint import Answer, Endpoint
@@ -32,7 +31,7 @@ from shared.messages import (
     Wire,
 )
 from shared.messages.batches import MAX_LISTED
-from shared.subjects import ANY_CALLER, caller_of
+from shared.subjects import ANY_CALLER, caller_of, tenant_of
 
 AT_ONCE = 16
 MAX_PENDING = 1024
@@ -44,23 +43,22 @@ class BatchCalls:
 
     Args:
         bus: The connection.
-        shelf: Has the files.
-        desk: Makes and changes batches.
+        batches: Creates and changes batches, and has their files.
     """
 
-    def __init__(self, bus: Bus, shelf: FileShelf, desk: BatchDesk) -> None:
+    def __init__(self, bus: Bus, batches: BatchService) -> None:
         self._bus = bus
-        self._shelf = shelf
-        self._desk = desk
+        self._files = batches.parts.files
+        self._batches = batches
         self._subscriptions: list[Subscription] = []
         endpoint = Endpoint(bus)
         kinds: tuple[tuple[str, type[Wire], Answer[Any]], ...] = (
             ("files.put", FilePut, self._put),
             ("files.join", FileJoin, self._join),
             ("files.read", FileRead, self._read),
-            ("files.query", FileQuery, self._files),
+            ("files.query", FileQuery, self._query_files),
             ("batches.create", BatchCreate, self._create),
-            ("batches.query", BatchQuery, self._batches),
+            ("batches.query", BatchQuery, self._query_batches),
         )
         self._handlers = {name: endpoint.handler(kind, answer) for name, kind, answer in kinds}
 
@@ -86,7 +84,7 @@ class BatchCalls:
 
     async def _handle(self, message: Message) -> None:
         if not can_answer(message.reply, caller_of(message.subject)):
-            return  # there is no place for an answer, or it is another caller's
+            return  # it has no reply subject of its own caller
         handler = self._handlers.get(".".join(message.subject.split(".")[-2:]))
         if handler is not None:  # other names are of a newer version
             await handler(message)
@@ -96,41 +94,41 @@ class BatchCalls:
             yield put.data
 
         new = NewFile(filename=put.filename, purpose=put.purpose)
-        return _found([await self._shelf.add(_tenant(put.tenant, message), new, parts())])
+        return _found([await self._files.add(tenant_of(message.subject, put.tenant), new, parts())])
 
     async def _join(self, join: FileJoin, message: Message) -> Wire:
-        tenant = _tenant(join.tenant, message)
-        files = [await self._shelf.get(tenant, file_id) for file_id in join.file_ids]
+        tenant = tenant_of(message.subject, join.tenant)
+        files = [await self._files.get(tenant, file_id) for file_id in join.file_ids]
 
         async def parts() -> AsyncIterator[bytes]:
             for file in files:
-                async for part in self._shelf.read(file):
+                async for part in self._files.read(file):
                     yield part
 
         new = NewFile(filename=join.filename, purpose=join.purpose)
-        whole = await self._shelf.add(tenant, new, parts())
+        whole = await self._files.add(tenant, new, parts())
         for file in files:
-            await self._shelf.store.delete(tenant, file.file_id)
+            await self._files.store.delete(tenant, file.file_id)
         return _found([whole])
 
     async def _read(self, read: FileRead, message: Message) -> Wire:
-        file = await self._shelf.get(_tenant(read.tenant, message), read.file_id)
+        file = await self._files.get(tenant_of(message.subject, read.tenant), read.file_id)
         limit, data = self._bus.max_payload - _ROOM, bytearray()
-        async with aclosing(self._shelf.read(file, read.start)) as parts:  # type: ignore[type-var]
+        async with aclosing(self._files.read(file, read.start)) as parts:  # type: ignore[type-var]
             async for part in parts:
                 data += part
                 if len(data) >= limit:
                     break
         return FileBytes(file=_facts(file), data=bytes(data[:limit]))
 
-    async def _files(self, query: FileQuery, message: Message) -> Wire:
-        tenant = _tenant(query.tenant, message)
+    async def _query_files(self, query: FileQuery, message: Message) -> Wire:
+        tenant = tenant_of(message.subject, query.tenant)
         if query.action == "delete":
-            await self._shelf.delete(tenant, query.file_id)
+            await self._files.delete(tenant, query.file_id)
             return FilesFound()
         if query.action == "get":
-            return _found([await self._shelf.get(tenant, query.file_id)])
-        files = await self._shelf.files_of(tenant, query.purpose)
+            return _found([await self._files.get(tenant, query.file_id)])
+        files = await self._files.files_of(tenant, query.purpose)
         ids = [file.file_id for file in files]
         start = ids.index(query.file_id) + 1 if query.file_id in ids else 0
         return _found(files[start : start + MAX_LISTED], more=len(files) > start + MAX_LISTED)
@@ -147,13 +145,13 @@ class BatchCalls:
             first = error.errors()[0]
             name = ".".join(map(str, first["loc"]))
             raise InvalidRequest(f"`{name}`: {first['msg']}", param=name) from error
-        record = await self._desk.create(_tenant(create.tenant, message), body)
+        record = await self._batches.create(tenant_of(message.subject, create.tenant), body)
         return BatchesFound(batches=[batch_facts(record)])
 
-    async def _batches(self, query: BatchQuery, message: Message) -> Wire:
-        tenant, name = _tenant(query.tenant, message), query.batch_id
+    async def _query_batches(self, query: BatchQuery, message: Message) -> Wire:
+        tenant, name = tenant_of(message.subject, query.tenant), query.batch_id
         if query.action == "list":
-            records = await self._desk.batches_of(tenant)
+            records = await self._batches.batches_of(tenant)
             ids = [record.batch_id for record in records]
             start = ids.index(name) + 1 if name in ids else 0
             page = records[start : start + MAX_LISTED]
@@ -161,11 +159,11 @@ class BatchCalls:
                 batches=[batch_facts(record) for record in page], more=len(records) > start + MAX_LISTED
             )
         if query.action == "get":
-            record = await self._desk.get(tenant, name)
+            record = await self._batches.get(tenant, name)
         elif query.action == "cancel":
-            record = await self._desk.cancel(tenant, name)
+            record = await self._batches.cancel(tenant, name)
         else:
-            record = await self._desk.pause(tenant, name, on=query.action == "pause")
+            record = await self._batches.pause(tenant, name, on=query.action == "pause")
         return BatchesFound(batches=[batch_facts(record)])
 
 
@@ -190,11 +188,6 @@ def batch_facts(record: BatchRecord) -> BatchFacts:
             BatchProblem(code=fault.code, message=fault.message, line=fault.line) for fault in record.faults
         ],
     )
-
-
-def _tenant(named: str, message: Message) -> str:
-    caller = caller_of(message.subject)
-    return named if caller is None else caller.tenant
 
 
 def _found(files: Sequence[StoredFile], *, more: bool = False) -> FilesFound:

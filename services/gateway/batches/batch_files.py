@@ -3,10 +3,9 @@
 import time
 from collections.abc import AsyncIterator
 
-from services.gateway.batches.lines.input_lines import lines_of, read_line
-from services.gateway.batches.lines.result_lines import not_answered
-from services.gateway.batches.state.batch_parts import BatchParts
-from services.gateway.batches.state.batch_record import BatchRecord
+from services.gateway.batches.batch_record import BatchRecord, not_answered
+from services.gateway.batches.batch_streams import BatchParts
+from services.gateway.batches.input_lines import lines_of, read_line
 from services.gateway.files.file_store import FileWriter, StoredFile
 from shared.errors import FileNotFound
 
@@ -60,7 +59,7 @@ class _GrowingFile:
 
     async def _flush(self) -> None:
         if self._writer is None:
-            self._writer = await self._parts.shelf.store.begin(self._tenant)
+            self._writer = await self._parts.files.store.begin(self._tenant)
         await self._writer.write(bytes(self._pending))
         self._pending.clear()
 
@@ -101,11 +100,11 @@ async def _not_executed(parts: BatchParts, record: BatchRecord, done: set[int]) 
     if not record.total:
         return  # it ended before its file was read
     try:
-        file = await parts.shelf.get(record.tenant, record.input_file_id)
+        file = await parts.files.get(record.tenant, record.input_file_id)
     except FileNotFound:
         return
     code, text = _TEXTS[record.ending]
-    async for line in lines_of(parts.shelf.read(file)):
+    async for line in lines_of(parts.files.read(file)):
         if line.number not in done:
             yield not_answered(record, line.number, read_line(line.raw).custom_id, code, text)
 
@@ -116,4 +115,4 @@ async def remove_files(parts: BatchParts, record: BatchRecord) -> None:
     for term in range(max(1, record.term - 5), record.term):
         for file_id in record.file_ids(term):
             if file_id not in kept:
-                await parts.shelf.store.delete(record.tenant, file_id)
+                await parts.files.store.delete(record.tenant, file_id)

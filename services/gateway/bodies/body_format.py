@@ -26,7 +26,7 @@ class CallOrigin:
         headers: Headers of the request.
         once: What its `Idempotency-Key` says, if it has one.
         root_key: The secret behind new session ids; see `root_key.py`.
-        drops_blocks: Blocks that change with each request are left out; see `changing_blocks.py`.
+        drops_blocks: Blocks that change with each request are left out; see `left_out.py`.
     """
 
     request_id: str

@@ -1,13 +1,12 @@
 """Reads the tools of a chat completion and the choice among them. Pure."""
 
 import re
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from services.gateway.field_policy.custom_tools import definition_of
-from services.gateway.field_policy.tool_types import CUSTOM, OfferedTools, check_choice, offered_tools
+from services.gateway.field_policy.field_rules import CUSTOM, OfferedTools, check_choice, offered_tools
 from shared.errors import InvalidRequest
 from shared.messages import ToolDefinition, ToolUse
 from shared.messages.conversation import MAX_TOOLS
@@ -152,17 +151,6 @@ def _definition(tool: Any, at: str) -> ToolDefinition:
         parameters="" if parameters is None else msgspec.json.encode(parameters).decode(),
         strict=bool(strict),
     )
-
-
-def refuse_older_tools(fields: Mapping[str, Any]) -> None:
-    """Refuses `functions` and `function_call`, which came before `tools`, unless they ask for nothing.
-
-    Raises:
-        InvalidRequest: Names the field.
-    """
-    for field, newer in (("functions", "tools"), ("function_call", "tool_choice")):
-        if fields.get(field) not in (None, [], "none"):
-            raise _wrong(field, f"is no longer served: send `{newer}`")
 
 
 def _wrong(param: str, problem: str) -> InvalidRequest:

@@ -6,7 +6,7 @@ connection; transports send what it makes.
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NotRequired, TypedDict, Unpack
 
 import msgspec
 
@@ -28,24 +28,31 @@ from shared.messages import Accepted, Delta, FinishReason, SessionOutcome, Usage
 _encode = msgspec.json.encode
 
 
+class ChunkOptions(TypedDict):
+    """What a request asks of its chunks.
+
+    Attributes:
+        n: Choices of each prompt.
+        usage: The last chunk has the usage.
+        logprobs: Chunks have log probabilities.
+        token_ids: Chunks have the ids of tokens.
+    """
+
+    n: int
+    usage: bool
+    logprobs: bool
+    token_ids: NotRequired[bool]
+
+
 class _ChunkWriter:
+    _kind: ClassVar[str]
     _nothing: ClassVar[dict[str, Any]]  # a choice without text
 
-    def __init__(
-        self,
-        envelope: Envelope,
-        kind: str,
-        *,
-        n: int,
-        usage: bool,
-        logprobs: bool,
-        token_ids: bool,
-    ) -> None:
-        self._token_ids = token_ids
-        self._n = n
-        self._usage = usage
-        self._logprobs = logprobs
-        self._kind = kind
+    def __init__(self, envelope: Envelope, **options: Unpack[ChunkOptions]) -> None:
+        self._token_ids = options.get("token_ids", False)
+        self._n = options["n"]
+        self._usage = usage = options["usage"]
+        self._logprobs = options["logprobs"]
         self._set_envelope(envelope)
         self._suffix = b'}],"usage":null}' if usage else b"}]}"
 
@@ -98,26 +105,13 @@ class _ChunkWriter:
 class ChatChunkWriter(_ChunkWriter):
     """`chat.completion.chunk`: the role first, then text, then a chunk with the finish reason alone."""
 
+    _kind: ClassVar[str] = "chat.completion.chunk"
     _nothing: ClassVar[dict[str, Any]] = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
 
     def __init__(
-        self,
-        envelope: Envelope,
-        *,
-        n: int,
-        usage: bool,
-        logprobs: bool,
-        token_ids: bool = False,
-        custom: Collection[str] = (),
+        self, envelope: Envelope, *, custom: Collection[str] = (), **options: Unpack[ChunkOptions]
     ) -> None:
-        super().__init__(
-            envelope,
-            "chat.completion.chunk",
-            n=n,
-            usage=usage,
-            logprobs=logprobs,
-            token_ids=token_ids,
-        )
+        super().__init__(envelope, **options)
         self._custom = CustomCalls(custom)
         self._plain_end = b'},"logprobs":null,"finish_reason":null' + self._suffix
 
@@ -169,40 +163,27 @@ class ChatChunkWriter(_ChunkWriter):
 class CompletionChunkWriter(_ChunkWriter):
     """`text_completion` chunks, with prompts' choices numbered through."""
 
+    _kind: ClassVar[str] = "text_completion"
     _nothing: ClassVar[dict[str, Any]] = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
 
-    def __init__(
-        self,
-        envelope: Envelope,
-        *,
-        prompts: int,
-        n: int,
-        usage: bool,
-        logprobs: bool,
-        token_ids: bool = False,
-    ) -> None:
-        super().__init__(
-            envelope, "text_completion", n=n, usage=usage, logprobs=logprobs, token_ids=token_ids
-        )
-        self._offsets = [TextOffsets() for _ in range(prompts * n)]
-        self._scored = [False] * (prompts * n)
+    def __init__(self, envelope: Envelope, *, prompts: int, **options: Unpack[ChunkOptions]) -> None:
+        super().__init__(envelope, **options)
+        self._offsets = [TextOffsets() for _ in range(prompts * self._n)]
+        self._scored = [False] * (prompts * self._n)
         self._first = True
 
     def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> list[StreamEvent]:
         """A chunk for each choice's text; the last one of a choice has its finish reason."""
         events: list[StreamEvent] = []
         for delta in deltas:
+            choices = range(prompt * self._n, (prompt + 1) * self._n)
             if delta.prompt_text or delta.prompt_logprobs:
-                places = range(prompt * self._n, (prompt + 1) * self._n)
-                for place in places:
-                    self._offsets[place].add_prompt(delta.prompt_text)
-                events += [
-                    self._event(place, delta.prompt_text, self._echoed(place, delta)) for place in places
-                ]
+                for index in choices:
+                    self._offsets[index].add_prompt(delta.prompt_text)
+                    events.append(self._event(index, delta.prompt_text, self._echoed(index, delta)))
             if self._token_ids and delta.prompt_token_ids:
                 shown = self._tokens_field(b"prompt_token_ids", delta.prompt_token_ids)
-                places = range(prompt * self._n, (prompt + 1) * self._n)
-                events += [self._event(place, "", b"null", more=shown) for place in places]
+                events += [self._event(index, "", b"null", more=shown) for index in choices]
             ids = self._tokens_field(b"token_ids", delta.token_ids) if delta.token_ids else b""
             if not delta.text and not delta.logprobs and delta.finish_reason is None and not ids:
                 continue

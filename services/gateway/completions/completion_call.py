@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from services.gateway.admission.request_headers import STREAM_GRACE, given_session
 from services.gateway.answering.call import Call
-from services.gateway.answering.left_out import LeftOut
 from services.gateway.answering.new_calls import count_once, in_session, seed_of
 from services.gateway.answering.session_conditions import with_conditions
 from services.gateway.bodies.body_format import CallOrigin
+from services.gateway.completions.chat_tools import SERVED_TYPES
 from services.gateway.completions.completion_schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -23,9 +23,14 @@ from services.gateway.completions.request_translation import (
     completion_requests,
     field_names_of,
 )
-from services.gateway.completions.unsupported_fields import judge_body
-from services.gateway.field_policy.changing_blocks import request_without_blocks
-from services.gateway.field_policy.tool_types import inner_without_tools
+from services.gateway.field_policy.field_rules import (
+    POLICY,
+    inner_without_tools,
+    judge_fields,
+    offered_tools,
+    refuse_unless_neutral,
+)
+from services.gateway.field_policy.left_out import LeftOut, request_without_blocks
 from shared.errors import InvalidRequest
 from shared.messages import GenerateRequest
 
@@ -106,3 +111,26 @@ def _call(
         format_data=b" ".join(_told(body)),
         field_names=field_names_of(body),
     )
+
+
+def judge_body(body: SamplingBody) -> tuple[list[str], list[LeftOut]]:
+    """Judges the unknown fields of a body, and its tools.
+
+    Returns:
+        The names of the fields that are not known, shortened; and what is known and left out.
+
+    Raises:
+        InvalidRequest: A field or tool changes the meaning of the answer or is misspelt; names it.
+    """
+    for field, rule in POLICY["completion"].items():
+        refuse_unless_neutral(field, (body.model_extra or {}).get(field), rule)
+    unknown, left_out = judge_fields(body.model_extra, type(body).model_fields)
+    if isinstance(body, ChatCompletionRequest):
+        for place, message in enumerate(body.messages or ()):
+            for field, value in (message.model_extra or {}).items():
+                if field in POLICY["message of a chat"]:
+                    rule = POLICY["message of a chat"][field]
+                    refuse_unless_neutral(f"messages[{place}].{field}", value, rule)
+        if isinstance(body.tools, list):
+            left_out += offered_tools(body.tools, SERVED_TYPES).left_out
+    return unknown, left_out

@@ -8,7 +8,11 @@ from services.gateway.answering.envelope import Envelope
 from services.gateway.answering.event_writer import EventWriter
 from services.gateway.answering.resume_token import ResumeToken
 from services.gateway.bodies.body_format import BodyFormat
-from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
+from services.gateway.completions.chunk_writers import (
+    ChatChunkWriter,
+    ChunkOptions,
+    CompletionChunkWriter,
+)
 from services.gateway.completions.completion_call import (
     PROMPT_LOGPROBS,
     SERVICE_TIER,
@@ -42,16 +46,10 @@ class ChatFormat(BodyFormat[ChatCompletionRequest]):
         self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest]
     ) -> EventWriter:
         """See `Format`."""
-        sampling, usage = requests[0].sampling, token.include_usage
-        logprobs = sampling.logprobs >= 0
-        envelope = with_tier(envelope, token)
         return ChatChunkWriter(
-            envelope,
-            n=sampling.n,
-            usage=usage,
-            logprobs=logprobs,
-            token_ids=requests[0].prompt_ids,
+            with_tier(envelope, token),
             custom=custom_names(requests[0]),
+            **chunk_options(token, requests[0]),
         )
 
     async def encode_whole(
@@ -84,16 +82,7 @@ class CompletionFormat(BodyFormat[CompletionRequest]):
         self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest]
     ) -> EventWriter:
         """See `Format`."""
-        sampling, usage, prompts = requests[0].sampling, token.include_usage, len(requests)
-        logprobs = sampling.logprobs >= 0
-        return CompletionChunkWriter(
-            envelope,
-            prompts=prompts,
-            n=sampling.n,
-            usage=usage,
-            logprobs=logprobs,
-            token_ids=requests[0].prompt_ids,
-        )
+        return CompletionChunkWriter(envelope, prompts=len(requests), **chunk_options(token, requests[0]))
 
     async def encode_whole(
         self,
@@ -109,6 +98,16 @@ class CompletionFormat(BodyFormat[CompletionRequest]):
     def needs_start(self, request: GenerateRequest) -> bool:
         """See `Format`; text offsets are counted from the first token."""
         return request.sampling.logprobs >= 0
+
+
+def chunk_options(token: ResumeToken, request: GenerateRequest) -> ChunkOptions:
+    """What a request asks of the chunks of its stream."""
+    return ChunkOptions(
+        n=request.sampling.n,
+        usage=token.include_usage,
+        logprobs=request.sampling.logprobs >= 0,
+        token_ids=request.prompt_ids,
+    )
 
 
 def shown_of(token: ResumeToken, request: GenerateRequest) -> PromptShown:

@@ -5,8 +5,6 @@ accept, it leaves to `completion_schema.py` and `completion_call.py`, which deci
 refused and with which words. A test holds that both make the same call of a body that is taken here.
 """
 
-from typing import Any
-
 import msgspec
 
 from services.gateway.admission.request_headers import STREAM_GRACE, given_session
@@ -14,22 +12,15 @@ from services.gateway.answering.call import Call
 from services.gateway.answering.new_calls import count_once, in_session, seed_of
 from services.gateway.bodies.body_format import CallOrigin
 from services.gateway.completions.plain_chat_body import PlainChat
-from services.gateway.completions.request_translation import NAMES_IN_BODY, NEWER_LENGTH
-from services.gateway.field_policy.changing_blocks import request_without_blocks
+from services.gateway.completions.request_translation import (
+    NAMES_IN_BODY,
+    NEWER_LENGTH,
+    PLAIN_SAMPLING,
+    given_values,
+)
+from services.gateway.field_policy.left_out import request_without_blocks
 from shared.messages import ChatMessage, GenerateRequest, Sampling
 
-# handed on if they are given: a default that is named counts as a value on the wire
-_SAMPLED = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "n",
-    "ignore_eos",
-)
 _decoder = msgspec.json.Decoder(PlainChat)
 
 
@@ -84,17 +75,10 @@ def plain_chat_call(raw: bytes, origin: CallOrigin) -> Call | None:
 
 def _sampling_of(body: PlainChat, seed: int) -> Sampling:
     """The sampling options; `seed` is used if the body has none."""
-    wanted: dict[str, Any] = {}
-    for name in _SAMPLED:
-        value = getattr(body, name)
-        if value is not None:
-            wanted[name] = value
-    if body.top_k == -1:
-        wanted["top_k"] = 0
     stop = body.stop
     return Sampling(
         seed=seed if body.seed is None else body.seed % 2**63,
         max_tokens=body.max_completion_tokens or body.max_tokens or 0,
         stop=[] if stop is None else [stop] if isinstance(stop, str) else stop,
-        **wanted,
+        **given_values(body, PLAIN_SAMPLING),
     )

@@ -1,9 +1,9 @@
 """Translates OpenAI's requests into `GenerateRequest`s. Pure: ids, seeds and sessions are arguments.
 
-`completion_schema.py` has checked types and ranges, `unsupported_fields.py` the fields that are not known.
+`completion_schema.py` has checked types and ranges, `completion_call.py` the fields that are not known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -39,6 +39,18 @@ NAMES_IN_BODY = {
     "continues": "continue_final_message",
 }
 NEWER_LENGTH = {"max_tokens": "max_completion_tokens"}  # of a body that has the newer field
+# options of sampling that a plain body may have too
+PLAIN_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "n",
+    "ignore_eos",
+)
 _SEED_STEP = 0x9E3779B97F4A7C15 % 2**63  # odd, so all prompts of a call have different seeds
 
 
@@ -59,25 +71,17 @@ class Origin:
     session: SessionRef | None
 
 
+def given_values(body: object, names: Iterable[str]) -> dict[str, Any]:
+    """The sampling options that a body has: a default that is named counts as a value on the wire."""
+    found = {name: value for name in names if (value := getattr(body, name)) is not None}
+    if found.get("top_k") == -1:
+        found["top_k"] = 0
+    return found
+
+
 def sampling_of(body: SamplingBody, *, seed: int, max_tokens: int, logprobs: int) -> Sampling:
     """The sampling options of a body; `seed` is used if the body has none."""
-    wanted: dict[str, Any] = {}
-    for name in (
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "n",
-        "ignore_eos",
-        "stop_token_ids",
-        "min_tokens",
-    ):
-        value = getattr(body, name)
-        if value is not None:
-            wanted[name] = value
+    wanted = given_values(body, (*PLAIN_SAMPLING, "stop_token_ids", "min_tokens"))
     if body.prompt_logprobs is not None:
         if body.stream:
             raise InvalidRequest(
@@ -86,8 +90,6 @@ def sampling_of(body: SamplingBody, *, seed: int, max_tokens: int, logprobs: int
                 param="prompt_logprobs",
             )
         wanted["prompt_logprobs"] = body.prompt_logprobs
-    if wanted.get("top_k") == -1:
-        wanted["top_k"] = 0
     return Sampling(
         seed=seed if body.seed is None else body.seed % 2**63,
         max_tokens=max_tokens,
@@ -112,35 +114,39 @@ def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest
     """
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
-    logprobs = (body.top_logprobs or 0) if body.logprobs else -1
     if body.prompt_token_ids is not None:
-        return _chat_of_ids(body, origin, body.prompt_token_ids, logprobs)
+        return _chat_of_ids(body, origin, body.prompt_token_ids)
     if body.messages is None:
         raise InvalidRequest("`messages` is required", param="messages")
     continues = continues_last(body, body.messages)
     messages = messages_of(body.messages)
     answers = any(message.role == "assistant" for message in messages)
     check_results(messages, whole=answers or origin.session is None)
-    parallel = body.parallel_tool_calls is not False
+    return msgspec.structs.replace(
+        _chat_without_prompt(body, origin),
+        messages=messages,
+        template=_template_of(body),
+        generation_prompt=continues or body.add_generation_prompt is not False,
+        continues=continues,
+    )
+
+
+def _chat_without_prompt(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest:
     return GenerateRequest(
         request_id=origin.request_id,
         model=body.model,
-        messages=messages,
         sampling=sampling_of(
             body,
             seed=origin.seed,
             max_tokens=body.max_completion_tokens or body.max_tokens or 0,
-            logprobs=logprobs,
+            logprobs=(body.top_logprobs or 0) if body.logprobs else -1,
         ),
         session=origin.session,
         tenant=origin.tenant,
         delivery=_delivery(body),
-        tools=tool_use_of(body.tools, body.tool_choice, parallel=parallel),
+        tools=tool_use_of(body.tools, body.tool_choice, parallel=body.parallel_tool_calls is not False),
         structured=_structure_of(body),
-        template=_template_of(body),
         truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
-        generation_prompt=continues or body.add_generation_prompt is not False,
-        continues=continues,
         prompt_ids=bool(body.return_token_ids),
         priority=priority_of(body.priority),
     )
@@ -180,9 +186,7 @@ def continues_last(body: ContinuableBody, messages: Sequence[ChatMessageBody]) -
     return True
 
 
-def _chat_of_ids(
-    body: ChatCompletionRequest, origin: Origin, prompt: list[int], logprobs: int
-) -> GenerateRequest:
+def _chat_of_ids(body: ChatCompletionRequest, origin: Origin, prompt: list[int]) -> GenerateRequest:
     """The generation of a chat completion whose prompt is token ids: its answer has parts all the same."""
     for name in ("messages", "continue_final_message", "chat_template_kwargs", "reasoning_effort"):
         if getattr(body, name):
@@ -190,26 +194,9 @@ def _chat_of_ids(
                 f"`{name}` is for messages, and `prompt_token_ids` is the whole prompt: leave one out",
                 param=name,
             )
-    tools = tool_use_of(body.tools, body.tool_choice, parallel=body.parallel_tool_calls is not False)
-    return GenerateRequest(
-        request_id=origin.request_id,
-        model=body.model,
-        prompt_token_ids=pack_tokens(prompt),
-        sampling=sampling_of(
-            body,
-            seed=origin.seed,
-            max_tokens=body.max_completion_tokens or body.max_tokens or 0,
-            logprobs=logprobs,
-        ),
-        session=origin.session,
-        tenant=origin.tenant,
-        delivery=_delivery(body),
-        tools=tools or ToolUse(tools=[], choice="none"),
-        structured=_structure_of(body),
-        truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
-        prompt_ids=bool(body.return_token_ids),
-        priority=priority_of(body.priority),
-    )
+    request = _chat_without_prompt(body, origin)
+    tools = request.tools or ToolUse(tools=[], choice="none")
+    return msgspec.structs.replace(request, prompt_token_ids=pack_tokens(prompt), tools=tools)
 
 
 def _structure_of(body: SamplingBody) -> StructuredOutput | None:

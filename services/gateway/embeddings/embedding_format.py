@@ -19,7 +19,7 @@ from services.gateway.embeddings.embedding_call import (
     error_of_input,
 )
 from services.gateway.embeddings.embedding_schema import EmbeddingRequest
-from services.gateway.field_policy.fields import judge_fields
+from services.gateway.field_policy.field_rules import judge_fields
 from services.gateway.settings import GatewaySettings
 from shared.client import Embedding, InferenceClient
 from shared.errors import RyzError

@@ -145,12 +145,12 @@ class DirectoryWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        place = self._folder / file.file_id
-        self._part.replace(place)
+        path = self._folder / file.file_id
+        self._part.replace(path)
         self._file = None
         known = self._folder / f".{os.urandom(8).hex()}{_PART}"
         known.write_bytes(msgspec.json.encode(file))
-        known.replace(place.with_name(place.name + _META))
+        known.replace(path.with_name(path.name + _META))
 
 
 def _sweep(folder: Path) -> None:

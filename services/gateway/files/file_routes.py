@@ -6,9 +6,9 @@ from urllib.parse import parse_qs, quote
 import msgspec
 
 from services.gateway.answering.context import GatewayContext
-from services.gateway.files.file_shelf import FileShelf, NewFile
 from services.gateway.files.file_store import StoredFile
 from services.gateway.files.file_upload import FileForm
+from services.gateway.files.tenant_files import NewFile, TenantFiles
 from services.gateway.http.http_exchange import HttpExchange
 from services.gateway.http.pages import page_of
 from shared.errors import RyzError
@@ -22,12 +22,12 @@ class FileRoutes:
 
     Args:
         context: What all requests share.
-        shelf: Has the files.
+        files: Stores and reads them.
     """
 
-    def __init__(self, context: GatewayContext, shelf: FileShelf) -> None:
+    def __init__(self, context: GatewayContext, files: TenantFiles) -> None:
         self._context = context
-        self._shelf = shelf
+        self._files = files
 
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `HttpExchange.handle`."""
@@ -40,7 +40,7 @@ class FileRoutes:
             name = path.removeprefix(f"{PATH}/").partition("/")[0]
             try:
                 if path.endswith("/content"):
-                    await self._send_content(exchange, await self._shelf.get(exchange.caller.tenant, name))
+                    await self._send_content(exchange, await self._files.get(exchange.caller.tenant, name))
                     return
                 shown = await self._one(exchange.caller.tenant, method, name)
             except RyzError as error:
@@ -59,21 +59,21 @@ class FileRoutes:
             min_rate=settings.constants.body_min_rate,
             idle_s=settings.body_timeout_s,
         )
-        file = await self._shelf.add(exchange.caller.tenant, new, form.parts())
+        file = await self._files.add(exchange.caller.tenant, new, form.parts())
         exchange.body_read = True
         return file.as_openai()
 
     async def _list(self, exchange: HttpExchange) -> dict[str, Any]:
         query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
         purpose = query.get("purpose", [""])[-1]
-        files = [file.as_openai() for file in await self._shelf.files_of(exchange.caller.tenant, purpose)]
+        files = [file.as_openai() for file in await self._files.files_of(exchange.caller.tenant, purpose)]
         return page_of(files, query, newest_first=True, default=_PAGE, most=_MAX_PAGE)
 
     async def _one(self, tenant: str, method: str, name: str) -> dict[str, Any]:
         if method == "DELETE":
-            await self._shelf.delete(tenant, name)
+            await self._files.delete(tenant, name)
             return {"id": name, "object": "file", "deleted": True}
-        return (await self._shelf.get(tenant, name)).as_openai()
+        return (await self._files.get(tenant, name)).as_openai()
 
     async def _send_content(self, exchange: HttpExchange, file: StoredFile) -> None:
         name = quote(file.filename, safe="")
@@ -85,6 +85,6 @@ class FileRoutes:
             ]
         )
         exchange.write_failure = lambda _: b""  # an error has no place in a file: its length shows the cut
-        async for part in self._shelf.read(file):
+        async for part in self._files.read(file):
             await exchange.reply.send_part(part)
         await exchange.reply.finish()

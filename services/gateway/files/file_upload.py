@@ -10,7 +10,7 @@ from starlette.types import Receive
 
 from services.gateway.admission.body_reader import PATIENCE_S
 from services.gateway.admission.disconnects import ClientDisconnected
-from services.gateway.files.file_shelf import NewFile
+from services.gateway.files.tenant_files import NewFile
 from shared.errors import InvalidRequest
 
 MAX_FIELD = 1024  # bytes of a field that is no file
@@ -24,7 +24,7 @@ class FileForm:
     Args:
         content_type: The header of the request.
         receive: See ASGI.
-        new: Gets what is told of the file.
+        new: Receives the upload metadata.
         min_rate: Bytes a second that must come after the first seconds; 0: any.
         idle_s: How long the next bytes may take.
     """

@@ -1,4 +1,4 @@
-"""Sends an answer as server-sent events while its text arrives.
+"""Writes events as bytes of server-sent events, and sends an answer while its text arrives.
 
 The headers wait for the first text, within a bound, so that a refusal is an HTTP status and not an event. All
 text that is ready goes out in one write.

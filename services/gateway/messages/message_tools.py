@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from services.gateway.field_policy.tool_types import check_choice, offered_tools
+from services.gateway.field_policy.field_rules import check_choice, offered_tools
 from services.gateway.messages.message_schema import (
     ConversationBody,
     OutputFormatBody,

@@ -1,16 +1,13 @@
 """Makes generations and questions about tokens from bodies of the Messages API. Pure."""
 
-from typing import Any
-
 from services.gateway.admission.request_headers import STREAM_GRACE, given_session
 from services.gateway.answering.call import Call
-from services.gateway.answering.left_out import LeftOut
 from services.gateway.answering.new_calls import count_once, in_session, seed_of
 from services.gateway.answering.priority import priority_of
 from services.gateway.bodies.body_format import CallOrigin
-from services.gateway.field_policy.changing_blocks import request_without_blocks, without_changing_blocks
-from services.gateway.field_policy.fields import judge_fields
-from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
+from services.gateway.completions.request_translation import given_values
+from services.gateway.field_policy.field_rules import inner_without_tools, judge_fields, offered_tools
+from services.gateway.field_policy.left_out import LeftOut, request_without_blocks, without_changing_blocks
 from services.gateway.messages.message_input import conversation_of
 from services.gateway.messages.message_schema import ConversationBody, MessagesRequest
 from services.gateway.messages.message_tools import SERVED_TYPES, structure_of, template_of, tool_use_of
@@ -38,11 +35,6 @@ def message_call(body: MessagesRequest, origin: CallOrigin) -> Call:
     """
     unknown, left_out = judge_body(body)
     once, session = origin.once, given_session(origin.headers, body.session_id)
-    sampling: dict[str, Any] = {
-        name: getattr(body, name)
-        for name in ("temperature", "top_p", "top_k")
-        if getattr(body, name) is not None
-    }
     request = GenerateRequest(
         request_id=origin.request_id,
         model=body.model,
@@ -51,7 +43,7 @@ def message_call(body: MessagesRequest, origin: CallOrigin) -> Call:
             seed=seed_of(once) if body.seed is None else body.seed,
             max_tokens=body.max_tokens,
             stop=body.stop_sequences or [],
-            **sampling,
+            **given_values(body, ("temperature", "top_p", "top_k")),
         ),
         session=session,
         tenant=origin.tenant,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from services.gateway.field_policy.custom_tools import definition_of
-from services.gateway.field_policy.tool_types import CUSTOM, OfferedTools, check_choice, offered_tools
+from services.gateway.field_policy.field_rules import CUSTOM, OfferedTools, check_choice, offered_tools
 from shared.errors import InvalidRequest
 from shared.messages import StructuredOutput, ToolDefinition, ToolUse
 

@@ -6,13 +6,11 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.answering.field_names import renamed
-from services.gateway.answering.left_out import LeftOut
+from services.gateway.admission.error_shapes import renamed
 from services.gateway.answering.priority import priority_of
-from services.gateway.field_policy.changing_blocks import request_without_blocks
 from services.gateway.field_policy.custom_tools import custom_names
-from services.gateway.field_policy.fields import judge_fields
-from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
+from services.gateway.field_policy.field_rules import POLICY, inner_without_tools, judge_fields, offered_tools
+from services.gateway.field_policy.left_out import LeftOut, request_without_blocks
 from services.gateway.responses.input_items import CALLS, ConversationBuilder
 from services.gateway.responses.response_events import ResponseEvents, wants_logprobs
 from services.gateway.responses.response_object import fields_of, shown_input
@@ -25,17 +23,7 @@ NOTE = b"response"  # marks requests that another gateway may take over
 MAX_MESSAGES = 4096
 ID_PREFIX = "resp_"
 UNSUPPORTED = "unsupported_field"  # why a field of the body is refused
-_REFUSED = {
-    "n": "a response has one answer: send several requests",
-    "messages": "use `input`",
-    "max_tokens": "use `max_output_tokens`",
-    "max_completion_tokens": "use `max_output_tokens`",
-    "response_format": "use `text.format`",
-    "functions": "use `tools`",
-    "logprobs": "use `include: ['message.output_text.logprobs']` and `top_logprobs`",
-    "conversation": "conversations are not served: use `previous_response_id`",
-    "prompt": "stored prompts are not served: use `instructions` and `input`",
-}
+_REFUSED = POLICY["response"]
 _INCLUDES = frozenset(
     {
         "message.output_text.logprobs",
@@ -200,9 +188,7 @@ def _check(body: ResponseRequest) -> tuple[list[str], list[LeftOut]]:
         if name == "generate" and value is False:
             raise InvalidRequest("`generate` false is not supported: nothing needs a warm-up", param=name)
         if name in _REFUSED and value is not None and not (name == "n" and value == 1):
-            raise InvalidRequest(
-                f"`{name}` is not supported: {_REFUSED[name]}", param=name, reason=UNSUPPORTED
-            )
+            raise InvalidRequest(f"`{name}` {_REFUSED[name].why}", param=name, reason=UNSUPPORTED)
     for place, included in enumerate(body.include or ()):
         if included not in _INCLUDES:
             raise InvalidRequest(

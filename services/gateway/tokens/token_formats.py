@@ -13,9 +13,8 @@ from services.gateway.completions.chat_messages import messages_of
 from services.gateway.completions.chat_tools import SERVED_TYPES, tool_use_of
 from services.gateway.completions.logprob_forms import part_text
 from services.gateway.completions.request_translation import continues_last
-from services.gateway.field_policy.changing_blocks import without_changing_blocks
-from services.gateway.field_policy.fields import judge_fields
-from services.gateway.field_policy.tool_types import inner_without_tools, offered_tools
+from services.gateway.field_policy.field_rules import inner_without_tools, judge_fields, offered_tools
+from services.gateway.field_policy.left_out import without_changing_blocks
 from services.gateway.settings import GatewaySettings
 from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
 from shared.client import InferenceClient

@@ -1,6 +1,7 @@
 """Metrics of KV blocks: counters of this replica, and gauges of the store that all replicas share."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,24 +19,22 @@ class BlockMetrics:
     """Counters of one replica."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._evicted = Counter(
+        counter = partial(Counter, registry=registry)
+        self._evicted = counter(
             "ryz_kvstate_blocks_evicted_total",
             "KV blocks that this replica deleted, by reason: `age`, `memory` (Redis had none left), "
             "`tenant_quota`, `session_quota`, `session_deleted`, `session_expired`, `lost` (bytes gone).",
             ["reason"],
-            registry=registry,
         )
-        self._found = Counter(
+        self._found = counter(
             "ryz_kvstate_find_tokens_total",
             "Tokens whose KV was asked for, by whether it was stored: `hit` or `miss`.",
             ["outcome"],
-            registry=registry,
         )
-        self._committed = Counter(
+        self._committed = counter(
             "ryz_kvstate_blocks_committed_total",
             "KV blocks in commits: `stored`, or `passed_over` (incomplete, over quota, session deleted).",
             ["outcome"],
-            registry=registry,
         )
 
     def evicted(self, reason: str, blocks: int) -> None:

@@ -177,7 +177,7 @@ class BlockStore(Protocol):
     async def check_holders(
         self, fates: Mapping[tuple[str, str], SessionFate], *, recheck_ms: int, grace_ms: int
     ) -> int:
-        """Releases sessions that are over by `block_eviction.holding_over`.
+        """Releases sessions that have no record: those that were deleted, and others after `grace_ms`.
 
         The other sessions are counted anew, and are due again after `recheck_ms`.
 

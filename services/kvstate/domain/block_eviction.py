@@ -109,11 +109,3 @@ def cut(sizes: Sequence[int], fresh: Sequence[bool], excess: int) -> list[int]:
             places.append(place)
             excess -= sizes[place]
     return places
-
-
-def holding_over(*, has_record: bool, deleted: bool, idle_ms: float, grace_ms: float) -> bool:
-    """Returns whether the holding of a session is over: the session expired or was deleted.
-
-    During its first turn a session has no record yet, and has `grace_ms`.
-    """
-    return not has_record and (deleted or idle_ms >= grace_ms)

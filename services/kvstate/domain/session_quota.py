@@ -35,10 +35,6 @@ class SessionLives:
     """How long a spare session lives: one whose id was made for a request that named none, before its second
     turn; at most `RYZ_SESSION_TTL_S` (docs/sessions.md)."""
 
-    def life_s(self, *, spare: bool) -> float:
-        """Returns the seconds that a session lives from now on."""
-        return min(self.session_ttl_s, self.session_spare_ttl_s) if spare else self.session_ttl_s
-
 
 @dataclass(frozen=True, kw_only=True)
 class TenantSessions:
@@ -85,27 +81,6 @@ class SessionQuotas(TenantSessions, PinLimit):
     def nearly_full(self, sessions: int, num_bytes: int, max_bytes: int) -> bool:
         """Returns whether a tenant is close to a quota; `max_bytes` is its `bytes_for`."""
         return sessions >= NEARLY * self.session_max_per_tenant or num_bytes >= NEARLY * max_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TenantUsage:
-    """The sessions of a tenant, and their bytes."""
-
-    sessions: int = 0
-    num_bytes: int = 0
-
-    def missing(self, before: int, size: int, max_sessions: int, max_bytes: int) -> tuple[int, int]:
-        """Returns how many sessions and bytes must be dropped before a record fits; (0, 0) if it fits.
-
-        A record that is no larger than the one it replaces always fits.
-
-        Args:
-            before: Size of the stored record; 0 if there is none.
-            size: Size of the new one.
-        """
-        sessions = 0 if before else max(0, self.sessions + 1 - max_sessions)
-        num_bytes = 0 if size <= before else max(0, self.num_bytes + size - before - max_bytes)
-        return sessions, num_bytes
 
 
 def size_of(entry: SessionEntry) -> int:

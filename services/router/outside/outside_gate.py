@@ -1,22 +1,83 @@
 """Admits requests of users outside: counts them before it reads them, and refuses them cheaply.
 
 A refusal costs a router as much as a request, and a user outside can cause as many as it likes. So each user
-gets an answer to some refusals a second, and the others are only counted.
+gets an answer to some refusals a second, and the others are only counted. A user's limits are its own, if
+`ryz bus-users` has some, else those of the settings. The file of limits is checked once a second while such
+users send requests; if it cannot be read, the limits before stand.
 """
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
 
 from services.router.dispatch import Dispatcher
 from services.router.incoming import Incoming, read, sender
-from services.router.outside.user_limits import UserLimits, UserLimitsFile
 from services.router.router_context import RouterContext
 from shared.bus import Message
-from shared.errors import Overloaded, RyzError
+from shared.bus.users import read_users
+from shared.errors import InvalidRequest, Overloaded, RyzError
 from shared.flow.token_bucket import TokenBuckets
 from shared.subjects import caller_of
 
+LOOK_S = 1.0
+log = structlog.get_logger(__name__)
 READ_OF_REFUSED = 16 * 1024  # bytes of a request over the rate that are read to find its sender
 BYTES_OF_ONE = 16 * 1024  # a longer message counts as several requests: it takes as long to read
 ANSWERS_S = 100.0  # refusals of each user that are answered a second
 MOST_DEBT_S = 58.0  # no single request keeps a user out for longer
+
+
+class UserLimits(NamedTuple):
+    """The limits of one user; `max_rps`: requests a second, 0: no limit."""
+
+    max_rps: float
+    max_priority: int
+
+
+class UserLimitsFile:
+    """Reads the users' own limits from a file; an empty name: all users have the default."""
+
+    def __init__(self, file: str, default: UserLimits) -> None:
+        self._path = Path(file) if file else None
+        self._default = default
+        self._own: dict[str, UserLimits] = {}
+        self._looked_at = -math.inf
+        self._stamp: tuple[int, int, int] | None = None
+
+    def of(self, user: str, now: float) -> UserLimits:
+        """The limits of that user."""
+        if self._path is not None and now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            self._look(self._path)
+        return self._own.get(user, self._default)
+
+    def _look(self, path: Path) -> None:
+        try:
+            stat = path.stat()
+            stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        except FileNotFoundError:
+            stamp = None
+        except OSError as error:
+            log.warning("bus users not read", path=str(path), error=error.strerror)
+            return
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            users = read_users(path).users
+        except InvalidRequest as error:
+            log.warning("bus users not read, the limits before stand", error=error.message)
+            return
+        default = self._default
+        self._own = {
+            user.name: UserLimits(
+                default.max_rps if user.max_rps is None else user.max_rps,
+                default.max_priority if user.max_priority is None else user.max_priority,
+            )
+            for user in users
+        }
 
 
 class OutsideGate:

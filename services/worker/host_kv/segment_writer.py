@@ -72,11 +72,6 @@ class SegmentWriter:
         """Of the segment."""
         return self._map.shape
 
-    @property
-    def num_reserved(self) -> int:
-        """Slots that have memory."""
-        return self._reserved
-
     def lend(self) -> Slot | None:
         """Returns the slot of the oldest block, which is gone from now on; None while that is in use."""
         at = self._next if self._reserve(self._next) else 0

@@ -33,7 +33,7 @@ from shared.bus.jetstream.stream_messages import (
 )
 from shared.errors import Unavailable
 
-ACK, PROGRESS, TERM = b"+ACK", b"+WPI", b"+TERM"
+ACK, PROGRESS = b"+ACK", b"+WPI"
 MAX_PENDING = 8192  # messages that may wait here for their reader
 READ_BYTES = 4 * 2**20  # of one read
 
@@ -238,7 +238,7 @@ class JetStream:
         return items
 
     async def answer(self, item: WorkItem, word: bytes) -> None:
-        """Tells the broker what became of an item: `ACK`, `PROGRESS`, `TERM`."""
+        """Tells the broker what became of an item: `ACK` or `PROGRESS`."""
         with suppress(Unavailable):  # no broker: the item comes again, and is known by its result
             await self._bus.publish(item.ack, word)
 

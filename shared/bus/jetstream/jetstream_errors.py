@@ -8,7 +8,6 @@ WRONG_LAST = frozenset({10071, 10164})  # another message stands under the subje
 NO_MESSAGE = 10037
 NO_CONSUMER = 10014
 NO_STREAM = 10059
-NAME_IN_USE = 10058  # a stream of that name has another configuration
 _DISABLED = frozenset({10039, 10076, 10035})
 _FULL = frozenset({10077, 10023, 10047, 10122})
 

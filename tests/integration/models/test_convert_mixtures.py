@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from cli.models.convert.hf_to_gguf import HfToGguf
-from services.worker.engine.checkpoint.names.canonical import tensor_shapes
+from services.worker.engine.checkpoint.names.canonical import canonical_tensors
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import SingleRank
@@ -28,7 +28,7 @@ def tensors(model: Path) -> dict[str, torch.Tensor]:
     config = read_config(model)
     with open_checkpoint(model) as checkpoint:
         source = open_source(checkpoint, config, SingleRank())
-        return {name: source.read(name) for name, _ in tensor_shapes(config)}
+        return {one.name: source.read(one.name) for one in canonical_tensors(config)}
 
 
 def convert(model: Path, target: Path, kind: str) -> Path:

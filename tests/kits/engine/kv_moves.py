@@ -12,7 +12,7 @@ import numpy as np
 import redis
 from numpy.typing import NDArray
 
-from services.worker.engine.kv_transfer.kv_mover import KVMover
+from services.worker.engine.kv_transfer.kv_channel import KVMover
 from services.worker.rank_protocol.kv_messages import (
     FetchBlocks,
     FetchResult,

@@ -179,7 +179,8 @@ class MemoryBlockStore:
             if held is None:
                 continue
             idle_ms = self._now_ms - held.committed_ms
-            if block_eviction.holding_over(**fate._asdict(), idle_ms=idle_ms, grace_ms=grace_ms):
+            # during its first turn a session has no record yet
+            if not fate.has_record and (fate.deleted or idle_ms >= grace_ms):
                 blocks += len(await self.release_session(*place))
             else:
                 held.due_ms = self._now_ms + recheck_ms

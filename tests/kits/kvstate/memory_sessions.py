@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from services.kvstate.domain import keys
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, StoredSession, Verdict, judge
-from services.kvstate.domain.session_quota import SessionLives, SessionQuotas, TenantUsage, size_of
+from services.kvstate.domain.session_quota import SessionLives, SessionQuotas, size_of
 from services.kvstate.sessions.session_store import (
     PinOutcome,
     PutOutcome,
@@ -22,6 +22,27 @@ from shared.codec import decode
 from shared.messages import Pinned, SessionSummary
 
 _NO_QUOTAS = SessionQuotas()
+
+
+@dataclass(frozen=True, slots=True)
+class TenantUsage:
+    """The sessions of a tenant, and their bytes."""
+
+    sessions: int = 0
+    num_bytes: int = 0
+
+    def missing(self, before: int, size: int, max_sessions: int, max_bytes: int) -> tuple[int, int]:
+        """Returns how many sessions and bytes must be dropped before a record fits; (0, 0) if it fits.
+
+        A record that is no larger than the one it replaces always fits.
+
+        Args:
+            before: Size of the stored record; 0 if there is none.
+            size: Size of the new one.
+        """
+        sessions = 0 if before else max(0, self.sessions + 1 - max_sessions)
+        num_bytes = 0 if size <= before else max(0, self.num_bytes + size - before - max_bytes)
+        return sessions, num_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +108,9 @@ class MemorySessionStore:
                 else:
                     before = self._kept.pop(place, None)
                     group = before.group if before else ""
-                    life_s = self._lives.life_s(spare=entry.spare and not group)
+                    life_s = self._lives.session_ttl_s
+                    if entry.spare and not group:
+                        life_s = min(life_s, self._lives.session_spare_ttl_s)
                     self._kept[place] = _Kept(entry, self._clock() + life_s, group)
             verdicts.append(verdict)
         return PutOutcome(verdicts, dropped)

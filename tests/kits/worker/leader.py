@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.drafting.draft_engine import DraftEngine
-from services.worker.leader.heartbeats.heartbeats import LoopCarrier
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.kv_tier.block_ownership import BlockIndex
 from services.worker.leader.kv_tier.kv_options import KVOptions
@@ -50,6 +49,7 @@ from shared.telemetry.service_registry import ServiceRegistry
 from shared.telemetry.spans.span_facts import SpanSink
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.waiting import PATIENCE_S
+from tests.kits.worker.loop_carrier import LoopCarrier
 from tests.kits.worker.options import record_limits, scheduler_limits
 
 

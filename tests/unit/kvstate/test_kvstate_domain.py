@@ -13,7 +13,7 @@ from services.kvstate.domain.session_merge import (
     make_entry,
     read_cursor,
 )
-from services.kvstate.domain.session_quota import SessionQuotas, TenantUsage
+from services.kvstate.domain.session_quota import SessionQuotas
 from shared.errors import InvalidRequest
 from shared.messages import SessionRecord
 
@@ -81,18 +81,6 @@ def test_a_session_is_spare_until_a_caller_wants_it(
         session_id=session_id, tenant="t", model="m", version=1, turns=turns, last_request=last_request
     )
     assert make_entry(record, 1000, 100).spare is spare
-
-
-@pytest.mark.parametrize(
-    ("before", "size", "missing"),
-    [(0, 10, (1, 5)), (10, 15, (0, 0)), (10, 16, (0, 1)), (10, 10, (0, 0)), (90, 80, (0, 0))],
-)
-def test_only_what_grows_needs_room(before: int, size: int, missing: tuple[int, int]) -> None:
-    assert TenantUsage(3, 95).missing(before, size, 3, 100) == missing
-
-
-def test_a_tenant_over_its_quota_may_make_less_of_it() -> None:
-    assert TenantUsage(9, 500).missing(90, 80, 3, 100) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from services.kvstate.domain.block_eviction import (
     WaterMarks,
     cut,
     fitting,
-    holding_over,
     limit_bytes,
     score,
 )
@@ -73,13 +72,3 @@ def test_new_blocks_are_cut_from_the_tail_and_no_more_than_need_be() -> None:
     assert cut(sizes, fresh, 1) == [3]
     assert cut(sizes, fresh, 11) == [3, 1]
     assert cut(sizes, fresh, 1000) == [3, 1]
-
-
-@pytest.mark.parametrize(
-    ("has_record", "deleted", "idle_ms", "over"),
-    [(True, False, 10**9, False), (False, False, 5, False), (False, False, 10, True), (False, True, 0, True)],
-)
-def test_holdings_are_over_without_a_record(
-    has_record: bool, deleted: bool, idle_ms: int, over: bool
-) -> None:
-    assert holding_over(has_record=has_record, deleted=deleted, idle_ms=idle_ms, grace_ms=10) is over

@@ -11,9 +11,9 @@ import pytest
 from services.gateway.admission.auth import Keyring
 from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.bodies.body_parser import parse_body
+from services.gateway.completions.completion_call import judge_body
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.completions.request_translation import Origin, chat_request
-from services.gateway.completions.unsupported_fields import judge_body
 from shared.errors import InvalidRequest
 from shared.messages.generate import MAX_CHOICES
 

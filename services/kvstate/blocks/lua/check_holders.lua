@@ -1,4 +1,5 @@
--- Releases holders whose session is over; `block_eviction.holding_over` is the same rule in Python.
+-- Releases holders whose session is over: it expired or was deleted. During its first turn a session has no
+--   record yet, and a time of grace.
 -- ARGV: prefix of holdings, ms until the next check, ms of grace without a record; then for each session: its
 --   member of holders, whether it has a record, whether it was deleted.
 -- Answer: blocks that were deleted.

@@ -117,10 +117,6 @@ class WriteBehind:
         self._known.clear()
         self._waiting.clear()
 
-    def is_known(self, name: bytes) -> bool:
-        """Returns whether the store is known to have a name."""
-        return name in self._known
-
     def is_due(self, name: bytes) -> bool:
         """Returns whether a name waits or is being written."""
         return name in self._waiting or name in self._writing

@@ -17,7 +17,6 @@ GRAMMAR: Final = "grammar"  # an unexpected error while a grammar was followed
 PROMPT: Final = "prompt"  # an unexpected error before the first step: template, tokenizer, grammar, history
 ANSWER: Final = "answer"  # an unexpected error while text, parts or frames were made of tokens
 NOT_FINITE: Final = "not_finite"  # the engine computed logits that are no numbers
-INTERNAL_REASONS = (GRAMMAR, PROMPT, ANSWER, NOT_FINITE)
 OWNERS: Mapping[str, Owner] = {
     "invalid_request": "content",
     "context_length_exceeded": "content",

@@ -108,10 +108,6 @@ class Scheduler:
         """Free waiting places and running places together; below 0 if there are too many sequences."""
         return self.limits.max_running + self.limits.max_waiting - len(self.waiting) - len(self.running)
 
-    def has_room(self, num_sequences: int) -> bool:
-        """Returns whether that many more sequences may come in."""
-        return num_sequences <= self.num_free
-
     @property
     def queued_tokens(self) -> int:
         """Tokens of prompts that are to be computed, without those that are fetched or likely in the cache.
@@ -130,7 +126,7 @@ class Scheduler:
         return bool(some or queues.fetches.has_new)
 
     def add(self, sequence: Sequence) -> None:
-        """Queues a sequence; whether it fits at all was checked before (`has_room`, context length)."""
+        """Queues a sequence; whether it fits at all was checked before (`num_free`, context length)."""
         self.queues.add(sequence)
         self.trials.add(sequence)
 

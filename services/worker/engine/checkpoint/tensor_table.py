@@ -8,8 +8,8 @@ from services.worker.engine.checkpoint.codes.byte_layout import has_bytes, joine
 from services.worker.engine.checkpoint.codes.four_bit_floats import joined
 from services.worker.engine.checkpoint.codes.packed_layout import joined_packed
 from services.worker.engine.checkpoint.codes.transposed_layout import joined_transposed
-from services.worker.engine.checkpoint.gguf_tensors import gguf_tensors, names_in_file
 from services.worker.engine.checkpoint.names.file_names import FileNames
+from services.worker.engine.checkpoint.names.gguf_names import gguf_names
 from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor
 from services.worker.engine.checkpoint.safetensors_file import read_header, weight_files
 from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor, same_samples
@@ -17,10 +17,14 @@ from services.worker.engine.config.families.registry import family_of
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.packed_weights import byte_forms, gptq_zeros_above
-from services.worker.gguf.gguf_file import is_gguf
+from services.worker.gguf.dequantize import can_dequantize
+from services.worker.gguf.gguf_config import architecture_of
+from services.worker.gguf.gguf_file import GgufTensor, is_gguf, read_gguf
+from services.worker.gguf.header_bytes import BadGguf
 
 # tensors of old files, which are computed from the config instead
 _IGNORED = (r"rotary_emb\.inv_freq$",)
+_ONE_ROW = "ffn_gate_inp_shexp.weight"  # a matrix of one row, which is stored as a vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +162,42 @@ def stored_tensors(model: Path) -> dict[str, StoredTensor]:
     if has_bytes(tensors):
         tensors = joined_bytes(tensors, byte_forms(model))
     return joined_packed(joined(tensors))
+
+
+def gguf_tensors(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of a model by name.
+
+    Raises:
+        ModelError: The file is damaged.
+    """
+    try:
+        file = read_gguf(path, vocabulary=False)
+    except BadGguf as error:
+        raise ModelError(str(error)) from error
+    return {name: _stored(tensor) for name, tensor in file.tensors.items()}
+
+
+def names_in_file(path: Path) -> FileNames:
+    """How the tensors of a file are named.
+
+    Raises:
+        ModelError: The file is damaged, or its architecture is not supported.
+    """
+    try:
+        return gguf_names(architecture_of(read_gguf(path, vocabulary=False)))
+    except BadGguf as error:
+        raise ModelError(str(error)) from error
+
+
+def _stored(tensor: GgufTensor) -> StoredTensor:
+    kind, shape = tensor.type.name, tensor.shape
+    if tensor.name.endswith(_ONE_ROW) and len(shape) == 1:
+        shape = (1, *shape)
+    return StoredTensor(
+        path=tensor.path,
+        kind=kind,
+        shape=shape,
+        begin=tensor.begin,
+        end=tensor.end,
+        blocks=tensor.type if kind not in ITEM_BYTES and can_dequantize(tensor.type) else None,
+    )

@@ -5,8 +5,10 @@ Addresses are plain integers; the caller keeps the memory alive.
 
 import ctypes
 from collections.abc import Sequence
+from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from services.worker.engine.native.build import NoKernels, ensure
 from services.worker.engine.native.experts.expert_structs import ExpertSlots, RouterRule
@@ -71,6 +73,12 @@ class LayoutError(Exception):
     """A struct of the library differs from the one here."""
 
 
+def _declared(function: Any, *arguments: Any, returns: Any = None) -> Any:
+    """A function of a library with the types of its arguments and of its result."""
+    function.argtypes, function.restype = arguments, returns
+    return function
+
+
 class KernelLibrary:
     """The functions of one compiled library.
 
@@ -87,108 +95,60 @@ class KernelLibrary:
         library = ctypes.CDLL(str(path))
         check_layout(library)
         self.target = "avx512" if library.ryz_avx512() else "avx2"
-        self.new_thread_pool = library.ryz_thread_pool_new
-        self.new_thread_pool.argtypes = [ctypes.c_int, ctypes.c_int]
-        self.new_thread_pool.restype = ctypes.c_void_p
-        self.free_thread_pool = library.ryz_thread_pool_free
-        self.free_thread_pool.argtypes = [ctypes.c_void_p]
-        self.free_thread_pool.restype = None
-        self.run_program = library.ryz_run
-        self.run_program.argtypes = [
-            ctypes.c_void_p,
-            ctypes.POINTER(RankBarrier),
-            ctypes.c_void_p,
-            ctypes.c_int,
-            ctypes.POINTER(ForwardBatch),
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.POINTER(OpTrace),
-        ]
-        self.publish_count = library.ryz_publish
-        self.publish_count.argtypes = [ctypes.POINTER(RankBarrier)]
-        self.publish_count.restype = None
-        self.wait_for_ranks = library.ryz_wait
-        self.wait_for_ranks.argtypes = [ctypes.POINTER(RankBarrier)]
-        self.all_reduce = library.ryz_all_reduce
-        self.all_reduce.argtypes = [
-            ctypes.POINTER(RankBarrier),
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.c_void_p,
-            ctypes.c_int64,
-        ]
-        self.packed_bytes = library.ryz_packed_bytes
-        self.packed_bytes.argtypes = [
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_int,
-            ctypes.POINTER(CodeForm),
-        ]
-        self.packed_bytes.restype = ctypes.c_int64
-        self.pack = library.ryz_pack
-        self.pack.argtypes = [
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_int,
-            ctypes.c_void_p,
-            ctypes.c_int,
-        ]
-        self.pack.restype = None
-        self.pack_codes = library.ryz_pack_codes
-        self.pack_codes.argtypes = [
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.POINTER(CodeForm),
-            ctypes.c_void_p,
-            ctypes.c_int,
-        ]
-        self.pack_codes.restype = None
-        self.decode_row = library.ryz_decode_row
-        self.decode_row.argtypes = [
-            ctypes.POINTER(CodeForm),
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_void_p,
-        ]
-        self.decode_row.restype = None
+        self.new_thread_pool = _declared(library.ryz_thread_pool_new, c_int, c_int, returns=c_void_p)
+        self.free_thread_pool = _declared(library.ryz_thread_pool_free, c_void_p)
+        self.run_program = _declared(
+            library.ryz_run,
+            c_void_p,
+            POINTER(RankBarrier),
+            c_void_p,
+            c_int,
+            POINTER(ForwardBatch),
+            c_void_p,
+            c_void_p,
+            POINTER(OpTrace),
+            returns=c_int,
+        )
+        self.publish_count = _declared(library.ryz_publish, POINTER(RankBarrier))
+        self.wait_for_ranks = _declared(library.ryz_wait, POINTER(RankBarrier), returns=c_int)
+        self.all_reduce = _declared(
+            library.ryz_all_reduce, POINTER(RankBarrier), c_void_p, c_int64, c_void_p, c_int64, returns=c_int
+        )
+        self.packed_bytes = _declared(
+            library.ryz_packed_bytes, c_int64, c_int64, c_int, POINTER(CodeForm), returns=c_int64
+        )
+        self.pack = _declared(library.ryz_pack, c_void_p, c_int64, c_int64, c_int, c_void_p, c_int)
+        self.pack_codes = _declared(
+            library.ryz_pack_codes,
+            c_void_p,
+            c_void_p,
+            c_void_p,
+            c_int64,
+            c_int64,
+            POINTER(CodeForm),
+            c_void_p,
+            c_int,
+        )
+        self.decode_row = _declared(
+            library.ryz_decode_row, POINTER(CodeForm), c_void_p, c_int64, c_int64, c_void_p
+        )
         # takes microseconds on the computing thread: it keeps the GIL rather than wait to get it back
-        self.copy_out = ctypes.PyDLL(str(path)).ryz_copy_out
-        self.copy_out.argtypes = [
-            ctypes.POINTER(CachePointers),
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_void_p,
-            ctypes.c_int64,
-        ]
-        self.copy_out.restype = None
-        self.copy_in = library.ryz_copy_in
-        self.copy_in.argtypes = self.copy_out.argtypes
-        self.copy_in.restype = None
-        self.compress = library.ryz_compress
-        self.compress.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
-        self.compress.restype = None
-        self.draw_rows = library.ryz_draw_rows
-        self.draw_rows.argtypes = [ctypes.c_void_p, ctypes.POINTER(RowDraw), ctypes.c_int64, ctypes.c_int64]
-        self.draw_rows.restype = None
-        self.shares = library.ryz_shares
-        self.shares.argtypes = [
-            ctypes.c_void_p,
-            ctypes.c_float,
-            ctypes.c_float,
-            ctypes.c_void_p,
-            ctypes.c_int64,
-        ]
-        self.shares.restype = None
+        self.copy_out = _declared(
+            ctypes.PyDLL(str(path)).ryz_copy_out,
+            POINTER(CachePointers),
+            c_int64,
+            c_int64,
+            c_int64,
+            c_int64,
+            c_void_p,
+            c_int64,
+        )
+        self.copy_in = _declared(library.ryz_copy_in, *self.copy_out.argtypes)
+        self.compress = _declared(library.ryz_compress, c_void_p, c_int64, c_void_p, c_void_p)
+        self.draw_rows = _declared(library.ryz_draw_rows, c_void_p, POINTER(RowDraw), c_int64, c_int64)
+        self.shares = _declared(library.ryz_shares, c_void_p, c_float, c_float, c_void_p, c_int64)
         self.panel: int = library.ryz_panel()
-        self.bf16_instruction = library.ryz_bf16_instruction
-        self.bf16_instruction.argtypes = [ctypes.c_int]
+        self.bf16_instruction = _declared(library.ryz_bf16_instruction, c_int, returns=c_int)
 
 
 @cache
@@ -211,8 +171,8 @@ class _LayoutEntry(ctypes.Structure):
     _fields_ = [
         ("type", ctypes.c_char_p),
         ("field", ctypes.c_char_p),
-        ("offset", ctypes.c_int64),
-        ("size", ctypes.c_int64),
+        ("offset", c_int64),
+        ("size", c_int64),
     ]
 
 
@@ -223,7 +183,7 @@ def check_layout(library: ctypes.CDLL, structs: Sequence[type[ctypes.Structure]]
         LayoutError: A field has another offset or size there, or is missing on one side.
     """
     table = library.ryz_layout
-    table.restype = ctypes.POINTER(_LayoutEntry)
+    table.restype = POINTER(_LayoutEntry)
     entries, native = table(), dict[str, tuple[int, int]]()
     index = 0
     while entries[index].type:

@@ -43,7 +43,6 @@ class NativeWeights:
         positions: Learned ones, [positions, padded hidden]; or None.
         head: Of the same ids, padded to the widest rank's.
         input_kinds: In which forms linears read their inputs.
-        step_bytes: Weights that a decode step of one row reads, without the few rows of the embedding.
     """
 
     embedding: EmbeddingTable
@@ -52,7 +51,6 @@ class NativeWeights:
     norm: PackedNorm
     head: PackedLinear
     input_kinds: InputKinds
-    step_bytes: int
 
     @classmethod
     def load(
@@ -102,7 +100,6 @@ class NativeWeights:
             norm=norm,
             head=head,
             input_kinds=_input_kinds([head, *(linear for layer in layers for linear in layer.linears)]),
-            step_bytes=sum(layer.row_bytes for layer in layers) + head.num_bytes,
         )
 
 

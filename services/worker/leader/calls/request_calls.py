@@ -11,7 +11,7 @@ from shared.bus.api import Message
 from shared.errors import Overloaded
 from shared.flow.retry_budgets import ResendBudget
 from shared.messages import Cancel, Resend, ResendReply
-from shared.subjects import caller_of
+from shared.subjects import caller_of, tenant_of
 
 
 class RequestCalls:
@@ -32,7 +32,7 @@ class RequestCalls:
     async def cancel_request(self, cancel: Cancel, message: Message) -> None:
         """Ends the request; a cancel of an unknown one is remembered."""
         if self._is_meant(cancel.instance_id, "cancel"):
-            tenant = _tenant(cancel, message)
+            tenant = tenant_of(message.subject, cancel.tenant)
             self._table.cancel_request(cancel.request_id, cancel.reason, cancel.attempt, tenant=tenant)
 
     async def resend_frames(self, resend: Resend, message: Message) -> ResendReply | None:
@@ -50,7 +50,7 @@ class RequestCalls:
             most = self._budget.bytes_per_s
             why = f"user {caller.user} has more frames sent again than {most} bytes a second"
             raise Overloaded(why, retry_after_s=wait_s)
-        for key in table.keys_of(_tenant(resend, message), resend.request_id):
+        for key in table.keys_of(tenant_of(message.subject, resend.tenant), resend.request_id):
             reply = table.buffer.frames_from(key, resend.attempt, resend.from_seq, self._reply_bytes)
             if reply.known:
                 break
@@ -63,9 +63,3 @@ class RequestCalls:
             return True
         self._metrics.misdirected.labels(what).inc()
         return False
-
-
-def _tenant(asked: Cancel | Resend, message: Message) -> str:
-    """Returns the tenant that the broker vouches for, else the one that the message names."""
-    caller = caller_of(message.subject)
-    return caller.tenant if caller is not None else asked.tenant

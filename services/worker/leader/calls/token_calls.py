@@ -13,7 +13,7 @@ from shared import codec
 from shared.bus.api import Message
 from shared.errors import InvalidRequest
 from shared.messages import Detokenized, DetokenizeQuery, GenerateRequest, Tokenized, TokenizeQuery
-from shared.subjects import caller_of
+from shared.subjects import tenant_of
 
 MAX_AT_ONCE = 16  # calls that are answered at once
 MAX_WAITING = 256  # calls that may wait; those above are dropped
@@ -59,7 +59,7 @@ class TokenCalls:
             tools=query.tools,
             template=query.template,
             continues=query.continues,
-            tenant=_tenant(query, message),
+            tenant=tenant_of(message.subject, query.tenant),
         )
         self._builder.check_request(request)
         form = PromptForm(query.special_tokens, query.generation_prompt)
@@ -95,7 +95,7 @@ class TokenCalls:
         if len(tokens) <= INLINE_TOKENS:
             return Detokenized(text=self._vocabulary.decode(tokens))
         text = await self._prompts.threads.run_in_thread(
-            _tenant(query, message), lambda: self._vocabulary.decode(tokens), _NOT_MADE
+            tenant_of(message.subject, query.tenant), lambda: self._vocabulary.decode(tokens), _NOT_MADE
         )
         return Detokenized(text=text)
 
@@ -114,9 +114,3 @@ class TokenCalls:
                 f"this subject is for model {self._context.model}, the query names {query.model}",
                 param="model",
             )
-
-
-def _tenant(query: TokenizeQuery | DetokenizeQuery, message: Message) -> str:
-    """Returns the tenant that the broker vouches for, else the one that the query names."""
-    caller = caller_of(message.subject)
-    return caller.tenant if caller is not None else query.tenant

@@ -10,9 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from services.worker.leader.heartbeats.heartbeat_sender import HeartbeatSender, NewestDescription
-from services.worker.leader.heartbeats.leader_signs import DescriptionAge
-from shared.bus.api import Bus
 from shared.messages import Heartbeat
 
 STOP_WAIT_S = 2.0  # for the last heartbeat and the end of the connection
@@ -41,51 +38,6 @@ class HeartbeatCarrier(Protocol):
     async def stop(self) -> None:
         """Sends once more, and ends; does nothing without `start`, and at a second call."""
         ...
-
-
-class LoopCarrier:
-    """Sends on the running event loop, over a given bus: for buses of one process, as in tests.
-
-    Args:
-        interval_s: Seconds between two heartbeats.
-        stale_s: Age of a description beyond which it is not sent.
-    """
-
-    def __init__(self, bus: Bus, interval_s: float, stale_s: float) -> None:
-        self._bus = bus
-        self._interval_s = interval_s
-        self._stale_s = stale_s
-        self._newest: tuple[Heartbeat, float] | None = None
-        self._sender: HeartbeatSender | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self, first: Heartbeat) -> None:
-        """See `HeartbeatCarrier.start`."""
-        self._newest = (first, time.monotonic())
-        self._sender = HeartbeatSender(
-            self._interval_s, self._newest_description, DescriptionAge(self._stale_s)
-        )
-        self._task = asyncio.create_task(self._sender.run(self._bus), name="heartbeats")
-        await asyncio.sleep(0)  # the first one goes out before anything else happens
-
-    def describe(self, heartbeat: Heartbeat) -> None:
-        """See `HeartbeatCarrier.describe`."""
-        self._newest = (heartbeat, time.monotonic())
-
-    def send_soon(self) -> None:
-        """See `HeartbeatCarrier.send_soon`."""
-        if self._sender is not None:
-            self._sender.wake()
-
-    async def stop(self) -> None:
-        """See `HeartbeatCarrier.stop`."""
-        sender, task, self._sender, self._task = self._sender, self._task, None, None
-        if sender is not None and task is not None:
-            sender.end()
-            await asyncio.wait({task}, timeout=STOP_WAIT_S)
-
-    def _newest_description(self) -> NewestDescription:
-        return self._newest
 
 
 class Heartbeats:

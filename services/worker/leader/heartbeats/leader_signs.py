@@ -65,22 +65,6 @@ class _Doubt:
     disk_s: dict[int, float]
 
 
-class DescriptionAge:
-    """Judges by the age of the description alone: for a leader that cannot be observed.
-
-    Args:
-        stale_s: How long the event loop may stand still.
-    """
-
-    def __init__(self, stale_s: float) -> None:
-        self._stale_s = stale_s
-
-    def look(self, described_s: float, now: float) -> Vitals:
-        """See `LeaderWatch.look`."""
-        leader = "hung" if described_s > self._stale_s else "running"
-        return Vitals(leader=leader, described_ms=round(1000 * described_s))
-
-
 class LeaderSigns:
     """Follows the samples of one leader.
 

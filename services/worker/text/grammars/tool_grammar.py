@@ -1,42 +1,15 @@
 """What grammars of tool calls are made of: Lark text of our own, with checked schemas in it."""
 
-import json
 import secrets
 from collections.abc import Iterable, Mapping
 
 from llguidance import LLMatcher
 
 from services.worker.text.grammars.compiled_grammar import CompiledGrammar
-from services.worker.text.grammars.grammar_limits import GrammarLimits
-from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
-from services.worker.text.grammars.json_schema.schema_grammar import SchemaGrammar
 from services.worker.text.grammars.lark_grammar import lark_text
-from services.worker.text.grammars.structured_grammar import refused, schema_refused
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 
 _CUT = f"\ue000{secrets.token_hex(8)}\ue000"  # random, so that no text of a caller has it
-
-
-def lark_schema(definition: str, limits: GrammarLimits, param: str) -> str:
-    """Returns a schema as a term of a Lark grammar: `%json {...}`, JSON that fits the schema.
-
-    Args:
-        definition: The schema as JSON text.
-        param: The field of the request that errors name.
-
-    Raises:
-        InvalidRequest: It is no schema, or asks for what is not enforced; `data` has `keyword` and `pointer`.
-    """
-    if len(definition) > limits.definition_bytes:
-        raise refused(
-            f"has {len(definition)} characters, at most {limits.definition_bytes} are taken",
-            "json_schema",
-            param,
-        )
-    try:
-        return f"%json {json.dumps(SchemaGrammar(definition, limits).document)}"
-    except SchemaFault as fault:
-        raise schema_refused(fault, param) from fault
 
 
 def lark_fixed(control: Mapping[str, int], text: str) -> str:

@@ -74,7 +74,7 @@ async def test_what_is_not_done_in_time_expires(broker: NatsServer, tmp_path: Pa
 
 
 async def test_the_same_line_has_the_same_answer(gateway: BatchGateway) -> None:
-    """Other doors have what they had; embeddings and responses run as well."""
+    """Other transports have what they had; embeddings and responses run as well."""
     client = gateway.client()
     lines = []
     bodies: list[dict[str, Any]] = [

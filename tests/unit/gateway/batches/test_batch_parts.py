@@ -8,13 +8,19 @@ from typing import Any
 
 import pytest
 
-from services.gateway.batches.batch_schema import window_s
-from services.gateway.batches.lines.input_lines import MAX_FAULTS, LineCheck, LineTooLong, lines_of
-from services.gateway.batches.lines.result_lines import answered, not_answered
-from services.gateway.batches.running.free_room import AT_ONCE, free_room
-from services.gateway.batches.state.batch_record import BatchRecord, cancelled, claimed, paused
-from services.gateway.files.file_shelf import NewFile
+from services.gateway.batches.batch_record import (
+    BatchRecord,
+    answered,
+    cancelled,
+    claimed,
+    not_answered,
+    paused,
+)
+from services.gateway.batches.batch_service import window_s
+from services.gateway.batches.group_loads import AT_ONCE, free_room
+from services.gateway.batches.input_lines import MAX_FAULTS, LineCheck, LineTooLong, lines_of
 from services.gateway.files.file_upload import FileForm
+from services.gateway.files.tenant_files import NewFile
 from services.gateway.http.pages import page_of
 from shared.errors import InvalidRequest
 from shared.messages import Load

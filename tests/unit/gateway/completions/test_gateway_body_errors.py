@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from services.gateway.completions.completion_call import judge_body
 from services.gateway.completions.completion_schema import ChatCompletionRequest
-from services.gateway.completions.unsupported_fields import judge_body
 from shared.errors import InvalidRequest
 from tests.kits.gateway.completion_bodies import HELLO, chat, completion, refused
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from services.gateway.admission.refusals import invalid_body
+from services.gateway.completions.completion_call import judge_body
 from services.gateway.completions.completion_schema import ChatCompletionRequest
 from services.gateway.completions.request_translation import (
     Origin,
     chat_request,
     completion_requests,
 )
-from services.gateway.completions.unsupported_fields import judge_body
 from shared.codec import decode, encode, pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, GenerateRequest, Sampling, SessionRef

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from services.gateway.admission.error_shapes import error_body
+from services.gateway.admission.error_shapes import error_body, renamed
 from services.gateway.admission.refusals import HttpRefusal, answer_for
-from services.gateway.answering.field_names import renamed
 from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestTooLarge, RyzError
 
 

@@ -7,12 +7,11 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.gateway.answering.ignored_fields import IgnoredFields
-from services.gateway.answering.left_out import LeftOut
 from services.gateway.bodies.body_parser import parse_body
 from services.gateway.bodies.body_types import RequestBody
 from services.gateway.bodies.inner_fields import MAX_UNKNOWN
 from services.gateway.completions.completion_schema import ChatCompletionRequest
+from services.gateway.field_policy.left_out import IgnoredFields, LeftOut
 from services.gateway.messages.message_schema import MessagesRequest
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.responses.response_schema import ResponseRequest

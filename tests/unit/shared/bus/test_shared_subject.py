@@ -3,6 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from shared import subjects
 from shared.bus.subject import _PLAIN, MAX_SUBJECT_BYTES, _can_answer, _is_plain, can_answer
 
 
@@ -23,3 +24,9 @@ def test_a_text_that_is_too_long_for_a_subject_is_no_place_for_answers_and_is_no
     assert _can_answer.cache_info().currsize == before
     assert can_answer("a" * MAX_SUBJECT_BYTES)
     assert not can_answer("é" * MAX_SUBJECT_BYTES)
+
+
+def test_the_tenant_is_the_one_that_the_broker_vouches_for() -> None:
+    outside = subjects.generate("m", subjects.Caller("acme", "billing"))
+    assert subjects.tenant_of(outside, "other") == "acme"
+    assert subjects.tenant_of(subjects.generate("m"), "other") == "other"

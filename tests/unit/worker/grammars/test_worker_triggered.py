@@ -5,14 +5,15 @@ import json
 import pytest
 
 from services.worker.domain.generation.token_constraint import TokenRefused
+from services.worker.text.grammars.json_schema.schema_grammar import SchemaGrammar
 from services.worker.text.grammars.lark_grammar import lark_text
-from services.worker.text.grammars.tool_grammar import compile_lark, lark_schema, lark_token
+from services.worker.text.grammars.tool_grammar import compile_lark, lark_token
 from services.worker.text.grammars.triggered_constraint import Trigger, TriggeredConstraint
-from shared.errors import InvalidRequest
 from tests.kits.grammars.walks import LIMITS, allowed, state, vocabulary
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-CALL = f"start: {lark_schema(json.dumps(PERSON), LIMITS, 'tools')} {lark_text('</call>')}"
+SCHEMA = json.dumps(SchemaGrammar(json.dumps(PERSON), LIMITS).document)
+CALL = f"start: %json {SCHEMA} {lark_text('</call>')}"
 TEXT = 'Well: <cal <<call>{"name": "Ada ü"}</call> and <call>{"name": ""}</call>.'.encode()
 
 
@@ -76,9 +77,3 @@ def test_text_behind_a_marker_in_its_token_goes_into_the_grammar_or_makes_it_tex
     other = TriggeredConstraint(known, [Trigger(compile_lark("start: /[0-9]+;/", known), b" t")])
     other.accept([the])
     assert other.mask() is None
-
-
-def test_a_schema_of_a_tool_is_refused_by_the_tools_field() -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        lark_schema('{"uniqueItems": true}', LIMITS, "tools")
-    assert refused.value.data == {"param": "tools", "keyword": "uniqueItems", "pointer": ""}

@@ -7,11 +7,11 @@ import pytest
 import pytest_asyncio
 
 from services.worker.leader.heartbeats.heartbeat_sender import HeartbeatSender
-from services.worker.leader.heartbeats.heartbeats import Heartbeats, LoopCarrier
-from services.worker.leader.heartbeats.leader_signs import DescriptionAge
+from services.worker.leader.heartbeats.heartbeats import Heartbeats
 from shared import codec
 from shared.messages import Heartbeat, Load, ModelCard, State
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.worker.loop_carrier import DescriptionAge, LoopCarrier
 
 STALE_S = 1.5
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from services.worker.leader.heartbeats.leader_signs import (
     FROZEN_S,
     STARVED_MOST_S,
-    DescriptionAge,
     LeaderSample,
     LeaderSigns,
     ThreadSample,
@@ -154,13 +153,6 @@ def test_only_time_without_a_core_is_excused(shares: list[tuple[float, float]]) 
             assert leader.now > STALE_S
         if leader.now - waited_s > STALE_S + LOOK_S:
             assert verdict == "hung"
-
-
-def test_the_age_alone_decides_where_nothing_else_is_known() -> None:
-    watch = DescriptionAge(STALE_S)
-    assert watch.look(0.9, 5.0).leader == "running"
-    told = watch.look(1.1, 5.0)
-    assert (told.leader, told.described_ms) == ("hung", 1100)
 
 
 @pytest.fixture

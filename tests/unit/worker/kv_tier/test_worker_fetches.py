@@ -332,7 +332,7 @@ def test_write_behind_is_bounded_and_forgets() -> None:
     assert not behind.has_work  # already being written
     behind.forget(names[2:3])
     behind.done(names[2:4], names[4:])
-    assert [behind.is_known(name) for name in names] == [False, False, False, True, False]
+    assert [behind.num_known_of([name]) for name in names] == [False, False, False, True, False]
     behind.found(names[:2])
     assert behind.num_known == 2
     assert behind.num_known_of(names) == 2

@@ -154,7 +154,7 @@ async def test_a_session_that_is_gone_leaves_neither_text_nor_blocks(kit: Group)
     gone = SessionGone(tenant="default", session_id="s", names=b"".join(names[:1]))
     await kit.bus.publish(subjects.SESSION_GONE, codec.encode(gone))
     await kit.until(lambda: scheduler.blocks.num_found(names) == 0)
-    assert not any(scheduler.write_behind.is_known(name) for name in names)
+    assert scheduler.write_behind.num_known_of(names) == 0
     with pytest.raises(SessionNotFound):
         await ask("g0", "default", "s")
     with pytest.raises(Unavailable):

@@ -34,7 +34,7 @@ def test_what_is_in_doubt_stays_so_for_every_finder_until_it_is_written(behind: 
     write(behind, NAMES[:3])
     behind.distrust(NAMES[1:2])
     behind.found(NAMES[:3])
-    assert [behind.is_known(name) for name in NAMES[:3]] == [True, False, True]
+    assert [behind.num_known_of([name]) for name in NAMES[:3]] == [True, False, True]
     assert behind.num_trusted_of(NAMES) == 1
     behind.add(NAMES[1:2])
     behind.found(NAMES[1:2])

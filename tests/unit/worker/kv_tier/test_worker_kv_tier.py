@@ -173,7 +173,7 @@ async def test_damaged_blocks_are_computed_written_anew_and_not_fetched_before(
         assert kit.index.finds == 1
         assert kit.metric("kv_corrupt_blocks_total") == 1, "no sequence asked for it"
         kit.ranks.corrupt = set()
-        await kit.until(lambda: scheduler.write_behind.is_known(names[5]))
+        await kit.until(lambda: scheduler.write_behind.num_known_of([names[5]]) == 1)
         scheduler.blocks.drop(names)
         assert usage_of(await kit.run(ask("c"))).fetched_tokens == 192
 

@@ -47,11 +47,6 @@ def canonical_name(module: str, suffix: str, layer: int = -1, item: int = -1) ->
     return f"{prefix}{module.format(item)}{'.' if suffix else ''}{suffix}"
 
 
-def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of all tensors of a model."""
-    return ((tensor.name, tensor.shape) for tensor in canonical_tensors(config))
-
-
 def canonical_tensors(config: ModelConfig) -> Iterator[CanonicalTensor]:
     """All tensors of a model."""
     c = config

@@ -67,12 +67,6 @@ class PackedExperts:
             selection_bias=0 if self.selection_bias is None else self.selection_bias.data_ptr(),
         )
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes that a pass with a single row reads."""
-        each = self.up.first.num_bytes + self.down.first.num_bytes
-        return self.router.num_bytes + self.config.chosen * each
-
 
 def pack_experts(
     kernels: KernelLibrary,

@@ -109,14 +109,6 @@ class NativeLayer:
             linears += [self.experts.up.first, self.experts.down.first]
         return linears
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of weights that a pass with a single row reads."""
-        linears = [self.attention.qkv, self.attention.output]
-        if self.mlp is not None:
-            linears += [self.mlp.up, self.mlp.down]
-        return sum(linear.num_bytes for linear in linears) + (self.experts.row_bytes if self.experts else 0)
-
 
 def pack_layer(
     source: WeightSource, config: ModelConfig, index: int, kernels: KernelLibrary, *, precision: Precision

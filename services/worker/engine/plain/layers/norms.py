@@ -95,9 +95,6 @@ class SplitNorm:
         return total / self._size
 
 
-Norms = Norm | SplitNorm
-
-
 def optional_norm(config: NormConfig | None, weights: NormWeights | None) -> Norm | None:
     """A norm, or None where the layer has none."""
     return None if config is None or weights is None else Norm(config, weights)

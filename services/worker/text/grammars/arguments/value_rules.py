@@ -18,7 +18,6 @@ from services.worker.text.grammars.json_schema.schema_grammar import OPTIONS, Sc
 from services.worker.text.grammars.json_schema.schema_rewriter import Schema
 
 _NO_TAG = "^(?:[^<]|<+[^<\\x{2f}])*<*$"  # a text without `</`
-_SCALARS = ("string", "integer", "number", "boolean", "null")
 
 
 class NothingFits(SchemaFault):

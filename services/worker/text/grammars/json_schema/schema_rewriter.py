@@ -24,7 +24,6 @@ Schema = dict[str, Any] | bool
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties")
 _SINGLE = ("items", "additionalProperties")
-_APPLIED = ("anyOf", "oneOf", "allOf", "$ref")
 
 
 class SchemaRewriter:

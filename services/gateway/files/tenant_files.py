@@ -1,4 +1,4 @@
-"""Files of tenants within their limits: what every door asks for, whatever the store."""
+"""Adds, lists, reads and deletes the files of tenants within their limits, over any store."""
 
 import time
 from collections.abc import AsyncIterable, AsyncIterator
@@ -28,19 +28,19 @@ class FileLimits:
 
 @dataclass(slots=True)
 class NewFile:
-    """What the sender of a file tells of it; complete when all parts have been read."""
+    """Upload metadata from the client; complete when all parts have been read."""
 
     filename: str = "file"
     purpose: str = ""
     expires_after_s: int = 0
 
 
-class FileShelf:
-    """Takes, lists, reads and deletes files.
+class TenantFiles:
+    """Adds, lists, reads and deletes files of tenants.
 
     Args:
-        store: Has them.
-        limits: The limits.
+        store: Where the bytes and the metadata are.
+        limits: Of size and number.
     """
 
     def __init__(self, store: FileStore, limits: FileLimits) -> None:
@@ -51,8 +51,8 @@ class FileShelf:
         """Stores a file.
 
         Args:
-            tenant: Whose it is.
-            new: What is told of it, complete after the last part.
+            tenant: The owner of the file.
+            new: Upload metadata, complete after the last part.
             parts: Its bytes.
 
         Raises:

@@ -1,15 +1,17 @@
 """The records of batches in a stream of the broker: the last message under a batch's subject is its record.
 
 Every change is written under the condition that the record is the one that was read, so of two writers one
-reads again. Records are also held here, as they were at the last `poll`.
+reads again. A lease in the record says which gateway works on the batch. Records are also held here, as they
+were at the last `poll`.
 """
 
 import time
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
-from services.gateway.batches.state.batch_record import BatchRecord
+from services.gateway.batches.batch_record import BatchRecord, claimed
 from shared.bus.jetstream.jetstream import JetStream
 from shared.bus.jetstream.jetstream_errors import NoStream, WrongLastMessage
 from shared.bus.jetstream.stream_messages import NANOSECONDS, StoredMessage, stream_config
@@ -78,6 +80,48 @@ class BatchLog:
             self.records[batch_id] = wanted
             return wanted
         raise Unavailable(f"batch {batch_id!r} is changed by too many at once", reason="batch_busy")
+
+    async def claim(self, record: BatchRecord, owner: str, lease_s: float) -> BatchRecord:
+        """Takes a batch for a gateway.
+
+        Raises:
+            LeaseLost: Another gateway has it, or there is nothing left to do.
+        """
+
+        def claim(current: BatchRecord) -> BatchRecord:
+            taken = claimed(current, owner, time.time(), lease_s)
+            if taken is None:
+                raise LeaseLost
+            return taken
+
+        return await self.change(record.tenant, record.batch_id, claim)
+
+    async def change_owned(self, mine: BatchRecord, change: Change, lease_s: float) -> BatchRecord:
+        """Changes a record of the gateway that owns it, and renews the lease.
+
+        Args:
+            mine: The record as this gateway wrote it last.
+            change: Makes the new record.
+            lease_s: How long the lease lasts from now on.
+
+        Raises:
+            LeaseLost: Another gateway has taken the batch.
+        """
+
+        def with_lease(record: BatchRecord) -> BatchRecord:
+            if (record.owner, record.term) != (mine.owner, mine.term):
+                raise LeaseLost
+            return replace(change(record), lease_until_s=time.time() + lease_s)
+
+        return await self.change(mine.tenant, mine.batch_id, with_lease)
+
+    async def release(self, record: BatchRecord, owner: str) -> None:
+        """Ends the lease of a gateway, if it still has it."""
+
+        def give_up(current: BatchRecord) -> BatchRecord:
+            return replace(current, owner="", lease_until_s=0.0) if current.owner == owner else current
+
+        await self.change(record.tenant, record.batch_id, give_up)
 
     async def poll(self) -> bool:
         """Reads what has changed; returns False if there is no stream, as before the first batch."""

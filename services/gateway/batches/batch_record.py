@@ -1,7 +1,7 @@
-"""The record of a batch: its states, who looks after it, and how callers see it. Pure.
+"""The record of a batch: its states, the gateway that owns it, and the forms that callers see. Pure.
 
 A record is written whole, under the condition that nothing changed it meanwhile. Once it has ended it changes
-no more, but for `cleaned`.
+no more, but for `cleaned`. The lines of output and error files are those of OpenAI's batches.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ State = Literal[
 ]
 Ending = Literal["completed", "expired", "cancelled"]
 ENDED = frozenset({"failed", "completed", "expired", "cancelled"})
+COMPLETED, FAILED = "completed", "failed"
 
 
 class BatchFault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -166,3 +167,41 @@ def claimed(record: BatchRecord, owner: str, now_s: float, lease_s: float) -> Ba
     if record.cleaned or (record.owner not in {"", owner} and record.lease_until_s > now_s):
         return None
     return replace(record, owner=owner, lease_until_s=now_s + lease_s, term=record.term + 1)
+
+
+def answered(
+    record: BatchRecord, number: int, custom_id: str, status: int, answer: bytes, *, ignored: str = ""
+) -> bytes:
+    """The line for a request that was answered, whatever the status.
+
+    Args:
+        record: Of the batch.
+        number: Of the request in it.
+        custom_id: The caller's name of the request.
+        status: Of HTTP.
+        answer: The body.
+        ignored: What was left out of the request; empty: nothing.
+    """
+    name = record.request_name(number)
+    response: dict[str, Any] = {"status_code": status, "request_id": name, "body": _body(answer)}
+    if ignored:
+        response["ignored"] = ignored
+    return _line(name, custom_id, response, None)
+
+
+def not_answered(record: BatchRecord, number: int, custom_id: str, code: str, message: str) -> bytes:
+    """The line for a request that has no answer."""
+    return _line(record.request_name(number), custom_id, None, {"code": code, "message": message})
+
+
+def _body(answer: bytes) -> Any:
+    try:
+        msgspec.json.decode(answer, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return answer.decode("utf-8", "replace")
+    return msgspec.Raw(answer)
+
+
+def _line(name: str, custom_id: str, response: Any, error: Any) -> bytes:
+    line = {"id": name, "custom_id": custom_id, "response": response, "error": error}
+    return msgspec.json.encode(line) + b"\n"

@@ -1,7 +1,7 @@
-"""Hears the loads of groups from their heartbeats, while there are batches that want to know."""
+"""The loads of groups, read from heartbeats while batches wait, and the requests that they leave room for."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
@@ -11,6 +11,7 @@ from shared.messages import Heartbeat, Load
 
 PER_S = 40  # heartbeats that are read: enough for loads, and little work
 STALE_S = 2.0
+AT_ONCE = 8  # requests that begin together: the next heartbeats show what they cost
 
 
 class GroupLoads:
@@ -52,3 +53,19 @@ class GroupLoads:
             self._heard[beat.group] = self._clock(), beat.load
         else:
             self._heard.pop(beat.group, None)
+
+
+def free_room(loads: Iterable[Load], running_here: int, *, max_running: int, share: float) -> int:
+    """Returns how many more requests may begin.
+
+    A group in which requests wait has no room. Else batches may fill `share` of its running places, and what
+    interactive requests hold of these is not free.
+
+    Args:
+        loads: Of the groups that are ready, as their last heartbeats tell.
+        running_here: Requests of batches that run in this gateway.
+        max_running: The most of these.
+        share: Of the groups' running places.
+    """
+    free = sum(max(0, int(load.max_running * share) - load.running) for load in loads if not load.waiting)
+    return max(0, min(free, AT_ONCE, max_running - running_here))

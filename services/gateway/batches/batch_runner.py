@@ -1,29 +1,111 @@
-"""Takes requests of batches out of their queues while groups have room, and runs them on the routes.
+"""Takes requests of batches out of their queues while groups have room, and runs them.
 
-A result is written before the queue is told, and the first result stays. So a request that is delivered
-twice, since a gateway or the broker died, counts once.
+A result is written before the request is acknowledged, and the first result stays. So a request that is
+delivered twice, since a gateway or the broker died, counts once.
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import structlog
 
-from services.gateway.batches.batch_metrics import BatchMetrics
-from services.gateway.batches.running.free_room import free_room
-from services.gateway.batches.running.group_loads import GroupLoads
-from services.gateway.batches.running.line_call import LineCall, LineEnd
-from services.gateway.batches.state.batch_parts import BatchParts
-from services.gateway.batches.state.batch_record import BatchRecord
-from services.gateway.batches.state.batch_streams import WaitingLine
+from services.gateway.admission.caller import BackgroundCall
+from services.gateway.answering.direct_calls import DirectCalls, WholeAnswer
+from services.gateway.batches.batch_record import BatchRecord, answered, not_answered
+from services.gateway.batches.batch_streams import BatchParts, WaitingLine
+from services.gateway.batches.group_loads import GroupLoads, free_room
+from services.gateway.batches.input_lines import read_line
 from shared.errors import RyzError
 
+LATER = frozenset({429, 503})  # the request waits for room, a group or a store
+ONCE_MORE = frozenset({499, 500, 502, 504})  # it may have been our fault
+MAX_FAULTS = 3
+MAX_DELIVERIES = 20  # a request that was taken so often without a result takes gateways with it
+WAIT_S, MAX_WAIT_S = 0.25, 10.0
 IDLE_S, BUSY_S = 0.25, 0.02
 WRITE_TRIES_S = 30.0  # for which a result waits for the broker to come back
-
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LineEnd:
+    """The end of a request: its line, and whether that goes to the output file."""
+
+    text: bytes
+    ok: bool
+
+
+class LineCall:
+    """Runs requests.
+
+    Args:
+        direct: Runs calls.
+        max_bytes: The longest result that the stream takes.
+        timeout_s: Time limit of a request.
+    """
+
+    def __init__(self, direct: DirectCalls, max_bytes: int, timeout_s: float) -> None:
+        self._direct = direct
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
+
+    async def run(self, record: BatchRecord, line: WaitingLine) -> LineEnd:
+        """Runs a request to its end, however long it has to wait for room."""
+        read = read_line(line.raw)
+        name = record.request_name(line.number)
+
+        def failed(code: str, message: str) -> LineEnd:
+            return LineEnd(not_answered(record, line.number, read.custom_id, code, message), ok=False)
+
+        if line.item.delivered > MAX_DELIVERIES:
+            return failed(
+                "too_many_attempts",
+                f"the request was begun {MAX_DELIVERIES} times, and no gateway lived to its end",
+            )
+        body: dict[str, Any] = msgspec.json.decode(read.body)
+        if body.get("stream"):
+            return failed("invalid_request", "`stream` has no place in a batch; leave it out")
+        if record.endpoint == "/v1/responses":
+            if body.get("background"):
+                return failed("invalid_request", "`background` has no place in a batch; leave it out")
+            body.setdefault("store", False)  # ten thousand of them would push out what their tenant stored
+        background = BackgroundCall(name, seeded=body.get("seed") is not None)
+        status, answer, ignored = await self._answer(record, name, msgspec.json.encode(body), background)
+        text = answered(record, line.number, read.custom_id, status, answer, ignored=ignored)
+        if len(text) > self._max_bytes:
+            return failed(
+                "response_too_large",
+                f"the answer has {len(text)} bytes, and a message of the broker holds {self._max_bytes}: ask "
+                "for fewer tokens or log probabilities, or raise `max_payload` of the broker",
+            )
+        return LineEnd(text, ok=status == 200)
+
+    async def _answer(
+        self, record: BatchRecord, name: str, body: bytes, background: BackgroundCall
+    ) -> tuple[int, bytes, str]:
+        headers = {b"x-request-id": name.encode(), b"x-request-timeout": b"%d" % self._timeout_s}
+        faults, wait_s = 0, WAIT_S
+        while True:
+            found = await self._called(record, body, headers, background)
+            status, ignored = found.status, found.headers.get(b"x-ryz-ignored", b"").decode()
+            if status in ONCE_MORE:
+                faults += 1
+            if status not in LATER and (status not in ONCE_MORE or faults >= MAX_FAULTS):
+                return status, found.body, ignored
+            log.debug("a request of a batch waits", batch_id=record.batch_id, status=status)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, MAX_WAIT_S)
+
+    async def _called(
+        self, record: BatchRecord, body: bytes, headers: dict[bytes, bytes], background: BackgroundCall
+    ) -> WholeAnswer:
+        """Runs the request once."""
+        form, tenant = self._direct.formats[record.endpoint], record.tenant
+        return await self._direct.run_whole(form, body, headers, tenant=tenant, background=background)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +121,7 @@ class BatchRunner:
         parts: Records, streams and limits.
         loads: Of the groups.
         call: Runs one request.
-        metrics: Counts.
+        count_line: Counts a result; True: for the output file.
         accepting: Whether this gateway takes work.
     """
 
@@ -48,16 +130,16 @@ class BatchRunner:
         parts: BatchParts,
         loads: GroupLoads,
         call: LineCall,
-        metrics: BatchMetrics,
+        count_line: Callable[[bool], None],
         accepting: Callable[[], bool],
     ) -> None:
         self._parts = parts
         self._loads = loads
         self._call = call
-        self._metrics = metrics
+        self._count_line = count_line
         self._accepting = accepting
         self._tasks: dict[asyncio.Task[None], _Running] = {}
-        self._turn = 0
+        self._round_number = 0
 
     @property
     def running(self) -> int:
@@ -85,7 +167,7 @@ class BatchRunner:
         rules = self._parts.rules
         room = free_room(self._loads.loads(), self.running, max_running=rules.max_running, share=rules.share)
         took = 0
-        for record in self._in_turns(ready):
+        for record in self._rotated(ready):
             if room <= took:
                 break
             lines = await self._parts.streams.take(record.batch_id, room - took)
@@ -94,15 +176,15 @@ class BatchRunner:
             took += len(lines)
         return took
 
-    def _in_turns(self, ready: list[BatchRecord]) -> list[BatchRecord]:
+    def _rotated(self, ready: list[BatchRecord]) -> list[BatchRecord]:
         """The batches, beginning with another tenant's each time."""
-        self._turn += 1
+        self._round_number += 1
         by_tenant: dict[str, list[BatchRecord]] = {}
         for record in sorted(ready, key=lambda one: one.created_s):
             by_tenant.setdefault(record.tenant, []).append(record)
         tenants = sorted(by_tenant)
-        place = self._turn % len(tenants)
-        return [record for tenant in tenants[place:] + tenants[:place] for record in by_tenant[tenant]]
+        first = self._round_number % len(tenants)
+        return [record for tenant in tenants[first:] + tenants[:first] for record in by_tenant[tenant]]
 
     def _start(self, line: WaitingLine) -> None:
         record = self._parts.log.records.get(line.batch_id)
@@ -155,7 +237,7 @@ class BatchRunner:
                     await asyncio.sleep(1.0)
                     continue
                 if won:
-                    self._metrics.count_line(ok=end.ok)
+                    self._count_line(end.ok)
                 return
 
         try:

@@ -2,11 +2,14 @@
 
 A request waits in a work queue and is delivered again until it is acknowledged. A result is written once: the
 first one under its subject stays, and every later one is refused. So a request that ran twice counts once.
+`BatchParts` has these streams, the records, the files and the limits for all that works on batches.
 """
 
 from dataclasses import dataclass
 
-from services.gateway.batches.lines.result_lines import COMPLETED, FAILED
+from services.gateway.batches.batch_log import BatchLog
+from services.gateway.batches.batch_record import COMPLETED, FAILED
+from services.gateway.files.tenant_files import TenantFiles
 from shared.bus.jetstream.jetstream import ACK, PROGRESS, JetStream
 from shared.bus.jetstream.jetstream_errors import NoStream, WrongLastMessage
 from shared.bus.jetstream.stream_messages import NANOSECONDS, WorkItem, stream_config
@@ -22,7 +25,7 @@ class LineResult:
     """The result of a request.
 
     Attributes:
-        seq: Its place among all results.
+        seq: Its number in the stream of results.
         number: The request's line.
         line: What goes to the file.
         ok: Whether that is the output file.
@@ -179,3 +182,78 @@ def _waiting_line(item: WorkItem) -> WaitingLine:
     head, _, number = item.subject.rpartition(".")
     again = item.delivered > 1 or AGAIN in item.headers
     return WaitingLine(head.rpartition(".")[2], int(number), item.data, item, again)
+
+
+class ResultFollower:
+    """Knows which requests have a result.
+
+    Args:
+        streams: Has the results.
+        batch_id: The batch.
+
+    Attributes:
+        numbers: Lines whose request has a result.
+        completed: Results for the output file.
+        failed: Results for the error file.
+    """
+
+    def __init__(self, streams: BatchStreams, batch_id: str) -> None:
+        self._streams = streams
+        self._batch_id = batch_id
+        self._seen = 0
+        self.numbers: set[int] = set()
+        self.completed = 0
+        self.failed = 0
+
+    async def read_on(self) -> bool:
+        """Reads what has come; returns whether there was something."""
+        before = len(self.numbers)
+        while found := await self._streams.results(self._batch_id, self._seen):
+            self._seen = found[-1].seq
+            for result in found:
+                self.numbers.add(result.number)
+                self.completed += result.ok
+                self.failed += not result.ok
+        return len(self.numbers) != before
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """Limits of batches.
+
+    Attributes:
+        owner: The name of this gateway in leases.
+        lease_s: How long a lease lasts.
+        max_lines: Requests in one batch.
+        line_bytes: The longest request.
+        max_open: Batches of one tenant that have not ended.
+        max_waiting: Requests in all of these.
+        max_running: Requests that run here at a time.
+        share: Of the groups' running places.
+    """
+
+    owner: str
+    lease_s: float
+    max_lines: int
+    line_bytes: int
+    max_open: int
+    max_waiting: int
+    max_running: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchParts:
+    """The parts.
+
+    Attributes:
+        log: The records.
+        streams: Requests that wait, and results.
+        files: The files.
+        rules: The limits.
+    """
+
+    log: BatchLog
+    streams: BatchStreams
+    files: TenantFiles
+    rules: BatchRules

@@ -1,1 +1,0 @@
-"""The lines of input, output and error files."""

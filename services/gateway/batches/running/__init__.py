@@ -1,1 +1,0 @@
-"""Running the requests of batches while groups have room."""

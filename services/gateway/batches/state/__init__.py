@@ -1,1 +1,0 @@
-"""What the broker keeps of batches: records, requests that wait, results."""

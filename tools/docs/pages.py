@@ -1,0 +1,12 @@
+"""Writes a generated page, or compares it: what all generators of pages share."""
+
+import sys
+from pathlib import Path
+
+
+def write_page(path: Path, text: str) -> None:
+    """Writes a page; with `--check` in the command line it ends the process if the page is out of date."""
+    if "--check" not in sys.argv:
+        path.write_text(text)
+    elif not path.exists() or path.read_text() != text:
+        sys.exit(f"{path} is out of date: run `python -m tools.docs`")
