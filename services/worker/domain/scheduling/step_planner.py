@@ -1,4 +1,4 @@
-"""Plans the chunks of a step: decodes first, then prompts with the rest of the token budget.
+"""Plans the chunks of a step: decodes first, then prompts and forced runs with the rest of the token budget.
 
 Sequences on trial (`crash_trials.py`) get steps of their own.
 """
@@ -24,6 +24,8 @@ from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.domain.scheduling.step_draft import StepDraft
 from services.worker.domain.speculation.speculation import Speculation
 from services.worker.rank_protocol.plan import ScheduledChunk
+
+SEEN_S = 1.0  # so long after its last sequence another party is expected to come back
 
 
 class StepPlanner:
@@ -59,6 +61,7 @@ class StepPlanner:
         self._pace = pace
         self._sliding = sliding
         self._speculation = speculation or Speculation(0)
+        self._shared_at = -SEEN_S  # when several parties had sequences that run last, in a step with prompts
 
     def draft_step(self, now: float) -> StepDraft:
         """Returns the chunks of the next step; `now`: monotonic seconds."""
@@ -76,14 +79,16 @@ class StepPlanner:
     def _plan_mixed(self, draft: StepDraft, now: float) -> None:
         """Plans all sequences that may be computed together; those on trial may not."""
         most = self._most_background(now)
-        prefilling, num_run = self._plan_decodes(draft, most)
+        prefilling, num_drafts = self._plan_decodes(draft, most)
         if not prefilling and not self._admission.waiting:
             return  # as in nearly all steps
         num_decodes = len(draft.chunks)
-        whole = self._limits.token_budget - num_decodes - num_run
+        whole = self._limits.token_budget - num_decodes - num_drafts
         decodes = StepWork.of_chunks(draft.planned)
         rest = self._throttle.prompt_budget(whole, decodes, shared_context(prefilling))
         self._admission.admit(prefilling, rest)
+        if self._is_shared(draft, prefilling, now):
+            rest = self._throttle.shared_budget(rest, decodes, shared_context(prefilling))
         if self._trials.sequences:
             prefilling = [sequence for sequence in prefilling if not self._trials.is_on(sequence)]
         if prefilling and is_background(prefilling[-1]):
@@ -93,9 +98,27 @@ class StepPlanner:
                 prefilling = [sequence for sequence in prefilling if not is_background(sequence)]
         shares = share_budget(prefilling, rest)
         for sequence, count in shares:
-            draft.add_chunk(sequence, count)
+            draft.add_chunk(sequence, self._within_blocks(sequence, count))
         if rest < whole and sum(count for _, count in shares) == rest:
             self._throttle.note_cut(rest)
+
+    def _is_shared(self, draft: StepDraft, prefilling: list[Sequence], now: float) -> bool:
+        """Returns whether the prompts of this step delay another party, or one that may come during it."""
+        parties = {sequence.party for sequence in self._running}
+        if len(parties) > 1:
+            self._shared_at = now
+        elif now - self._shared_at >= SEEN_S:
+            return False
+        if not draft.planned:
+            return True
+        decoding = {sequence.party for sequence, *_ in draft.planned}
+        return len(decoding) > 1 or any(sequence.party not in decoding for sequence in prefilling)
+
+    def _within_blocks(self, sequence: Sequence, count: int) -> int:
+        """Returns how many of the next `count` tokens have blocks; those of a run get free ones."""
+        if self._preemption.grow_freely(sequence, count):
+            return count
+        return min(count, sequence.capacity - sequence.planned)
 
     def _most_background(self, now: float) -> int:
         """Returns how many background sequences may decode in this step; 0 beside the prompts of others."""
@@ -175,16 +198,17 @@ class StepPlanner:
         return 1 + len(drafts)
 
     def _plan_decodes(self, draft: StepDraft, most: int) -> tuple[list[Sequence], int]:
-        """Plans one token of each sequence that decodes, and the tokens that its grammar forces after it.
+        """Plans one token of each sequence that decodes, and drafts of those after it.
 
         Args:
             most: How many background sequences may decode; they come last. 0: they stand still.
 
         Returns:
-            The sequences whose prompts are being computed, and how many forced tokens were planned.
+            The sequences whose prompts or forced runs are to be computed, with a block for one token at
+            least, and how many drafts were planned.
         """
         prefilling, index, running = [], 0, self._running
-        spare, num_run = max(0, self._limits.token_budget - len(running)), 0
+        spare, num_drafts = max(0, self._limits.token_budget - len(running)), 0
         held = held_back(running, most) if most < UNLIMITED else frozenset[int]()
         chunks, planned = draft.chunks, draft.planned
         trials = self._trials if self._trials.sequences else None
@@ -196,17 +220,14 @@ class StepPlanner:
             index += 1
             if sequence.fetching or (held and id(sequence) in held) or (trials and trials.is_on(sequence)):
                 continue
-            if drafting and (count := self._plan_drafts(draft, sequence, spare - num_run)):
-                num_run += count - 1
+            if drafting and (count := self._plan_drafts(draft, sequence, spare - num_drafts)):
+                num_drafts += count - 1
                 continue
             start, pending, known = sequence.planned, sequence.pending, len(sequence.tokens)
             if known + pending - start != 1:
-                if not sequence.has_run:
-                    prefilling.append(sequence)
-                elif not (count := self._plan_run(draft, sequence, 1 + spare - num_run)):
-                    break
-                else:
-                    num_run += count - 1
+                if start >= sequence.capacity and not self._preemption.grow(sequence):
+                    break  # a run of the last one, which was preempted
+                prefilling.append(sequence)
                 continue
             if (
                 pending
@@ -226,7 +247,7 @@ class StepPlanner:
             else:
                 draft.add_chunk(sequence, 1)
         # none of these gave way: those that do come last, and the one that makes them decodes
-        return prefilling, num_run
+        return prefilling, num_drafts
 
 
 def _one_more(decodes: StepWork) -> StepWork:

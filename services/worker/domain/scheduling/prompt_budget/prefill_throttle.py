@@ -2,14 +2,18 @@
 
 A sequence that decodes gets a token with each step, so the time of a step is its inter-token latency. The
 prompts get what the decodes leave of the target, by the measured costs of steps, and always enough to get on.
-An engine that takes no time has no limit. Pure.
+Beside decodes of another party they get at most as much time as these: one party's prompts make the tokens of
+another at most twice as slow. Runs that grammars force are computed like prompts, and count as such. An
+engine that takes no time has no limit. Pure.
 """
 
 from services.worker.domain.scheduling.prompt_budget.step_costs import OUTLIER, StepCostModel, StepWork
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 MIN_CHUNK = BLOCK_SIZE  # prompts get on by so many tokens a step, however slow the engine is
+MIN_SHARED_CHUNK = BLOCK_SIZE // 2  # the same beside decodes of another party
 LEAST_SHARE = 0.25  # of the decodes' time goes to prompts, even if the target leaves less
+EQUAL_SHARE = 1.0  # of the decodes' time goes to prompts at most, if these are another party's
 COLD_CHUNK = 4 * BLOCK_SIZE  # tokens of prompts in a step before any were measured
 _WITHIN = 0.999  # share of the steps that are to be within the target
 _ADAPT = 0.06  # how fast the margin follows
@@ -35,10 +39,10 @@ class PrefillThrottle:
         self.num_cuts = 0
         self._budget = 0
 
-    def measures(self, has_prompt: bool) -> bool:
-        """Returns whether the step that ended is to be told; few of those without prompts are."""
+    def measures(self, has_chunk: bool) -> bool:
+        """Returns whether the step that ended is to be told; few of those that only decode are."""
         self._steps += 1
-        return self._target_s > 0 and (has_prompt or self._steps % _DECODES_MEASURED == 0)
+        return self._target_s > 0 and (has_chunk or self._steps % _DECODES_MEASURED == 0)
 
     def observe_step(self, work: StepWork, seconds: float) -> None:
         """Records the time of a step: that between its result and the one before, as the decodes see it."""
@@ -64,6 +68,25 @@ class PrefillThrottle:
             return min(budget, COLD_CHUNK) if decodes_s else budget
         rest_s = max(self._target_s / self._margin - decodes_s, LEAST_SHARE * decodes_s)
         return min(budget, max(MIN_CHUNK, self._costs.prompt_tokens_within(rest_s, context)))
+
+    def shared_budget(self, budget: int, decodes: StepWork, context: int = 0) -> int:
+        """Returns how many of `budget` tokens the prompts get while several parties use the engine.
+
+        Args:
+            budget: What `prompt_budget` has returned.
+            decodes: Those of other parties are among them; without decodes, a request of another party may
+                come during the step, which then is to end within the target.
+            context: Tokens before those of the prompts, see `shared_context`.
+        """
+        decodes_s = self._costs.seconds(decodes if decodes.decodes else StepWork(decodes=1))
+        if not self._target_s or not decodes_s:
+            return budget
+        if not self._costs.knows_prompts:
+            return min(budget, COLD_CHUNK)
+        rest_s, least = EQUAL_SHARE * decodes_s, MIN_SHARED_CHUNK
+        if not decodes.decodes:
+            rest_s, least = max(self._target_s / self._margin - decodes_s, rest_s), MIN_CHUNK
+        return min(budget, max(least, self._costs.prompt_tokens_within(rest_s, context)))
 
     def note_cut(self, budget: int) -> None:
         """Records that a step had no more prompt tokens than this budget allowed."""
