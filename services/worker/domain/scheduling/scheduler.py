@@ -311,7 +311,12 @@ class Scheduler:
         if has_prompt:  # a few forced tokens tell nothing of the speed of prompts
             self.costs.computed(num_tokens, result.compute_s)
         if self.throttle.measures(has_chunk) and result.compute_s:
-            self.throttle.observe_step(StepWork.of_chunks(parts), step_s or result.compute_s)
+            work = StepWork.of_chunks(parts)
+            self.throttle.observe_step(work, step_s or result.compute_s)
+            if has_chunk and not drafted:
+                self.throttle.pace.observe_prompts(work.decodes, work.prompt_tokens, result.compute_s)
+        if not has_chunk and not drafted:
+            self.throttle.pace.observe_decodes(len(parts), result.compute_s)
 
     def _compute_anew(self, fetch: BlockFetch) -> None:
         """Lets the sequence that waits for a fetch begin again, without asking the store."""

@@ -61,7 +61,7 @@ class StepPlanner:
         self._pace = pace
         self._sliding = sliding
         self._speculation = speculation or Speculation(0)
-        self._shared_at = -SEEN_S  # when several parties had sequences that run last, in a step with prompts
+        self._shared_at = -SEEN_S  # when several parties were seen last, in a step with prompts
 
     def draft_step(self, now: float) -> StepDraft:
         """Returns the chunks of the next step; `now`: monotonic seconds."""
@@ -87,8 +87,6 @@ class StepPlanner:
         decodes = StepWork.of_chunks(draft.planned)
         rest = self._throttle.prompt_budget(whole, decodes, shared_context(prefilling))
         self._admission.admit(prefilling, rest)
-        if self._is_shared(draft, prefilling, now):
-            rest = self._throttle.shared_budget(rest, decodes, shared_context(prefilling))
         if self._trials.sequences:
             prefilling = [sequence for sequence in prefilling if not self._trials.is_on(sequence)]
         if prefilling and is_background(prefilling[-1]):
@@ -96,23 +94,38 @@ class StepPlanner:
                 rest = self._pace.prompt_tokens(now, self._throttle.prompt_budget(rest, _one_more(decodes)))
             else:
                 prefilling = [sequence for sequence in prefilling if not is_background(sequence)]
+        if self._sees_others(now):
+            prefilling, rest = self._spare_others(draft, prefilling, rest)
         shares = share_budget(prefilling, rest)
         for sequence, count in shares:
             draft.add_chunk(sequence, self._within_blocks(sequence, count))
         if rest < whole and sum(count for _, count in shares) == rest:
             self._throttle.note_cut(rest)
 
-    def _is_shared(self, draft: StepDraft, prefilling: list[Sequence], now: float) -> bool:
-        """Returns whether the prompts of this step delay another party, or one that may come during it."""
-        parties = {sequence.party for sequence in self._running}
-        if len(parties) > 1:
+    def _sees_others(self, now: float) -> bool:
+        """Returns whether several parties use the engine, or did a moment ago."""
+        first = self._running[0].party if self._running else ""
+        if any(sequence.party != first for sequence in self._running):
             self._shared_at = now
-        elif now - self._shared_at >= SEEN_S:
-            return False
-        if not draft.planned:
-            return True
+        return now - self._shared_at < SEEN_S
+
+    def _spare_others(
+        self, draft: StepDraft, prefilling: list[Sequence], rest: int
+    ) -> tuple[list[Sequence], int]:
+        """Keeps a step with prompts short for other parties; plans prompts that lack their last token only.
+
+        Returns:
+            The other prompts, and how many of `rest` tokens they get.
+        """
+        last = [sequence for sequence in prefilling if sequence.remaining == 1][: max(0, rest)]
+        for sequence in last:
+            draft.add_chunk(sequence, 1)
+        left = [sequence for sequence in prefilling if sequence not in last]
         decoding = {sequence.party for sequence, *_ in draft.planned}
-        return len(decoding) > 1 or any(sequence.party not in decoding for sequence in prefilling)
+        rest -= len(last)
+        if not decoding or len(decoding) > 1 or any(sequence.party not in decoding for sequence in left):
+            rest = self._throttle.shared_budget(rest, len(draft.planned), shared_context(left))
+        return left, rest
 
     def _within_blocks(self, sequence: Sequence, count: int) -> int:
         """Returns how many of the next `count` tokens have blocks; those of a run get free ones."""

@@ -1,10 +1,11 @@
-"""What prompts and forced runs of one party cost the tokens of another one, and those of its own sequences."""
+"""What prompts and forced runs of one party cost the tokens of another one, and of its own sequences."""
 
 from collections.abc import Callable
 
 import pytest
 
 from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.scheduling.prompt_budget.shared_pace import PROBE
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.step_planner import SEEN_S
@@ -57,11 +58,11 @@ class Machine:
         self.scheduler.add(sequence)
         return sequence
 
-    def step(self) -> tuple[StepPlan, float]:
-        """Computes the next step; returns its plan and its seconds."""
+    def step(self, stall_s: float = 0.0) -> tuple[StepPlan, float]:
+        """Computes the next step, which is held up so long; returns its plan and its seconds."""
         plan = self.scheduler.plan()
         tokens = sum(piece.num_tokens for piece in plan.slices)
-        step_s = FIXED_S + TOKEN_S * tokens
+        step_s = FIXED_S + TOKEN_S * tokens + stall_s
         self.now += step_s
         self.scheduler.take_masks()
         result = compute(plan)
@@ -169,3 +170,24 @@ def test_a_short_prompt_of_another_party_is_computed_beside_long_ones() -> None:
     other = machine.add("other", 16, 8)
     seconds = machine.seconds_while(lambda: not other.num_output)
     assert len(seconds) <= 5
+
+
+def test_prompts_stand_still_for_a_step_if_none_that_only_decodes_shows_what_that_takes() -> None:
+    machine = Machine()
+    machine.warm_up("crowd")
+    other = machine.add("other", 4, 3 * PROBE)
+    machine.step()
+    for _ in range(2):
+        machine.add("crowd", 1000, 4)
+    seconds = machine.seconds_while(lambda: other.num_output < 2 * PROBE)
+    assert 1 <= sum(one == DECODE_S for one in seconds) <= 3
+
+
+def test_a_stall_of_the_machine_does_not_make_the_prompts_of_others_longer() -> None:
+    machine = Machine()
+    machine.warm_up("crowd")
+    other = machine.add("other", 4, 200)
+    for number in range(40):
+        machine.step(stall_s=0.1 if number % 5 == 0 else 0.0)
+    machine.add("crowd", 1000, 4)
+    assert max(machine.seconds_while(lambda: other.num_output < 100)) <= 2.5 * DECODE_S
