@@ -1,6 +1,7 @@
 """What prompts and forced runs of one party cost the tokens of another one, and of its own sequences."""
 
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 
 import pytest
 
@@ -29,9 +30,12 @@ class Fixed:
 
     def __init__(self, length: int) -> None:
         self._length, self._accepted = length, 0
-        self.ended = False
 
-    def accept(self, token_ids: list[int]) -> None:
+    @property
+    def ended(self) -> bool:
+        return False
+
+    def accept(self, token_ids: Many[int]) -> None:
         self._accepted += len(token_ids)
 
     def mask(self) -> bytes:
