@@ -175,6 +175,14 @@ class Scheduler:
         return only_background(self.running, self.waiting)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether several parties use the engine: nothing is planned behind a step with prompts.
+
+        A request of another party that comes during the step waits for its end alone.
+        """
+        return self._planner.is_shared(self._clock())
+
+    @property
     def waits_for_drafts(self) -> bool:
         """Whether the next step is planned better when the tokens in flight are known."""
         return self.speculation.waits(self.running)

@@ -102,12 +102,16 @@ class StepPlanner:
         if rest < whole and sum(count for _, count in shares) == rest:
             self._throttle.note_cut(rest)
 
+    def is_shared(self, now: float) -> bool:
+        """Returns whether several parties used the engine in a step with prompts a moment ago."""
+        return now - self._shared_at < SEEN_S
+
     def _sees_others(self, now: float) -> bool:
         """Returns whether several parties use the engine, or did a moment ago."""
         first = self._running[0].party if self._running else ""
         if any(sequence.party != first for sequence in self._running):
             self._shared_at = now
-        return now - self._shared_at < SEEN_S
+        return self.is_shared(now)
 
     def _spare_others(
         self, draft: StepDraft, prefilling: list[Sequence], rest: int
