@@ -64,7 +64,9 @@ class WorkerSettings(  # type: ignore[misc]
     where `RYZ_API_KEYS` names several tenants, and 0.875 without keys."""
     itl_target_ms: ZeroToMinuteMs = 100.0
     """The longest time between two tokens of a sequence that prompts of others may cause: a step has as many
-    tokens of prompts as fit by measured costs, and at least a quarter of the time of its decodes; 0: any."""
+    tokens of prompts as fit by measured costs, and at least a quarter of the time of its decodes. Beside
+    decodes of another tenant, or of another address where there are no API keys, prompts get at most as much
+    time as these. 0: any."""
     speculation: Literal["off", "lookup", "draft"] = "lookup"
     """`lookup` guesses next tokens by the text of the request and its answer, and checks several in one step
     where that saves time; `draft` also asks a draft model where the text gives none. No answer changes. See

@@ -142,6 +142,8 @@ class EngineLoop:
             return True
         if len(steps) > self._run_ahead or steps[-1].num_tokens > RUN_AHEAD_TOKENS:
             return False
+        if steps[-1].num_tokens > steps[-1].decode_tokens and scheduler.is_shared:
+            return False
         # it must be known in which step an engine died; and a request that comes waits for one step only
         return not (scheduler.trials.sequences or scheduler.background_alone or scheduler.waits_for_drafts)
 

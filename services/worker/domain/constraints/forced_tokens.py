@@ -1,8 +1,8 @@
 """Moves the grammar of a sequence on by its tokens, and finds those that it forces after them.
 
 A run of forced tokens has no alternative, so none of them is sampled: the scheduler appends all at once and
-computes them as one chunk. Where log probabilities are asked for, each of them is sampled under a mask that
-allows it alone, which gives the same tokens.
+computes them like a prompt, in one chunk if they fit into a step. Where log probabilities are asked for, each
+of them is sampled under a mask that allows it alone, which gives the same tokens.
 
 What comes next must depend on the tokens only. So a run is always complete: it ends where the grammar leaves
 a choice, and a caller gets it whole, with the token before it (`ChoiceState.take_delta`). A state that is

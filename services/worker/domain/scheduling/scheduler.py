@@ -171,6 +171,14 @@ class Scheduler:
         return only_background(self.running, self.waiting)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether several parties use the engine: nothing is planned behind a step with prompts.
+
+        A request of another party that comes during the step waits for its end alone.
+        """
+        return self._planner.is_shared(self._clock())
+
+    @property
     def waits_for_drafts(self) -> bool:
         """Whether the next step is planned better when the tokens in flight are known."""
         return self.speculation.waits(self.running)
@@ -249,6 +257,7 @@ class Scheduler:
         drafted: list[tuple[int, int, int]] = []
         advances: list[Advance] = []
         num_tokens, has_prompt, on_trial = 0, False, bool(self.trials.sequences)
+        has_chunk = False
         for sequence, seq_id, count, samples, end in parts:
             if samples > 1:
                 taken, right = self._booking.book_drafted(sequence, seq_id, sampled)
@@ -257,8 +266,9 @@ class Scheduler:
                 num_tokens += samples
                 continue
             num_tokens += count
-            if count > 1 and end <= sequence.run_start:
-                has_prompt = True
+            if count > 1:
+                has_chunk = True
+                has_prompt = has_prompt or end <= sequence.run_start
             if sequence.seq_id == seq_id:
                 sequence.computed += count
                 if sequence.computed % BLOCK_SIZE < count:
@@ -276,7 +286,7 @@ class Scheduler:
                 speculation.book_plain(seq_id)
             if on_trial and sequence.trial_tokens:
                 sequence.trial_tokens = max(0, sequence.trial_tokens - len(taken))
-        self._measure_step(result, parts, drafted, (num_tokens, has_prompt), step_s)
+        self._measure_step(result, parts, drafted, (num_tokens, has_prompt, has_chunk), step_s)
         return advances
 
     def check_invariants(self) -> None:
@@ -289,19 +299,28 @@ class Scheduler:
         result: StepResult,
         parts: list[PlannedChunk],
         drafted: list[tuple[int, int, int]],
-        size: tuple[int, bool],
+        size: tuple[int, bool, bool],
         step_s: float,
     ) -> None:
-        """Books what a step cost: `size` has its tokens, and whether a part of a prompt was among them."""
-        num_tokens, has_prompt = size
+        """Books what a step cost.
+
+        Args:
+            size: Its tokens, whether a part of a prompt was among them, and whether that or a run was.
+        """
+        num_tokens, has_prompt, has_chunk = size
         self._pace.observe_step(len(parts), num_tokens, result.compute_s)
         if self.speculation.most:
             guesses = sum(count for _, count, _ in drafted)
             self.speculation.book_step(len(parts), result, drafted, alone=num_tokens - guesses == len(parts))
         if has_prompt:  # a few forced tokens tell nothing of the speed of prompts
             self.costs.computed(num_tokens, result.compute_s)
-        if self.throttle.measures(has_prompt) and result.compute_s:
-            self.throttle.observe_step(StepWork.of_chunks(parts), step_s or result.compute_s)
+        if self.throttle.measures(has_chunk) and result.compute_s:
+            work = StepWork.of_chunks(parts)
+            self.throttle.observe_step(work, step_s or result.compute_s)
+            if has_chunk and not drafted:
+                self.throttle.pace.observe_prompts(work.decodes, work.prompt_tokens, result.compute_s)
+        if not has_chunk and not drafted:
+            self.throttle.pace.observe_decodes(len(parts), result.compute_s)
 
     def _compute_anew(self, fetch: BlockFetch) -> None:
         """Lets the sequence that waits for a fetch begin again, without asking the store."""

@@ -1,4 +1,4 @@
-"""Plans the chunks of a step: decodes first, then prompts with the rest of the token budget.
+"""Plans the chunks of a step: decodes first, then prompts and forced runs with the rest of the token budget.
 
 Sequences on trial (`crash_trials.py`) get steps of their own.
 """
@@ -24,6 +24,8 @@ from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.domain.scheduling.step_draft import StepDraft
 from services.worker.domain.speculation.speculation import Speculation
 from services.worker.rank_protocol.plan import ScheduledChunk
+
+SEEN_S = 1.0  # so long after its last sequence another party is expected to come back
 
 
 class StepPlanner:
@@ -59,6 +61,7 @@ class StepPlanner:
         self._pace = pace
         self._sliding = sliding
         self._speculation = speculation or Speculation(0)
+        self._shared_at = -SEEN_S  # when several parties were seen last, in a step with prompts
 
     def draft_step(self, now: float) -> StepDraft:
         """Returns the chunks of the next step; `now`: monotonic seconds."""
@@ -76,11 +79,11 @@ class StepPlanner:
     def _plan_mixed(self, draft: StepDraft, now: float) -> None:
         """Plans all sequences that may be computed together; those on trial may not."""
         most = self._most_background(now)
-        prefilling, num_run = self._plan_decodes(draft, most)
+        prefilling, num_drafts = self._plan_decodes(draft, most)
         if not prefilling and not self._admission.waiting:
             return  # as in nearly all steps
         num_decodes = len(draft.chunks)
-        whole = self._limits.token_budget - num_decodes - num_run
+        whole = self._limits.token_budget - num_decodes - num_drafts
         decodes = StepWork.of_chunks(draft.planned)
         rest = self._throttle.prompt_budget(whole, decodes, shared_context(prefilling))
         self._admission.admit(prefilling, rest)
@@ -91,11 +94,48 @@ class StepPlanner:
                 rest = self._pace.prompt_tokens(now, self._throttle.prompt_budget(rest, _one_more(decodes)))
             else:
                 prefilling = [sequence for sequence in prefilling if not is_background(sequence)]
+        if self._sees_others(now):
+            prefilling, rest = self._spare_others(draft, prefilling, rest)
         shares = share_budget(prefilling, rest)
         for sequence, count in shares:
-            draft.add_chunk(sequence, count)
+            draft.add_chunk(sequence, self._within_blocks(sequence, count))
         if rest < whole and sum(count for _, count in shares) == rest:
             self._throttle.note_cut(rest)
+
+    def is_shared(self, now: float) -> bool:
+        """Returns whether several parties used the engine in a step with prompts a moment ago."""
+        return now - self._shared_at < SEEN_S
+
+    def _sees_others(self, now: float) -> bool:
+        """Returns whether several parties use the engine, or did a moment ago."""
+        first = self._running[0].party if self._running else ""
+        if any(sequence.party != first for sequence in self._running):
+            self._shared_at = now
+        return self.is_shared(now)
+
+    def _spare_others(
+        self, draft: StepDraft, prefilling: list[Sequence], rest: int
+    ) -> tuple[list[Sequence], int]:
+        """Keeps a step with prompts short for other parties; plans prompts that lack their last token only.
+
+        Returns:
+            The other prompts, and how many of `rest` tokens they get.
+        """
+        last = [sequence for sequence in prefilling if sequence.remaining == 1][: max(0, rest)]
+        for sequence in last:
+            draft.add_chunk(sequence, 1)
+        left = [sequence for sequence in prefilling if sequence not in last]
+        decoding = {sequence.party for sequence, *_ in draft.planned}
+        rest -= len(last)
+        if not decoding or len(decoding) > 1 or any(sequence.party not in decoding for sequence in left):
+            rest = self._throttle.shared_budget(rest, len(draft.planned), shared_context(left))
+        return left, rest
+
+    def _within_blocks(self, sequence: Sequence, count: int) -> int:
+        """Returns how many of the next `count` tokens have blocks; those of a run get free ones."""
+        if self._preemption.grow_freely(sequence, count):
+            return count
+        return min(count, sequence.capacity - sequence.planned)
 
     def _most_background(self, now: float) -> int:
         """Returns how many background sequences may decode in this step; 0 beside the prompts of others."""
@@ -175,16 +215,17 @@ class StepPlanner:
         return 1 + len(drafts)
 
     def _plan_decodes(self, draft: StepDraft, most: int) -> tuple[list[Sequence], int]:
-        """Plans one token of each sequence that decodes, and the tokens that its grammar forces after it.
+        """Plans one token of each sequence that decodes, and drafts of those after it.
 
         Args:
             most: How many background sequences may decode; they come last. 0: they stand still.
 
         Returns:
-            The sequences whose prompts are being computed, and how many forced tokens were planned.
+            The sequences whose prompts or forced runs are to be computed, with a block for one token at
+            least, and how many drafts were planned.
         """
         prefilling, index, running = [], 0, self._running
-        spare, num_run = max(0, self._limits.token_budget - len(running)), 0
+        spare, num_drafts = max(0, self._limits.token_budget - len(running)), 0
         held = held_back(running, most) if most < UNLIMITED else frozenset[int]()
         chunks, planned = draft.chunks, draft.planned
         trials = self._trials if self._trials.sequences else None
@@ -196,17 +237,14 @@ class StepPlanner:
             index += 1
             if sequence.fetching or (held and id(sequence) in held) or (trials and trials.is_on(sequence)):
                 continue
-            if drafting and (count := self._plan_drafts(draft, sequence, spare - num_run)):
-                num_run += count - 1
+            if drafting and (count := self._plan_drafts(draft, sequence, spare - num_drafts)):
+                num_drafts += count - 1
                 continue
             start, pending, known = sequence.planned, sequence.pending, len(sequence.tokens)
             if known + pending - start != 1:
-                if not sequence.has_run:
-                    prefilling.append(sequence)
-                elif not (count := self._plan_run(draft, sequence, 1 + spare - num_run)):
-                    break
-                else:
-                    num_run += count - 1
+                if start >= sequence.capacity and not self._preemption.grow(sequence):
+                    break  # a run of the last one, which was preempted
+                prefilling.append(sequence)
                 continue
             if (
                 pending
@@ -226,7 +264,7 @@ class StepPlanner:
             else:
                 draft.add_chunk(sequence, 1)
         # none of these gave way: those that do come last, and the one that makes them decodes
-        return prefilling, num_run
+        return prefilling, num_drafts
 
 
 def _one_more(decodes: StepWork) -> StepWork:

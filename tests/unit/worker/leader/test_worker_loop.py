@@ -109,6 +109,22 @@ async def test_no_step_is_queued_behind_a_long_one(memory_bus: MemoryBus) -> Non
     assert max(map(len, engine.behind)) == 1
 
 
+@pytest.mark.parametrize("party", ["a", "b"])
+async def test_no_step_is_queued_behind_a_prompt_while_several_parties_are_there(
+    memory_bus: MemoryBus, party: str
+) -> None:
+    engine = Watched(0.004)
+    async with Kit(memory_bus, engine, steps=scheduler_limits(32, 16, 16)) as kit:
+        await kit.ask(chat("short", prompt="abc", sampling={"max_tokens": 60}, party="a"))
+        await kit.until(lambda: len(engine.plans) > 4)
+        before = len(engine.behind)
+        await kit.ask(chat("long", prompt="x" * 300, sampling={"max_tokens": 1}, party=party))
+        for name in ("long", "short"):
+            assert isinstance((await kit.end_of(name))[-1], Done)
+    queued = [behind for behind in engine.behind[before:] if behind and behind[-1] > 1]
+    assert bool(queued) == (party == "a")
+
+
 async def test_a_prompt_that_comes_while_a_step_runs_is_planned_at_once(memory_bus: MemoryBus) -> None:
     engine = Watched(1.0)
     async with Kit(memory_bus, engine) as kit:

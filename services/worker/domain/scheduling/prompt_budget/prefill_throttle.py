@@ -2,9 +2,11 @@
 
 A sequence that decodes gets a token with each step, so the time of a step is its inter-token latency. The
 prompts get what the decodes leave of the target, by the measured costs of steps, and always enough to get on.
-An engine that takes no time has no limit. Pure.
+Beside decodes of another party they get at most as much time as these (`shared_pace.py`). Runs that grammars
+force are computed like prompts, and count as such. An engine that takes no time has no limit. Pure.
 """
 
+from services.worker.domain.scheduling.prompt_budget.shared_pace import SharedPace
 from services.worker.domain.scheduling.prompt_budget.step_costs import OUTLIER, StepCostModel, StepWork
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
@@ -15,6 +17,7 @@ _WITHIN = 0.999  # share of the steps that are to be within the target
 _ADAPT = 0.06  # how fast the margin follows
 _FIRST_MARGIN, _MOST_MARGIN = 1.3, 1.5
 _DECODES_MEASURED = 8  # of so many steps without prompts one is measured
+_ONE_DECODE = StepWork(decodes=1)
 
 
 class PrefillThrottle:
@@ -24,21 +27,23 @@ class PrefillThrottle:
         target_s: How long such a step may take while sequences decode; 0 for no limit.
 
     Attributes:
+        pace: What prompts cost beside decodes of another party.
         num_cuts: Steps that were cut since `take_cuts`.
     """
 
     def __init__(self, target_s: float) -> None:
         self._target_s = target_s
         self._costs = StepCostModel()
+        self.pace = SharedPace()
         self._margin = _FIRST_MARGIN  # steps take at most so many times what is expected, but for a few
         self._steps = 0
         self.num_cuts = 0
         self._budget = 0
 
-    def measures(self, has_prompt: bool) -> bool:
-        """Returns whether the step that ended is to be told; few of those without prompts are."""
+    def measures(self, has_chunk: bool) -> bool:
+        """Returns whether the step that ended is to be told; few of those that only decode are."""
         self._steps += 1
-        return self._target_s > 0 and (has_prompt or self._steps % _DECODES_MEASURED == 0)
+        return self._target_s > 0 and (has_chunk or self._steps % _DECODES_MEASURED == 0)
 
     def observe_step(self, work: StepWork, seconds: float) -> None:
         """Records the time of a step: that between its result and the one before, as the decodes see it."""
@@ -63,6 +68,26 @@ class PrefillThrottle:
         if not self._costs.knows_prompts:
             return min(budget, COLD_CHUNK) if decodes_s else budget
         rest_s = max(self._target_s / self._margin - decodes_s, LEAST_SHARE * decodes_s)
+        return min(budget, max(MIN_CHUNK, self._costs.prompt_tokens_within(rest_s, context)))
+
+    def shared_budget(self, budget: int, rows: int, context: int = 0) -> int:
+        """Returns how many of `budget` tokens the prompts get while several parties use the engine.
+
+        Args:
+            budget: What `prompt_budget` has returned.
+            rows: That decode; not all are of the party of each prompt. If there are none, a request of
+                another party may come during the step, which then is to end within the target.
+            context: Tokens before those of the prompts, see `shared_context`.
+        """
+        if not self._target_s or not self._costs.seconds(_ONE_DECODE):
+            return budget
+        if rows:
+            most = self.pace.most_tokens(rows)
+            return min(budget, COLD_CHUNK if most < 0 else most)
+        if not self._costs.knows_prompts:
+            return min(budget, COLD_CHUNK)
+        one_s = self._costs.seconds(_ONE_DECODE)
+        rest_s = max(self._target_s / self._margin - one_s, one_s)
         return min(budget, max(MIN_CHUNK, self._costs.prompt_tokens_within(rest_s, context)))
 
     def note_cut(self, budget: int) -> None:

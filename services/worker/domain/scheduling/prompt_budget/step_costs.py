@@ -27,7 +27,7 @@ class StepWork:
     Attributes:
         decodes: Tokens of sequences that decode.
         context: Positions that these attend to, added up.
-        prompt_tokens: Tokens of prompts.
+        prompt_tokens: Tokens of prompts, and of runs that grammars force.
         pairs: Of a token of a prompt and a position that it attends to.
     """
 
@@ -38,15 +38,15 @@ class StepWork:
 
     @classmethod
     def of_chunks(cls, chunks: Iterable[PlannedChunk]) -> "StepWork":
-        """Adds up the chunks of a step; a prompt's last chunk of one token counts as a decode."""
+        """Adds up the chunks of a step; a chunk of one token counts as a decode, that of a prompt as well."""
         decodes = context = prompt_tokens = 0
         pairs = 0.0
-        for sequence, _, count, _, end in chunks:
-            if count > 1 and end <= sequence.run_start:
+        for _, _, count, _, end in chunks:
+            if count > 1:
                 prompt_tokens += count
                 pairs += count * (end - count / 2)
             else:
-                decodes += count
+                decodes += 1
                 context += end
         return cls(decodes, context, prompt_tokens, pairs)
 
