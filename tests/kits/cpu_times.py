@@ -18,7 +18,9 @@ _MS_PER_TICK = 1000 / os.sysconf("SC_CLK_TCK")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the option for the file."""
-    parser.addoption("--cpu-times", default="", help="append the CPU time of each phase of a test to this file")
+    parser.addoption(
+        "--cpu-times", default="", help="append the CPU time of each phase of a test to this file"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,24 +16,22 @@ from typing import Any
 import httpx
 import pytest
 
-from cli.console import CommandError
 from cli.models.catalogue import DEMO
-from cli.models.resolve import resolve_model
-from cli.stack.default_model import DEFAULT
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.fleet import Metrics
 from tests.kits.chaos.hostile.hostile_case import HostileCase, chat, texts_of
 from tests.kits.chaos.hostile.hostile_cases import hostile_case
 from tests.kits.chaos.hostile.servable_cases import servable_case
 from tests.kits.chaos.scale import full, scaled
+from tests.kits.clients.served import model_here
 from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(400, 14_400))
-HOSTILE = scaled(120, 10_000)
-SERVABLE = scaled(66, 1000)
+HOSTILE = scaled(57, 10_000)
+SERVABLE = scaled(34, 1000)
 AT_ONCE = 4
-CALM = scaled(20, 200)  # requests of the other caller with nothing beside
-ORDINARY = scaled(40, 1000)  # ordinary requests for comparison
+CALM = scaled(8, 200)  # requests of the other caller with nothing beside
+ORDINARY = scaled(8, 1000)  # ordinary requests for comparison
 SLOWER = 2.0  # at most, the other caller's p99 beside hostile requests instead of ordinary ones
 _ORDINARY_TOKENS = 24
 ANSWER_S = 120.0
@@ -47,11 +45,7 @@ RAW_FIELDS = (
 
 @pytest.fixture(scope="module")
 def model() -> str:
-    try:
-        resolve_model(DEFAULT, pull=False)
-    except CommandError:
-        return DEMO
-    return DEFAULT
+    return model_here() if full else DEMO
 
 
 @pytest.fixture(scope="module")
