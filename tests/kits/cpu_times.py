@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 
@@ -18,21 +17,19 @@ _MS_PER_TICK = 1000 / os.sysconf("SC_CLK_TCK")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the option for the file."""
-    parser.addoption(
-        "--cpu-times", default="", help="append the CPU time of each phase of a test to this file"
-    )
+    parser.addoption("--cpu-times", default="", help="append the CPU times of tests to this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure if a file is given."""
     if path := config.getoption("--cpu-times"):
-        config.pluginmanager.register(_CpuTimes(Path(path).open("a", buffering=1)), "cpu-times")
+        config.pluginmanager.register(_CpuTimes(Path(path)), "cpu-times")
 
 
 class _CpuTimes:
     """Writes the CPU time of each phase to a file."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: Path) -> None:
         self._file = file
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -56,9 +53,9 @@ class _CpuTimes:
             yield
         finally:
             now_own_ms, now_below_ms = cpu_ms()
-            self._file.write(
-                f"{now_own_ms - own_ms:8.0f} {now_below_ms - below_ms:8.0f} {phase:8} {item.nodeid}\n"
-            )
+            line = f"{now_own_ms - own_ms:8.0f} {now_below_ms - below_ms:8.0f} {phase:8} {item.nodeid}\n"
+            with self._file.open("a") as file:
+                file.write(line)
 
 
 def cpu_ms() -> tuple[float, float]:

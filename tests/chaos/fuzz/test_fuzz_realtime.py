@@ -25,9 +25,8 @@ quietly = settings(
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Of a gateway before two groups with null engines."""
     env = {"RYZ_RETENTION_S": "2", "RYZ_REALTIME_GRACE_S": "1"}
-    with Stack(
-        tmp_path_factory.mktemp("fuzz-realtime"), "--engine", "null", "--routers", "2", env=env
-    ) as stack:
+    options = ("--engine", "null", "--routers", "2")
+    with Stack(tmp_path_factory.mktemp("fuzz-realtime"), *options, env=env) as stack:
         stack.await_ready()
         watch = Watch(stack)
         found = urlsplit(stack.state.url).port
