@@ -1,14 +1,9 @@
-"""SDKs of OpenAI and Anthropic, LangChain's standard tests, Triton's client on one stack.
-
-The long form has a real model if one was pulled, and so the tests that a model has to read instructions for.
-"""
+"""SDKs of OpenAI and Anthropic, LangChain's standard tests, Triton's client: one stack with a real model."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from cli.models.catalogue import DEMO
-from tests.kits.chaos.scale import scaled
 from tests.kits.clients.anthropic_messages import AnthropicMessagesTests, AnthropicToolTests
 from tests.kits.clients.langchain_models import LangChainAnthropicTests, LangChainOpenAITests
 from tests.kits.clients.open_responses import OpenResponsesCases
@@ -24,7 +19,7 @@ from tests.kits.clients.triton_client import TritonClientTests
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("clients-stack"), scaled(DEMO, "")) as running:
+    with serving(tmp_path_factory.mktemp("clients-stack")) as running:
         yield running
 
 

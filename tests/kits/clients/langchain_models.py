@@ -65,7 +65,7 @@ class _TextModelTests(ChatModelIntegrationTests):  # type: ignore[misc]  # not f
         self.served, name = served, request.node.name
         self.has_strings = "structured" in name or "json_mode" in name
         if served.is_demo and any(part in name for part in _OF_INSTRUCTIONS):
-            pytest.skip("the demo model reads no instructions; make chaos: with SmolLM2 if it was pulled")
+            pytest.skip("the demo model reads no instructions; pull one: ryz models pull smollm2-135m")
 
     @pytest.fixture
     def benchmark(self) -> None:
