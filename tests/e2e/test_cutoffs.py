@@ -50,7 +50,7 @@ def slow_stack(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -
     folder = tmp_path_factory.mktemp("slow-stack")
     tracing = {"RYZ_TRACE_RATIO": "1", "RYZ_TRACE_EXPORT": "otlp", "RYZ_OTLP_ENDPOINT": collector.url}
     env = {"RYZ_NULL_STEP_DELAY_MS": "10", "RYZ_REQUEST_LOG": "true", "RYZ_MAX_RUNNING": "24", **tracing}
-    with Stack(folder, "--engine", "null", "--routers", "2", env=env) as stack:
+    with Stack(folder, "--engine", "null", env=env, calm=False) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 
