@@ -20,9 +20,17 @@ BESIDE = $(if $(FORKED),, and not alone)
 # tests without a marker that needs a machine or a time of its own
 ORDINARY := not compose and not gpu and not models and not clients
 # tests outside of tests/chaos that have a long form, too
-LONG_FORMS := tests/e2e/test_overflow.py tests/e2e/clients/test_bad_demands.py tests/integration/engine/test_engine_fork_server.py \
-	tests/unit/worker/grammars/test_worker_schema_enforcement.py
+LONG_FORMS := tests/e2e/test_cutoffs.py tests/e2e/test_overflow.py tests/e2e/test_what_lasts.py tests/e2e/clients/test_bad_demands.py \
+	tests/integration/engine/test_engine_fork_server.py \
+	tests/unit/worker/grammars/test_worker_schema_enforcement.py tests/unit/worker/grammars/test_worker_grammar_walks.py \
+	tests/unit/worker/text/test_worker_answer_parser.py tests/unit/worker/text/test_worker_call_forms.py
+# how far `make compile` lets the C compiler optimise; 0 takes less than half of its CPU time, for tests
+LEVEL ?= 2
 COMPILED_TESTS := tests/unit/client tests/unit/gateway tests/unit/router tests/unit/shared tests/unit/worker tests/contract
+# these compute for long, and nothing of what they test is compiled
+UNCOMPILED := tests/unit/worker/grammars tests/unit/worker/gguf tests/unit/worker/text/test_worker_call_forms.py \
+	tests/unit/worker/text/test_worker_template_guard.py tests/unit/worker/text/test_worker_template_losses.py \
+	tests/unit/worker/text/test_worker_template_shapes.py tests/unit/worker/text/test_worker_gguf_byte_level.py
 WHEEL_PLATFORM ?= $(subst -,_,$(shell uname -s | tr A-Z a-z)-$(shell uname -m))
 INPUTS := pyproject.toml constraints.txt
 # where torch comes from on a machine without an NVIDIA driver; empty: from pip's own index, with CUDA
@@ -50,9 +58,7 @@ test: dev ## the tests that need neither Docker nor a GPU, with coverage (ARGS="
 ifdef ARGS
 	$(BIN)/python -m pytest -m "$(ORDINARY)" $(ARGS)
 else
-	@$(if $(FORKED),RYZ_TEST_PROCESSES=$(JOBS)) $(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)$(BESIDE)" $(SIDE_BY_SIDE) || { \
-	echo "==> what failed, once more and alone: some tests have time limits, and others ran beside them"; \
-	$(BIN)/python -m pytest -m "$(ORDINARY)" --last-failed --last-failed-no-failures none; }
+	@$(if $(FORKED),RYZ_TEST_PROCESSES=$(JOBS)) $(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)$(BESIDE)" $(SIDE_BY_SIDE)
 ifndef FORKED
 	@$(MEASURED) --out $(COVERAGE_ALONE) -m pytest -m "$(ORDINARY) and alone"
 endif
@@ -72,11 +78,10 @@ test-gpu: dev ## the tests that need a CUDA device and a CUDA build of torch
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 compile: dev ## compile what each request and step goes through with mypyc, in a minute or two: 1.2 to 1.3 times the requests a second
-	$(BIN)/python -m tools.compile_modules
+	$(BIN)/python -m tools.compile_modules --level $(LEVEL)
 
 test-compiled: compile ## the unit tests of what is compiled, with the compiled modules in place of their sources
-	$(BIN)/python -m pytest -p tests.kits.compiled -m "$(ORDINARY) and not sources and not alone" -n $(JOBS) $(COMPILED_TESTS) $(ARGS)
-	$(BIN)/python -m pytest -p tests.kits.compiled -m "$(ORDINARY) and not sources and alone" $(COMPILED_TESTS)
+	RYZ_TEST_PROCESSES=$(JOBS) $(BIN)/python -m pytest -p tests.kits.compiled -m "$(ORDINARY) and not sources" $(COMPILED_TESTS) $(addprefix --ignore=,$(UNCOMPILED)) $(ARGS)
 
 test-compose: dev ## the tests of the containers; needs a Docker engine
 	$(BIN)/python -m pytest -m compose $(ARGS)
@@ -139,9 +144,10 @@ $(VENV)/.installed: $(INPUTS) | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[worker,local]'
 	@touch $@
 
+# a third of the modules is ever imported, and these are compiled then
 $(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python
 	@$(BIN)/python deploy/install_torch.py "$(TORCH_INDEX)"
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[worker,local,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt -e '.[worker,local,dev]'
 	@touch $(VENV)/.installed $@
 
 # Debian's package, unpacked: needs no root; without it, tests of alerts and boards say so and are skipped

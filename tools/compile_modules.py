@@ -1,9 +1,11 @@
 """Compiles the modules on the way of each request and each step with mypyc (decision 0058): `make compile`.
 
 Run as `python -m tools.compile_modules`; it needs mypy, setuptools and a C compiler. All or nothing: a build
-is moved to its place when each of its modules could be imported.
+is moved to its place when each of its modules could be imported. `--level 0` is for tests: the C compiler
+does not optimise and takes less than half of the CPU time.
 """
 
+import argparse
 import ast
 import os
 import shutil
@@ -81,6 +83,7 @@ _LEFT_OUT = {
     "services/worker/leader/sessions/session_records.py": "a tuple of `asyncio.gather` is a list",
     "services/worker/null/null_model.py": "tests inherit from its tokenizer",
 }
+_LEVEL_FILE = "level"  # in a build: how far the C compiler optimised it
 _AWAITING = {("shared/bus/nats.py", "connect")}  # the coroutine of the task that awaits it is not compiled
 # words of C with two underscores before them, one of which mypyc puts before the name of an attribute
 _C_WORDS = {
@@ -165,21 +168,28 @@ class _SideBySide(build_ext):  # type: ignore[misc] # setuptools has no types
         super().build_extensions()
 
 
-def build(names: Iterable[str], into: Path) -> None:
-    """Compiles these files into a directory; raises what mypyc, the compiler or an import raises."""
+def build(names: Iterable[str], into: Path, level: int = 2) -> None:
+    """Compiles these files into a directory; raises what mypyc, the compiler or an import raises.
+
+    Args:
+        names: Files, from the root on.
+        into: The directory; modules get into its `lib`.
+        level: How far the C compiler optimises, 0 to 3.
+    """
     os.chdir(ROOT)
     extensions = mypycify(
         ["--config-file", "pyproject.toml", *names],
         group_name=LIBRARY,
         multi_file=True,
         target_dir=str(into / "c"),
-        opt_level="2",
+        opt_level=str(level),
         debug_level="0",
     )
     command = _SideBySide(Distribution({"name": LIBRARY, "ext_modules": extensions}))
     command.build_lib, command.build_temp = str(into / "lib"), str(into / "objects")
     command.ensure_finalized()
     command.run()
+    (into / "lib" / _LEVEL_FILE).write_text(str(level))
 
 
 def check(names: Iterable[str], build_dir: Path) -> None:
@@ -202,16 +212,22 @@ def compiler_fault() -> str:
     return "" if header.is_file() else f"{header} is missing: install Python's headers (python3-dev)"
 
 
-def is_whole(build_dir: Path, names: Iterable[str]) -> bool:
-    """Whether a build has these modules and no others, beside the library."""
+def is_whole(build_dir: Path, names: Iterable[str], level: int = 0) -> bool:
+    """Whether a build has these modules and no others, beside the library, and is optimised so far."""
+    told = build_dir / _LEVEL_FILE
+    if not told.is_file() or int(told.read_text()) < level:
+        return False
     files = {path.relative_to(build_dir).as_posix() for path in build_dir.rglob(f"*{SUFFIX}")}
     return files == {f"{LIBRARY}__mypyc{SUFFIX}", *(name.removesuffix(".py") + SUFFIX for name in names)}
 
 
 def main() -> int:
     """Makes the build of the sources as they are, unless it is there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--level", type=int, default=2, help="how far the C compiler optimises")
+    level: int = parser.parse_args().level
     wanted, began, names = build_of_sources(), time.monotonic(), modules()
-    if is_whole(wanted, names):
+    if is_whole(wanted, names, level):
         print(f"compiled already: {wanted}")
         return 0
     faults = [fault for name in names for fault in hazards(name)]
@@ -224,7 +240,7 @@ def main() -> int:
     BUILDS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILDS) as place:
         made = Path(place) / "lib"
-        build(names, Path(place))
+        build(names, Path(place), level)
         check(names, made)
         assert is_whole(made, names), "mypyc made other modules than were asked for"
         for old in BUILDS.iterdir():

@@ -26,7 +26,7 @@ def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
     try:
         with ThreadedProxy(redis.port) as proxy:
             options = ("--redis-url", proxy.url, "--policy", "round_robin", "--routers", "1")
-            with Stack(tmp_path_factory.mktemp("chaos-stack"), *options, env=SETTINGS) as stack:
+            with Stack(tmp_path_factory.mktemp("chaos-stack"), *options, env=SETTINGS, calm=False) as stack:
                 with closing(Chaos(stack.await_ready(), redis, proxy)) as chaos:
                     yield chaos
                 assert stack.end() == 0
@@ -38,6 +38,6 @@ def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two groups of two ranks that compute the demo model; tests may kill every service of the stack."""
     grpc = ("--grpc-port", str(free_port()))
-    with Stack(tmp_path_factory.mktemp("pair-stack"), *grpc, env=PATIENT) as stack:
+    with Stack(tmp_path_factory.mktemp("pair-stack"), *grpc, env=PATIENT, calm=False) as stack:
         yield stack.await_ready()
         assert stack.end() == 0

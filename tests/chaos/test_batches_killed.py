@@ -27,7 +27,7 @@ def stack_folder(tmp_path: Path) -> Path:
 def started(folder: Path) -> Stack:
     """A stack of two null groups that keeps sessions on disk."""
     options = ("--engine", "null", "--groups", "2", "--redis-dir", str(folder / "redis"))
-    return Stack(folder, *options, env=SETTINGS).await_ready()
+    return Stack(folder, *options, env=SETTINGS, calm=False).await_ready()
 
 
 def run_with_kills(stack: Stack, caller: BatchCaller, batch_id: str, counts: list[int], *, seed: int) -> None:

@@ -39,7 +39,7 @@ def nats(tmp_path: Path) -> Iterator[NatsServer]:
 def slow_stack(nats: NatsServer, tmp_path: Path) -> Iterator[Stack]:
     """Two groups with slow null engines, on the test's own broker."""
     options = ("--engine", "null", "--nats-url", nats.url)
-    with Stack(tmp_path, *options, env={"RYZ_NULL_STEP_DELAY_MS": "12"}) as stack:
+    with Stack(tmp_path, *options, env={"RYZ_NULL_STEP_DELAY_MS": "12"}, calm=False) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 
@@ -50,7 +50,7 @@ def test_the_broker_is_killed_and_started_again(pair: Stack) -> None:
     with http_client(pair.state.url) as client:
         expected = undisturbed(client, bodies)
         with Readers(client, bodies, expected) as readers:
-            for _ in range(scaled(2, 20)):
+            for _ in range(scaled(1, 20)):
                 time.sleep(SETTLE_S)
                 await_next(pair, "nats", kill(pair, "nats"))
                 readers.await_streams(len(bodies))

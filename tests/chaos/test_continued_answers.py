@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from cli.models.catalogue import DEMO
 from tests.kits.answers.continued_cases import Case, Kind, cases, fits
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
@@ -31,7 +32,7 @@ BROKEN = "\ufffd"  # stands for bytes that are no character
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("continued-answers")) as running:
+    with serving(tmp_path_factory.mktemp("continued-answers"), scaled(DEMO, "")) as running:
         yield running
 
 

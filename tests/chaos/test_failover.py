@@ -32,7 +32,7 @@ def num_interrupted(report: dict[str, Any]) -> int:
 
 
 def test_kills_lose_nothing(pair: Stack) -> None:
-    plan = FailoverPlan(kills=scaled(4, 100), streams=STREAMS, tokens=TOKENS, seed=3)
+    plan = FailoverPlan(kills=scaled(2, 100), streams=STREAMS, tokens=TOKENS, seed=3)
     report = asyncio.run(measure(RunningStack("", "demo", nats_urls=pair.state.nats_urls), plan, say))
     record("kills", **report)
     assert (report["gave_up"], report["unequal"], report["lost"]) == ("", 0, 0), report
@@ -43,7 +43,7 @@ def test_kills_lose_nothing(pair: Stack) -> None:
 
 def test_kills_while_guesses_are_checked_change_nothing(pair: Stack) -> None:
     """Few streams are guessed, since many use the multipliers already."""
-    plan = FailoverPlan(kills=scaled(3, 100), streams=8, tokens=256, seed=6)
+    plan = FailoverPlan(kills=scaled(2, 100), streams=8, tokens=256, seed=6)
     report = asyncio.run(measure(RunningStack("", "demo", nats_urls=pair.state.nats_urls), plan, say))
     record("kills_while_guessing", **report)
     assert (report["gave_up"], report["unequal"], report["lost"]) == ("", 0, 0), report

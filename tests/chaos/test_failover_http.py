@@ -40,7 +40,7 @@ Disturb = Callable[[str], None]  # called in mid-answer with the name of the gro
 
 
 def test_streams_over_http_survive_ranks_and_leaders(pair: Stack) -> None:
-    victims: list[Victim] = scaled(["rank", "leader", "rank"], ["rank", "leader", "rank"] * 20)
+    victims: list[Victim] = scaled(["rank", "leader"], ["rank", "leader", "rank"] * 20)
     with http_client(pair.state.url) as client:
         bodies = stopped_late(client, make_bodies("demo", scaled(16, 32), scaled(96, 128)))
         expected = undisturbed(client, bodies)

@@ -20,7 +20,7 @@ from tests.kits.engine.shared_fork_server import sharing
 
 pytestmark = pytest.mark.timeout(scaled(300, 3600))
 BATCH, MOST = 8, 8
-ANSWERS = scaled(64, 10_000)
+ANSWERS = scaled(32, 10_000)
 TEXTS = (
     "Tell me a story about the old harbour, and then tell it again, word by word: ",
     "Count from one to ten. one two three four five six seven eight nine ten one two three four ",

@@ -10,6 +10,7 @@ import pytest
 
 from shared.kv_store import PREFIX_PATTERN
 from tests.kits.chaos.fleet import Chaos, Metrics, Story, Talk
+from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import wait_for
 from training.words import HELD_OUT_NAMES
 
@@ -87,7 +88,7 @@ def test_redis_restarted_empty_between_two_turns(chaos: Chaos, lights: Lights) -
     stored(chaos, story)
 
 
-@pytest.mark.parametrize(("delay_s", "first"), [(0.25, 11), (0.5, 37)])
+@pytest.mark.parametrize(("delay_s", "first"), scaled([(0.5, 37)], [(0.25, 11), (0.5, 37)]))
 def test_a_slow_redis(chaos: Chaos, lights: Lights, delay_s: float, first: int) -> None:
     story = Story(chaos, "slow", HELD_OUT_NAMES[first : first + 3])
     story.turn(2)
@@ -127,7 +128,7 @@ def test_a_full_redis(chaos: Chaos, lights: Lights) -> None:
 def test_kvstate_killed(chaos: Chaos, lights: Lights) -> None:
     story = Story(chaos, "orphaned", HELD_OUT_NAMES[20:23])
     story.turn(2)
-    for _ in range(3):
+    for _ in range(scaled(1, 3)):
         with chaos.no_kvstate():
             story.turn()
     lights.wait(1)

@@ -18,7 +18,7 @@ from tests.kits.chaos.streams import Body
 from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(300, 1800))
-KILLS = scaled(3, 30)
+KILLS = scaled(1, 30)
 SETTLE_S = 2.1  # a service that was ready this long before it died is restarted without a longer pause
 SHARE = 0.99
 FROZEN_S = 3.0
@@ -33,7 +33,7 @@ BODY: Body = {
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two groups with null engines, and all else as `ryz up` has it."""
-    with Stack(tmp_path_factory.mktemp("waiting-stack"), "--engine", "null") as stack:
+    with Stack(tmp_path_factory.mktemp("waiting-stack"), "--engine", "null", calm=False) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 

@@ -23,7 +23,7 @@ PATIENCE_S = 4.0  # deadline of the requests of a frozen group
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """One group of two ranks."""
-    with Stack(tmp_path_factory.mktemp("single-stack"), "--groups", "1", env=PATIENT) as stack:
+    with Stack(tmp_path_factory.mktemp("single-stack"), "--groups", "1", env=PATIENT, calm=False) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 

@@ -33,7 +33,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two groups with slow null engines."""
     settings = {"RYZ_NULL_STEP_DELAY_MS": "3", "RYZ_ROUTER_POLICY": "least_loaded"}
     options = ("--engine", "null", "--policy", "least_loaded", "--routers", "1")
-    with Stack(tmp_path_factory.mktemp("router-stack"), *options, env=settings) as stack:
+    with Stack(tmp_path_factory.mktemp("router-stack"), *options, env=settings, calm=False) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 
@@ -84,7 +84,7 @@ class Burst:
 def test_the_only_router_killed(stack: Stack) -> None:
     with http_client(stack.state.url) as client:
         burst = Burst(stack, client)
-        for offset in burst.offsets(scaled(4, 60)):
+        for offset in burst.offsets(scaled(2, 60)):
             done_before, tokens_before = burst.totals()
             time.sleep(SETTLE_S)
             said, dead = burst.run(offset)
@@ -104,7 +104,7 @@ def test_one_of_two_routers_killed(stack: Stack) -> None:
         http_client(stack.state.url) as client,
     ):
         burst = Burst(stack, client)
-        for offset in burst.offsets(scaled(3, 40)):
+        for offset in burst.offsets(scaled(2, 40)):
             time.sleep(SETTLE_S)
             _, dead = burst.run(offset)
             await_next(stack, "router", dead)

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from cli.models.catalogue import DEMO
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
 from tests.kits.clients.served import KEY, Served, serving
@@ -20,14 +21,14 @@ from tests.kits.schemas.corpus import corpus
 from tests.kits.schemas.schema_case import SchemaCase, validator
 
 pytestmark = pytest.mark.timeout(scaled(300, 7200))
-NUM_ANSWERS = scaled(24, 1000)  # that ended, at the full length
+NUM_ANSWERS = scaled(12, 1000)  # that ended, at the full length
 AT_ONCE = 8
 MAX_TOKENS = scaled(60, 200)
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("schema-answers")) as running:
+    with serving(tmp_path_factory.mktemp("schema-answers"), scaled(DEMO, "")) as running:
         yield running
 
 

@@ -36,7 +36,7 @@ from tests.kits.worker.leader import Kit
 pytestmark = pytest.mark.timeout(scaled(300, 1800))
 MODEL = "bounds"
 FIRST = 60  # of each kind: all series that there can be are there afterwards
-COUNT = scaled(250, 10_000)
+COUNT = scaled(125, 10_000)
 SIDE_BY_SIDE = 16
 # labels whose values are lists in the code
 CLOSED = {"code", "error_type", "event", "finished_reason", "outcome", "reason", "status", "subject"}

@@ -79,14 +79,14 @@ def end(stack: Stack) -> None:
 
 @pytest.mark.timeout(scaled(300, 1200))
 async def test_a_storm_over_a_model(tmp_path: Path) -> None:
-    with Stack(tmp_path, env=SETTINGS) as stack:
+    with Stack(tmp_path, env=SETTINGS, calm=False) as stack:
         stack.await_ready()
         await weather(
             stack,
             stack.state.model,
-            seconds=scaled(9.0, 300.0),
-            visits=scaled(70, 1000),
-            calm=scaled(25, 100),
+            seconds=scaled(6.0, 300.0),
+            visits=scaled(40, 1000),
+            calm=scaled(15, 100),
             tokens=32,
             ranks=True,
         )
@@ -98,7 +98,7 @@ async def test_a_storm_over_a_model(tmp_path: Path) -> None:
 async def test_a_storm_over_the_null_engine(tmp_path: Path) -> None:
     """More requests than with the demo model, and answers long enough to fill slow readers' connections."""
     settings = SETTINGS | {"RYZ_NULL_STEP_DELAY_MS": "5"}
-    with Stack(tmp_path, "--engine", "null", env=settings) as stack:
+    with Stack(tmp_path, "--engine", "null", env=settings, calm=False) as stack:
         stack.await_ready()
         await weather(
             stack,

@@ -11,14 +11,11 @@ from services.worker.engine.native.build import NoKernels
 from services.worker.engine.native.library import kernels
 from tests.kits.e2e.stack import Stack
 
-# half of the CPU time of an idle stack is heartbeats, and no group is lost here
-CALM = {"RYZ_HEARTBEAT_INTERVAL_MS": "200"}
-
 
 @pytest.fixture(scope="package")
 def null_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two groups that answer without a model."""
-    with Stack(tmp_path_factory.mktemp("null-stack"), "--engine", "null", env=CALM) as stack:
+    with Stack(tmp_path_factory.mktemp("null-stack"), "--engine", "null", "--routers", "2") as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 
@@ -39,6 +36,6 @@ def int8_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 @pytest.fixture(scope="package")
 def torch_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two groups of two ranks that compute the demo model."""
-    with Stack(tmp_path_factory.mktemp("torch-stack"), env=CALM) as stack:
+    with Stack(tmp_path_factory.mktemp("torch-stack"), "--routers", "2") as stack:
         yield stack.await_ready()
         assert stack.end() == 0

@@ -50,7 +50,7 @@ def slow_stack(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -
     folder = tmp_path_factory.mktemp("slow-stack")
     tracing = {"RYZ_TRACE_RATIO": "1", "RYZ_TRACE_EXPORT": "otlp", "RYZ_OTLP_ENDPOINT": collector.url}
     env = {"RYZ_NULL_STEP_DELAY_MS": "10", "RYZ_REQUEST_LOG": "true", "RYZ_MAX_RUNNING": "24", **tracing}
-    with Stack(folder, "--engine", "null", env=env) as stack:
+    with Stack(folder, "--engine", "null", env=env, calm=False) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 
@@ -135,7 +135,9 @@ def grown(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("name", "streams", "tokens"), [("slow_stack", 200, 40), ("torch_stack", 64, 24)])
+@pytest.mark.parametrize(
+    ("name", "streams", "tokens"), [("slow_stack", scaled(80, 200), 40), ("torch_stack", scaled(48, 64), 24)]
+)
 async def test_cut_streams_leave_nothing_and_touch_no_other_stream(
     request: pytest.FixtureRequest, name: str, streams: int, tokens: int
 ) -> None:

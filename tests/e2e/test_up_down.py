@@ -51,7 +51,7 @@ def assert_only_logs(folder: Path) -> None:
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path, start: Start) -> None:
     before = shared_memory()
-    stack = start(tmp_path, "--groups", "1")
+    stack = start(tmp_path, "--groups", "1", "--routers", "2")
     urls = [stack.state.url, stack.state.nats_url, stack.state.redis_url, stack.state.kv_redis_url]
     assert all(listening(url) for url in urls)
     # broker, two stores, five services, the process of the heartbeats, a fork server and two ranks

@@ -2,10 +2,13 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
+from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.lasting_things import LastingThings
 from tests.kits.e2e.stack import Stack, wait_for
 
@@ -63,16 +66,17 @@ def told_at_start(stack: Stack) -> dict[str, int]:
     return told
 
 
-def test_what_lasts_without_a_directory_for_sessions(tmp_path: Path) -> None:
+def end_in_order(stack: Stack) -> None:
+    assert stack.end() == 0
+
+
+@pytest.mark.parametrize("end", scaled([kill_everything], [kill_everything, end_in_order]))
+def test_what_lasts_without_a_directory_for_sessions(tmp_path: Path, end: Callable[[Stack], None]) -> None:
     with Stack(tmp_path, *NULL) as first:
         things = LastingThings(first.await_ready())
         assert things.present(first) == IN_SESSION_STORE | IN_STATE_DIR
-        assert first.end() == 0
+        end(first)
     with Stack(tmp_path, *NULL) as second:
         second.await_ready()
         assert things.present(second) == IN_STATE_DIR
-        kill_everything(second)
-    with Stack(tmp_path, *NULL) as third:
-        third.await_ready()
-        assert things.present(third) == IN_STATE_DIR
-        assert third.end() == 0
+        assert second.end() == 0

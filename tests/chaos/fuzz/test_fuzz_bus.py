@@ -28,7 +28,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
-NUM_MESSAGES = scaled(600, 100_000)
+NUM_MESSAGES = scaled(300, 100_000)
 MAX_PAYLOAD = 2**20  # bytes; a larger message ends the sender's connection
 PACE = 50  # messages between two flushes
 CHECKS = scaled(2, 20)
@@ -220,7 +220,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two groups with null engines and a short retention of answers."""
     options = ("--engine", "null", "--log-level", "info")
     env = {"RYZ_RETENTION_S": "2"}
-    with Stack(tmp_path_factory.mktemp("fuzz-stack"), *options, env=env) as stack:
+    with Stack(tmp_path_factory.mktemp("fuzz-stack"), *options, env=env, calm=False) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 

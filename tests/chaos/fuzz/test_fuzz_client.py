@@ -45,7 +45,7 @@ KINDS = tuple(
     if isinstance(kind, type) and issubclass(kind, Wire) and kind is not Wire
 )
 thorough = settings(
-    max_examples=scaled(120, 5_000),
+    max_examples=scaled(60, 5_000),
     deadline=None,
     database=None,
     derandomize=not full,
@@ -115,7 +115,7 @@ def test_what_is_not_a_message_is_refused_and_what_is_one_can_be_sent_again() ->
             assert encode(decode(again, each)) == again
 
     anything = st.sampled_from(sorted(GOLDEN)).flatmap(messages)
-    each_of(st.tuples(st.sampled_from(KINDS), anything), scaled(600, 100_000), check)
+    each_of(st.tuples(st.sampled_from(KINDS), anything), scaled(300, 100_000), check)
 
 
 @thorough
@@ -253,4 +253,4 @@ def test_a_client_ends_its_requests_whatever_arrives() -> None:
             runner.run(play(*sent))
 
         answers = st.lists(replies.map(encode) | messages("ResendReply"), max_size=6)
-        each_of(st.tuples(st.lists(arrivals, max_size=30), answers), scaled(60, 10_000), check)
+        each_of(st.tuples(st.lists(arrivals, max_size=30), answers), scaled(30, 10_000), check)

@@ -25,7 +25,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
-NUM_REQUESTS = scaled(400, 100_000)
+NUM_REQUESTS = scaled(200, 100_000)
 CHECKS = scaled(2, 20)
 ANSWER_S = 45.0  # longest wait for an answer; request deadlines are shorter
 ENDS = {f"response.{end}" for end in ("completed", "incomplete", "failed", "cancelled")} | {"message_stop"}
@@ -182,7 +182,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         "RYZ_BODY_TIMEOUT_S": "5",
         "RYZ_STREAM_ATTACH_TIMEOUT_S": "0.05",
     }
-    with Stack(tmp_path_factory.mktemp("fuzz-http"), "--engine", "null", env=env) as stack:
+    with Stack(tmp_path_factory.mktemp("fuzz-http"), "--engine", "null", "--routers", "2", env=env) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 

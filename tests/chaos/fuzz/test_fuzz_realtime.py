@@ -15,7 +15,7 @@ from tests.kits.realtime.frames import any_frames, check_frames, right_frames
 
 pytestmark = pytest.mark.timeout(scaled(300, 7_200))
 quietly = settings(
-    max_examples=scaled(40, 4_000),
+    max_examples=scaled(20, 4_000),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -25,7 +25,8 @@ quietly = settings(
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Of a gateway before two groups with null engines."""
     env = {"RYZ_RETENTION_S": "2", "RYZ_REALTIME_GRACE_S": "1"}
-    with Stack(tmp_path_factory.mktemp("fuzz-realtime"), "--engine", "null", env=env) as stack:
+    options = ("--engine", "null", "--routers", "2")
+    with Stack(tmp_path_factory.mktemp("fuzz-realtime"), *options, env=env) as stack:
         stack.await_ready()
         watch = Watch(stack)
         found = urlsplit(stack.state.url).port

@@ -11,10 +11,7 @@ from threading import Event
 import httpx
 import pytest
 
-from cli.console import CommandError
 from cli.models.catalogue import DEMO
-from cli.models.resolve import resolve_model
-from cli.stack.default_model import DEFAULT
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.fleet import Metrics
 from tests.kits.chaos.hostile.campaign import Campaign, Twins, ordinary_case
@@ -22,14 +19,15 @@ from tests.kits.chaos.hostile.hostile_cases import hostile_case
 from tests.kits.chaos.hostile.other_caller import OtherCaller, Took, beside, quantile
 from tests.kits.chaos.hostile.servable_cases import servable_case
 from tests.kits.chaos.scale import full, scaled
+from tests.kits.clients.served import model_here
 from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(400, 14_400))
-HOSTILE = scaled(120, 10_000)
-SERVABLE = scaled(66, 1000)
-CALM = scaled(20, 200)  # requests of the other caller with nothing beside
-ORDINARY = scaled(40, 1000)  # ordinary requests for comparison
-TWINS = scaled(40, 2000)  # ordinary requests of the sizes of hostile ones
+HOSTILE = scaled(57, 10_000)
+SERVABLE = scaled(34, 1000)
+CALM = scaled(8, 200)  # requests of the other caller with nothing beside
+ORDINARY = scaled(8, 1000)  # ordinary requests for comparison
+TWINS = scaled(8, 2000)  # ordinary requests of the sizes of hostile ones
 SLOWER = 2.0  # at most, the other caller's p99 beside hostile requests instead of ordinary ones
 ANSWER_S = 120.0
 KEYS = {"hostile": "sk-hostile", "other": "sk-other"}
@@ -37,11 +35,7 @@ KEYS = {"hostile": "sk-hostile", "other": "sk-other"}
 
 @pytest.fixture(scope="module")
 def model() -> str:
-    try:
-        resolve_model(DEFAULT, pull=False)
-    except CommandError:
-        return DEMO
-    return DEFAULT
+    return model_here() if full else DEMO
 
 
 @pytest.fixture(scope="module")

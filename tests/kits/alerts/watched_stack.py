@@ -55,7 +55,9 @@ class WatchedStack:
             ends.callback(self.redis.stop, kill=True)
             options = (*self._options, "--redis-url", self.redis.url)
             settings = {"RYZ_NULL_STEP_DELAY_MS": "5", **KEEP_ALL_KV}
-            self.stack = ends.enter_context(Stack(self.folder, *options, env=settings)).await_ready()
+            self.stack = ends.enter_context(
+                Stack(self.folder, *options, env=settings, calm=False)
+            ).await_ready()
             ends.callback(self.stack.end)
             urls = {
                 one["detail"].get("group", one["service"]): (one["service"], one["detail"]["admin_url"])

@@ -34,14 +34,19 @@ class Served(NamedTuple):
         return self.model == DEMO
 
 
-@contextmanager
-def serving(folder: Path) -> Iterator[Served]:
-    """Runs a stack of one group and one rank while the context is open."""
+def model_here() -> str:
+    """The name of SmolLM2 if it has been pulled, else of the demo model."""
     try:
         resolve_model(DEFAULT, pull=False)
-        model = DEFAULT
     except CommandError:
-        model = DEMO
+        return DEMO
+    return DEFAULT
+
+
+@contextmanager
+def serving(folder: Path, model: str = "") -> Iterator[Served]:
+    """Runs a stack of one group and one rank while the context is open, by default with `model_here()`."""
+    model = model or model_here()
     options: tuple[str, ...] = (
         "--model",
         model,

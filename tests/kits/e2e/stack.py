@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[3]
 START_S = 180.0
 _ANSWERING = ("gateway", "router", "kvstate", "worker")
 RYZ = [sys.executable, "-P", "-m", "cli"]
+# heartbeats are half of the CPU time of an idle stack, several of which run beside other tests
+CALM = {"RYZ_HEARTBEAT_INTERVAL_MS": "200"}
 
 
 def ryz(
@@ -49,9 +51,18 @@ def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = PATIEN
 
 
 class Stack:
-    """A stack in the foreground of a process of its own, with its state in `folder`/.ryz."""
+    """A stack in the foreground of a process of its own, with its state in `folder`/.ryz.
 
-    def __init__(self, folder: Path, *options: str, env: dict[str, str] | None = None) -> None:
+    Args:
+        folder: Where it is started.
+        options: Of `ryz up`. Without `--routers` a calm stack has one router.
+        env: Settings.
+        calm: Whether heartbeats are rare. Tests of lost groups need the usual ones, and two routers.
+    """
+
+    def __init__(
+        self, folder: Path, *options: str, env: dict[str, str] | None = None, calm: bool = True
+    ) -> None:
         self.folder = folder
         self.place = StateDir(folder / ".ryz")
         self.output = folder / "up.txt"
@@ -59,6 +70,8 @@ class Stack:
             options = (*options, "--tensor-parallel", "2")
         if "--model" not in options and "null" not in options:
             options = (*options, "--model", "demo")
+        if calm and "--routers" not in options:
+            options = (*options, "--routers", "1")
         with self.output.open("w") as file:
             self.process = subprocess.Popen(
                 [*RYZ, "up", "--port", "0", *options],
@@ -66,7 +79,7 @@ class Stack:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, **(CALM if calm else {}), **(env or {})},
                 start_new_session=True,
             )
         self.family: list[psutil.Process] = []

@@ -12,19 +12,14 @@ from cli.bench.bench_commands import app
 from cli.console import CommandError
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_every_backend_and_size_has_a_row(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+def test_every_backend_and_size_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_ROUND_S", 0.002)
     monkeypatch.setattr(bench, "_ROUNDS", 2)
     handler = signal.getsignal(signal.SIGTERM)
-    backends = "shm,gloo" if as_json else "gloo"
-    options = ["--backends", backends, "--sizes", "64,4096", *(["--json"] if as_json else [])]
+    options = ["--backends", "shm,gloo", "--sizes", "64,4096", "--json"]
     result = CliRunner().invoke(app, ["collectives", *options])
     signal.signal(signal.SIGTERM, handler)
     assert result.exit_code == 0, result.exception
-    if not as_json:
-        assert "4,096" in result.stdout
-        return
     report = json.loads(result.stdout)
     assert set(report) == {"rows", "machine", "commit"}
     assert [(row["backend"], row["bytes"]) for row in report["rows"]] == [
@@ -35,6 +30,21 @@ def test_every_backend_and_size_has_a_row(monkeypatch: pytest.MonkeyPatch, as_js
         assert 0 < row["p50_us"] <= row["p99_us"]
         assert 0 < row["copy_p50_us"] <= row["copy_p99_us"]
         assert row["operations"] >= 10
+
+
+def test_the_rows_are_printed_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measure(*_: object) -> list[dict[str, object]]:
+        times = {"p50_us": 12.5, "p99_us": 20.0, "copy_p50_us": 2.5, "copy_p99_us": 3.0, "times_of_copy": 5.0}
+        return [{"backend": "gloo", "ranks": 2, "bytes": 4096, "operations": 10, **times}]
+
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(bench, "measure", measure)
+    result = CliRunner().invoke(app, ["collectives", "--backends", "gloo", "--sizes", "4096"])
+    signal.signal(signal.SIGTERM, handler)
+    assert result.exit_code == 0, result.exception
+    assert "gloo" in result.stdout
+    assert "4,096" in result.stdout
+    assert "12.5" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,12 @@ def test_a_build_of_other_modules_is_made_again(tree: Path) -> None:
     (build / "shared").mkdir(parents=True)
     (build / f"{compiled_modules.LIBRARY}__mypyc{suffix}").touch()
     (build / "shared" / f"tiny{suffix}").touch()
+    assert not compile_modules.is_whole(build, ["shared/tiny.py"])
+    (build / "level").write_text("0")
     assert compile_modules.is_whole(build, ["shared/tiny.py"])
+    assert not compile_modules.is_whole(build, ["shared/tiny.py"], level=2), "services would be slower"
+    (build / "level").write_text("2")
+    assert compile_modules.is_whole(build, ["shared/tiny.py"], level=2)
     assert not compile_modules.is_whole(build, ["shared/tiny.py", "shared/other.py"])
     assert not compile_modules.is_whole(build, [])
     assert not compile_modules.is_whole(tree / "nowhere", ["shared/tiny.py"])

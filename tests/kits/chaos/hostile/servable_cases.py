@@ -171,7 +171,7 @@ def _message(draw: random.Random) -> HostileCase:
 def _plain(draw: random.Random) -> HostileCase:
     messages = [{"role": "user", "content": hostile_text(draw, 12) or "x"}]
     stop = [text for _ in range(3) if (text := hostile_text(draw))][:4] or ["x"]
-    biases = {str(draw.randrange(49_152)): draw.choice([-100, -1.5, 0, 100]) for _ in range(20)}
+    biases = {str(draw.randrange(2_048)): draw.choice([-100, -1.5, 0, 100]) for _ in range(20)}
     variables = {"custom": {hostile_text(draw): [hostile_text(draw)]}, "enable_thinking": draw.random() < 0.5}
     body = {"stop": stop, "logit_bias": biases, "chat_template_kwargs": variables, "messages": messages}
     return chat("plain", _ends_anyhow, servable=True, **body, max_tokens=12)

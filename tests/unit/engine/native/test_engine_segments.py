@@ -59,19 +59,25 @@ def decoded(model: Path, text: list[int], others: int, compute: ComputeFactory) 
     return plan_logits(model, 1, plans, num_blocks=NUM_BLOCKS, compute=compute)[-1][-1]
 
 
-@pytest.mark.parametrize("kv", [torch.float32, torch.float16])
-def test_split_over_threads_or_not_the_bits_are_the_same(model: Path, kv: torch.dtype) -> None:
+# `make test` has each target once
+PAIRS = [
+    pytest.param(target, kv, marks=() if (i + j) % 2 else pytest.mark.models)
+    for i, target in enumerate(TARGETS)
+    for j, kv in enumerate((torch.float32, torch.float16))
+]
+
+
+@pytest.mark.parametrize(("target", "kv"), PAIRS)
+def test_split_over_threads_or_not_the_bits_are_the_same(model: Path, target: str, kv: torch.dtype) -> None:
     text = tokens(LENGTH, 5)
     whole = StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[Blocks(NUM_BLOCKS).slice(1, 0, text)])
-    for target in TARGETS:
-        reference = plan_logits(
-            model, 1, [whole], num_blocks=NUM_BLOCKS, compute=native_ranks(target, kv_dtype=kv)
-        )[-1][-1]
-        assert torch.isfinite(reference).all()
-        for threads, others in ((1, 0), (2, 0), (3, 1), (2, MAX_SPLIT_SPANS)):
-            assert torch.equal(
-                decoded(model, text, others, native_ranks(target, threads, kv_dtype=kv)), reference
-            )
+    compute = native_ranks(target, kv_dtype=kv)
+    reference = plan_logits(model, 1, [whole], num_blocks=NUM_BLOCKS, compute=compute)[-1][-1]
+    assert torch.isfinite(reference).all()
+    for threads, others in ((1, 0), (2, 0), (3, 1), (2, MAX_SPLIT_SPANS)):
+        assert torch.equal(
+            decoded(model, text, others, native_ranks(target, threads, kv_dtype=kv)), reference
+        )
 
 
 def test_a_long_context_is_that_of_the_plain_path(model: Path) -> None:

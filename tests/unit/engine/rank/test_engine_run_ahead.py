@@ -72,7 +72,11 @@ def sequence(number: int, prompt: list[int], count: int, sampling: EngineSamplin
     return made
 
 
-@pytest.mark.parametrize("run_ahead", [0, 1])
+@pytest.mark.parametrize(
+    ("ranks", "run_ahead"),
+    [(1, 1), (2, 0), *(pytest.param(*one, marks=pytest.mark.models) for one in ((1, 0), (2, 1)))],
+    indirect=["ranks"],
+)
 def test_tokens_are_those_of_the_oracle(ranks: ThreadRanks, model: Path, run_ahead: int) -> None:
     chance = random.Random(run_ahead)
     common = [chance.randrange(203) for _ in range(70)]

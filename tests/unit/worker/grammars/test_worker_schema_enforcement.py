@@ -17,7 +17,7 @@ from tests.kits.schemas.enforcement import Judge
 from tests.kits.schemas.misspelt import MISSPELT
 from tests.kits.schemas.schema_case import Schema
 
-WALKS = scaled(2, 100)
+WALKS = scaled(1, 100)
 
 
 @pytest.fixture(scope="module")

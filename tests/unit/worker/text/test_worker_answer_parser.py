@@ -16,8 +16,9 @@ from services.worker.text.answers.known_formats import BY_NAME, TOOL_FORMATS
 from services.worker.text.answers.tool_format import REASONING, AnswerFormat
 from shared.messages import ReasoningPart, TextPart, ToolCallPart
 from tests.kits.answers.written_answers import ANSWERS, HARD, SCHEMAS, Written
+from tests.kits.chaos.scale import scaled
 
-SPLITS = int(os.environ.get("RYZ_TEST_SPLITS", "15"))
+SPLITS = int(os.environ.get("RYZ_TEST_SPLITS", scaled("5", "15")))
 _MARKS = {
     "mistral": "[THINK]",
     "mistral_v11": "[THINK]",

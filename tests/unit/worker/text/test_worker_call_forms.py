@@ -1,6 +1,6 @@
 """Calls in forms that are not plain JSON: what a grammar lets pass is read as arguments that fit the schema.
 
-Schemas are those of `tests/kits/schemas`; `RYZ_TEST_SCHEMAS=1` tries all of them in each form.
+Schemas are those of `tests/kits/schemas`; `make chaos` tries all of them in each form.
 """
 
 import json
@@ -22,11 +22,12 @@ from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.answer_text import join_parts
 from shared.errors import InvalidRequest
 from shared.messages import ToolCallPart, ToolDefinition
+from tests.kits.chaos.scale import scaled
 from tests.kits.schemas.corpus import corpus
 from tests.kits.schemas.schema_case import validator
 
 LIMITS = GrammarLimits()
-EVERY = int(os.environ.get("RYZ_TEST_SCHEMAS", "23"))
+EVERY = int(os.environ.get("RYZ_TEST_SCHEMAS", scaled("47", "1")))
 FORMS = ("qwen3_coder", "glm45", "minimax_m2", "seed_oss", "functiongemma", "gemma", "pythonic")
 MOST_TOKENS = 1500
 
