@@ -192,7 +192,7 @@ class Driver:
                 if outstanding and scheduler.waits_for_drafts:
                     break
                 plan = scheduler.plan()
-                if not plan.slices and not plan.release and not plan.store:
+                if not plan.chunks and not plan.release and not plan.store:
                     break
                 outstanding.append(self._engine.submit(plan))
                 self._supply_masks(clock)

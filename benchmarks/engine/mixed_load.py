@@ -117,9 +117,9 @@ class _MixedLoad:
             if outstanding and outstanding[-1][0] > RUN_AHEAD_TOKENS:
                 return
             plan: StepPlan = self._scheduler.plan()
-            if not plan.slices and not plan.release:
+            if not plan.chunks and not plan.release:
                 return
-            tokens = sum(piece.num_tokens for piece in plan.slices)
+            tokens = sum(piece.num_tokens for piece in plan.chunks)
             outstanding.append((tokens, asyncio.ensure_future(self._engine.submit(plan))))
 
     def _add(self, prompt: int, tokens: int) -> int:

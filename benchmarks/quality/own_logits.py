@@ -98,7 +98,7 @@ class OwnLogits:
                 sample=True,
             )
             chunks.append(chunk)
-        _, logits = self._runner.compute_logits(StepPlan(step_id=0, slices=chunks))
+        _, logits = self._runner.compute_logits(StepPlan(step_id=0, chunks=chunks))
         assert logits is not None  # the only rank has them
         found: Logits = logits.numpy()
         return found

@@ -25,8 +25,8 @@ def read_schedstat(pid: int, tid: int) -> tuple[int, int, int]:
         OSError: It has ended, or the kernel does not count that.
         ValueError: The kernel does not count that.
     """
-    run_ns, wait_ns, slices = map(int, read_file(f"/proc/{pid}/task/{tid}/schedstat").split())
-    return run_ns, wait_ns, slices
+    run_ns, wait_ns, timeslices = map(int, read_file(f"/proc/{pid}/task/{tid}/schedstat").split())
+    return run_ns, wait_ns, timeslices
 
 
 def read_file(path: str) -> bytes:

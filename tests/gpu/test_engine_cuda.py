@@ -70,23 +70,23 @@ def chunked_plans() -> list[StepPlan]:
         StepPlan(
             step_id=at,
             admit=[new_sequence(1, first[:90])] if at == 0 else [],
-            slices=[blocks.slice(1, at, first[at : at + 30], sample=at == 60)],
+            chunks=[blocks.chunk(1, at, first[at : at + 30], sample=at == 60)],
         )
         for at in range(0, 90, 30)
     ]
     for step, at in enumerate(range(0, 90, 30)):
-        slices = [
-            blocks.slice(1, 90 + step, [first[90 + step]]),
-            blocks.slice(2, at, second[at : at + 30], sample=at == 60),
+        chunks = [
+            blocks.chunk(1, 90 + step, [first[90 + step]]),
+            blocks.chunk(2, at, second[at : at + 30], sample=at == 60),
         ]
         admit = [new_sequence(2, second[:90])] if at == 0 else []
-        plans.append(StepPlan(step_id=100 + step, admit=admit, slices=slices))
+        plans.append(StepPlan(step_id=100 + step, admit=admit, chunks=chunks))
     for step in range(10):
-        slices = [
-            blocks.slice(number, at, [text[at]])
+        chunks = [
+            blocks.chunk(number, at, [text[at]])
             for number, at, text in ((1, 93 + step, first), (2, 90 + step, second))
         ]
-        plans.append(StepPlan(step_id=200 + step, slices=slices))
+        plans.append(StepPlan(step_id=200 + step, chunks=chunks))
     return plans
 
 

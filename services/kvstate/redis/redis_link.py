@@ -35,7 +35,7 @@ _CLOSE_S = 5.0  # for closing a connection; all else has the limit of the link
 log = structlog.get_logger(__name__)
 _NO_MEMORY = "command not allowed when used memory"  # Redis 6 wraps the error of a script into another one
 
-_SLICES = 4  # of the limit; however long the loop is blocked, at most one of them passes meanwhile
+_PARTS = 4  # of the limit; however long the loop is blocked, at most one of them passes meanwhile
 
 
 class AnswerTime:
@@ -48,17 +48,17 @@ class AnswerTime:
     last one ends, the loop has read what the server sent during the others.
     """
 
-    __slots__ = ("_left", "_limit", "_loop", "_slice_s", "_timer")
+    __slots__ = ("_left", "_limit", "_loop", "_part_s", "_timer")
 
     def __init__(self, limit_s: float) -> None:
-        self._slice_s = limit_s / _SLICES
-        self._left = _SLICES
+        self._part_s = limit_s / _PARTS
+        self._left = _PARTS
         self._loop = asyncio.get_running_loop()
         self._limit = asyncio.timeout(None)
 
     async def __aenter__(self) -> Self:
         await self._limit.__aenter__()
-        self._timer = self._loop.call_later(self._slice_s, self._slice_passed)
+        self._timer = self._loop.call_later(self._part_s, self._part_passed)
         return self
 
     async def __aexit__(
@@ -67,10 +67,10 @@ class AnswerTime:
         self._timer.cancel()
         await self._limit.__aexit__(kind, error, trace)
 
-    def _slice_passed(self) -> None:
+    def _part_passed(self) -> None:
         self._left -= 1
         if self._left:
-            self._timer = self._loop.call_later(self._slice_s, self._slice_passed)
+            self._timer = self._loop.call_later(self._part_s, self._part_passed)
         else:
             self._limit.reschedule(self._loop.time())  # after the handling of answers that came in this round
 

@@ -163,7 +163,7 @@ class EngineLoop:
             queried, cached = scheduler.admission.take_counts()
             metrics.prefix_cache_queries.inc(queried)
             metrics.prefix_cache_hits.inc(cached)
-        if not plan.slices and not plan.release and not plan.store and not self._failed_idle:
+        if not plan.chunks and not plan.release and not plan.store and not self._failed_idle:
             return False
         if plan.admit:
             self._mark_admitted(scheduler, {new.seq_id for new in plan.admit})
@@ -178,7 +178,7 @@ class EngineLoop:
         result = submitted if isinstance(submitted, asyncio.Future) else asyncio.ensure_future(submitted)
         submitted_ns = monotonic_ns()
         decode_tokens, prefill_tokens = count_tokens(plan)
-        num_tokens, sequences = decode_tokens + prefill_tokens, len(plan.slices)
+        num_tokens, sequences = decode_tokens + prefill_tokens, len(plan.chunks)
         moments_ns = planned_ns, ready_ns, submitted_ns
         self._steps.append(_Step(num_tokens, result, now, *moments_ns, decode_tokens, sequences))
         if scheduler.lacks_masks:

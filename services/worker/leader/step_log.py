@@ -150,11 +150,11 @@ class StepLog:
 
 def count_tokens(plan: StepPlan) -> tuple[int, int]:
     """Return the decode tokens and the prefill tokens of a plan."""
-    sizes = [1 if piece.follow else len(piece.token_ids) for piece in plan.slices]
+    sizes = [1 if piece.follow else len(piece.token_ids) for piece in plan.chunks]
     total = sum(sizes)
     if total == len(sizes):
         return total, 0  # mostly; a prompt of one token, or the last one of a prompt, may be among them
-    pieces = zip(sizes, plan.slices, strict=True)
+    pieces = zip(sizes, plan.chunks, strict=True)
     decode = sum(size for size, piece in pieces if size - piece.drafts == 1 and piece.sample)
     return decode, total - decode
 

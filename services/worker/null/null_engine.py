@@ -98,7 +98,7 @@ class NullEngine:
             raise RuntimeError(f"step {plan.step_id} was submitted before {MAX_OUTSTANDING} others were done")
         future: asyncio.Future[StepResult] = loop.create_future()
         self._check_ready(plan)
-        if self._unmasked or True in [piece.masked for piece in plan.slices]:
+        if self._unmasked or True in [piece.masked for piece in plan.chunks]:
             self._outstanding.append(future)
             self._unmasked.append((plan, future))
             return future
@@ -115,7 +115,7 @@ class NullEngine:
         given: list[bytes] | None = masks.masks
         while self._unmasked:
             plan, future = self._unmasked[0]
-            if given is None and any(piece.masked for piece in plan.slices):
+            if given is None and any(piece.masked for piece in plan.chunks):
                 return
             if given is not None and plan.step_id != masks.step_id:
                 self._end(f"broken: masks of step {masks.step_id} came for step {plan.step_id}")
@@ -210,7 +210,7 @@ class NullEngine:
         self._begin(plan, len(masks))
         tokens, cycle, sampled, next_mask = self._tokens, len(self._tokens), [], iter(masks)
         blocks = self._blocks
-        for piece in plan.slices:
+        for piece in plan.chunks:
             found = self._known.get(piece.seq_id)
             if found is not None and found.plain and blocks.write_next(found, piece):  # nearly all
                 token_id = tokens[found.computed % cycle]
@@ -253,7 +253,7 @@ class NullEngine:
             self._release(seq_id)
         for new in plan.admit:
             self._admit(new)
-        if num_masks != sum([piece.masked for piece in plan.slices]):
+        if num_masks != sum([piece.masked for piece in plan.chunks]):
             raise EngineFailed(f"step {plan.step_id} came with {num_masks} masks")
 
     def _release(self, seq_id: int) -> None:

@@ -49,4 +49,4 @@ class StepLimit:
 
 
 def _num_tokens(plan: StepPlan) -> int:
-    return sum(piece.num_tokens for piece in plan.slices)
+    return sum(piece.num_tokens for piece in plan.chunks)

@@ -89,7 +89,7 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One mixed batch. `store` and `release` are applied first, then `admit`, then `slices` are computed.
+    """One mixed batch. `store` and `release` are applied first, then `admit`, then `chunks` are computed.
 
     The blocks of `store` are copied before the step writes anything, so they are free for other sequences at
     once. The copies are written to the store in the background, with `hurry` without further delay.
@@ -98,7 +98,7 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step_id: int
     release: list[int] = []
     admit: list[NewSequence] = []
-    slices: list[ScheduledChunk] = []
+    chunks: list[ScheduledChunk] = []
     store: list[StoreBlock] = []
     hurry: bool = False
 

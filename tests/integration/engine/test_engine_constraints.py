@@ -63,8 +63,8 @@ async def test_the_answer_depends_on_nothing_but_the_request(engine: RankEngine)
     plain = await run_constrained(engine, sequences(), run_ahead=0)
     ahead = await run_constrained(engine, sequences(), run_ahead=1)
     assert ahead.outputs == plain.outputs
-    assert any(piece.follow and piece.masked for plan in ahead.plans for piece in plan.slices)
-    assert any(1 < piece.num_tokens < 7 for plan in plain.plans for piece in plan.slices)
+    assert any(piece.follow and piece.masked for plan in ahead.plans for piece in plan.chunks)
+    assert any(1 < piece.num_tokens < 7 for plan in plain.plans for piece in plan.chunks)
     assert len({tuple(tokens) for tokens, _ in plain.outputs}) > 2
 
     short = await run_constrained(engine, sequences(), num_blocks=8)
@@ -73,7 +73,7 @@ async def test_the_answer_depends_on_nothing_but_the_request(engine: RankEngine)
 
     sampled = await run_constrained(engine, sequences(logprobs=0))
     assert sampled.outputs == plain.outputs
-    assert sum(len(plan.slices) for plan in sampled.plans) > sum(len(plan.slices) for plan in ahead.plans)
+    assert sum(len(plan.chunks) for plan in sampled.plans) > sum(len(plan.chunks) for plan in ahead.plans)
 
     for borders in (plain.borders[0], sampled.borders[0]):
         assert len(borders) > 5

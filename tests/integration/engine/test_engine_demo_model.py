@@ -64,12 +64,12 @@ def test_logits_equal_transformers(world: int) -> None:
     expected = transformers_logits(DEMO, text)
     blocks, cut = Blocks(64), len(prompt) // 2
     plans = [
-        StepPlan(step_id=1, admit=[new_sequence(1, prompt)], slices=[blocks.slice(1, 0, prompt)]),
-        StepPlan(step_id=2, admit=[new_sequence(2, prompt)], slices=[blocks.slice(2, 0, prompt[:cut])]),
-        StepPlan(step_id=3, slices=[blocks.slice(2, cut, prompt[cut:])]),
+        StepPlan(step_id=1, admit=[new_sequence(1, prompt)], chunks=[blocks.chunk(1, 0, prompt)]),
+        StepPlan(step_id=2, admit=[new_sequence(2, prompt)], chunks=[blocks.chunk(2, 0, prompt[:cut])]),
+        StepPlan(step_id=3, chunks=[blocks.chunk(2, cut, prompt[cut:])]),
     ]
     plans += [
-        StepPlan(step_id=position, slices=[blocks.slice(1, position, [text[position]])])
+        StepPlan(step_id=position, chunks=[blocks.chunk(1, position, [text[position]])])
         for position in range(len(prompt), len(text))
     ]
     found = torch.cat(plan_logits(DEMO, world, plans))
@@ -95,8 +95,8 @@ def test_embedding_and_scores_of_a_prompt_equal_transformers(world: int) -> None
                 new_sequence(2, ids, embedding=EmbeddingOptions(normalize=False)),
                 new_sequence(3, ids, scored, scored=1),
             ]
-            slices = [blocks.slice(new.seq_id, 0, ids) for new in admit]
-            result = await engine.submit(StepPlan(step_id=1, admit=admit, slices=slices))
+            chunks = [blocks.chunk(new.seq_id, 0, ids) for new in admit]
+            result = await engine.submit(StepPlan(step_id=1, admit=admit, chunks=chunks))
             assert [one.seq_id for one in result.sampled] == [1, 2, 3]
             return result.prompts
         finally:

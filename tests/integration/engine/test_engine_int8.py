@@ -101,8 +101,8 @@ def perplexity(samples: Sequence[TrainingSample], compute: ComputeFactory) -> fl
     total = count = 0.0
     for place in range(max(len(sample.tokens) for sample in samples) - 1):
         going = [(i, one) for i, one in enumerate(samples) if place + 1 < len(one.tokens)]
-        slices = [blocks.slice(i, place, one.tokens[place : place + 1]) for i, one in going]
-        logits = runner.compute_logits(StepPlan(step_id=place + 1, slices=slices))[1]
+        chunks = [blocks.chunk(i, place, one.tokens[place : place + 1]) for i, one in going]
+        logits = runner.compute_logits(StepPlan(step_id=place + 1, chunks=chunks))[1]
         assert logits is not None
         wanted = torch.tensor([one.tokens[place + 1] for _, one in going])
         weights = torch.tensor([one.weights[place + 1] for _, one in going])

@@ -127,7 +127,7 @@ async def test_the_same_tokens_alone_and_in_a_batch(model: Path) -> None:
         plan = StepPlan(
             step_id=999,
             admit=[new_sequence(90, resumed, samplings[1], prompt_len=len(prompts[1]))],
-            slices=[Blocks(512).slice(90, 0, resumed)],
+            chunks=[Blocks(512).chunk(90, 0, resumed)],
         )
         result = await engine.submit(plan)
         assert result.sampled[0].token_id == together[1][20]
@@ -171,17 +171,17 @@ async def test_a_hanging_rank_is_an_error_in_time(model: Path) -> None:
 async def test_a_plan_that_contradicts_the_last_one_ends_the_engine(model: Path) -> None:
     async with running(model, 1) as (engine, _):
         with pytest.raises(EngineFailed, match="rank 0: sequence 3 is not known"):
-            await engine.submit(StepPlan(step_id=1, slices=[Blocks(512).slice(3, 0, [1])]))
+            await engine.submit(StepPlan(step_id=1, chunks=[Blocks(512).chunk(3, 0, [1])]))
 
 
 async def test_a_step_that_is_abandoned_is_computed_all_the_same(model: Path) -> None:
     async with running(model, 1) as (engine, _):
         prompt = _tokens(399, 1)
-        plan = StepPlan(step_id=1, admit=[new_sequence(1, prompt)], slices=[Blocks(512).slice(1, 0, prompt)])
+        plan = StepPlan(step_id=1, admit=[new_sequence(1, prompt)], chunks=[Blocks(512).chunk(1, 0, prompt)])
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(engine.submit(plan), 0.0001)
         follow = ScheduledChunk(seq_id=1, start=399, token_ids=[], follow=True, sample=True)
-        result = await engine.submit(StepPlan(step_id=2, slices=[follow]))
+        result = await engine.submit(StepPlan(step_id=2, chunks=[follow]))
         assert result.sampled[0].token_id == (await generate(engine, [prompt], 2, [GREEDY], first_id=2))[0][1]
 
 

@@ -40,7 +40,7 @@ def plan(step_id: int, blocks: Blocks) -> StepPlan:
     """A prompt of 100 tokens."""
     prompt = [*range(3, 103)]
     return StepPlan(
-        step_id=step_id, admit=[new_sequence(step_id, prompt)], slices=[blocks.slice(step_id, 0, prompt)]
+        step_id=step_id, admit=[new_sequence(step_id, prompt)], chunks=[blocks.chunk(step_id, 0, prompt)]
     )
 
 

@@ -31,14 +31,14 @@ async def engine(model: Path) -> AsyncIterator[RankEngine]:
 
 
 def prefill(prompt: list[int]) -> StepPlan:
-    return StepPlan(step_id=1, admit=[new_sequence(1, prompt)], slices=[Blocks(512).slice(1, 0, prompt)])
+    return StepPlan(step_id=1, admit=[new_sequence(1, prompt)], chunks=[Blocks(512).chunk(1, 0, prompt)])
 
 
 def follow(step_id: int, start: int, new_blocks: list[int] | None = None) -> StepPlan:
     piece = ScheduledChunk(
         seq_id=1, start=start, token_ids=[], new_blocks=new_blocks or [], follow=True, sample=True
     )
-    return StepPlan(step_id=step_id, slices=[piece])
+    return StepPlan(step_id=step_id, chunks=[piece])
 
 
 async def test_two_steps_may_wait_and_give_the_tokens_of_one_after_another(engine: RankEngine) -> None:

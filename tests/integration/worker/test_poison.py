@@ -52,7 +52,7 @@ class Crashing(NullEngine):
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         self._doomed |= {new.seq_id for new in plan.admit if has_poison(new.token_ids)}
-        if self.kill or any(piece.seq_id in self._doomed for piece in plan.slices):
+        if self.kill or any(piece.seq_id in self._doomed for piece in plan.chunks):
             self.deaths += self._state == "ready"  # a step behind the fatal one kills nothing more
             fault = not self.kill
             why = "rank 0 is gone: killed by " + ("SIGSEGV" if fault else "SIGKILL")

@@ -50,7 +50,7 @@ async def run_constrained(
     while scheduler.has_work or outstanding:
         while len(outstanding) <= run_ahead:
             plan = scheduler.plan()
-            if not plan.slices and not plan.release:
+            if not plan.chunks and not plan.release:
                 break
             run.plans.append(plan)
             outstanding.append((plan, engine.submit(plan)))

@@ -44,13 +44,13 @@ def decode_plans(unsampled: int = -1) -> list[StepPlan]:
     ]
     prompts = [text[:size] for text, size in zip(texts, PROMPTS, strict=True)]
     admit = [new_sequence(i, prompt) for i, prompt in enumerate(prompts)]
-    slices = [blocks.slice(i, 0, prompt) for i, prompt in enumerate(prompts)]
-    plans = [StepPlan(step_id=0, admit=admit, slices=slices)]
+    chunks = [blocks.chunk(i, 0, prompt) for i, prompt in enumerate(prompts)]
+    plans = [StepPlan(step_id=0, admit=admit, chunks=chunks)]
     for step in range(STEPS):
         running = range(len(PROMPTS) if step < STEPS // 2 else 2)
-        slices = [
-            blocks.slice(i, PROMPTS[i] + step, [texts[i][PROMPTS[i] + step]], sample=i != unsampled)
+        chunks = [
+            blocks.chunk(i, PROMPTS[i] + step, [texts[i][PROMPTS[i] + step]], sample=i != unsampled)
             for i in reversed(running)
         ]
-        plans.append(StepPlan(step_id=step + 1, slices=slices))
+        plans.append(StepPlan(step_id=step + 1, chunks=chunks))
     return plans

@@ -110,7 +110,7 @@ class HashEngine:
             self._known[new.seq_id] = _Known(new, new.token_ids.copy())
         before, sliding_before = self._slots.copy(), self._sliding.copy()
         sampled, masks = [], iter(self.masks.pop(plan.step_id, []))
-        for piece in plan.slices:
+        for piece in plan.chunks:
             known = self._known[piece.seq_id]
             if piece.drafts:
                 sampled += self._check_drafts(piece, known, before)

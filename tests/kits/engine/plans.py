@@ -26,7 +26,7 @@ class Blocks:
         assert len(set(self._free)) == num_blocks, "choose a number of blocks that 7 does not divide"
         self._held: dict[int, list[int]] = {}
 
-    def slice(self, seq_id: int, start: int, token_ids: list[int], sample: bool = True) -> ScheduledChunk:
+    def chunk(self, seq_id: int, start: int, token_ids: list[int], sample: bool = True) -> ScheduledChunk:
         """A chunk with newly allocated blocks as needed."""
         held = self._held.setdefault(seq_id, [])
         needed = -(-(start + len(token_ids)) // BLOCK_SIZE) - len(held)
@@ -39,7 +39,7 @@ class Blocks:
         assert start % BLOCK_SIZE == 0, "only full blocks can be shared"
         shared = self._held[giver][: start // BLOCK_SIZE]
         self._held[seq_id] = list(shared)
-        part = self.slice(seq_id, start, token_ids)
+        part = self.chunk(seq_id, start, token_ids)
         return msgspec.structs.replace(part, new_blocks=shared + part.new_blocks)
 
     def release(self, seq_id: int) -> None:
@@ -59,20 +59,20 @@ async def generate(
     step_id = 0
     admit = [new_sequence(i, p, s) for i, p, s in zip(ids, prompts, samplings, strict=True)]
     for begin in range(0, max(map(len, prompts)), 50):
-        slices = [
-            blocks.slice(i, begin, p[begin : begin + 50], sample=begin + 50 >= len(p))
+        chunks = [
+            blocks.chunk(i, begin, p[begin : begin + 50], sample=begin + 50 >= len(p))
             for i, p in zip(ids, prompts, strict=True)
             if begin < len(p)
         ]
-        result = await engine.submit(StepPlan(step_id=step_id, admit=admit, slices=slices))
+        result = await engine.submit(StepPlan(step_id=step_id, admit=admit, chunks=chunks))
         admit, step_id = [], step_id + 1
         for sampled in result.sampled:
             made[sampled.seq_id].append(sampled.token_id)
     while unfinished := [i for i in ids if len(made[i]) < count]:
-        slices = [
-            blocks.slice(i, len(prompts[i - first_id]) + len(made[i]) - 1, made[i][-1:]) for i in unfinished
+        chunks = [
+            blocks.chunk(i, len(prompts[i - first_id]) + len(made[i]) - 1, made[i][-1:]) for i in unfinished
         ]
-        result = await engine.submit(StepPlan(step_id=step_id, slices=slices))
+        result = await engine.submit(StepPlan(step_id=step_id, chunks=chunks))
         step_id += 1
         assert [sampled.seq_id for sampled in result.sampled] == unfinished
         for sampled in result.sampled:

@@ -126,9 +126,9 @@ def _continued(name: str, tokens: list[int]) -> list[int]:
         runner = Runner(plain_compute(checkpoint, model.config, SingleRank(), NUM_BLOCKS))
     blocks, begin, admit = Blocks(NUM_BLOCKS), 0, [new_sequence(1, tokens)]
     while len(tokens) < LENGTH:
-        part = blocks.slice(1, begin, tokens[begin:])
+        part = blocks.chunk(1, begin, tokens[begin:])
         begin = len(tokens)
-        result = runner.run_step(StepPlan(step_id=begin, admit=admit, slices=[part]))
+        result = runner.run_step(StepPlan(step_id=begin, admit=admit, chunks=[part]))
         tokens, admit = [*tokens, result.sampled[0].token_id], []
     return tokens
 

@@ -111,15 +111,15 @@ def feature_model(directory: Path, name: str) -> ModelConfig:
 
 def in_one_piece(text: list[int]) -> list[StepPlan]:
     """A text in one step."""
-    part = Blocks(64).slice(1, 0, text)
-    return [StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[part])]
+    part = Blocks(64).chunk(1, 0, text)
+    return [StepPlan(step_id=1, admit=[new_sequence(1, text)], chunks=[part])]
 
 
 def in_pieces(text: list[int], cuts: list[int]) -> list[StepPlan]:
     """A text cut at some places."""
     blocks, plans = Blocks(64), [StepPlan(step_id=1, admit=[new_sequence(1, text)])]
     for begin, end in pairwise([0, *cuts, len(text)]):
-        plans.append(StepPlan(step_id=2, slices=[blocks.slice(1, begin, text[begin:end])]))
+        plans.append(StepPlan(step_id=2, chunks=[blocks.chunk(1, begin, text[begin:end])]))
     return plans
 
 
@@ -128,18 +128,18 @@ def beside_others(text: list[int], others: list[list[int]]) -> list[StepPlan]:
     blocks, last = Blocks(64), len(text) - 1
     return [
         StepPlan(
-            step_id=1, admit=[new_sequence(1, text)], slices=[blocks.slice(1, 0, text[:last], sample=False)]
+            step_id=1, admit=[new_sequence(1, text)], chunks=[blocks.chunk(1, 0, text[:last], sample=False)]
         ),
         StepPlan(
             step_id=2,
             admit=[new_sequence(number, other) for number, other in enumerate(others, 2)],
-            slices=[blocks.slice(number, 0, other[:-1]) for number, other in enumerate(others, 2)],
+            chunks=[blocks.chunk(number, 0, other[:-1]) for number, other in enumerate(others, 2)],
         ),
         StepPlan(
             step_id=3,
-            slices=[
-                *(blocks.slice(number, len(other) - 1, other[-1:]) for number, other in enumerate(others, 2)),
-                blocks.slice(1, last, text[last:]),
+            chunks=[
+                *(blocks.chunk(number, len(other) - 1, other[-1:]) for number, other in enumerate(others, 2)),
+                blocks.chunk(1, last, text[last:]),
             ],
         ),
     ]

@@ -142,6 +142,6 @@ def _their_logits(name: str, directory: Path) -> Tensor | None:
 
 def _our_logits(directory: Path) -> Tensor:
     tokens = text("a")[:LENGTH]
-    part = Blocks(NUM_BLOCKS).slice(1, 0, tokens)
-    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], slices=[part])
+    part = Blocks(NUM_BLOCKS).chunk(1, 0, tokens)
+    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], chunks=[part])
     return plan_logits(directory, 1, [plan], NUM_BLOCKS, COMPUTES["plain"])[0][0]

@@ -49,7 +49,7 @@ class NotingEngine(NullEngine):
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Notes the plan's sequences."""
-        self.steps.append({piece.seq_id for piece in plan.slices})
+        self.steps.append({piece.seq_id for piece in plan.chunks})
         return super().submit(plan)
 
 

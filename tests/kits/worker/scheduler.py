@@ -33,10 +33,10 @@ class Run:
 
     def submit(self) -> bool:
         plan = self.scheduler.plan()
-        if not plan.slices and not plan.release and not plan.store:
+        if not plan.chunks and not plan.release and not plan.store:
             return False
-        assert sum(piece.num_tokens for piece in plan.slices) <= self.scheduler.limits.token_budget
-        assert len({piece.seq_id for piece in plan.slices}) == len(plan.slices)
+        assert sum(piece.num_tokens for piece in plan.chunks) <= self.scheduler.limits.token_budget
+        assert len({piece.seq_id for piece in plan.chunks}) == len(plan.chunks)
         self.plans.append(plan)
         self.results.append(plan)
         self._compute_ready()
@@ -61,7 +61,7 @@ class Run:
         for place, plan in enumerate(self.results):
             if isinstance(plan, StepResult):
                 continue
-            if any(piece.masked for piece in plan.slices):
+            if any(piece.masked for piece in plan.chunks):
                 if plan.step_id not in given:
                     return
                 assert self.supply is not None
@@ -98,13 +98,13 @@ def make(
 
 
 def compute(plan: StepPlan, token_id: int = 1) -> StepResult:
-    sampled = [Sampled(seq_id=piece.seq_id, token_id=token_id) for piece in plan.slices if piece.sample]
+    sampled = [Sampled(seq_id=piece.seq_id, token_id=token_id) for piece in plan.chunks if piece.sample]
     return StepResult(step_id=plan.step_id, sampled=sampled)
 
 
 def step(scheduler: Scheduler, token_id: int = 1) -> list[Advance]:
     plan = scheduler.plan()
-    advances = scheduler.apply(compute(plan, token_id)) if plan.slices or plan.release else []
+    advances = scheduler.apply(compute(plan, token_id)) if plan.chunks or plan.release else []
     scheduler.check_invariants()
     return advances
 

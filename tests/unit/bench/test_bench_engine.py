@@ -80,7 +80,7 @@ async def test_a_batch_is_generated_whole_and_counted_while_all_decode() -> None
     run, engine = await driven(batch=8, prompt=128, tokens=24)
     assert [len(tokens) for tokens in run.tokens] == [24] * 8
     prompts = sum(
-        len(piece.token_ids) for plan in engine.plans for piece in plan.slices if len(piece.token_ids) > 1
+        len(piece.token_ids) for plan in engine.plans for piece in plan.chunks if len(piece.token_ids) > 1
     )
     assert prompts == 8 * 128
     # Steps up to the last request's first token do not count: two full steps of prompts, give or take one.

@@ -71,7 +71,7 @@ def load(settings: RankConfig, collectives: Collectives) -> ComputeBackend:
 
 def plan() -> StepPlan:
     return StepPlan(
-        step_id=1, admit=[new_sequence(1, TEXT)], slices=[Blocks(64).slice(1, 0, TEXT)], release=[]
+        step_id=1, admit=[new_sequence(1, TEXT)], chunks=[Blocks(64).chunk(1, 0, TEXT)], release=[]
     )
 
 

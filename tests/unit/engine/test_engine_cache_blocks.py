@@ -83,7 +83,7 @@ def compute_of(model: Path, make: ComputeFactory, collectives: Collectives) -> C
         return make(checkpoint, read_config(model), collectives, NUM_BLOCKS)
 
 
-def slice_of(start: int, token_ids: list[int], blocks: list[int]) -> ScheduledChunk:
+def chunk_of(start: int, token_ids: list[int], blocks: list[int]) -> ScheduledChunk:
     return ScheduledChunk(seq_id=1, start=start, token_ids=token_ids, new_blocks=blocks, sample=True)
 
 
@@ -95,7 +95,7 @@ def write(model: Path, world: int, make: ComputeFactory) -> tuple[Stored, Tensor
         compute = compute_of(model, make, collectives)
         runner, cache = Runner(compute), compute.blocks
         runner.compute_logits(
-            StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], slices=[slice_of(0, PAST, blocks[:3])])
+            StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], chunks=[chunk_of(0, PAST, blocks[:3])])
         )
         stored: Stored = {}
         for index, block in enumerate(blocks[:3]):
@@ -105,8 +105,8 @@ def write(model: Path, world: int, make: ComputeFactory) -> tuple[Stored, Tensor
             assert (wide[:, cache.head_bytes :] == 0xEE).all()
             for row, head in zip(wide, cache.writes, strict=False):
                 stored[index, head] = row[: cache.head_bytes].tobytes()
-        rest = slice_of(len(PAST), TEXT[len(PAST) :], blocks[3:])
-        logits = runner.compute_logits(StepPlan(step_id=2, slices=[rest]))[1]
+        rest = chunk_of(len(PAST), TEXT[len(PAST) :], blocks[3:])
+        logits = runner.compute_logits(StepPlan(step_id=2, chunks=[rest]))[1]
         assert set(cache.writes) <= set(cache.heads)
         return stored, None if logits is None else logits.clone()
 
@@ -129,8 +129,8 @@ def go_on(model: Path, world: int, make: ComputeFactory, stored: Stored) -> Tens
         for (index, head), data in stored.items():
             if head in compute.blocks.heads:
                 compute.blocks.copy_in(blocks[index], head, np.frombuffer(b"!" + data, np.uint8)[None, 1:])
-        rest = slice_of(len(PAST), TEXT[len(PAST) :], blocks)
-        plan = StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], slices=[rest])
+        rest = chunk_of(len(PAST), TEXT[len(PAST) :], blocks)
+        plan = StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], chunks=[rest])
         logits = Runner(compute).compute_logits(plan)[1]
         return None if logits is None else logits.clone()
 
@@ -218,11 +218,11 @@ def test_blocks_come_in_while_a_step_runs(model: Path, kind: str) -> None:
 
         with ThreadPoolExecutor(1) as pool:
             busy = pool.submit(others)
-            plan = StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], slices=[slice_of(0, PAST, [5, 2, 11])])
+            plan = StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], chunks=[chunk_of(0, PAST, [5, 2, 11])])
             runner = Runner(compute)
             runner.compute_logits(plan)
-            rest = slice_of(len(PAST), TEXT[len(PAST) :], [7])
-            logits = runner.compute_logits(StepPlan(step_id=2, slices=[rest]))[1]
+            rest = chunk_of(len(PAST), TEXT[len(PAST) :], [7])
+            logits = runner.compute_logits(StepPlan(step_id=2, chunks=[rest]))[1]
             stop.set()
             assert busy.result() > 0
         rows: Bytes = np.zeros((shape.num_kv_heads, compute.blocks.head_bytes), np.uint8)

@@ -53,7 +53,7 @@ def test_padded_decodes_equal_those_op_by_op(
     expected = plan_logits(model, world, plans)
     found = plan_logits(model, world, plans, compute=partial(graphed, None))
     for plan, rows, wanted in zip(plans, found, expected, strict=True):
-        assert len(rows) == sum(part.sample for part in plan.slices)
+        assert len(rows) == sum(part.sample for part in plan.chunks)
         torch.testing.assert_close(rows, wanted, atol=1e-4, rtol=0)
 
 
@@ -84,9 +84,9 @@ def test_steps_that_sample_nothing_are_computed_op_by_op(model: Path) -> None:
     blocks = Blocks(64)
     plans = [
         StepPlan(
-            step_id=1, admit=[new_sequence(1, text)], slices=[blocks.slice(1, 0, text[:1], sample=False)]
+            step_id=1, admit=[new_sequence(1, text)], chunks=[blocks.chunk(1, 0, text[:1], sample=False)]
         ),
-        StepPlan(step_id=2, slices=[blocks.slice(1, 1, text[1:])]),
+        StepPlan(step_id=2, chunks=[blocks.chunk(1, 1, text[1:])]),
     ]
     found = plan_logits(model, 1, plans, compute=partial(graphed, capture))
     assert capture.recorded == 0

@@ -99,8 +99,8 @@ def test_bf16_is_as_near_to_fp32_as_transformers_in_bf16(tmp_path: Path, family:
 
     text = torch.randint(0, 203, (80,), generator=torch.Generator().manual_seed(1)).tolist()
     blocks = Blocks(64)
-    plans = [StepPlan(step_id=0, admit=[new_sequence(1, text[:30])], slices=[blocks.slice(1, 0, text[:30])])]
-    plans += [StepPlan(step_id=at, slices=[blocks.slice(1, at, text[at : at + 1])]) for at in range(30, 80)]
+    plans = [StepPlan(step_id=0, admit=[new_sequence(1, text[:30])], chunks=[blocks.chunk(1, 0, text[:30])])]
+    plans += [StepPlan(step_id=at, chunks=[blocks.chunk(1, at, text[at : at + 1])]) for at in range(30, 80)]
     found = plan_logits(model, 1, plans, compute=partial(half, None))
     exact = transformers_logits(model, text)[29:]
     with torch.no_grad():
@@ -362,6 +362,6 @@ def test_int8_is_refused_before_anything_is_read(model: Path, poses: dict[int, i
         loaded(model, 1, precision="int8")
 
 
-def test_step_plans_without_slices_are_nothing(model: Path, poses: dict[int, int]) -> None:
+def test_step_plans_without_chunks_are_nothing(model: Path, poses: dict[int, int]) -> None:
     ((runner, _),) = loaded(model, 1, kv_cache_tokens=1024)
     assert runner.run_step(StepPlan(step_id=1)).sampled == []

@@ -101,7 +101,7 @@ def in_pieces(cuts: list[int], text: list[int], blocks: Blocks) -> list[StepPlan
     """Plans that compute the text from cut to cut, each with one sampled slice."""
     plans = [StepPlan(step_id=0, admit=[new_sequence(1, text)])]
     for begin, end in pairwise(cuts):
-        plans.append(StepPlan(step_id=len(plans), slices=[blocks.slice(1, begin, text[begin:end])]))
+        plans.append(StepPlan(step_id=len(plans), chunks=[blocks.chunk(1, begin, text[begin:end])]))
     return plans
 
 
@@ -146,20 +146,20 @@ def test_same_bits_in_any_batch(models: dict[str, Path], name: str, kv_dtype: to
             StepPlan(
                 step_id=1,
                 admit=[new_sequence(i, tokens) for i, tokens in ((1, text), (2, long), (3, short))],
-                slices=[
-                    blocks.slice(2, 0, long),
-                    blocks.slice(1, 0, text[:77]),
-                    blocks.slice(3, 0, short[:3]),
+                chunks=[
+                    blocks.chunk(2, 0, long),
+                    blocks.chunk(1, 0, text[:77]),
+                    blocks.chunk(3, 0, short[:3]),
                 ],
             ),
             StepPlan(
                 step_id=2,
                 release=[2],
-                slices=[blocks.slice(3, 3, short[3:4]), blocks.slice(1, 77, text[77:139])],
+                chunks=[blocks.chunk(3, 3, short[3:4]), blocks.chunk(1, 77, text[77:139])],
             ),
             StepPlan(
                 step_id=3,
-                slices=[blocks.slice(3, 4, short[4:]), blocks.slice(1, 139, text[139:])],
+                chunks=[blocks.chunk(3, 4, short[4:]), blocks.chunk(1, 139, text[139:])],
             ),
         ]
 
@@ -251,8 +251,8 @@ def test_blocks_travel_compressed(models: dict[str, Path]) -> None:
     def write(collectives: Collectives) -> tuple[dict[tuple[int, int], bytes], Tensor | None]:
         compute = _loaded(model, native(zone), collectives)
         blocks, runner, stored = Blocks(64), Runner(compute), {}
-        first = blocks.slice(1, 0, text[:past])
-        runner.compute_logits(StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[first]))
+        first = blocks.chunk(1, 0, text[:past])
+        runner.compute_logits(StepPlan(step_id=1, admit=[new_sequence(1, text)], chunks=[first]))
         rows: Bytes = np.zeros((len(compute.blocks.writes), compute.blocks.head_bytes), np.uint8)
         for index, block in enumerate(first.new_blocks):
             compute.blocks.copy_out(block, rows)
@@ -260,18 +260,18 @@ def test_blocks_travel_compressed(models: dict[str, Path]) -> None:
                 stored[index, head] = row.tobytes()
         # a second sequence that finds the blocks in the cache of the same group
         again = blocks.share(1, 2, past, text[past:])
-        plan = StepPlan(step_id=2, admit=[new_sequence(2, text)], slices=[again], release=[1])
+        plan = StepPlan(step_id=2, admit=[new_sequence(2, text)], chunks=[again], release=[1])
         logits = runner.compute_logits(plan)[1]
         return stored, None if logits is None else logits.clone()
 
     def read(collectives: Collectives) -> Tensor | None:
         compute = _loaded(model, native(zone), collectives)
-        table = Blocks(64).slice(1, 0, text).new_blocks
+        table = Blocks(64).chunk(1, 0, text).new_blocks
         for (index, head), data in stored.items():
             if head in compute.blocks.heads:
                 compute.blocks.copy_in(table[index], head, np.frombuffer(data, np.uint8)[None])
         rest = ScheduledChunk(seq_id=1, start=past, token_ids=text[past:], new_blocks=table, sample=True)
-        plan = StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[rest])
+        plan = StepPlan(step_id=1, admit=[new_sequence(1, text)], chunks=[rest])
         logits = Runner(compute).compute_logits(plan)[1]
         return None if logits is None else logits.clone()
 
@@ -295,11 +295,11 @@ def test_a_block_is_compressed_once(models: dict[str, Path]) -> None:
     compute, blocks = _loaded(model, native(ColdZone(2, ALL)), SingleRank()), Blocks(64)
     runner, copies = Runner(compute), []
     out: Bytes = np.zeros((len(compute.blocks.writes), compute.blocks.head_bytes), np.uint8)
-    first = blocks.slice(1, 0, text[:16])
+    first = blocks.chunk(1, 0, text[:16])
     for begin, end in pairwise([0, 16, 40, 41, 99]):
-        part = blocks.slice(1, begin, text[begin:end]) if begin else first
+        part = blocks.chunk(1, begin, text[begin:end]) if begin else first
         admit = [] if begin else [new_sequence(1, text)]
-        runner.compute_logits(StepPlan(step_id=end, admit=admit, slices=[part]))
+        runner.compute_logits(StepPlan(step_id=end, admit=admit, chunks=[part]))
         compute.blocks.copy_out(first.new_blocks[0], out)
         copies.append(out.tobytes())
     assert len(set(copies)) == 1
@@ -320,11 +320,11 @@ def test_window_slots_are_freed(models: dict[str, Path]) -> None:
     texts = {i: some_tokens(60 + i, i) for i in range(1, 7)}
     for i, text in texts.items():
         runner.compute_logits(
-            StepPlan(step_id=i, admit=[new_sequence(i, text)], slices=[blocks.slice(i, 0, text)])
+            StepPlan(step_id=i, admit=[new_sequence(i, text)], chunks=[blocks.chunk(i, 0, text)])
         )
         assert window.num_used == sum(blocks_near(len(texts[other])) for other in range(1, i + 1))
     for i, text in texts.items():
-        runner.compute_logits(StepPlan(step_id=i, slices=[blocks.slice(i, len(text), [1])]))
+        runner.compute_logits(StepPlan(step_id=i, chunks=[blocks.chunk(i, len(text), [1])]))
     assert window.num_used == sum(blocks_near(len(text) + 1) for text in texts.values())
     runner.compute_logits(StepPlan(step_id=9, release=list(texts)))
     assert window.num_used == 0
@@ -368,9 +368,9 @@ def test_damage_stays_in_its_sequence(tmp_path: Path) -> None:
         StepPlan(
             step_id=1,
             admit=[new_sequence(1, sound), new_sequence(2, damaged)],
-            slices=[blocks.slice(1, 0, sound[:79]), blocks.slice(2, 0, damaged[:79])],
+            chunks=[blocks.chunk(1, 0, sound[:79]), blocks.chunk(2, 0, damaged[:79])],
         ),
-        StepPlan(step_id=2, slices=[blocks.slice(1, 79, sound[79:]), blocks.slice(2, 79, damaged[79:])]),
+        StepPlan(step_id=2, chunks=[blocks.chunk(1, 79, sound[79:]), blocks.chunk(2, 79, damaged[79:])]),
     ]
     for target in TARGETS:
         logits = plan_logits(model, 1, plans, compute=native(ColdZone(1, ALL), target))[-1]
@@ -383,10 +383,10 @@ def test_a_sequence_cannot_begin_within_a_block(models: dict[str, Path]) -> None
         _loaded(models["grouped heads"], native(ColdZone(1, ALL)), SingleRank()),
         some_tokens(30, 1),
     )
-    part = Blocks(64).slice(1, 0, text)
+    part = Blocks(64).chunk(1, 0, text)
     late = ScheduledChunk(seq_id=1, start=20, token_ids=text[20:], new_blocks=part.new_blocks)
     with pytest.raises(PlanError, match="sequence 1 begins at token 20, in a block that it did not fill"):
-        Runner(compute).compute_logits(StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[late]))
+        Runner(compute).compute_logits(StepPlan(step_id=1, admit=[new_sequence(1, text)], chunks=[late]))
 
 
 @pytest.mark.parametrize(

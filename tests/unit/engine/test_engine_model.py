@@ -174,7 +174,7 @@ def test_decodes_of_unlike_lengths_apart_give_the_same(
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_as_many_ranks_as_heads(models: dict[str, Path], compute: str) -> None:
     tokens = _tokens(LENGTH, 1)[:40]
-    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], slices=[Blocks(64).slice(1, 0, tokens)])
+    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], chunks=[Blocks(64).chunk(1, 0, tokens)])
     for name in ("plain", "qwen3, layer types"):
         found = plan_logits(models[name], 8, [plan], compute=COMPUTES[compute])[0][0]
         torch.testing.assert_close(found, _expected(models[name], 1)[39], atol=1e-4, rtol=0)
@@ -184,7 +184,7 @@ def test_as_many_ranks_as_heads(models: dict[str, Path], compute: str) -> None:
 def test_a_rank_without_token_ids(tmp_path: Path, compute: str) -> None:
     model = make_llama(tmp_path / "small", vocab_size=5, pad_token_id=None, bos_token_id=1, eos_token_id=2)
     tokens = [4, 0, 3, 1, 2, 4, 4]
-    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], slices=[Blocks(64).slice(1, 0, tokens)])
+    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], chunks=[Blocks(64).chunk(1, 0, tokens)])
     # the ranks hold 2, 2, 1 and 0 token ids of the vocabulary
     found = plan_logits(model, 4, [plan], compute=COMPUTES[compute])[0][0]
     torch.testing.assert_close(found, transformers_logits(model, tokens)[-1], atol=1e-4, rtol=0)
@@ -206,7 +206,7 @@ def test_the_oracle_refuses_what_it_does_not_compute() -> None:
 
 def test_all_ranks_hold_the_same_bits(models: dict[str, Path]) -> None:
     tokens = _tokens(33, 4)
-    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], slices=[Blocks(64).slice(1, 0, tokens)])
+    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], chunks=[Blocks(64).chunk(1, 0, tokens)])
     first, second = (plan_logits(models["plain"], 4, [plan])[0] for _ in range(2))
     assert torch.equal(first, second)
 
@@ -216,6 +216,6 @@ def test_half_precision_files_in_parts(tmp_path: Path, dtype: torch.dtype) -> No
     model = make_llama(tmp_path / "half", dtype=dtype, max_shard_size="60KB")
     assert (model / "model.safetensors.index.json").exists()
     tokens = _tokens(20, 6)
-    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], slices=[Blocks(64).slice(1, 0, tokens)])
+    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], chunks=[Blocks(64).chunk(1, 0, tokens)])
     found = plan_logits(model, 2, [plan])[0][0]
     torch.testing.assert_close(found, transformers_logits(model, tokens)[-1], atol=1e-4, rtol=0)

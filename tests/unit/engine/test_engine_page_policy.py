@@ -93,7 +93,7 @@ def last_rows(
     blocks = Blocks(NUM_BLOCKS)
     plans = [StepPlan(step_id=0, admit=[new_sequence(1, text)])]
     plans += [
-        StepPlan(step_id=1, slices=[blocks.slice(1, begin, text[begin:end])]) for begin, end in pairwise(cuts)
+        StepPlan(step_id=1, chunks=[blocks.chunk(1, begin, text[begin:end])]) for begin, end in pairwise(cuts)
     ]
     rows = plan_logits(model, world, plans, num_blocks=NUM_BLOCKS, compute=compute)[1:]
     return [row[-1] for row in rows]
@@ -180,7 +180,7 @@ def test_same_bits_in_any_cut_on_any_number_of_threads(tmp_path: Path, cold: Col
     for target in TARGETS:
         whole = [
             StepPlan(
-                step_id=1, admit=[new_sequence(1, text)], slices=[Blocks(128).slice(1, 0, text, sample=True)]
+                step_id=1, admit=[new_sequence(1, text)], chunks=[Blocks(128).chunk(1, 0, text, sample=True)]
             )
         ]
         wanted = plan_logits(
@@ -190,7 +190,7 @@ def test_same_bits_in_any_cut_on_any_number_of_threads(tmp_path: Path, cold: Col
             blocks = Blocks(128)
             cuts = [0, 700, 1313, 1890, *range(1891, 1901)]
             plans = [StepPlan(step_id=1, admit=[new_sequence(1, text)])]
-            plans += [StepPlan(step_id=2, slices=[blocks.slice(1, a, text[a:b])]) for a, b in pairwise(cuts)]
+            plans += [StepPlan(step_id=2, chunks=[blocks.chunk(1, a, text[a:b])]) for a, b in pairwise(cuts)]
             compute = native(pages, target, threads, cold, torch.float16)
             found = plan_logits(model, 1, plans, num_blocks=128, compute=compute)[-1][-1]
             assert torch.equal(found, wanted)

@@ -63,12 +63,12 @@ def run(
         blocks, results, begin = Blocks(128), [], 0
         for step, count in enumerate(chunks):
             tokens, end = new.token_ids[begin : begin + count], begin + count
-            slices = [blocks.slice(1, begin, tokens, sample=end == len(new.token_ids))]
+            scheduled = [blocks.chunk(1, begin, tokens, sample=end == len(new.token_ids))]
             admit = [] if step else [new]
             if end == len(new.token_ids):
                 admit.append(new_sequence(2, ANOTHER))
-                slices.append(blocks.slice(2, 0, ANOTHER))
-            results.append(runner.run_step(StepPlan(step_id=step + 1, admit=admit, slices=slices)))
+                scheduled.append(blocks.chunk(2, 0, ANOTHER))
+            results.append(runner.run_step(StepPlan(step_id=step + 1, admit=admit, chunks=scheduled)))
             begin = end
         return results
 

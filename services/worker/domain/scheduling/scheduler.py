@@ -160,7 +160,7 @@ class Scheduler:
             step_id=self._step_id,
             release=release,
             admit=draft.admit,
-            slices=draft.chunks,
+            chunks=draft.chunks,
             store=store,
             hurry=behind.hurries,
         )

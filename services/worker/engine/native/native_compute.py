@@ -134,10 +134,10 @@ class NativeCompute:
         self._clock = (ctypes.c_int64 * NUM_TIMES)()
         self._threads = kernels.new_thread_pool(options.threads, options.spin)
 
-    def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
+    def forward(self, scheduled: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
         logits: list[Tensor] = []
-        for chunks in _passes(slices, states):
+        for chunks in _passes(scheduled, states):
             if logits and logits[-1].data_ptr() == self._buffers.logits.data_ptr():
                 logits[-1] = logits[-1].clone()  # the next pass writes there
             found = self._run_pass(chunks)
@@ -271,11 +271,13 @@ def _rotation(rope: RopeConfig, context_length: int, positions: int) -> tuple[Te
     return cos.contiguous(), sin.contiguous()
 
 
-def _passes(slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Iterator[list[PassChunk]]:
+def _passes(
+    scheduled: Sequence[ScheduledChunk], states: Sequence[SequenceState]
+) -> Iterator[list[PassChunk]]:
     """Cuts the chunks of a step, in their order, into passes of at most MAX_ROWS tokens."""
     chunks: list[PassChunk] = []
     room = MAX_ROWS
-    for part, state in zip(slices, states, strict=True):
+    for part, state in zip(scheduled, states, strict=True):
         start, left = part.start, part.num_tokens
         while left:
             count = min(left, room)

@@ -161,7 +161,7 @@ class PlainBatch:
 
 
 def make_batch(
-    slices: Sequence[ScheduledChunk],
+    chunks: Sequence[ScheduledChunk],
     states: Sequence[SequenceState],
     reach: Reach = EVERYTHING,
     *,
@@ -173,27 +173,27 @@ def make_batch(
     """
     # decodes by length, then the others as they come
     order = sorted(
-        range(len(slices)),
-        key=lambda i: (True, 0) if slices[i].num_tokens > 1 else (False, slices[i].start),
+        range(len(chunks)),
+        key=lambda i: (True, 0) if chunks[i].num_tokens > 1 else (False, chunks[i].start),
     )
-    count = sum(1 for part in slices if part.num_tokens == 1)
+    count = sum(1 for part in chunks if part.num_tokens == 1)
     token_ids: list[int] = []
     positions: list[int] = []
     sizes: list[int] = []
-    last_row = [0] * len(slices)
+    last_row = [0] * len(chunks)
     for i in order:
-        start, size = slices[i].start, slices[i].num_tokens
+        start, size = chunks[i].start, chunks[i].num_tokens
         token_ids += states[i].tokens.view[start : start + size].tolist()  # of a `follow` slice, too
         positions += range(start, start + size)
         sizes.append(size)
         last_row[i] = len(token_ids) - 1
     prompt_rows: list[int] = []
-    for part, state, last in zip(slices, states, last_row, strict=True):
+    for part, state, last in zip(chunks, states, last_row, strict=True):
         if state.wants_rows:
             shift = last - (part.start + part.num_tokens - 1)
             prompt_rows += [shift + at for at in state.prompt_rows(part.start, part.num_tokens)]
     samples: list[int] = []
-    for part, state, last in zip(slices, states, last_row, strict=True):
+    for part, state, last in zip(chunks, states, last_row, strict=True):
         if state.samples(part):
             samples += range(last - part.drafts, last + 1)
     ordered = [states[i] for i in order]
@@ -210,7 +210,7 @@ def make_batch(
         attention_metadata={
             window: AttentionMetadata(
                 _decodes(at[:count], tables[window][:count], window, reach.pages_of(window)),
-                _prefills([slices[i] for i in order[count:]], tables[window][count:], count, window, reach),
+                _prefills([chunks[i] for i in order[count:]], tables[window][count:], count, window, reach),
             )
             for window in reach.windows
         },
@@ -271,11 +271,11 @@ def decode_group(
 
 
 def _prefills(
-    slices: list[ScheduledChunk], tables: list[Ints], begin: int, window: int, reach: Reach
+    chunks: list[ScheduledChunk], tables: list[Ints], begin: int, window: int, reach: Reach
 ) -> list[PrefillChunk]:
     prefills: list[PrefillChunk] = []
     pages = reach.pages_of(window)
-    for part, table in zip(slices, tables, strict=True):
+    for part, table in zip(chunks, tables, strict=True):
         end = begin + part.num_tokens
         first = _first_block(part.start, window)
         positions = np.arange(part.start, part.start + part.num_tokens)

@@ -96,19 +96,19 @@ class DecodeGraphs:
         self._most_blocks = -(-model.config.context_length // BLOCK_SIZE)
         self._recordings: dict[tuple[int, int], _Recording] = {}
 
-    def can_replay(self, slices: Sequence[ScheduledChunk]) -> bool:
+    def can_replay(self, chunks: Sequence[ScheduledChunk]) -> bool:
         """Whether `forward` takes this step: decodes only, neither too many nor too long, some sampled."""
-        if len(slices) > MAX_SEQUENCES or not any(part.sample for part in slices):
+        if len(chunks) > MAX_SEQUENCES or not any(part.sample for part in chunks):
             return False
-        if any(part.num_tokens > 1 for part in slices):
+        if any(part.num_tokens > 1 for part in chunks):
             return False
-        sequences, blocks = self._sizes(slices)
+        sequences, blocks = self._sizes(chunks)
         return self._in_place or sequences * blocks * BLOCK_SIZE <= MAX_KEYS
 
-    def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
+    def forward(self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """As `Decoder.forward`, with logits in the order of the chunks, valid until the next call."""
-        sizes = self._sizes(slices)
-        inputs = torch.from_numpy(self._fill(sizes, slices, states))
+        sizes = self._sizes(chunks)
+        inputs = torch.from_numpy(self._fill(sizes, chunks, states))
         recording = self._recordings.get(sizes)
         if recording is None:
             recording = self._recordings[sizes] = self._record(sizes, inputs)
@@ -117,27 +117,27 @@ class DecodeGraphs:
         recording.replay()
         if recording.logits is None:
             return None
-        if all(part.sample for part in slices):
-            return recording.logits[: len(slices)]
-        rows = [row for row, part in enumerate(slices) if part.sample]
+        if all(part.sample for part in chunks):
+            return recording.logits[: len(chunks)]
+        rows = [row for row, part in enumerate(chunks) if part.sample]
         return recording.logits[torch.tensor(rows, device=recording.logits.device)]
 
-    def _sizes(self, slices: Sequence[ScheduledChunk]) -> tuple[int, int]:
-        longest = max(part.start for part in slices) // BLOCK_SIZE + 1
+    def _sizes(self, chunks: Sequence[ScheduledChunk]) -> tuple[int, int]:
+        longest = max(part.start for part in chunks) // BLOCK_SIZE + 1
         blocks = max(MIN_BLOCKS, _power(longest))
         if self._in_place and (blocks // MIN_BLOCKS).bit_length() % 2 == 0:
             blocks *= 2  # powers of four: half as many recordings
-        return _power(len(slices)), min(blocks, self._most_blocks)
+        return _power(len(chunks)), min(blocks, self._most_blocks)
 
     def _fill(
-        self, sizes: tuple[int, int], slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]
+        self, sizes: tuple[int, int], chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]
     ) -> Ints:
         """The inputs of a recording. Padding rows are tokens at position 0 of the cache's spare block."""
         token_ids, positions = np.zeros((2, sizes[0]), np.int64)
-        for row, (part, state) in enumerate(zip(slices, states, strict=True)):
+        for row, (part, state) in enumerate(zip(chunks, states, strict=True)):
             token_ids[row], positions[row] = state.tokens.view[part.start], part.start
         inputs = [token_ids, positions]
-        starts = [part.start for part in slices]
+        starts = [part.start for part in chunks]
         num_blocks, num_sliding = self._cache.sizes
         inputs += _fill_tables(sizes, starts, [state.table.view for state in states], num_blocks)
         if num_sliding:

@@ -79,34 +79,34 @@ class PlainCompute:
         self._progress = progress
         self._model.after_layer = self._after_layer
 
-    def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
+    def forward(self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
         with torch.inference_mode():
-            logits = self._forward(slices, states)
+            logits = self._forward(chunks, states)
             # the sampler computes on the CPU: one copy per step
             return None if logits is None else self._on_host(logits.to(torch.float32))
 
     def find_likeliest(
-        self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]
+        self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]
     ) -> NDArray[np.int64] | None:
         """See `Compute.likeliest`."""
         with torch.inference_mode():
-            logits = self._forward(slices, states)
+            logits = self._forward(chunks, states)
             if logits is None:
                 return None
             best, tokens = logits.max(dim=-1)
             return tokens.masked_fill_(~best.isfinite(), -1).cpu().numpy()
 
-    def _forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
+    def _forward(self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """The logits where they were computed."""
         if self.spans is not None:
             self._layer, self._layer_ns = 0, time.monotonic_ns()
         plain = any(state.wants_rows for state in states)
-        if self._graphs is not None and not plain and self._graphs.can_replay(slices):
-            return self._graphs.forward(slices, states)
-        hidden, samples, prompts = self._run(slices, states)
+        if self._graphs is not None and not plain and self._graphs.can_replay(chunks):
+            return self._graphs.forward(chunks, states)
+        hidden, samples, prompts = self._run(chunks, states)
         if len(prompts):
-            self._take_prompts(hidden[prompts], slices, states)
+            self._take_prompts(hidden[prompts], chunks, states)
         return self._by_rows(self._logits, hidden[samples]) if len(samples) else None
 
     def _on_host(self, logits: Tensor) -> Tensor:
@@ -128,14 +128,14 @@ class PlainCompute:
             self._layer, self._layer_ns = (self._layer + 1) % len(self.op_names), now_ns
 
     def _run(
-        self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]
+        self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The stream after the last layer, and which of its rows are sampled and wanted by prompts."""
         if self._tiled:
-            step = make_tiles(slices, states, self._reach, self.sizes)
+            step = make_tiles(chunks, states, self._reach, self.sizes)
             hidden = [self._model.hidden_states(tile, self._cache) for tile in step.tiles]
             return torch.cat(hidden), step.sample_rows, step.prompt_rows
-        batch = make_batch(slices, states, self._reach, sliding=self.sizes.num_sliding > 0)
+        batch = make_batch(chunks, states, self._reach, sliding=self.sizes.num_sliding > 0)
         if self._model.placement != CPU:
             batch = batch.to(self._model.placement)
         prompts = batch.sample_rows[:0] if batch.prompt_rows is None else batch.prompt_rows
@@ -148,11 +148,11 @@ class PlainCompute:
         return self._model.head(self._model.norm(hidden))
 
     def _take_prompts(
-        self, rows: Tensor, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]
+        self, rows: Tensor, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]
     ) -> None:
         """Gives rows [rows, hidden], before the last norm, to `prompts` on rank 0; logits in parts."""
         begin = 0
-        for part, state in zip(slices, states, strict=True):
+        for part, state in zip(chunks, states, strict=True):
             positions = state.prompt_rows(part.start, part.num_tokens) if state.wants_rows else range(0)
             while positions:
                 now, positions = positions[:_LOGITS], positions[_LOGITS:]

@@ -44,7 +44,7 @@ class TiledStep:
 
 
 def make_tiles(
-    slices: Sequence[ScheduledChunk],
+    chunks: Sequence[ScheduledChunk],
     states: Sequence[SequenceState],
     reach: Reach,
     sizes: PoolSizes,
@@ -56,7 +56,7 @@ def make_tiles(
     rows: list[tuple[SequenceState, int]] = []
     samples: list[int] = []
     prompts: list[int] = []
-    for part, state in zip(slices, states, strict=True):
+    for part, state in zip(chunks, states, strict=True):
         shift = len(rows) - part.start
         rows += [(state, part.start + index) for index in range(part.num_tokens)]
         if state.samples(part):

@@ -100,7 +100,7 @@ class Compute(Protocol):
     spans: OpSpans | None
     op_names: list[OpName]
 
-    def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
+    def forward(self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """Computes the chunks, whose states include them already, and caches their keys and values.
 
         Returns:

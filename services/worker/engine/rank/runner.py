@@ -79,10 +79,10 @@ class Runner:
         linears_s, attention_s = times.linears_s, times.attention_s
         states = self.sequences.apply(plan)
         sampling = [
-            i for i, part in enumerate(plan.slices) if states[i].samples(part) for _ in range(1 + part.drafts)
+            i for i, part in enumerate(plan.chunks) if states[i].samples(part) for _ in range(1 + part.drafts)
         ]
         rows = [states[i] for i in sampling]
-        ends = _ends(plan.slices, sampling)
+        ends = _ends(plan.chunks, sampling)
         logits, sampled = self._compute(plan, states, rows, ends)
         self._progress.beat()
         masked = computed = time.perf_counter()
@@ -116,22 +116,22 @@ class Runner:
     ) -> tuple[Tensor | None, list[Sampled]]:
         """The step's logits; or what is sampled, where that is known without a copy of them."""
         find = self.compute.likeliest
-        masked = any(part.masked for part in plan.slices)
+        masked = any(part.masked for part in plan.chunks)
         if find is None or not rows or masked or not all(map(takes_likeliest, rows, ends)):
-            return self.compute.forward(plan.slices, states) if plan.slices else None, []
-        tokens = find(plan.slices, states)
+            return self.compute.forward(plan.chunks, states) if plan.chunks else None, []
+        tokens = find(plan.chunks, states)
         return None, [] if tokens is None else likeliest_sampled(rows, tokens.tolist())
 
     def compute_logits(self, plan: StepPlan) -> tuple[list[SequenceState], Tensor | None]:
         """The states of the plan's chunks, and on rank 0 the logits of the sampling ones, [rows, vocab]."""
         states = self.sequences.apply(plan)
-        if not plan.slices:
+        if not plan.chunks:
             return states, None
-        return states, self.compute.forward(plan.slices, states)
+        return states, self.compute.forward(plan.chunks, states)
 
     def _masks_of(self, plan: StepPlan, sampling: Sequence[int]) -> list[bytes] | None:
         """The mask of each chunk that samples, awaited if there is one; None if no chunk is masked."""
-        masked = [plan.slices[i].masked for i in sampling]
+        masked = [plan.chunks[i].masked for i in sampling]
         if True not in masked:
             return None
         if self._await_masks is None:
@@ -155,11 +155,11 @@ class Runner:
         return tokens.tolist()
 
 
-def _ends(slices: Sequence[ScheduledChunk], sampling: Sequence[int]) -> list[int]:
+def _ends(chunks: Sequence[ScheduledChunk], sampling: Sequence[int]) -> list[int]:
     """The index of the token that each row samples; `sampling` has the chunk of each."""
     ends, before = list[int](), -1
     for i in sampling:
-        part = slices[i]
+        part = chunks[i]
         ends.append(ends[-1] + 1 if i == before else part.start + part.num_tokens - part.drafts)
         before = i
     return ends
@@ -174,7 +174,7 @@ def _append_tokens(
         Those of `sampled` that were appended; an error is the last one of its sequence.
     """
     row, kept = 0, list[Sampled]()
-    for part, state in zip(plan.slices, states, strict=True):
+    for part, state in zip(plan.chunks, states, strict=True):
         if not state.samples(part):
             continue
         count = 1
@@ -198,7 +198,7 @@ def _with_embeddings(
         return sampled
     tokens = deque(sampled)
     told: list[Sampled] = []
-    for part, state in zip(plan.slices, states, strict=True):
+    for part, state in zip(plan.chunks, states, strict=True):
         if part.sample and not state.samples(part):
             told.append(Sampled(seq_id=part.seq_id, token_id=0))
         while tokens and tokens[0].seq_id == part.seq_id:

@@ -184,7 +184,7 @@ class Sequences:
                 raise PlanError(f"sequence {new.seq_id} was admitted twice")
             self._known[new.seq_id] = SequenceState(new)
         states = []
-        for part in plan.slices:
+        for part in plan.chunks:
             state = self._known.get(part.seq_id)
             if state is None:
                 raise PlanError(f"sequence {part.seq_id} is not known")

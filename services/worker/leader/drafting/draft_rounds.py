@@ -159,7 +159,7 @@ class DraftRounds:
         admit = [new for new in self._admit if new.seq_id not in release]
         self._admit = []
         step_id = self._engine.next_step_id()
-        return self._engine.submit(StepPlan(step_id=step_id, release=release, admit=admit, slices=chunks))
+        return self._engine.submit(StepPlan(step_id=step_id, release=release, admit=admit, chunks=chunks))
 
     def _refuse(self, scheduler: Scheduler, cache: DraftCache, key: int) -> None:
         """Gives up a sequence for which the draft engine has no room."""

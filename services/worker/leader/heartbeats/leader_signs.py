@@ -31,13 +31,13 @@ class ThreadSample(NamedTuple):
         state: `R` ready or running, `S` sleeping, `D` waiting for the disk, `T` and `t` stopped.
         cpu_ns: Time on a core so far.
         waited_ns: Time in which it was ready and had no core. A wait that goes on is not in it.
-        slices: How often it got a core.
+        timeslices: How often it got a core.
     """
 
     state: str
     cpu_ns: int
     waited_ns: int
-    slices: int
+    timeslices: int
 
 
 class LeaderSample(NamedTuple):

@@ -5,14 +5,14 @@ from itertools import islice
 
 from services.worker.leader.engine_state import EngineState
 
-_SLICE = 256  # names that are made at once; some 0.3 ms
+_PART = 256  # names that are made at once; some 0.3 ms
 
 
 async def name_blocks(engine: EngineState, token_ids: bytes, tenant: str) -> list[bytes]:
     """Returns the names of all full blocks of a tenant's packed tokens."""
     names: list[bytes] = []
     coming = engine.facts.names.of_packed(token_ids, tenant)
-    while part := list(islice(coming, _SLICE)):
+    while part := list(islice(coming, _PART)):
         names += part
         await asyncio.sleep(0)
     return names
@@ -27,6 +27,6 @@ async def count_cached_blocks(engine: EngineState, token_ids: bytes, tenant: str
         if not scheduler.blocks.is_cached(name):
             break
         count += 1
-        if count % _SLICE == 0:
+        if count % _PART == 0:
             await asyncio.sleep(0)
     return count

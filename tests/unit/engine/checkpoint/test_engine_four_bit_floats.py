@@ -92,7 +92,7 @@ def test_experts_in_four_bits(tmp_path: Path, world: int) -> None:
     (coded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
     tokens = text("a")[:40]
-    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], slices=[Blocks(16).slice(1, 0, tokens)])
+    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], chunks=[Blocks(16).chunk(1, 0, tokens)])
     found, wanted = (plan_logits(d, world, [plan], 16, COMPUTES["plain"])[0] for d in (coded, floats))
     assert torch.equal(found, wanted)
 

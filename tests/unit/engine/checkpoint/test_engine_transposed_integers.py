@@ -132,7 +132,7 @@ def test_a_model_computes_what_its_floats_do(tiny: Path, tmp_path: Path, name: s
 def test_ranks_sort_their_own_inputs(tiny: Path, tmp_path: Path) -> None:
     values = write(tiny, tmp_path / "packed", FORMATS["gptq-order"])
     write_floats(tiny, tmp_path / "floats", values)
-    plan = StepPlan(step_id=1, admit=[new_sequence(1, TOKENS)], slices=[Blocks(16).slice(1, 0, TOKENS)])
+    plan = StepPlan(step_id=1, admit=[new_sequence(1, TOKENS)], chunks=[Blocks(16).chunk(1, 0, TOKENS)])
     expected = plan_logits(tmp_path / "floats", 1, [plan], 16)[0]
     config = read_config(tmp_path / "packed")
     with open_checkpoint(tmp_path / "packed") as checkpoint:

@@ -41,7 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def whole(text: list[int]) -> list[StepPlan]:
-    return [StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[Blocks(64).slice(1, 0, text)])]
+    return [StepPlan(step_id=1, admit=[new_sequence(1, text)], chunks=[Blocks(64).chunk(1, 0, text)])]
 
 
 def relative(found: Tensor, wanted: Tensor) -> float:
@@ -64,11 +64,11 @@ def test_a_token_has_the_same_bits_in_any_batch(files: dict[str, Path], kind: st
     text, other = tokens(50, 2), tokens(30, 3)
     blocks = Blocks(64)
     plans = [StepPlan(step_id=1, admit=[new_sequence(1, text), new_sequence(2, other)])]
-    plans.append(StepPlan(step_id=2, slices=[blocks.slice(2, 0, other[:29])]))
+    plans.append(StepPlan(step_id=2, chunks=[blocks.chunk(2, 0, other[:29])]))
     for begin, end in pairwise([0, 7, 33, 49]):
-        plans.append(StepPlan(step_id=3, slices=[blocks.slice(1, begin, text[begin:end])]))
-    last = [blocks.slice(2, 29, other[29:]), blocks.slice(1, 49, text[49:])]
-    plans.append(StepPlan(step_id=4, slices=last))
+        plans.append(StepPlan(step_id=3, chunks=[blocks.chunk(1, begin, text[begin:end])]))
+    last = [blocks.chunk(2, 29, other[29:]), blocks.chunk(1, 49, text[49:])]
+    plans.append(StepPlan(step_id=4, chunks=last))
     results = []
     for target in TARGETS:
         reference = plan_logits(files[kind], 1, whole(text), compute=native_ranks(target, precision="codes"))[

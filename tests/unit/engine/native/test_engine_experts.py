@@ -116,8 +116,8 @@ def test_same_bits_in_any_batch(name: str, precision: Precision) -> None:
     model, tokens = family_model(name), text("a")
 
     def alone() -> list[StepPlan]:
-        part = Blocks(NUM_BLOCKS).slice(1, 0, tokens[:97])
-        return [StepPlan(step_id=1, admit=[new_sequence(1, tokens[:97])], slices=[part])]
+        part = Blocks(NUM_BLOCKS).chunk(1, 0, tokens[:97])
+        return [StepPlan(step_id=1, admit=[new_sequence(1, tokens[:97])], chunks=[part])]
 
     plans, rows = mixed_plans(*(text(key) for key in "abc"))
     assert rows[-1][-1] == ("a", 97)

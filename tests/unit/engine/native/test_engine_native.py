@@ -56,28 +56,26 @@ def some_tokens(count: int, seed: int) -> list[int]:
 def mixed_plans() -> list[StepPlan]:
     """Whole and chunked prefills beside decodes of three sequences."""
     a, b, c = (some_tokens(100, seed) for seed in (1, 2, 3))
-    cut = Blocks(64).slice
+    cut = Blocks(64).chunk
     return [
         StepPlan(
             step_id=1,
             admit=[new_sequence(1, a[:40]), new_sequence(2, b)],
-            slices=[cut(1, 0, a[:40]), cut(2, 0, b[:33])],
+            chunks=[cut(1, 0, a[:40]), cut(2, 0, b[:33])],
         ),
         StepPlan(
             step_id=2,
             admit=[new_sequence(3, c)],
-            slices=[cut(2, 33, b[33:90]), cut(1, 40, a[40:41]), cut(3, 0, c[:1])],
+            chunks=[cut(2, 33, b[33:90]), cut(1, 40, a[40:41]), cut(3, 0, c[:1])],
         ),
-        StepPlan(step_id=3, slices=[cut(3, 1, c[1:60]), cut(1, 41, a[41:42]), cut(2, 90, b[90:91])]),
-        StepPlan(step_id=4, slices=[cut(1, 42, a[42:43]), cut(2, 91, b[91:92]), cut(3, 60, c[60:61])]),
+        StepPlan(step_id=3, chunks=[cut(3, 1, c[1:60]), cut(1, 41, a[41:42]), cut(2, 90, b[90:91])]),
+        StepPlan(step_id=4, chunks=[cut(1, 42, a[42:43]), cut(2, 91, b[91:92]), cut(3, 60, c[60:61])]),
     ]
 
 
-def last_logits(
-    model: Path, slices_of: Callable[[Blocks], list[StepPlan]], compute: ComputeFactory
-) -> Tensor:
+def last_logits(model: Path, plans_of: Callable[[Blocks], list[StepPlan]], compute: ComputeFactory) -> Tensor:
     """The last logits row of the last plan."""
-    return plan_logits(model, 1, slices_of(Blocks(128)), num_blocks=128, compute=compute)[-1][-1]
+    return plan_logits(model, 1, plans_of(Blocks(128)), num_blocks=128, compute=compute)[-1][-1]
 
 
 @pytest.fixture(scope="module")
@@ -109,26 +107,26 @@ def test_same_bits_in_any_batch(
     text, others = some_tokens(97, 5), [some_tokens(90, seed) for seed in (6, 7, 8)]
 
     def whole(blocks: Blocks) -> list[StepPlan]:
-        return [StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[blocks.slice(1, 0, text)])]
+        return [StepPlan(step_id=1, admit=[new_sequence(1, text)], chunks=[blocks.chunk(1, 0, text)])]
 
     def in_pieces(blocks: Blocks) -> list[StepPlan]:
         cuts = [0, 5, 38, 39, 71, 96, 97]
         plans = [StepPlan(step_id=1, admit=[new_sequence(1, text)])]
         for begin, end in pairwise(cuts):
-            plans.append(StepPlan(step_id=2, slices=[blocks.slice(1, begin, text[begin:end])]))
+            plans.append(StepPlan(step_id=2, chunks=[blocks.chunk(1, begin, text[begin:end])]))
         return plans
 
     def beside_others(blocks: Blocks) -> list[StepPlan]:
-        first = [blocks.slice(1, 0, text[:96])]
+        first = [blocks.chunk(1, 0, text[:96])]
         admit = [new_sequence(i, other) for i, other in enumerate(others, 2)]
-        slices = [blocks.slice(i, 0, other) for i, other in enumerate(others, 2)]
-        last = [blocks.slice(1, 96, text[96:])]
+        chunks = [blocks.chunk(i, 0, other) for i, other in enumerate(others, 2)]
+        last = [blocks.chunk(1, 96, text[96:])]
         return [
-            StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=first),
-            StepPlan(step_id=2, admit=admit, slices=slices),
+            StepPlan(step_id=1, admit=[new_sequence(1, text)], chunks=first),
+            StepPlan(step_id=2, admit=admit, chunks=chunks),
             StepPlan(
                 step_id=3,
-                slices=[blocks.slice(i, 90, [9]) for i in range(2, 5)] + last,
+                chunks=[blocks.chunk(i, 90, [9]) for i in range(2, 5)] + last,
             ),
         ]
 
@@ -148,10 +146,10 @@ def test_a_batch_beyond_one_pass_gives_the_same_bits(tmp_path: Path) -> None:
     together = StepPlan(
         step_id=1,
         admit=[new_sequence(i, text) for i, text in enumerate(texts)],
-        slices=[blocks.slice(i, 0, text) for i, text in enumerate(texts)],
+        chunks=[blocks.chunk(i, 0, text) for i, text in enumerate(texts)],
     )
     one_by_one = [
-        StepPlan(step_id=i, admit=[new_sequence(i, text)], slices=[apart.slice(i, 0, text)])
+        StepPlan(step_id=i, admit=[new_sequence(i, text)], chunks=[apart.chunk(i, 0, text)])
         for i, text in enumerate(texts)
     ]
     found = plan_logits(model, 1, [together], num_blocks=128, compute=native_ranks())[0]
@@ -233,7 +231,7 @@ def test_damage_shows_in_its_own_row_only(tmp_path: Path, precision: Precision) 
     plan = StepPlan(
         step_id=1,
         admit=[new_sequence(1, [1, 2, 3]), new_sequence(2, [4, 7, 5])],
-        slices=[blocks.slice(1, 0, [1, 2, 3]), blocks.slice(2, 0, [4, 7, 5])],
+        chunks=[blocks.chunk(1, 0, [1, 2, 3]), blocks.chunk(2, 0, [4, 7, 5])],
     )
     logits = plan_logits(model, 1, [plan], compute=native_ranks(precision=precision))[0]
     assert torch.isfinite(logits[0]).all()
@@ -287,7 +285,7 @@ def test_a_missing_rank_is_named(models: dict[str, Path], shared: int) -> None:
         loaded.wait(20)
         if rank == 0:
             collectives.timeout_s = 0.2
-            plan = StepPlan(step_id=1, admit=[new_sequence(1, [1])], slices=[Blocks(64).slice(1, 0, [1])])
+            plan = StepPlan(step_id=1, admit=[new_sequence(1, [1])], chunks=[Blocks(64).chunk(1, 0, [1])])
             with pytest.raises(CollectiveError, match=r"rank 1 did not answer the others within 0\.2 s"):
                 Runner(compute).compute_logits(plan)
 

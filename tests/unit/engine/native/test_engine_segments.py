@@ -50,12 +50,12 @@ def decoded(model: Path, text: list[int], others: int, compute: ComputeFactory) 
     cuts = [0, 700, SEGMENT + 3, LENGTH - 1]
     plans = [StepPlan(step_id=1, admit=[new_sequence(1, text)])]
     plans += [
-        StepPlan(step_id=2, slices=[blocks.slice(1, begin, text[begin:end])]) for begin, end in pairwise(cuts)
+        StepPlan(step_id=2, chunks=[blocks.chunk(1, begin, text[begin:end])]) for begin, end in pairwise(cuts)
     ]
     admit = [new_sequence(2 + i, [7, 8]) for i in range(others)]
-    beside = [blocks.slice(2 + i, 0, [7, 8]) for i in range(others)]
-    last = blocks.slice(1, LENGTH - 1, text[-1:])
-    plans.append(StepPlan(step_id=3, admit=admit, slices=[*beside, last]))
+    beside = [blocks.chunk(2 + i, 0, [7, 8]) for i in range(others)]
+    last = blocks.chunk(1, LENGTH - 1, text[-1:])
+    plans.append(StepPlan(step_id=3, admit=admit, chunks=[*beside, last]))
     return plan_logits(model, 1, plans, num_blocks=NUM_BLOCKS, compute=compute)[-1][-1]
 
 
@@ -70,7 +70,7 @@ PAIRS = [
 @pytest.mark.parametrize(("target", "kv"), PAIRS)
 def test_split_over_threads_or_not_the_bits_are_the_same(model: Path, target: str, kv: torch.dtype) -> None:
     text = tokens(LENGTH, 5)
-    whole = StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[Blocks(NUM_BLOCKS).slice(1, 0, text)])
+    whole = StepPlan(step_id=1, admit=[new_sequence(1, text)], chunks=[Blocks(NUM_BLOCKS).chunk(1, 0, text)])
     compute = native_ranks(target, kv_dtype=kv)
     reference = plan_logits(model, 1, [whole], num_blocks=NUM_BLOCKS, compute=compute)[-1][-1]
     assert torch.isfinite(reference).all()
@@ -82,7 +82,7 @@ def test_split_over_threads_or_not_the_bits_are_the_same(model: Path, target: st
 
 def test_a_long_context_is_that_of_the_plain_path(model: Path) -> None:
     text = tokens(LENGTH, 6)
-    plan = StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[Blocks(NUM_BLOCKS).slice(1, 0, text)])
+    plan = StepPlan(step_id=1, admit=[new_sequence(1, text)], chunks=[Blocks(NUM_BLOCKS).chunk(1, 0, text)])
     wanted = plan_logits(model, 1, [plan], num_blocks=NUM_BLOCKS)[-1][-1]
     for target in TARGETS:
         found = decoded(model, text, 0, native_ranks(target, 2))

@@ -195,4 +195,4 @@ def _plan(seq_id: int, sliding: list[int], first: int) -> StepPlan:
         sliding_blocks=sliding,
         sliding_first=first,
     )
-    return StepPlan(step_id=seq_id, admit=[new_sequence(seq_id, [1, 2, 3])], slices=[chunk])
+    return StepPlan(step_id=seq_id, admit=[new_sequence(seq_id, [1, 2, 3])], chunks=[chunk])

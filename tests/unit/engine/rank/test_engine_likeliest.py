@@ -43,13 +43,13 @@ def sampled(made: PlainCompute, samplings: list[EngineSampling], steps: int = 4)
     """Of a step with all prompts, and of decodes after it."""
     runner, blocks = Runner(made), Blocks(64)
     admit = [new_sequence(i, PROMPTS[i], sampling) for i, sampling in enumerate(samplings)]
-    slices = [blocks.slice(i, 0, PROMPTS[i]) for i in range(len(samplings))]
-    found = [runner.run_step(StepPlan(step_id=0, admit=admit, slices=slices)).sampled]
+    chunks = [blocks.chunk(i, 0, PROMPTS[i]) for i in range(len(samplings))]
+    found = [runner.run_step(StepPlan(step_id=0, admit=admit, chunks=chunks)).sampled]
     for step in range(steps):
-        slices = [
-            blocks.slice(i, len(PROMPTS[i]) + step, [found[-1][i].token_id]) for i in range(len(samplings))
+        chunks = [
+            blocks.chunk(i, len(PROMPTS[i]) + step, [found[-1][i].token_id]) for i in range(len(samplings))
         ]
-        found.append(runner.run_step(StepPlan(step_id=step + 1, slices=slices)).sampled)
+        found.append(runner.run_step(StepPlan(step_id=step + 1, chunks=chunks)).sampled)
     return found
 
 

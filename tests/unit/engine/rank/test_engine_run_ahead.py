@@ -94,7 +94,7 @@ def test_tokens_are_those_of_the_oracle(ranks: ThreadRanks, model: Path, run_ahe
             assert run.outputs[str(number)] == (oracle.generate(prompt, 20 + number), "length")
     assert run.scheduler.num_preemptions > 0
     assert run.scheduler.admission.take_counts()[1] > 0
-    assert any(piece.follow for plan in run.plans for piece in plan.slices) == bool(run_ahead)
+    assert any(piece.follow for plan in run.plans for piece in plan.chunks) == bool(run_ahead)
     assert [len(runner.sequences) for runner in ranks.runners] == [0] * len(ranks.runners)
     assert blocks.num_free == NUM_BLOCKS
 

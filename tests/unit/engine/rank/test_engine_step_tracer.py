@@ -85,7 +85,7 @@ def compute_steps(directory: Path, make: ComputeFactory, leader: Leader, capacit
         if step_id == 2:
             leader.order(action="begin", seconds=5.0, max_spans=capacity)
         plan = StepPlan(
-            step_id=step_id, admit=[new_sequence(step_id, prompt)], slices=[blocks.slice(step_id, 0, prompt)]
+            step_id=step_id, admit=[new_sequence(step_id, prompt)], chunks=[blocks.chunk(step_id, 0, prompt)]
         )
         runner.run_step(plan)
         if leader.tracer.is_on:

@@ -60,8 +60,10 @@ class Leader:
 
     def look(self, state: str, tid: int = 1) -> str:
         samples = {
-            one: ThreadSample(state if one == tid else "S", round(cpu * NS), round(waited * NS), int(slices))
-            for one, (cpu, waited, slices) in self.threads.items()
+            one: ThreadSample(
+                state if one == tid else "S", round(cpu * NS), round(waited * NS), int(timeslices)
+            )
+            for one, (cpu, waited, timeslices) in self.threads.items()
         }
         return self.signs.judge(LeaderSample(samples[1], samples), self.now, self.now).leader
 
@@ -180,7 +182,7 @@ def test_threads_of_this_process_have_times() -> None:
     assert sample is not None
     assert sample.main is sample.threads[os.getpid()]
     assert sample.main.cpu_ns > 0
-    assert sample.main.slices > 0
+    assert sample.main.timeslices > 0
 
 
 def test_new_descriptions_prove_enough() -> None:

@@ -145,7 +145,7 @@ def test_a_late_fetch_keeps_its_places_until_it_is_done() -> None:
     held = set(fetch.blocks)
     while "a" not in run.outputs:
         run.step()
-        for piece in run.plans[-1].slices:
+        for piece in run.plans[-1].chunks:
             assert not held & set(piece.new_blocks)
         engine.fetch(fetch.names, fetch.blocks, fetch.sliding)  # the late fetch still writes
     assert run.outputs["a"] == alone(prompt, 3, 0)

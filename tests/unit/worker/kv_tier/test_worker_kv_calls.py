@@ -207,7 +207,7 @@ async def test_nothing_is_named_behind_what_is_here(kit: Group, hashed: list[byt
     assert len(hashed) == 5
 
 
-async def test_a_long_session_is_named_in_slices(kit: Group, hashed: list[bytes]) -> None:
+async def test_a_long_session_is_named_in_parts(kit: Group, hashed: list[bytes]) -> None:
     kit.remember(list(range(120_000)))
     warming = asyncio.create_task(kit.warm())
     seen = set[int]()

@@ -113,4 +113,4 @@ def test_blocks_of_a_sequence_without_a_next_token_are_not_taken_from_the_store_
     scheduler.add(ask())
     plan = scheduler.plan()
     assert scheduler.take_fetches() == []
-    assert plan.slices[0].start == 0
+    assert plan.chunks[0].start == 0

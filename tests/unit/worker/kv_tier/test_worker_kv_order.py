@@ -49,7 +49,7 @@ class Ranks:
             plan = self.scheduler.plan()
             self.fetches += self.scheduler.take_fetches()
             self.scheduler.check_invariants()
-            if not plan.slices and not plan.release and not plan.store:
+            if not plan.chunks and not plan.release and not plan.store:
                 return
             self.plans.append(plan)
 

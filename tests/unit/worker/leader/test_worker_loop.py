@@ -43,7 +43,7 @@ class Watched(NullEngine):
         self.plans.append(plan)
         self.behind.append(self.outstanding)
         future = super().submit(plan)
-        self.given.append((sum(piece.num_tokens for piece in plan.slices), future))
+        self.given.append((sum(piece.num_tokens for piece in plan.chunks), future))
         return future
 
     @property
@@ -66,7 +66,7 @@ class Watched(NullEngine):
 
     @property
     def follows(self) -> int:
-        return sum(piece.follow for plan in self.plans for piece in plan.slices)
+        return sum(piece.follow for plan in self.plans for piece in plan.chunks)
 
 
 def answer(prompt: str, length: int) -> str:
@@ -188,7 +188,7 @@ class Mortal(Watched):
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         future = super().submit(plan)
-        if not plan.slices and not self.deaths:
+        if not plan.chunks and not self.deaths:
             future.add_done_callback(self._die)
         return future
 
@@ -250,7 +250,7 @@ async def test_the_choices_of_a_request_share_its_prompt(memory_bus: MemoryBus) 
         frames = await kit.run(chat("r", prompt="x" * 200, sampling={"n": 3, "max_tokens": 4}))
         assert cached_of(frames) == 0  # the prompt was computed for this request
         assert [text_of(frames, choice) for choice in range(3)] == [answer("x" * 200, 4)] * 3
-    computed = sum(piece.num_tokens for plan in engine.plans for piece in plan.slices)
+    computed = sum(piece.num_tokens for plan in engine.plans for piece in plan.chunks)
     assert computed == 192 + 3 * 8 + 3 * 3
 
 

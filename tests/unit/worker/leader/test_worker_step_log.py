@@ -135,8 +135,8 @@ def test_tokens_of_a_plan_are_those_of_decodes_and_of_prompts() -> None:
     decode = ScheduledChunk(seq_id=1, start=9, token_ids=[], follow=True, sample=True)
     tail = ScheduledChunk(seq_id=2, start=9, token_ids=[4], sample=True)
     part = ScheduledChunk(seq_id=3, start=0, token_ids=[1] * 30)
-    assert count_tokens(StepPlan(step_id=1, slices=[decode, tail])) == (2, 0)
-    assert count_tokens(StepPlan(step_id=1, slices=[decode, part])) == (1, 30)
+    assert count_tokens(StepPlan(step_id=1, chunks=[decode, tail])) == (2, 0)
+    assert count_tokens(StepPlan(step_id=1, chunks=[decode, part])) == (1, 30)
     assert count_tokens(StepPlan(step_id=1)) == (0, 0)
 
 

@@ -28,7 +28,7 @@ class Stalling(NullEngine):
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         future = super().submit(plan)
-        self._left -= len(plan.slices) == 2
+        self._left -= len(plan.chunks) == 2
         if self._left or self.stalled.is_set():
             return future
         held = asyncio.get_running_loop().create_future()

@@ -63,7 +63,7 @@ class World:
         self.ranks = [FakeRank(rank) for rank in range(world)]
         self.page = [0] * (LINE_WORDS * world)
         self.now, self.sent = 50.0, 1
-        self.plan = StepPlan(step_id=7, slices=[ScheduledChunk(seq_id=1, start=0, token_ids=[1] * 100)])
+        self.plan = StepPlan(step_id=7, chunks=[ScheduledChunk(seq_id=1, start=0, token_ids=[1] * 100)])
         self.monitor = HealthMonitor(
             self.ranks,  # type: ignore[arg-type]
             StepLimit(step_s, pace),

@@ -7,7 +7,7 @@ from services.worker.rank_protocol.plan import ScheduledChunk, StepPlan
 
 
 def plan(num_tokens: int) -> StepPlan:
-    return StepPlan(step_id=1, slices=[ScheduledChunk(seq_id=1, start=0, token_ids=[7] * num_tokens)])
+    return StepPlan(step_id=1, chunks=[ScheduledChunk(seq_id=1, start=0, token_ids=[7] * num_tokens)])
 
 
 def test_a_large_model_gets_time_for_its_first_chunk_and_a_small_one_no_more_than_it_needs() -> None:
@@ -36,5 +36,5 @@ def test_a_slower_pace_counts_at_once_and_is_forgotten_slowly() -> None:
 
 def test_tokens_of_run_ahead_count() -> None:
     limit = StepLimit(1, 2 * 10**10)
-    ahead = StepPlan(step_id=1, slices=[ScheduledChunk(seq_id=1, start=3, token_ids=[], follow=True)])
+    ahead = StepPlan(step_id=1, chunks=[ScheduledChunk(seq_id=1, start=3, token_ids=[], follow=True)])
     assert limit.limit_s(ahead) == pytest.approx(3)

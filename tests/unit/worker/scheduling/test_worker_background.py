@@ -22,7 +22,7 @@ def test_they_stand_still_while_another_prompt_is_computed() -> None:
     for number in range(3):
         scheduler.add(make(f"b{number}", 4, 50, arrival=number, priority=BACKGROUND_PRIORITY))
     step(scheduler)
-    assert len(scheduler.plan().slices) == 3
+    assert len(scheduler.plan().chunks) == 3
     scheduler = build()
     lines = [make(f"b{n}", 4, 50, arrival=n, priority=BACKGROUND_PRIORITY) for n in range(3)]
     for line in lines:
@@ -31,9 +31,9 @@ def test_they_stand_still_while_another_prompt_is_computed() -> None:
     scheduler.add(make("chat", 70, 3, arrival=9))
     for tokens in (32, 32, 6):
         plan = scheduler.plan()
-        assert [(len(part.token_ids), part.sample) for part in plan.slices] == [(tokens, tokens == 6)]
+        assert [(len(part.token_ids), part.sample) for part in plan.chunks] == [(tokens, tokens == 6)]
         scheduler.apply(compute(plan))
-    assert len(scheduler.plan().slices) == 4  # all decode
+    assert len(scheduler.plan().chunks) == 4  # all decode
 
 
 def test_all_end_under_random_arrivals() -> None:
@@ -63,7 +63,7 @@ def test_all_end_under_random_arrivals() -> None:
 
 def timed(scheduler: Scheduler, plan: StepPlan) -> None:
     """Books a step that takes 1 ms and 0.1 ms for each of its tokens."""
-    tokens = sum(part.num_tokens for part in plan.slices)
+    tokens = sum(part.num_tokens for part in plan.chunks)
     scheduler.apply(msgspec.structs.replace(compute(plan), compute_s=0.001 + 0.0001 * tokens))
 
 
@@ -75,7 +75,7 @@ def test_their_steps_are_short_while_others_come() -> None:
         scheduler.add(make(f"b{number}", 4, 10_000, arrival=number, priority=BACKGROUND_PRIORITY))
     for _ in range(50):
         timed(scheduler, scheduler.plan())
-    assert len(scheduler.plan().slices) == 20  # nothing else came for long
+    assert len(scheduler.plan().chunks) == 20  # nothing else came for long
     scheduler = Scheduler(BlockManager(256), limits, clock=lambda: now[0])
     for number in range(20):
         scheduler.add(make(f"b{number}", 4, 10_000, arrival=number, priority=BACKGROUND_PRIORITY))
@@ -84,9 +84,9 @@ def test_their_steps_are_short_while_others_come() -> None:
     for number in range(300):
         now[0] += 0.002
         plan = scheduler.plan()
-        most = max(most, len(plan.slices)) if number > 100 else 0
+        most = max(most, len(plan.chunks)) if number > 100 else 0
         timed(scheduler, plan)
     assert 2 <= most <= 5  # of 1.1 ms for one sequence, a quarter is 2.75 more of them
     assert scheduler.background_alone
     now[0] += QUIET_S
-    assert len(scheduler.plan().slices) == 20
+    assert len(scheduler.plan().chunks) == 20

@@ -163,9 +163,9 @@ def test_a_forced_run_is_computed_as_one_chunk(run_ahead: int, steps: int) -> No
     assert reason == "length"
     assert [token for place, token in enumerate(output) if place % 6] == [11, 12, 13, 14, 15] * 4
     assert set(output[::6]) <= {1, 2}
-    plans = [plan for plan in run.plans if plan.slices]
+    plans = [plan for plan in run.plans if plan.chunks]
     assert len(plans) == steps
-    assert any(piece.follow and piece.masked for plan in plans for piece in plan.slices) == bool(run_ahead)
+    assert any(piece.follow and piece.masked for plan in plans for piece in plan.chunks) == bool(run_ahead)
 
 
 def test_with_log_probabilities_each_forced_token_is_sampled() -> None:
@@ -177,7 +177,7 @@ def test_with_log_probabilities_each_forced_token_is_sampled() -> None:
     add(other, make("a", [5, 6, 7], 25, Run5(VOCAB, [EOS], 1)), 0)
     other.finish()
     assert run.outputs == other.outputs
-    assert sum(piece.sample for plan in run.plans for piece in plan.slices) == 25
+    assert sum(piece.sample for plan in run.plans for piece in plan.chunks) == 25
 
 
 def test_a_run_takes_no_more_than_the_budget_and_delays_no_other_decode() -> None:
@@ -197,7 +197,7 @@ def test_a_run_takes_no_more_than_the_budget_and_delays_no_other_decode() -> Non
         )
     run.finish()
     assert run.outputs["run"][0][2:42] == [3] * 40
-    chunks = [[piece.num_tokens for piece in plan.slices] for plan in run.plans if len(plan.slices) == 4]
+    chunks = [[piece.num_tokens for piece in plan.chunks] for plan in run.plans if len(plan.chunks) == 4]
     assert [1, 1, 1, 9] in chunks
 
 
@@ -246,7 +246,7 @@ def test_the_masks_of_a_step_come_when_the_tokens_before_it_are_known() -> None:
     given = scheduler.take_masks()
     assert [one.step_id for one in given] == [first.step_id]
     second = scheduler.plan()
-    assert [(piece.follow, piece.masked) for piece in second.slices] == [(True, True)]
+    assert [(piece.follow, piece.masked) for piece in second.chunks] == [(True, True)]
     assert scheduler.take_masks() == []
     scheduler.apply(compute(first, given))
     scheduler.end(sequence)
@@ -270,7 +270,7 @@ def test_the_only_end_is_not_sampled_and_of_several_the_model_chooses(eos_ids: l
     run.finish()
     output, reason = run.outputs["a"]
     assert (len(output), output[-1] in eos_ids, reason) == (4, True, "stop")
-    assert len([plan for plan in run.plans if plan.slices]) == plans
+    assert len([plan for plan in run.plans if plan.chunks]) == plans
 
 
 @pytest.mark.sources

@@ -52,7 +52,7 @@ class Drafting:
         admit, self._admit = self._admit, []
         released = [seq_id for seq_id in release if seq_id not in {new.seq_id for new in admit}]
         admit = [new for new in admit if new.seq_id not in release]
-        plan = StepPlan(step_id=1, release=released, admit=admit, slices=[chunk])
+        plan = StepPlan(step_id=1, release=released, admit=admit, chunks=[chunk])
         self.cache.check_invariants()
         return [one.token_id for one in self.engine.compute(plan).sampled]
 

@@ -131,10 +131,10 @@ def _mixed_load(
             came[name] = arrivals
             scheduler.add(make(name, 1500, 2, arrival=100 + arrivals))
             arrivals += 1
-        while len(steps) < 2 and (not steps or sum(p.num_tokens for p in steps[-1].slices) <= 64):
+        while len(steps) < 2 and (not steps or sum(p.num_tokens for p in steps[-1].chunks) <= 64):
             steps.append(scheduler.plan())
         plan = steps.popleft()
-        chunks = [(piece.start + piece.num_tokens, piece.num_tokens) for piece in plan.slices]
+        chunks = [(piece.start + piece.num_tokens, piece.num_tokens) for piece in plan.chunks]
         prompts = [(end, count) for end, count in chunks if count > 1]
         work = StepWork(
             len(chunks) - len(prompts),
@@ -192,7 +192,7 @@ def test_cut_steps_are_counted() -> None:
     for _ in range(3):
         plan = scheduler.plan()
         result = compute(plan)
-        seconds = 0.001 * sum(piece.num_tokens for piece in plan.slices)
+        seconds = 0.001 * sum(piece.num_tokens for piece in plan.chunks)
         scheduler.apply(StepResult(step_id=result.step_id, sampled=result.sampled, compute_s=seconds))
     cuts, budget = scheduler.throttle.take_cuts()
     assert cuts >= 1

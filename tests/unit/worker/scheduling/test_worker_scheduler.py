@@ -33,10 +33,10 @@ def test_a_prompt_is_computed_in_chunks_then_decoded() -> None:
         plan = scheduler.plan()
         plans.append(plan)
         scheduler.apply(compute(plan))
-    chunks = [(s.start, len(s.token_ids), s.sample) for plan in plans for s in plan.slices]
+    chunks = [(s.start, len(s.token_ids), s.sample) for plan in plans for s in plan.chunks]
     assert chunks == [(0, 16, False), (16, 16, False), (32, 8, True), (40, 1, True), (41, 1, True)]
     assert plans[0].admit[0].token_ids == list(range(100, 140))
-    assert len(plans[0].slices[0].new_blocks) == 3
+    assert len(plans[0].chunks[0].new_blocks) == 3
     assert plans[-1].release == [1]
     assert sequence.num_output == 3
     assert scheduler.blocks.num_free == 64
@@ -139,13 +139,13 @@ def test_the_next_token_is_followed_before_it_is_known() -> None:
     sequence = make("a", 20, 3)
     scheduler.add(sequence)
     plans = [scheduler.plan(), scheduler.plan()]
-    follow = plans[1].slices[0]
+    follow = plans[1].chunks[0]
     assert (follow.start, follow.token_ids, follow.follow, follow.sample) == (20, [], True, True)
     scheduler.apply(compute(plans[0], 11))
     plans.append(scheduler.plan())
-    assert plans[2].slices[0].start == 21
+    assert plans[2].chunks[0].start == 21
     scheduler.apply(compute(plans[1], 12))
-    assert scheduler.plan().slices == []  # its last token is in flight
+    assert scheduler.plan().chunks == []  # its last token is in flight
     (last,) = scheduler.apply(compute(plans[2], 13))
     assert (last.finish_reason, sequence.tokens[20:]) == ("length", [11, 12, 13])
     assert scheduler.plan().release == [1]
@@ -171,10 +171,10 @@ def test_a_preempted_sequence_keeps_the_token_that_was_in_flight() -> None:
     scheduler.add(young)
     first = scheduler.plan()
     second = scheduler.plan()  # `old` takes the last free block
-    assert [piece.seq_id for piece in second.slices] == [1, 2]
+    assert [piece.seq_id for piece in second.chunks] == [1, 2]
     scheduler.apply(compute(first))
     third = scheduler.plan()
-    assert (third.release, [piece.seq_id for piece in third.slices]) == ([2], [1])
+    assert (third.release, [piece.seq_id for piece in third.chunks]) == ([2], [1])
     assert (young.phase, young.pending, young.num_output) == (SequencePhase.WAITING, 1, 1)
     scheduler.apply(compute(second, 5))
     assert (young.pending, young.num_output, young.tokens[-1]) == (0, 2, 5)
@@ -208,10 +208,10 @@ def test_a_beginning_is_computed_once_for_all_that_come_together(run_ahead: int)
     num_prompt_tokens = 0
     while scheduler.has_work or plans:
         plan = scheduler.plan()
-        if plan.slices or plan.release:
+        if plan.chunks or plan.release:
             plans.append(plan)
-            num_prompt_tokens += sum(p.num_tokens for p in plan.slices if p.num_tokens > 1)
-        if len(plans) > run_ahead or not plan.slices:
+            num_prompt_tokens += sum(p.num_tokens for p in plan.chunks if p.num_tokens > 1)
+        if len(plans) > run_ahead or not plan.chunks:
             scheduler.apply(compute(plans.popleft()))
         scheduler.check_invariants()
         if len(plans) == 1 and plan.step_id == 1:
@@ -293,7 +293,7 @@ def test_prompts_come_in_chunks_that_leave_decodes_their_pace() -> None:
 
     def run(plan: StepPlan) -> int:
         """Runs a step of 2 ms per token; returns its number of prompt tokens."""
-        counts = [piece.num_tokens for piece in plan.slices]
+        counts = [piece.num_tokens for piece in plan.chunks]
         result = compute(plan)
         scheduler.apply(StepResult(step_id=1, sampled=[]) if not counts else timed(result, sum(counts)))
         return sum(count for count in counts if count > 1)

@@ -65,7 +65,7 @@ class Machine:
     def step(self, stall_s: float = 0.0) -> tuple[StepPlan, float]:
         """Computes the next step, which is held up so long; returns its plan and its seconds."""
         plan = self.scheduler.plan()
-        tokens = sum(piece.num_tokens for piece in plan.slices)
+        tokens = sum(piece.num_tokens for piece in plan.chunks)
         step_s = FIXED_S + TOKEN_S * tokens + stall_s
         self.now += step_s
         self.scheduler.take_masks()
@@ -160,7 +160,7 @@ def test_an_engine_that_takes_no_time_or_has_no_target_has_no_limit(engine_s: fl
     machine.step()
     machine.add("crowd", 400, 4)
     plan, _ = machine.step()
-    assert sum(piece.num_tokens for piece in plan.slices) == 401
+    assert sum(piece.num_tokens for piece in plan.chunks) == 401
     assert other.num_output == 2
 
 

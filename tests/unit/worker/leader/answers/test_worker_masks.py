@@ -52,9 +52,9 @@ async def test_sequences_under_grammars_are_run_ahead_and_give_the_same(memory_b
                 [(text_of(one, choice), finish_of(one, choice)) for one in frames for choice in range(3)]
             )
             await kit.all_free()
-        follows = [piece for plan in engine.plans for piece in plan.slices if piece.follow and piece.masked]
+        follows = [piece for plan in engine.plans for piece in plan.chunks if piece.follow and piece.masked]
         assert bool(follows) == bool(delay_s)
-        expected = [plan.step_id for plan in engine.plans if any(piece.masked for piece in plan.slices)]
+        expected = [plan.step_id for plan in engine.plans if any(piece.masked for piece in plan.chunks)]
         assert engine.masked == expected
     assert answers[0] == answers[1]
     assert all(text.endswith(" and that is all") and reason == "stop" for text, reason in answers[0])
@@ -89,7 +89,7 @@ def masked_step(step_id: int) -> StepPlan:
     piece = ScheduledChunk(
         seq_id=step_id, start=0, token_ids=[1, 2], new_blocks=[step_id], sample=True, masked=True
     )
-    return StepPlan(step_id=step_id, admit=[new], slices=[piece])
+    return StepPlan(step_id=step_id, admit=[new], chunks=[piece])
 
 
 async def test_the_null_engine_waits_for_masks_and_refuses_those_of_other_steps() -> None:
