@@ -31,17 +31,17 @@ def find_url(given: str, state_dir: Path | None, api_key: str = "") -> str:
     """
     if given:
         return clean_url(given)
-    place = StateDir(state_dir or DEFAULT_DIR)
-    state = place.read()
+    stack = StateDir(state_dir or DEFAULT_DIR)
+    state = stack.read()
     if state is None and state_dir is not None:
-        fail(f"No stack is up in {place.path}. `ryz up` starts one; `--state-dir` names another directory.")
+        fail(f"No stack is up in {stack.path}. `ryz up` starts one; `--state-dir` names another directory.")
     if state is not None:
         return state.url
     if named := os.environ.get("RYZ_URL"):
         return clean_url(named)
     if api_key:
         fail(
-            f"No stack is up in {place.path}, and any user of this machine may listen at {DEFAULT_URL}, so "
+            f"No stack is up in {stack.path}, and any user of this machine may listen at {DEFAULT_URL}, so "
             "the API key is not sent there. Name the gateway with `--url` or RYZ_URL.",
             2,
         )
@@ -137,7 +137,7 @@ class ChatApi(HttpApi):
 
         Closing the generator early cancels the generation.
         """
-        place = StreamPosition()
+        position = StreamPosition()
 
         def begin_or_go_on(stream_id: str, last_id: str) -> AbstractContextManager[httpx.Response]:
             headers = {"X-Session-Id": session_id, "X-Stream-Grace": f"{GRACE_S:g}"}
@@ -148,12 +148,12 @@ class ChatApi(HttpApi):
             return self._http.stream("POST", "/v1/chat/completions", json=json, headers=headers)
 
         try:
-            yield from read_answer(begin_or_go_on, self._check, place)
+            yield from read_answer(begin_or_go_on, self._check, position)
         except httpx.TransportError as error:
             self._unreachable(error)
         except (httpx.DecodingError, EventError):
             self.refuse_answer()
         finally:
-            if place.stream_id and not place.done:
+            if position.stream_id and not position.done:
                 with suppress(httpx.HTTPError):  # if this fails, the grace time ends the stream
-                    self._http.delete(f"/v1/streams/{place.stream_id}", timeout=CANCEL_S)
+                    self._http.delete(f"/v1/streams/{position.stream_id}", timeout=CANCEL_S)

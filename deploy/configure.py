@@ -82,10 +82,10 @@ def problems(values: Mapping[str, str]) -> list[str]:
                 found.append(f"{name} has fewer than {MIN_PASSWORD} characters{REMEDY}")
     if 0 < len(values.get("RYZ_SESSION_KEY", "")) < MIN_SESSION_KEY:
         found.append(f"RYZ_SESSION_KEY has fewer than {MIN_SESSION_KEY} characters; write more, or none")
-    for place, entry in enumerate(filter(None, map(str.strip, values.get("RYZ_API_KEYS", "").split(","))), 1):
+    for index, entry in enumerate(filter(None, map(str.strip, values.get("RYZ_API_KEYS", "").split(","))), 1):
         if len(entry.rpartition(":")[0]) < MIN_API_KEY:
             wanted = f"`key:tenant` with a key of {MIN_API_KEY} characters or more"
-            found.append(f"RYZ_API_KEYS: entry {place} is no {wanted}")
+            found.append(f"RYZ_API_KEYS: entry {index} is no {wanted}")
     return found
 
 

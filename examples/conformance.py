@@ -273,7 +273,7 @@ async def main(args: argparse.Namespace) -> int:
     except (OSError, TimeoutError, nats.errors.Error) as error:
         why = str(error) or type(error).__name__
         sys.exit(f"no broker at {args.nats_url} ({why}): start one with `nats-server`, or set --nats-url")
-    fleet, places = Fleet(nc), asyncio.Semaphore(args.jobs)
+    fleet, slots = Fleet(nc), asyncio.Semaphore(args.jobs)
     await fleet.listen()
     wanted = args.only.split(",") if args.only else list(CASES)
     if unknown := set(wanted) - set(CASES):
@@ -281,7 +281,7 @@ async def main(args: argparse.Namespace) -> int:
     cases = [case for case in wanted if CASES[case][0] == "must" or args.level == "should"]
 
     async def one(case: str) -> str:
-        async with places:
+        async with slots:
             return await run_case(fleet, case, args.command, args.nats_url)
 
     wrong = await asyncio.gather(*(one(case) for case in cases))

@@ -134,9 +134,9 @@ def _decoder(kind: type[M]) -> "Decoder[M]":
 
 
 def _wrong_field(error: msgspec.ValidationError, kind: type[Wire]) -> InvalidRequest:
-    problem, _, place = str(error).partition(" - at `")
+    problem, _, prefix = str(error).partition(" - at `")
     # the place reads `$.field`, or `key` in `$.field`; some problems start with a field of that place
-    path = place.rstrip("`").rpartition("$")[2]
+    path = prefix.rstrip("`").rpartition("$")[2]
     own = _OWN_FIELD.match(problem)
     param = (f"{path}.{own[1]}" if own else path).removeprefix(".")
     where = f"{param}: " if param else ""

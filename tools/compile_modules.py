@@ -238,13 +238,13 @@ def main() -> int:
         return 1
     print(f"compiling {len(names)} modules; it takes a minute or two ...", flush=True)
     BUILDS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILDS) as place:
-        made = Path(place) / "lib"
-        build(names, Path(place), level)
+    with tempfile.TemporaryDirectory(dir=BUILDS) as path:
+        made = Path(path) / "lib"
+        build(names, Path(path), level)
         check(names, made)
         assert is_whole(made, names), "mypyc made other modules than were asked for"
         for old in BUILDS.iterdir():
-            if old.name != Path(place).name:
+            if old.name != Path(path).name:
                 shutil.rmtree(old)
         made.rename(wanted)
     print(f"compiled {len(names)} modules in {time.monotonic() - began:.0f} s: {wanted}")

@@ -76,10 +76,10 @@ def measure(plan: ContextPlan, progress: Progress) -> dict[str, Any]:
             )  # fmt: skip
             engines[case.name] = stack.enter_context(closing(engine))
             engine.begin(len(contexts))
-            for place, context in enumerate(contexts):
+            for index, context in enumerate(contexts):
                 progress(f"{case.name}: the prompt of {context:,} tokens")
                 for begin in range(0, context, _CHUNK):
-                    engine.feed(_only(place, text[begin : min(context, begin + _CHUNK)], len(contexts)))
+                    engine.feed(_only(index, text[begin : min(context, begin + _CHUNK)], len(contexts)))
         progress(f"{plan.tokens} tokens at each context")
         found = _decode(engines, contexts, text, plan.tokens)
         rows = [
@@ -87,22 +87,22 @@ def measure(plan: ContextPlan, progress: Progress) -> dict[str, Any]:
                 "context": context,
                 "case": name,
                 "token_ms": round(1e3 * one.seconds, 3),
-                "of_exact": round(one.seconds / found[_EXACT][place].seconds, 3),
+                "of_exact": round(one.seconds / found[_EXACT][index].seconds, 3),
                 "of_shortest": round(one.seconds / found[name][0].seconds, 3),
                 "perplexity": math.exp(one.loss),
-                "perplexity_change": math.exp(one.loss - found[_EXACT][place].loss) - 1,
+                "perplexity_change": math.exp(one.loss - found[_EXACT][index].loss) - 1,
                 "kv_bytes": _kv_bytes(engines[name], windows, context),
             }
-            for place, context in enumerate(contexts)
-            for name, one in ((name, found[name][place]) for name in engines)
+            for index, context in enumerate(contexts)
+            for name, one in ((name, found[name][index]) for name in engines)
         ]
         kernels = {name: engine.name for name, engine in engines.items()}
     return {"model": model_name(plan.model), "tokens": plan.tokens, "kernels": kernels, "rows": rows}
 
 
-def _only(place: int, tokens: Sequence[int], sequences: int) -> list[Sequence[int]]:
+def _only(position: int, tokens: Sequence[int], sequences: int) -> list[Sequence[int]]:
     """Return what each of the sequences is fed: one of them the tokens, the others none."""
-    return [tokens if index == place else () for index in range(sequences)]
+    return [tokens if index == position else () for index in range(sequences)]
 
 
 def _decode(
@@ -112,13 +112,13 @@ def _decode(
     seconds = {name: [list[float]() for _ in contexts] for name in engines}
     losses = {name: [list[float]() for _ in contexts] for name in engines}
     for index in range(tokens):
-        for place, context in enumerate(contexts):
+        for position, context in enumerate(contexts):
             token, target = text[context + index : context + index + 2]
             for name, engine in engines.items():
                 began = time.perf_counter()
-                logits = engine.feed(_only(place, [token], len(contexts)))
-                seconds[name][place].append(time.perf_counter() - began)
-                losses[name][place].append(_loss(logits, target))
+                logits = engine.feed(_only(position, [token], len(contexts)))
+                seconds[name][position].append(time.perf_counter() - began)
+                losses[name][position].append(_loss(logits, target))
     return {
         name: [
             Decoded(median(times), fmean(lost))

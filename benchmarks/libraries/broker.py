@@ -16,8 +16,8 @@ START_S = 10.0
 @contextlib.contextmanager
 def broker() -> Iterator[str]:
     """Runs a broker inside the block and yields its URL."""
-    places = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", "")))
-    binary = shutil.which("nats-server", path=places)
+    paths = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", "")))
+    binary = shutil.which("nats-server", path=paths)
     if binary is None:
         sys.exit("nats-server was found neither beside this Python nor on PATH")
     with socket.create_server(("127.0.0.1", 0)) as free:

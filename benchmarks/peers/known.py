@@ -131,11 +131,11 @@ def require_installed(peer: KnownPeer, environments: Path | None) -> None:
     """
     python = python_of(peer, environments)
     if missing := missing_packages(peer, python):
-        place = (environments or Path("DIR")) / peer.environment
+        path = (environments or Path("DIR")) / peer.environment
         raise BenchError(
             f"--peer {peer.name} needs {' and '.join(missing)}, not installed for {python}: "
-            f"`python3 -m venv {place} && {place}/bin/pip install {peer.install}`, "
-            f"and name its parent: `--peer-envs {place.parent}`"
+            f"`python3 -m venv {path} && {path}/bin/pip install {peer.install}`, "
+            f"and name its parent: `--peer-envs {path.parent}`"
         )
 
 

@@ -76,10 +76,10 @@ class VllmCpu:
         return np.stack(found)
 
     def _generate(
-        self, prompts: Sequence[Sequence[int]], num_tokens: int, places: int | None = None
+        self, prompts: Sequence[Sequence[int]], num_tokens: int, positions: int | None = None
     ) -> list[list[int]]:
         sampling = self._vllm.SamplingParams(
-            temperature=0, max_tokens=num_tokens, ignore_eos=True, prompt_logprobs=places
+            temperature=0, max_tokens=num_tokens, ignore_eos=True, prompt_logprobs=positions
         )
         given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         answers = self._model.generate(given, sampling, use_tqdm=False)

@@ -31,7 +31,7 @@ class Distributions:
 class Divergence:
     """Sums over the places so far. KL is of fp32's distribution from the other, in nats."""
 
-    places: int = 0
+    num_tokens: int = 0
     kl: float = 0.0
     same_top1: int = 0
     loss: float = 0.0
@@ -45,7 +45,7 @@ class Divergence:
             targets: The token that follows at each place.
         """
         found, rows = torch.from_numpy(other).double().log_softmax(-1), torch.arange(len(targets))
-        self.places += len(targets)
+        self.num_tokens += len(targets)
         self.kl += float((fp32.probabilities * (fp32.logs - found)).sum())
         self.same_top1 += int((fp32.top1 == found.argmax(-1)).sum())
         self.loss -= float(found[rows, targets].sum())
@@ -54,10 +54,10 @@ class Divergence:
     def figures(self) -> dict[str, Any]:
         """Return the means; `perplexity_change` and `top1` are fractions."""
         return {
-            "perplexity_change": round(math.exp((self.loss - self.fp32_loss) / self.places) - 1, 6),
-            "kl": round(self.kl / self.places, 7),
-            "top1": round(self.same_top1 / self.places, 5),
-            "perplexity": round(math.exp(self.loss / self.places), 4),
-            "fp32_perplexity": round(math.exp(self.fp32_loss / self.places), 4),
-            "places": self.places,
+            "perplexity_change": round(math.exp((self.loss - self.fp32_loss) / self.num_tokens) - 1, 6),
+            "kl": round(self.kl / self.num_tokens, 7),
+            "top1": round(self.same_top1 / self.num_tokens, 5),
+            "perplexity": round(math.exp(self.loss / self.num_tokens), 4),
+            "fp32_perplexity": round(math.exp(self.fp32_loss / self.num_tokens), 4),
+            "places": self.num_tokens,
         }

@@ -145,12 +145,12 @@ def score_text(
     scores = {name: Divergence() for name in others}
     for first, batch in _batches(windows):
         _begin(fp32, others, len(batch), batch)
-        for place in range(len(batch[0]) - 1):
-            if place % _STEPS == 0:
+        for index in range(len(batch[0]) - 1):
+            if index % _STEPS == 0:
                 progress(
-                    f"text: windows {first + 1} to {first + len(batch)} of {len(windows)}, token {place}"
+                    f"text: windows {first + 1} to {first + len(batch)} of {len(windows)}, token {index}"
                 )
-            fed, targets = [[window[place]] for window in batch], [window[place + 1] for window in batch]
+            fed, targets = [[window[index]] for window in batch], [window[index + 1] for window in batch]
             _compare(fp32, others, fed, targets, scores)
     return scores
 

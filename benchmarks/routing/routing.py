@@ -86,8 +86,8 @@ class World:
             self._refused += 1
             return
         turn.group, turn.reason = decision.group, decision.reason
-        place, group = view.find(facts.last_group), view.find(decision.group)
-        move = self._costs.move(facts, group, place) if group and place else None
+        last, group = view.find(facts.last_group), view.find(decision.group)
+        move = self._costs.move(facts, group, last) if group and last else None
         again = move.computed_tokens if move else 0
         self._known.note_sent(facts, asker, decision.group, now)
         self._fleet.count_sent(decision.group, turn.prompt + again, now, turn_tokens - turn.prompt)

@@ -75,10 +75,10 @@ class _SessionLoad:
 
     async def open_sessions(self) -> None:
         """Have every session send what it has said so far, as many at once as there are clients."""
-        places = asyncio.Semaphore(self.plan.clients)
+        slots = asyncio.Semaphore(self.plan.clients)
 
         async def open_session(session: int, said: list[TextMessage]) -> None:
-            async with places:
+            async with slots:
                 await self._send_turn(DrawnTurn(session, "Go on.", ANSWER_TOKENS), said)
 
         await asyncio.gather(*(open_session(*one) for one in enumerate(openings(self.plan))))

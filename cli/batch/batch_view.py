@@ -19,8 +19,8 @@ def sentence(batch: Batch) -> str:
     failed = f", {counts['failed']} failed" if counts["failed"] else ""
     lines = [f"{batch['id']}: {state}, {done_of(batch)} of {counts['total']} requests{failed}"]
     for fault in (batch.get("errors") or {}).get("data", [])[:20]:
-        place = f"line {fault['line']}: " if fault.get("line") else ""
-        lines.append(f"  {place}{fault['message']}")
+        prefix = f"line {fault['line']}: " if fault.get("line") else ""
+        lines.append(f"  {prefix}{fault['message']}")
     return "\n".join(lines)
 
 

@@ -76,9 +76,9 @@ def _measure(directory: Path, plan: OverflowPlan) -> dict[str, Any]:
             report = asyncio.run(measure_turns(stack))
         if plan.write_batch:
             with own_store() as url, _host_dir() as host_dir:
-                for name, place in (("write_behind", host_dir), ("write_behind_without_host_tier", "")):
+                for name, host in (("write_behind", host_dir), ("write_behind_without_host_tier", "")):
                     report[name] = asyncio.run(
-                        write_behind.measure(plan, directory, url, progress, host_dir=place)
+                        write_behind.measure(plan, directory, url, progress, host_dir=host)
                     )
     return report
 

@@ -88,10 +88,10 @@ def own_store() -> Iterator[str]:
             _end(server, STOP_TIMEOUT_S)
 
 
-def _await_ready(up: subprocess.Popen[bytes], place: StateDir, log: Path, timeout_s: float) -> StackState:
+def _await_ready(up: subprocess.Popen[bytes], state_dir: StateDir, log: Path, timeout_s: float) -> StackState:
     deadline = time.monotonic() + timeout_s
     while up.poll() is None and time.monotonic() < deadline:
-        state = place.read()
+        state = state_dir.read()
         if state is not None and state.ready:
             return state
         time.sleep(POLL_S)

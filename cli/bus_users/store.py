@@ -33,19 +33,19 @@ def bus_users(state_dir: Path) -> BusUsers:
         fail(f"{error.message}. Put it right, or remove it and add the users again.")
 
 
-def change(place: StateDir, to: Callable[[BusUsers], BusUsers]) -> StackState | None:
+def change(state_dir: StateDir, to: Callable[[BusUsers], BusUsers]) -> StackState | None:
     """Change the users and write them; return the stack whose broker was told, if one runs."""
-    place.make()
-    with _alone(place.path):
-        users = to(bus_users(place.path))
-        _replace(users_file(place.path), as_text(users))
-        state = place.read()
+    state_dir.make()
+    with _alone(state_dir.path):
+        users = to(bus_users(state_dir.path))
+        _replace(users_file(state_dir.path), as_text(users))
+        state = state_dir.read()
         if state is None or not state.nats_urls:
             return None
-        _replace(place.path / NATS_USERS_FILE, nats_conf.render(users.hashes()))
+        _replace(state_dir.path / NATS_USERS_FILE, nats_conf.render(users.hashes()))
         for service in state.services:
             if service.name == BROKER:
-                _reload(service.pid, place.path / "nats.conf")
+                _reload(service.pid, state_dir.path / "nats.conf")
         return state
 
 

@@ -38,14 +38,14 @@ class StreamPosition:
 
 
 def read_answer(
-    open_stream: Open, check: Check, place: StreamPosition, *, sleep: Callable[[float], None] = time.sleep
+    open_stream: Open, check: Check, position: StreamPosition, *, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
     """Yield the answer's text, piece by piece.
 
     Args:
         open_stream: Begins the stream (two empty texts), or goes on with a stream after an event.
         check: Fails for an answer that is an error.
-        place: Is kept up to date.
+        position: Is kept up to date.
         sleep: Waits before the next try.
 
     Raises:
@@ -55,45 +55,45 @@ def read_answer(
     """
     give_up, pause_s = 0.0, FIRST_PAUSE_S
     while True:
-        before = place.last_id
+        before = position.last_id
         try:
-            with open_stream(place.stream_id, place.last_id) as answer:
+            with open_stream(position.stream_id, position.last_id) as answer:
                 if answer.is_error:
                     answer.read()
-                if not (place.stream_id and answer.status_code in PASSING):
+                if not (position.stream_id and answer.status_code in PASSING):
                     check(answer)
-                    place.stream_id = answer.headers.get("X-Stream-Id", "")
-                    yield from texts(answer.iter_bytes(), place)
+                    position.stream_id = answer.headers.get("X-Stream-Id", "")
+                    yield from texts(answer.iter_bytes(), position)
         except httpx.TransportError:
-            if not place.stream_id:
+            if not position.stream_id:
                 raise
-        if place.done:
+        if position.done:
             return
         now = time.monotonic()
-        if place.last_id != before or not give_up:
+        if position.last_id != before or not give_up:
             give_up, pause_s = now + GRACE_S, FIRST_PAUSE_S
-        if not place.stream_id or now >= give_up:
+        if not position.stream_id or now >= give_up:
             fail("The answer broke off: the connection ended before the answer did.")
         sleep(pause_s)
         pause_s = min(MAX_PAUSE_S, 2 * pause_s)
 
 
-def texts(pieces: Iterable[bytes], place: StreamPosition) -> Iterator[str]:
+def texts(pieces: Iterable[bytes], position: StreamPosition) -> Iterator[str]:
     """Yield the text of complete server-sent events. Fails on one with an `error`.
 
     Args:
         pieces: The body, as it comes.
-        place: Is kept up to date.
+        position: Is kept up to date.
     """
     for _, event_id, data in events((0.0, piece) for piece in pieces):
         text, error = _read_event(data)
         if error:
-            place.stream_id = ""  # the stream has ended, or is another caller's
+            position.stream_id = ""  # the stream has ended, or is another caller's
             fail(f"The answer broke off: {error}")
-        place.last_id, place.done = event_id.decode(errors="replace") or place.last_id, data == DONE
+        position.last_id, position.done = event_id.decode(errors="replace") or position.last_id, data == DONE
         if text:
             yield text
-        if place.done:
+        if position.done:
             return
 
 

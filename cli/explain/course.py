@@ -144,8 +144,8 @@ def _course(request_id: str, noted: list[_Noted], now_us: int) -> Course:
                 {name: value for name, value in data.items() if name != "attempt"},
             )
         )
-    places = {(one.service, one.moment.name) for one in noted}
-    if ("gateway", "received") in places and ("gateway", "answered") not in places:
+    moments = {(one.service, one.moment.name) for one in noted}
+    if ("gateway", "received") in moments and ("gateway", "answered") not in moments:
         last = row[-1]
         since_ms, took_ms = (last.at_us - row[0].at_us) / 1000, max(0, now_us - last.at_us) / 1000
         spans.append(Span(UNDER_WAY, last.service, last.instance_id, last.attempt, since_ms, took_ms))
@@ -162,4 +162,4 @@ def _computed(first: Moment | None, last: Moment) -> dict[str, str | int | float
 def longest(spans: Sequence[Span], share: float = 0.1) -> set[int]:
     """The places of the spans that take at least this share of the whole."""
     total = sum(span.took_ms for span in spans)
-    return {place for place, span in enumerate(spans) if total and span.took_ms >= share * total}
+    return {index for index, span in enumerate(spans) if total and span.took_ms >= share * total}

@@ -50,12 +50,12 @@ def explain(
     from shared.telemetry.spans.trace_ids import trace_id_of_request  # noqa: PLC0415
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    wanted, place = request_id_of(request_id), StateDir(state_dir)
+    wanted, stack_dir = request_id_of(request_id), StateDir(state_dir)
     if len(wanted) < 4:
         fail("Give at least four characters of the request's id.", exit_code=2)
-    url = find_broker(nats_url, place)
+    url = find_broker(nats_url, stack_dir)
     try:
-        found = courses(asyncio.run(query_explanations(url, place, wanted)))
+        found = courses(asyncio.run(query_explanations(url, stack_dir, wanted)))
     except RyzError as error:
         fail(f"No answer from the broker at {redact(url)}: {error.message}.")
     if not found:
@@ -97,7 +97,7 @@ def _table(course: "Course") -> "RenderableType":
     for name in ("what", "noted by", "details"):
         table.add_column(name)
     bold, total = longest(course.spans), course.total_ms
-    for place, span in enumerate(course.spans):
+    for index, span in enumerate(course.spans):
         details = " ".join(f"{name}={value}" for name, value in span.data.items() if value != "")
         table.add_row(
             f"{span.begins_ms:.1f}",
@@ -106,6 +106,6 @@ def _table(course: "Course") -> "RenderableType":
             span.what,
             f"{span.service}{f', attempt {span.attempt}' if span.attempt else ''}",
             details,
-            style="bold" if place in bold else "",
+            style="bold" if index in bold else "",
         )
     return table

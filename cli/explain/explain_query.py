@@ -12,9 +12,9 @@ from shared.codec import decode, encode
 from shared.messages import ExplainQuery, Explanation
 
 
-async def query_explanations(nats_url: str, place: StateDir, request_id: str) -> list[HeardExplanation]:
+async def query_explanations(nats_url: str, state_dir: StateDir, request_id: str) -> list[HeardExplanation]:
     """Asks and waits for answers. Raises `RyzError` without a broker."""
-    bus = await connect_broker(nats_url, place, "ryz explain")
+    bus = await connect_broker(nats_url, state_dir, "ryz explain")
     heard: list[HeardExplanation] = []
 
     async def collect(message: Message) -> None:

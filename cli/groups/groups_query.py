@@ -92,13 +92,13 @@ def count(requests: int) -> str:
 class Groups:
     """The groups that one broker reaches. Methods raise `CommandError` with a sentence for a person."""
 
-    def __init__(self, nats_url: str, place: StateDir) -> None:
-        self._url = find_broker(nats_url, place)
-        self._place = place
+    def __init__(self, nats_url: str, state_dir: StateDir) -> None:
+        self._url = find_broker(nats_url, state_dir)
+        self._state_dir = state_dir
 
     async def all(self) -> list[GroupRow | SilentGroup]:
         """Return all groups, by name: those that answer, and those that routers know of."""
-        report = await query_status(self._url, self._place)
+        report = await query_status(self._url, self._state_dir)
         if not report.services:
             fail(report.problem)
         found: list[GroupRow | SilentGroup] = [*group_rows(report), *silent_groups(report.services)]
@@ -115,7 +115,7 @@ class Groups:
             fail(f"{group} drains already, with {count(left)} in hand.", DRAINS_ALREADY)
         asked = DrainGroup(timeout_ms=round(1000 * timeout_s))
         try:
-            bus = await connect_broker(self._url, self._place, "ryz groups")
+            bus = await connect_broker(self._url, self._state_dir, "ryz groups")
             try:
                 return await call(bus, subjects.drain(group), asked, Draining, timeout_s=ANSWER_S)
             finally:
@@ -145,7 +145,7 @@ class Groups:
         """Return when another leader of that group is ready."""
         deadline = time.monotonic() + timeout_s
         while True:
-            for row in group_rows(await query_status(self._url, self._place)):
+            for row in group_rows(await query_status(self._url, self._state_dir)):
                 new = row.group == told.group and row.instance_id != told.instance_id
                 if new and row.state == "ready":
                     return row
@@ -158,7 +158,7 @@ class Groups:
 
     async def _look(self, told: Draining) -> int | None:
         """Return how many requests a leader has in hand; None if it does not answer, or has a successor."""
-        found = {row.instance_id: row for row in group_rows(await query_status(self._url, self._place))}
+        found = {row.instance_id: row for row in group_rows(await query_status(self._url, self._state_dir))}
         row = found.get(told.instance_id)
         return row.requests if row is not None else None
 

@@ -79,10 +79,10 @@ def logs(options: LogOptions) -> None:
     if options.source:
         _show_piped(options, from_s)
         return
-    place = StateDir(options.state_dir)
-    with LogFiles(place.logs, older=options.before) as files:
+    state_dir = StateDir(options.state_dir)
+    with LogFiles(state_dir.logs, older=options.before) as files:
         if not files.services:
-            fail(f"There are no logs in {place.logs}: no stack was started there; see `--state-dir`.")
+            fail(f"There are no logs in {state_dir.logs}: no stack was started there; see `--state-dir`.")
         for name in set(options.service or ()) - set(files.services):
             if not options.follow:
                 fail(f"There is no service {name!r}; there are {', '.join(files.services)}.", exit_code=2)

@@ -120,11 +120,11 @@ def remove_model(
     from cli.console import err, fail, out  # noqa: PLC0415
     from cli.models.catalogue import DEMO  # noqa: PLC0415
     from cli.models.model_store import discard, in_bytes, locked, size_of  # noqa: PLC0415
-    from cli.models.pull import place_of, pullable  # noqa: PLC0415
+    from cli.models.pull import directory_of, pullable  # noqa: PLC0415
 
     if name == DEMO:
         fail("The demo model is part of this program and is not removed.", 2)
-    target = place_of(pullable(name))
+    target = directory_of(pullable(name))
     staged = target.with_name(f".{target.name}.part")
     if not target.exists() and not staged.exists():
         fail(f"The model {name} is not here; `ryz models list` shows what is.", 2)

@@ -70,11 +70,11 @@ def _of_catalogue(model: CatalogueModel) -> ListedModel:
     if model.name == DEMO:
         from cli.stack.model_dir import demo_model  # noqa: PLC0415 (it imports this folder)
 
-        place: Path = demo_model()
-        size = size_of(place)
+        path: Path = demo_model()
+        size = size_of(path)
     else:
-        place, size = models_dir() / model.file, model.size
-    part = place.with_name(f".{place.name}.part")
+        path, size = models_dir() / model.file, model.size
+    part = path.with_name(f".{path.name}.part")
     return ListedModel(
         name=model.name,
         title=model.title,
@@ -82,6 +82,6 @@ def _of_catalogue(model: CatalogueModel) -> ListedModel:
         size=size,
         source=model.source,
         memory=model.memory,
-        path=str(place) if place.exists() else "",
+        path=str(path) if path.exists() else "",
         part=size_of(part) if part.exists() else 0,
     )

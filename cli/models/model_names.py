@@ -33,7 +33,7 @@ class HubName:
         revision = f"@{self.revision}" if self.revision else ""
         return f"hf:{self.repository}{revision}" + (f"/{self.file}" if self.file else "")
 
-    def place(self) -> PurePosixPath:
+    def directory(self) -> PurePosixPath:
         """Return where it lies in the models directory."""
         folder = f"{self.name}@{self.revision}" if self.revision else self.name
         if self.file:

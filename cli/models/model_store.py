@@ -31,7 +31,7 @@ def models_dir() -> Path:
     return user_cache_path("ryzanstein", appauthor=False) / "models"
 
 
-def make_place(target: Path) -> None:
+def make_directory(target: Path) -> None:
     """Make the directory of a model, for this user only; fail with the remedy if that cannot be done."""
     try:
         require_own_way(target.parent)
@@ -47,9 +47,9 @@ def make_place(target: Path) -> None:
 
 def staging_dir(target: Path) -> Path:
     """Return, and make, the directory in which a model is put together."""
-    place = target.with_name(f".{target.name}.part")
-    place.mkdir(exist_ok=True, mode=0o700)
-    return place
+    path = target.with_name(f".{target.name}.part")
+    path.mkdir(exist_ok=True, mode=0o700)
+    return path
 
 
 def finish(staged: Path, target: Path, record: ModelRecord) -> None:
@@ -75,12 +75,12 @@ def discard(target: Path, *, keep_lock: bool = False) -> int:
     staged = target.with_name(f".{target.name}.part")
     freed = 0
     record_path(target).unlink(missing_ok=True)
-    for place in (target, staged):
-        freed += size_of(place)
-        if place.is_dir() and not place.is_symlink():
-            shutil.rmtree(place)
+    for path in (target, staged):
+        freed += size_of(path)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
         else:
-            place.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
     if keep_lock:
         return freed
     target.with_name(f".{target.name}.lock").unlink(missing_ok=True)
@@ -92,11 +92,11 @@ def discard(target: Path, *, keep_lock: bool = False) -> int:
     return freed
 
 
-def size_of(place: Path) -> int:
+def size_of(path: Path) -> int:
     """Return the bytes of a file, or of all files in a directory."""
-    if place.is_dir():
-        return sum(file.lstat().st_size for file in place.rglob("*") if not file.is_dir())
-    return place.stat().st_size if place.exists() else 0
+    if path.is_dir():
+        return sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())
+    return path.stat().st_size if path.exists() else 0
 
 
 @contextmanager
@@ -159,9 +159,9 @@ def in_bytes(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def _to_disk(place: Path, *, deep: bool = True) -> None:
+def _to_disk(target: Path, *, deep: bool = True) -> None:
     """Write the content of a file or directory to the disk, so that a rename never shows half of it."""
-    for path in [*(place.rglob("*") if deep and place.is_dir() else ()), place]:
+    for path in [*(target.rglob("*") if deep and target.is_dir() else ()), target]:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -19,7 +19,7 @@ from cli.models.model_records import (
     require_intact,
     write_record,
 )
-from cli.models.model_store import discard, finish, locked, make_place, models_dir, staging_dir
+from cli.models.model_store import discard, finish, locked, make_directory, models_dir, staging_dir
 from cli.stack.host.private import OWN_UMASK
 
 
@@ -38,9 +38,9 @@ def known_names() -> str:
     return ", ".join(catalogue())
 
 
-def place_of(model: CatalogueModel | HubName) -> Path:
+def directory_of(model: CatalogueModel | HubName) -> Path:
     """Return where a model lies, or would lie, in the models directory."""
-    return models_dir() / (model.file if isinstance(model, CatalogueModel) else model.place())
+    return models_dir() / (model.file if isinstance(model, CatalogueModel) else model.directory())
 
 
 def intact_record(model: CatalogueModel | HubName) -> ModelRecord | None:
@@ -52,7 +52,7 @@ def intact_record(model: CatalogueModel | HubName) -> ModelRecord | None:
     Raises:
         DamagedModel: It was pulled, and is not as it was.
     """
-    target = place_of(model)
+    target = directory_of(model)
     record = read_record(target)
     if record is None and isinstance(model, CatalogueModel) and target.is_file():
         if target.stat().st_size != model.size or file_sha256(target) != model.sha256:
@@ -77,9 +77,9 @@ def pull(model: CatalogueModel | HubName, *, accept_terms: bool = False) -> Path
     Raises:
         CommandError: It could not be fetched, or its terms are not accepted.
     """
-    target, name = place_of(model), _name(model)
+    target, name = directory_of(model), _name(model)
     with _own_files():
-        make_place(target)
+        make_directory(target)
         return _pull_to(target, model, name, accept_terms)
 
 

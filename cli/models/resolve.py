@@ -43,12 +43,12 @@ def resolve_model(given: str | Path, *, pull: bool | None = None, accept_terms: 
 
 
 def _pulled(model: CatalogueModel | HubName, given: str, pull: bool | None, accept_terms: bool) -> Path:
-    from cli.models.pull import intact_record, place_of  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from cli.models.pull import directory_of, intact_record  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.models.pull import pull as fetch  # noqa: PLC0415
 
     try:
         if intact_record(model) is not None:
-            return place_of(model)
+            return directory_of(model)
     except DamagedModel as damage:
         fail(f"{damage}. `ryz models pull {given}` fetches it again.", 2)
     if pull is None:

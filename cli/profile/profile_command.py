@@ -50,11 +50,11 @@ def profile(
     make_writable(output.absolute().parent, "--output")
     if output.is_dir():
         fail(f"{output} is a directory; name a file with `--output`.", exit_code=2)
-    place = StateDir(state_dir)
-    url = find_broker(nats_url, place)
+    stack_dir = StateDir(state_dir)
+    url = find_broker(nats_url, stack_dir)
 
     async def ask() -> "list[HeardLeader]":
-        async with ProfileSession.connected(url, place, group or None) as session:
+        async with ProfileSession.connected(url, stack_dir, group or None) as session:
             await session.find_leaders()
             if session.leaders:
                 await session.record(seconds, ops)
@@ -77,28 +77,28 @@ def write_profile(leaders: "list[HeardLeader]", output: Path) -> list[str]:
     import json  # noqa: PLC0415
 
     from cli.console import out  # noqa: PLC0415
-    from cli.profile.profile_file import PlacedRecording, profile_file  # noqa: PLC0415
+    from cli.profile.profile_file import TimedRecording, profile_file  # noqa: PLC0415
     from shared.errors import RyzError  # noqa: PLC0415
 
-    placed, problems = list[PlacedRecording](), list[str]()
+    recordings, problems = list[TimedRecording](), list[str]()
     for leader in sorted(leaders, key=lambda one: one.group):
         if not (leader.asked or leader.recording):
             continue
         try:
             if leader.recording and not leader.problem:
-                placed.append(PlacedRecording(leader.unpacked(), leader.offset()))
+                recordings.append(TimedRecording(leader.unpacked(), leader.offset()))
                 continue
             why = leader.refused or leader.problem or "it did not answer"
         except RyzError as error:
             why = error.message
         problems.append(f"Group {leader.group} was not recorded: {why}.")
-    if not placed:
+    if not recordings:
         return problems
-    found = profile_file(placed)
+    found = profile_file(recordings)
     problems += found.missing
     notes, found.notes = found.notes, [*found.notes, *problems]
     output.write_text(json.dumps(found.as_dict(), separators=(",", ":")), encoding="utf-8")
-    names, size = ", ".join(one.recording.group for one in placed), output.stat().st_size / 2**20
+    names, size = ", ".join(one.recording.group for one in recordings), output.stat().st_size / 2**20
     lines = [f"{output}: {len(found.events)} events of {names}, {size:.1f} MiB"]
     for clock in found.clocks:
         told = f"{clock['ahead_us']:.1f} us ahead, within {clock['error_us']:.1f} us"

@@ -24,7 +24,7 @@ _APART = 100  # numbers of processes between two groups
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedRecording:
+class TimedRecording:
     """A recording, and how far its leader's clock is ahead of ours."""
 
     recording: GroupRecording
@@ -52,14 +52,14 @@ class ProfileFile:
         return {"traceEvents": self.events, "displayTimeUnit": "ms", "otherData": about}
 
 
-def profile_file(placed: list[PlacedRecording]) -> ProfileFile:
+def profile_file(recordings: list[TimedRecording]) -> ProfileFile:
     """Returns the file of some groups; the begin of the first recording is its time 0."""
-    zero_ns = min(one.recording.began_ns - one.clock.offset_ns for one in placed)
+    zero_ns = min(one.recording.began_ns - one.clock.offset_ns for one in recordings)
     found = ProfileFile([])
-    for place, one in enumerate(placed):
+    for index, one in enumerate(recordings):
         # every time of a group is on its leader's clock, so one shift moves the group to our clock
         events = EventList(zero_ns + one.clock.offset_ns)
-        recording, first = one.recording, place * _APART + 1
+        recording, first = one.recording, index * _APART + 1
         _add_leader(events, recording, first)
         ranks = []
         for rank in recording.ranks:
@@ -106,7 +106,7 @@ def _add_steps(events: EventList, recording: GroupRecording, ranks: list[RankRow
         for step_id, begin_ns in rows.phases[:, :2]
     }
     steps = np.frombuffer(recording.steps, np.int64).reshape(-1, len(LoggedStep._fields)).tolist()
-    for place, step in enumerate(LoggedStep(*row) for row in steps):
+    for index, step in enumerate(LoggedStep(*row) for row in steps):
         name = f"step {step.step_id}"
         tokens = {"decode tokens": step.decode_tokens, "prefill tokens": step.prefill_tokens}
         data, loop = {"step": step.step_id, **tokens, "sequences": step.sequences}, Track(pid, _LOOP)
@@ -115,13 +115,13 @@ def _add_steps(events: EventList, recording: GroupRecording, ranks: list[RankRow
         if step.booked_ns:
             events.add_span(loop, "book and publish", "leader", step.result_ns, step.booked_ns)
         # at most two steps are in flight, so every other one has the same thread to itself
-        tid = _IN_FLIGHT + place % 2
+        tid = _IN_FLIGHT + index % 2
         events.add_span(Track(pid, tid), name, "step", step.ready_ns, step.result_ns, **data)
         events.add_counts(pid, "tokens of a step", step.submitted_ns, **tokens)
         for rows in ranks:
             begin_ns = begins.get((rows.rank.rank, step.step_id))
             if begin_ns is not None:
-                number = pid * 10**6 + place * 100 + rows.rank.rank
+                number = pid * 10**6 + index * 100 + rows.rank.rank
                 end = Track(pid + 1 + rows.rank.rank, _STEPS), begin_ns
                 events.add_arrow(number, (loop, step.ready_ns), end)
 
@@ -141,8 +141,8 @@ def _add_rank(events: EventList, recording: GroupRecording, rows: RankRows, pid:
             since_ns = end_ns
     for thread in sorted({int(one) for one in rows.spans[:, 0]} - {0}):
         events.name_thread(Track(pid, _STEPS + thread), f"thread {thread}")
-    for thread, begin_ns, end_ns, place in rows.spans.tolist():
-        name, kind, layer = rows.ops[place]
+    for thread, begin_ns, end_ns, index in rows.spans.tolist():
+        name, kind, layer = rows.ops[index]
         data = {"layer": layer} if layer >= 0 else {}
         events.add_span(Track(pid, _STEPS + thread), name, kind, begin_ns, end_ns, **data)
     moves = [
@@ -161,10 +161,10 @@ def _kinds_of_steps(recording: GroupRecording, rank: int) -> dict[int, dict[str,
     }
 
 
-def _clocks(placed: PlacedRecording, ranks: list[RankRows]) -> list[dict[str, Any]]:
-    group = placed.recording.group
-    found: list[dict[str, Any]] = [_shown(f"{group} leader, to this host", "ping", placed.clock)]
-    for one in placed.recording.ranks:
+def _clocks(timed: TimedRecording, ranks: list[RankRows]) -> list[dict[str, Any]]:
+    group = timed.recording.group
+    found: list[dict[str, Any]] = [_shown(f"{group} leader, to this host", "ping", timed.clock)]
+    for one in timed.recording.ranks:
         if one.offset_ns is not None:
             clock = ClockOffset(one.offset_ns, one.error_ns)
             found.append(_shown(f"{group} rank {one.rank}, to its leader", "ping", clock))

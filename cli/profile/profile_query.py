@@ -93,9 +93,11 @@ class ProfileSession:
 
     @classmethod
     @asynccontextmanager
-    async def connected(cls, url: str, place: StateDir, group: str | None) -> "AsyncIterator[ProfileSession]":
+    async def connected(
+        cls, url: str, state_dir: StateDir, group: str | None
+    ) -> "AsyncIterator[ProfileSession]":
         """Connects. Raises `RyzError` without a broker."""
-        bus = await connect_broker(url, place, "ryz profile")
+        bus = await connect_broker(url, state_dir, "ryz profile")
         try:
             session = cls(bus, group)
             await session.listen()

@@ -54,7 +54,7 @@ class StackPlan:
         files: Files to write before the start, readable by this user only.
         run_dir: Directory of `sockets`, for this user only.
         sockets: Unix sockets of our own stores.
-        http_places: Where services listen for HTTP or gRPC; the supervisor holds these ports, see
+        http_addresses: Where services listen for HTTP or gRPC; the supervisor holds these ports, see
             `held_ports`. At that of the API it listens itself, see `ServiceSpec.listens_at`.
         grpc_address: Where the gateway is reached by gRPC; empty: nowhere.
     """
@@ -68,7 +68,7 @@ class StackPlan:
     files: Mapping[Path, str] = field(default_factory=dict)
     run_dir: Path | None = None
     sockets: Sequence[Path] = ()
-    http_places: list[tuple[str, int]] = field(default_factory=list)
+    http_addresses: list[tuple[str, int]] = field(default_factory=list)
     grpc_address: str = ""
 
 
@@ -133,10 +133,10 @@ def plan_stack(
     api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port), "RYZ_PROBE_KEY": probe_key}
     if not environ.get("RYZ_FILES_DIR"):
         api["RYZ_FILES_DIR"] = str(options.state_dir / FILES)
-    places = [("127.0.0.1", port) for port in free[: len(names)]]
+    addresses = [("127.0.0.1", port) for port in free[: len(names)]]
     if options.grpc_port:
         api["RYZ_GRPC_PORT"] = str(options.grpc_port)
-        places.append((grpc_host, options.grpc_port))
+        addresses.append((grpc_host, options.grpc_port))
     if options.open_to_network:
         api["RYZ_OPEN_TO_NETWORK"] = "true"
     model = options.model_name
@@ -152,7 +152,7 @@ def plan_stack(
         files=files,
         run_dir=stores.run_dir,
         sockets=[store.socket for store in stores.own],
-        http_places=places,
+        http_addresses=addresses,
         grpc_address=f"{_reachable(grpc_host)}:{options.grpc_port}" if options.grpc_port else "",
     )
 

@@ -37,17 +37,17 @@ def run_here(options: UpOptions, closing: str = "") -> None:
 
 def run_detached(options: UpOptions, closing: str = "") -> None:
     """Start the stack in a process of its own, which writes to a log file, and return when it is ready."""
-    place = StateDir(options.state_dir)
-    place.make()
-    log = place.log(SUPERVISOR)
-    place.put_aside(log)
+    state_dir = StateDir(options.state_dir)
+    state_dir.make()
+    log = state_dir.log(SUPERVISOR)
+    state_dir.put_aside(log)
     out.file.flush()
     pid = os.fork()  # nothing of this process runs in threads yet
     if pid == 0:
         _leave_terminal(log)
-        asyncio.run(_run(options, place, closing))
+        asyncio.run(_run(options, state_dir, closing))
         return
-    state = _await_ready(place, pid)
+    state = _await_ready(state_dir, pid)
     if state is None:
         fail(f"The stack did not start. {log} ends with:\n{log_tail(log, lines=40)}")
     _announce(options, state)
@@ -56,19 +56,19 @@ def run_detached(options: UpOptions, closing: str = "") -> None:
         out.print(line, end="\n" if line else "", markup=False, soft_wrap=True)
 
 
-async def _run(options: UpOptions, place: StateDir, closing: str) -> None:
-    if not place.acquire():
-        fail(f"Another `ryz up` is just starting or ending in {place.path}; try again in a moment.")
-    place.put_logs_aside()
+async def _run(options: UpOptions, state_dir: StateDir, closing: str) -> None:
+    if not state_dir.acquire():
+        fail(f"Another `ryz up` is just starting or ending in {state_dir.path}; try again in a moment.")
+    state_dir.put_logs_aside()
     probes, ports, files, made = Probes(), ExitStack(), list[Path](), dict[Path, list[Path]]()
     pool = ExitStack()
     try:
         groups = 0 if options.engine == "null" else options.groups
         kv_pool = pool.enter_context(shared_kv_pool(groups, os.environ, total_bytes()))
         plan = plan_stack(options, probes, os.environ, kv_pool)
-        ports.enter_context(held_ports(plan.http_places))
-        places = [spec.listens_at for spec in plan.specs if spec.listens_at is not None]
-        listeners = {place: ports.enter_context(listening_port(*place)) for place in places}
+        ports.enter_context(held_ports(plan.http_addresses))
+        addresses = [spec.listens_at for spec in plan.specs if spec.listens_at is not None]
+        listeners = {address: ports.enter_context(listening_port(*address)) for address in addresses}
         own_pid = os.getpid()
         state = StackState(
             pid=own_pid,
@@ -88,7 +88,7 @@ async def _run(options: UpOptions, place: StateDir, closing: str) -> None:
             made[plan.run_dir] = list(plan.sockets)
             make_private_dir(plan.run_dir)
         live = ExitStack()
-        stack = Stack(plan.specs, place, state, live.enter_context(start_report()), listeners)
+        stack = Stack(plan.specs, state_dir, state, live.enter_context(start_report()), listeners)
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signum, stack.request_stop)
@@ -112,19 +112,19 @@ async def _run(options: UpOptions, place: StateDir, closing: str) -> None:
             remove_dir(directory, sockets)
         pool.close()
         for name in (STREAMS, FILES):  # what is in them outlives the stack
-            remove_empty(place.path / name)
-        place.release()
+            remove_empty(state_dir.path / name)
+        state_dir.release()
     out.print("All services have ended.", markup=False)
 
 
 def refuse_if_up(state_dir: Path) -> None:
     """Fail, saying where it is, when a stack runs with that state directory already."""
-    place = StateDir(state_dir)
-    state = place.read()
+    stack = StateDir(state_dir)
+    state = stack.read()
     if state is not None:
         now = "is up" if state.ready else "is starting"
         fail(
-            f"A stack {now} already: {state.url} (pid {state.pid}, state in {place.path}). `ryz down` ends "
+            f"A stack {now} already: {state.url} (pid {state.pid}, state in {stack.path}). `ryz down` ends "
             "it; `--state-dir` makes room for a second one."
         )
 
@@ -139,7 +139,7 @@ def _leave_terminal(log: Path) -> None:
     os.close(file)
 
 
-def _await_ready(place: StateDir, pid: int) -> StackState | None:
+def _await_ready(state_dir: StateDir, pid: int) -> StackState | None:
     """Return the state of the stack when it is ready; None if the supervisor ended before.
 
     Raises:
@@ -149,7 +149,7 @@ def _await_ready(place: StateDir, pid: int) -> StackState | None:
     try:
         with start_report() as report:
             while os.waitpid(pid, os.WNOHANG) == (0, 0):
-                state = place.read()
+                state = state_dir.read()
                 for service in state.services if state else []:
                     if service.name not in seen and not service.ready:
                         report.waiting(service.name)

@@ -35,8 +35,8 @@ def up(options: UpOptions) -> None:
     from cli.stack.machine import settle_sizing  # noqa: PLC0415
 
     os.umask(OWN_UMASK)  # files of this command and its services are for this user only
-    place = StateDir(options.state_dir)
-    runner.refuse_if_up(place.path)
+    state_dir = StateDir(options.state_dir)
+    runner.refuse_if_up(state_dir.path)
     refuse_open_network(options.host, os.environ.get("RYZ_API_KEYS", ""), told=options.open_to_network)
     if options.precision not in {"auto", "fp32"} and options.kernels == "plain":
         fail(
@@ -47,14 +47,14 @@ def up(options: UpOptions) -> None:
     if options.model is None and options.engine != "null":
         model, closing = default_model(pull=options.pull)
         options = replace(options, model=model)
-    settled, chosen = settle_sizing(_settle(options, place))
+    settled, chosen = settle_sizing(_settle(options, state_dir))
     if chosen:
         out.print(chosen, soft_wrap=True)
     run = runner.run_detached if options.detach else runner.run_here
     run(settled, closing)
 
 
-def _settle(options: UpOptions, place: StateDir) -> UpOptions:
+def _settle(options: UpOptions, state_dir: StateDir) -> UpOptions:
     """Find the model and the names, make directories absolute, and check that given servers answer."""
     from cli.models.model_names import served_name  # noqa: PLC0415
     from cli.stack.host.naming import check_name, require_one_store, stack_name  # noqa: PLC0415
@@ -65,14 +65,14 @@ def _settle(options: UpOptions, place: StateDir) -> UpOptions:
     model = find_model(options.model, options.engine, options.tensor_parallel or 1, pull=options.pull)
     settled = replace(
         options,
-        state_dir=place.path,  # without links, whatever becomes of them later
+        state_dir=state_dir.path,  # without links, whatever becomes of them later
         model=model,
         draft_model=find_model(options.draft_model, "torch", 1, pull=options.pull)
         if options.draft_model and options.engine != "null"
         else None,
         model_name=options.model_name or (served_name(model) if model else "demo"),
         redis_dir=make_redis_dir(options.redis_dir) if options.redis_dir else None,
-        stack=stack_name(check_name(options.stack), place, shared=bool(options.nats_url)),
+        stack=stack_name(check_name(options.stack), state_dir, shared=bool(options.nats_url)),
     )
     if settled.redis_dir:
         require_accepted(settled.redis_dir)
@@ -81,7 +81,7 @@ def _settle(options: UpOptions, place: StateDir) -> UpOptions:
     if options.redis_url:
         require_reachable("Redis", options.redis_url, "--redis-url")
     if options.nats_url and not options.redis_url:
-        require_one_store(options.nats_url, place.path)
+        require_one_store(options.nats_url, state_dir.path)
     return settled
 
 
@@ -94,16 +94,18 @@ def down(state_dir: StateDirOption = DEFAULT_DIR) -> None:
 
     from cli.console import out  # noqa: PLC0415
 
-    place = StateDir(state_dir)
-    state = place.read()
+    stack_dir = StateDir(state_dir)
+    state = stack_dir.read()
     if state is None:
-        fail(f"No stack is up in {place.path}. `ryz up` starts one; `--state-dir` names another directory.")
+        fail(
+            f"No stack is up in {stack_dir.path}. `ryz up` starts one; `--state-dir` names another directory."
+        )
     began = time.monotonic()
     with suppress(ProcessLookupError):  # it may have ended since the file was read
         os.kill(state.pid, signal.SIGTERM)
         os.kill(state.pid, signal.SIGCONT)  # a process that Ctrl-Z has stopped handles the first only now
     limit_s = state.stop_s + DOWN_SLACK_S
-    while place.read() is not None:
+    while stack_dir.read() is not None:
         if time.monotonic() - began > limit_s:
             fail(f"The supervisor (pid {state.pid}) has not ended within {limit_s:g} s; kill it.")
         time.sleep(0.05)

@@ -31,7 +31,7 @@ def status(
 
     if as_json and watch:
         fail("`--json` prints one object and `--watch` goes on for ever: choose one of them.", 2)
-    place = StateDir(state_dir)
+    stack_dir = StateDir(state_dir)
     if watch:
         from rich.live import Live  # noqa: PLC0415
 
@@ -41,10 +41,11 @@ def status(
             pause_with(live)
             while True:
                 live.update(
-                    render(asyncio.run(query_status(find_broker(nats_url, place), place))), refresh=True
+                    render(asyncio.run(query_status(find_broker(nats_url, stack_dir), stack_dir))),
+                    refresh=True,
                 )
                 time.sleep(0.7)
-    report = asyncio.run(query_status(find_broker(nats_url, place), place))
+    report = asyncio.run(query_status(find_broker(nats_url, stack_dir), stack_dir))
     if as_json:
         print(json.dumps(report.as_dict(), indent=1))
     elif report.services:

@@ -89,29 +89,29 @@ def as_builtins(status: ServiceStatus) -> dict[str, Any]:
     return {name: msgspec.to_builtins(getattr(status, name)) for name in status.__struct_fields__}
 
 
-def find_broker(given: str, place: StateDir) -> str:
+def find_broker(given: str, state_dir: StateDir) -> str:
     """Return the given broker, else that of the stack that is up here, else `RYZ_NATS_URL` or the default."""
     if given:
         return given
-    state = place.read()
+    state = state_dir.read()
     return state.broker("cli") if state else os.environ.get("RYZ_NATS_URL", USUAL_BROKER)
 
 
-async def connect_broker(url: str, place: StateDir, name: str) -> NatsBus:
+async def connect_broker(url: str, state_dir: StateDir, name: str) -> NatsBus:
     """Connect to what `find_broker` found, with TLS as `RYZ_NATS_CA` and so on say. Raises `RyzError`."""
-    state = place.read()
+    state = state_dir.read()
     if state and url in state.nats_urls.values():  # our own broker, which RYZ_NATS_CA and so on are not about
         return await NatsBus.connect(url, name=name, connect_wait_s=CONNECT_S, local=True)
     return await NatsBus.from_settings(load(BusSettings), name=name, url=url, connect_wait_s=CONNECT_S)
 
 
-async def query_status(nats_url: str, place: StateDir) -> StatusReport:
+async def query_status(nats_url: str, state_dir: StateDir) -> StatusReport:
     """Ask and wait for answers; never raises for a stack that is not there."""
     quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=quiet, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    report = StatusReport(nats_url, place.read())
+    report = StatusReport(nats_url, state_dir.read())
     try:
-        bus = await connect_broker(nats_url, place, "ryz status")
+        bus = await connect_broker(nats_url, state_dir, "ryz status")
     except InvalidRequest as error:
         report.problem = f"{error.message[:1].upper()}{error.message[1:]}."
         return report

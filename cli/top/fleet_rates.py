@@ -266,11 +266,11 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> fl
         The value; of the last bucket its lower bound.
     """
     wanted, seen = share * sum(counts), 0
-    for place, count in enumerate(counts):
+    for index, count in enumerate(counts):
         if count and seen + count >= wanted:
-            if place >= len(bounds):
+            if index >= len(bounds):
                 break
-            lower = bounds[place - 1] if place else 0.0
-            return lower + (bounds[place] - lower) * (wanted - seen) / count
+            lower = bounds[index - 1] if index else 0.0
+            return lower + (bounds[index] - lower) * (wanted - seen) / count
         seen += count
     return bounds[-1]

@@ -90,13 +90,13 @@ def top(
     from cli.top.fleet_rates import FleetWatch  # noqa: PLC0415
     from shared.redact import redact  # noqa: PLC0415
 
-    place, watch = StateDir(state_dir), FleetWatch()
+    stack_dir, watch = StateDir(state_dir), FleetWatch()
 
     def look() -> "FleetRates":
-        report = asyncio.run(query_status(find_broker(nats_url, place), place))
+        report = asyncio.run(query_status(find_broker(nats_url, stack_dir), stack_dir))
         return watch.take(report, time.monotonic(), time.time())
 
-    broker = redact(find_broker(nats_url, place))
+    broker = redact(find_broker(nats_url, stack_dir))
     try:
         if once or as_json:
             first = look()

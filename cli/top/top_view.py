@@ -159,6 +159,6 @@ def fitting_table(columns: Sequence[Column[T]], rows: Sequence[T], width: int) -
         table.add_column(
             column.title, justify="right" if column.right else "left", header_style="dim", no_wrap=True
         )
-    for place in range(len(rows)):
-        table.add_row(*(cells[column.title][place] for column in shown))
+    for index in range(len(rows)):
+        table.add_row(*(cells[column.title][index] for column in shown))
     return table

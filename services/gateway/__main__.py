@@ -105,12 +105,12 @@ async def start(
     stack.push_async_callback(client.close)
     keyring, metrics = Keyring(keys), GatewayMetrics(service.registry)
     parties = Parties(keyring, settings)
-    places = parties.quota(settings.max_concurrent, what="requests under way", reason="gateway_concurrency")
+    slots = parties.quota(settings.max_concurrent, what="requests under way", reason="gateway_concurrency")
     held = parties.quota(settings.max_held_bytes, what="bytes of bodies", reason="gateway_memory")
-    units = {"places": (places, "Requests under way"), "held_bytes": (held, "Bytes of bodies under way")}
+    units = {"places": (slots, "Requests under way"), "held_bytes": (held, "Bytes of bodies under way")}
     service.registry.register(QuotaCollector(units))
     spaces = parties.quota(settings.stream_max_parked, what="detached streams", reason="parked_streams")
-    detached = DetachedStreams(places, metrics, spaces)
+    detached = DetachedStreams(slots, metrics, spaces)
     stack.push_async_callback(detached.close)
 
     async def models() -> list[ModelCard]:
@@ -129,7 +129,7 @@ async def start(
             keyring=keyring,
             parties=parties,
             rates=RateLimiter(rate=settings.rate_limit_rps, burst=settings.rate_limit_burst),
-            places=places,
+            slots=slots,
             held=held,
             # also before it is ready, for connections that waited for it, and while the broker is away
             accepting=lambda: service.state in {"starting", "ready"},
@@ -214,13 +214,13 @@ def _watch_service(
     async def drain() -> None:
         detached.stop_parking()
         await background.hand_over()
-        while context.admission.places.taken or context.bodies.under_way:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
+        while context.admission.slots.taken or context.bodies.under_way:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
             await asyncio.sleep(_DRAIN_POLL_S)
 
     def detail() -> dict[str, Any]:
         return {
-            "running": context.admission.places.taken,
-            "max_concurrent": context.admission.places.limit,
+            "running": context.admission.slots.taken,
+            "max_concurrent": context.admission.slots.limit,
             "bodies": context.bodies.under_way,
             "held_bytes": context.admission.held.taken,
         }

@@ -18,7 +18,7 @@ from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.bus.endpoint import Endpoint, bound_to
 from shared.errors import Internal, InvalidRequest, RateLimited, RyzError
-from shared.flow.tenant_places import TenantPlaces, TooManyWait
+from shared.flow.tenant_slots import TenantSlots, TooManyWait
 from shared.messages import Wire
 from shared.subjects import HEADER_TENANT
 from shared.telemetry.spans.call_trace import recorded_call
@@ -27,7 +27,7 @@ from shared.telemetry.spans.span_facts import SpanSink
 log = structlog.get_logger(__name__)
 
 NEVER_FOR_TURNS = frozenset({"list", "delete", "describe", "pin"})  # a turn waits for others without a tenant
-PLACES, PER_TENANT = 4, 2  # calls at the same time that no turn waits for: of all tenants, and of one
+AT_ONCE, PER_TENANT = 4, 2  # calls at the same time that no turn waits for: of all tenants, and of one
 # Of one tenant. The longest lists take 30 ms each, so the last call waits 2 s, the time-out of callers.
 MAX_WAITING = 128
 STOP_WAIT_S = 5.0
@@ -70,7 +70,7 @@ class CallServer:
         self._max_concurrent = max_concurrent
         self._max_pending = max_pending
         self._subscriptions: list[Subscription] = []
-        self._places = TenantPlaces(PLACES, per_tenant=PER_TENANT, max_waiting=MAX_WAITING)
+        self._slots = TenantSlots(AT_ONCE, per_tenant=PER_TENANT, max_waiting=MAX_WAITING)
         self._by_turns: set[asyncio.Task[None]] = set()
 
     async def start(self, calls: Sequence[CallKind]) -> None:
@@ -115,7 +115,7 @@ class CallServer:
         self, name: str, tenant: str, answer: Callable[[Message], Awaitable[None]], message: Message
     ) -> None:
         try:
-            await self._places.enter(tenant)
+            await self._slots.enter(tenant)
         except TooManyWait:
             error = RateLimited(
                 f"the tenant has {MAX_WAITING} calls about sessions waiting; make fewer at the same time",
@@ -128,7 +128,7 @@ class CallServer:
         try:
             await answer(message)
         finally:
-            self._places.leave(tenant)
+            self._slots.leave(tenant)
 
     def _counted(self, call: CallKind) -> Callable[[Message], Awaitable[None]]:
         """Returns a handler that answers and counts."""

@@ -47,7 +47,7 @@ class RouterConstants:
     """How long `state_server` waits to learn where a session was last served; then it chooses without."""
     max_pending: int = 65_536
     """Requests that may wait in a router; more are dropped, and their callers send them again."""
-    contested_places_per_s: float = 50.0
+    contested_slots_per_s: float = 50.0
     """Requests per second of each of several tenants that go to a group although all are full; its leader
     decides which tenant gives way."""
 
@@ -87,7 +87,7 @@ def constant_settings() -> Mapping[str, object]:
             "RYZ_ROUTER_PINS_REFRESH_S": constants.pins_refresh_s,
             "RYZ_ROUTER_LOOKUP_TIMEOUT_S": constants.lookup_timeout_s,
             "RYZ_ROUTER_MAX_PENDING": constants.max_pending,
-            "RYZ_ROUTER_CONTESTED_PLACES_S": constants.contested_places_per_s,
+            "RYZ_ROUTER_CONTESTED_PLACES_S": constants.contested_slots_per_s,
             "RYZ_ROUTER_BREAKER_FAILURES": breaker.failures,
             "RYZ_ROUTER_BREAKER_WINDOW_S": breaker.window_s,
             "RYZ_ROUTER_BREAKER_OPEN_S": breaker.open_s,

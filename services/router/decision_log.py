@@ -44,8 +44,8 @@ class DecisionLog:
         parent = self._recorded(incoming)
         if group is None or (chosen.group == before and parent is None):
             return STAYS
-        place = view.find(before)
-        move = self._costs.move(facts, group, place)
+        last = view.find(before)
+        move = self._costs.move(facts, group, last)
         moved = before and before != chosen.group
         if moved:
             self._metrics.moved(move.seconds)
@@ -60,11 +60,11 @@ class DecisionLog:
             "preferred_group": chosen.preferred_group,
             "last_group": facts.last_group,
             "session_tokens": facts.session_tokens,
-            "cost_s": round(self._costs.total_s(facts, group, place), 4),
+            "cost_s": round(self._costs.total_s(facts, group, last), 4),
             "move_s": round(move.seconds, 4),
         }
-        if place is not None:
-            told["stay_cost_s"] = round(self._costs.total_s(facts, place, place), 4)
+        if last is not None:
+            told["stay_cost_s"] = round(self._costs.total_s(facts, last, last), 4)
         if logs:
             log.log(level, "session moved", request_id=incoming.request_id, **told)
         if parent is not None:

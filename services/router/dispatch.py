@@ -136,7 +136,7 @@ class Dispatcher:
         if (
             isinstance(decision, Refusal)
             and decision.code == "overloaded"
-            and self._state.contests.allows(incoming.party, facts.places, now)
+            and self._state.contests.allows(incoming.party, facts.slots, now)
         ):
             decision = at_a_full_group(facts, view, "contested_full", pinned)
         return view, decision

@@ -137,7 +137,7 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
         resumed=resumed,
         # without the KV format, which heartbeats do not name
         weights=resume.fingerprint.partition("/")[0] if resume is not None else "",
-        places=request.sampling.n,
+        slots=request.sampling.n,
     )
     return Incoming(
         data=data,

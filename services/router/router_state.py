@@ -47,7 +47,7 @@ class RouterState:
         self.sessions = SessionMemory(ttl_s=constants.sessions_s, max_entries=constants.sessions_max)
         self.pins = PinTable(settings.router_pins_max)
         self.balance = DecayingCounts(constants.fleet.half_life_s)
-        self.contests = Contests(constants.contested_places_per_s)
+        self.contests = Contests(constants.contested_slots_per_s)
 
     def expire(self, now: float) -> None:
         """Drops what is too old, also when no requests come."""

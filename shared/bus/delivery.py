@@ -70,7 +70,7 @@ class Delivery:
         self._handler = handler
         self._in_turns = max_concurrent == 0 and is_plain(handler)
         self._turn_is_due = False
-        self._places = max(1, max_concurrent)
+        self._slots = max(1, max_concurrent)
         self._max_pending = max_pending
         self._stats = stats
         self._pending: deque[Message] = deque()
@@ -98,7 +98,7 @@ class Delivery:
         if self._stopped:
             return
         self._stats.received += 1
-        if not self._in_turns and len(self._running) < self._places:
+        if not self._in_turns and len(self._running) < self._slots:
             self._start(message)
             return
         pending, num_bytes = self._pending, self._pending_bytes + len(message.data)

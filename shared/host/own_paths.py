@@ -26,22 +26,22 @@ def walk(path: Path, check: Check | None = None) -> Path:
         OSError: The path cannot be walked; or what `check` raises.
     """
     waiting = list(reversed((Path.cwd() / path).parts))
-    place, links = Path(), 0
+    folder, links = Path(), 0
     while waiting:
         name = waiting.pop()
         if name == "..":
-            place = place.parent
+            folder = folder.parent
             continue
-        here = place / name
+        here = folder / name
         try:
             found = here.lstat()
         except FileNotFoundError:
-            place = here
+            folder = here
             continue
         if not stat.S_ISLNK(found.st_mode):
             if check is not None:
                 check(here, found)
-            place = here
+            folder = here
             continue
         if not is_own(found):
             raise ForeignLinkError(errno.EPERM, f"{here} is a link that another user made")
@@ -49,7 +49,7 @@ def walk(path: Path, check: Check | None = None) -> Path:
         if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, f"too many links on the way to {path}")
         waiting.extend(reversed(here.readlink().parts))
-    return place
+    return folder
 
 
 def is_own(found: os.stat_result) -> bool:

@@ -16,10 +16,10 @@ _FOLDER = Path("/proc/self/net")
 _ESTABLISHED, _LISTENS = b"01", b"0A"
 _READS = 3  # a socket that closes while the table is read may hide the next one
 
-Place = tuple[str, int]  # address and port
+Endpoint = tuple[str, int]  # address and port
 
 
-async def distrust(peer: Place, own: Place) -> str:
+async def distrust(peer: Endpoint, own: Endpoint) -> str:
     """Returns why the other end of a connection is not trusted, or an empty text if it is.
 
     Processes of this user and of root are trusted. So is every peer that is not on a loopback address: it is
@@ -45,7 +45,7 @@ async def distrust(peer: Place, own: Place) -> str:
     return ""
 
 
-def accepted_by(local: Place, remote: Place) -> int | None:
+def accepted_by(local: Endpoint, remote: Endpoint) -> int | None:
     """Returns the user of the process at the end `local` of a connection, or None if no process has it.
 
     Args:
@@ -84,7 +84,7 @@ def listens_here(host: str, port: int) -> bool:
     everywhere = ipaddress.ip_address(str(address)).is_unspecified
     for table in _TABLES:
         wide = table == "tcp6"
-        places = {_spelled((one, port), wide=wide) for one in (str(address), "::" if wide else "0.0.0.0")}
+        addresses = {_spelled((one, port), wide=wide) for one in (str(address), "::" if wide else "0.0.0.0")}
         path = _FOLDER / table
         if wide and not path.exists():
             continue
@@ -92,19 +92,19 @@ def listens_here(host: str, port: int) -> bool:
             fields = line.split()
             if fields[3] != _LISTENS or int(fields[7]) != os.geteuid():
                 continue
-            place = fields[1].decode()
-            if place in places or (everywhere and int(place.rpartition(":")[2], 16) == port):
+            endpoint = fields[1].decode()
+            if endpoint in addresses or (everywhere and int(endpoint.rpartition(":")[2], 16) == port):
                 return True
     return False
 
 
-def _spelled(place: Place, *, wide: bool) -> str:
+def _spelled(endpoint: Endpoint, *, wide: bool) -> str:
     """Returns a place as the tables write it, in words of 32 bits in the machine's order; empty: none."""
-    address = ipaddress.ip_address(place[0].partition("%")[0])
+    address = ipaddress.ip_address(endpoint[0].partition("%")[0])
     packed = address.packed
     if wide and address.version == 4:
         packed = bytes(10) + b"\xff\xff" + packed
     elif not wide and address.version == 6:
         return ""
     words = [int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4)]
-    return "".join(f"{word:08X}" for word in words) + f":{place[1]:04X}"
+    return "".join(f"{word:08X}" for word in words) + f":{endpoint[1]:04X}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-MAX_PLACES = 15
+MAX_LINES_OF_CODE = 15
 _OWN = (
     tracemalloc.__file__,
     __file__,
@@ -46,21 +46,21 @@ class MemoryTrace:
             [tracemalloc.Filter(False, name) for name in _OWN]
         )
         if self._before is None:
-            places = _held(snapshot.statistics("traceback"))
+            lines = _held(snapshot.statistics("traceback"))
         else:
-            places = _grown(snapshot.compare_to(self._before, "traceback"))
+            lines = _grown(snapshot.compare_to(self._before, "traceback"))
         grown = self._before is not None
         self._before = snapshot
-        log.info("memory that has grown" if grown else "memory held", memory_bytes=held_bytes, places=places)
+        log.info("memory that has grown" if grown else "memory held", memory_bytes=held_bytes, places=lines)
 
 
 def _held(found: Iterable[tracemalloc.Statistic]) -> list[str]:
-    most = sorted(found, key=lambda one: one.size, reverse=True)[:MAX_PLACES]
+    most = sorted(found, key=lambda one: one.size, reverse=True)[:MAX_LINES_OF_CODE]
     return [f"{one.size} bytes in {one.count}: {_where(one.traceback)}" for one in most]
 
 
 def _grown(found: Iterable[tracemalloc.StatisticDiff]) -> list[str]:
-    most = sorted(found, key=lambda one: one.size_diff, reverse=True)[:MAX_PLACES]
+    most = sorted(found, key=lambda one: one.size_diff, reverse=True)[:MAX_LINES_OF_CODE]
     return [
         f"+{one.size_diff} bytes in {one.count_diff:+}: {_where(one.traceback)}"
         for one in most

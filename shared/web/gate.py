@@ -189,8 +189,8 @@ class Gate:
         allowed = self.connections.max_connections
         return self.open < allowed or self._make_room(self._lines, now_s, allowed, "gave_way")
 
-    def _make_room(self, lines: Lines, now_s: float, places: int, reason: str) -> bool:
-        connection = first_to_go(lines, now_s, places)
+    def _make_room(self, lines: Lines, now_s: float, slots: int, reason: str) -> bool:
+        connection = first_to_go(lines, now_s, slots)
         if connection is None:
             return False
         self.stats.closed_connections[reason] += 1

@@ -77,7 +77,7 @@ class Waiting:
         return over
 
 
-def first_to_go(lines: Lines, now_s: float, places: int) -> WaitingConnection | None:
+def first_to_go(lines: Lines, now_s: float, slots: int) -> WaitingConnection | None:
     """The connection that gives way to a new one; None if all have a request under way.
 
     Connections without a request go first, once they have had `SETTLED_S` for one. Younger ones go next if
@@ -87,7 +87,7 @@ def first_to_go(lines: Lines, now_s: float, places: int) -> WaitingConnection | 
 
     Args:
         lines: Lines of all connections that share the places.
-        places: How many places there are.
+        slots: How many places there are.
     """
     newcomer: WaitingConnection | None = None
     came_s = now_s
@@ -100,7 +100,7 @@ def first_to_go(lines: Lines, now_s: float, places: int) -> WaitingConnection | 
             if newcomer is None or since_s < came_s:
                 newcomer, came_s = connection, since_s
             break  # the others of this line came later
-    if newcomer is None or silent <= places // 2:
+    if newcomer is None or silent <= slots // 2:
         for line in lines[IDLE:PAUSED]:
             for connection in line:
                 return connection

@@ -63,7 +63,7 @@ def test_twenty_kills_and_a_restart_of_all(long_stack: Stack, stack_folder: Path
     running = [long_stack]
     caller = BatchCaller(lambda: running[0].state.url)
     batch_id = caller.submit(chat_lines(10_000))
-    counts = [300 * (place + 1) for place in range(20)]
+    counts = [300 * (index + 1) for index in range(20)]
     run_with_kills(running[0], caller, batch_id, counts[:10], seed=2)
     assert caller.done(batch_id) < 10_000
     assert running[0].end() == 0

@@ -78,7 +78,7 @@ class Burst:
     def offsets(self, times: int) -> list[float]:
         """Seconds until the kill, from before the first request is sent until all have ended."""
         chance = random.Random(5)
-        return [WINDOW_S * (place + chance.random()) / times for place in range(times)]
+        return [WINDOW_S * (index + chance.random()) / times for index in range(times)]
 
 
 def test_the_only_router_killed(stack: Stack) -> None:

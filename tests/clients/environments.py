@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACE = ROOT / "build" / "clients"
+FOLDER = ROOT / "build" / "clients"
 SCRIPTS = Path(__file__).with_name("scripts")
 _INSTALL_S = 1200.0
 
@@ -36,7 +36,7 @@ class OutsideClient:
     @property
     def folder(self) -> Path:
         """Where its environment is."""
-        return PLACE / Path(self.script).stem
+        return FOLDER / Path(self.script).stem
 
     def install(self) -> None:
         """Makes the environment, unless it is there for the same requirements."""

@@ -245,8 +245,8 @@ async def test_what_became_of_sessions(make_store: MakeStore, tenant: str) -> No
     store = make_store()
     await store.put_records([entry(tenant, "kept"), entry(tenant, "deleted")])
     await store.delete_session(tenant, "deleted")
-    places = [(tenant, name) for name in ("kept", "deleted", "never")]
-    assert await store.fates(places) == [
+    keys = [(tenant, name) for name in ("kept", "deleted", "never")]
+    assert await store.fates(keys) == [
         SessionFate(True, False),
         SessionFate(False, True),
         SessionFate(False, False),

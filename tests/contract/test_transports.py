@@ -73,7 +73,7 @@ async def test_errors_have_one_code_and_one_message(gateway: Gateway, transport:
 
 
 @each_transport
-async def test_a_tenant_has_its_share_of_the_places(gateway: Gateway, transport: str) -> None:
+async def test_a_tenant_has_its_share_of_the_slots(gateway: Gateway, transport: str) -> None:
     """`ada` takes half of the eight places: no transport lets it have one more, and `bob` is answered."""
     gateway.fleet.requests.clear()
     share = 4

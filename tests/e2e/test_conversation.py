@@ -131,5 +131,5 @@ def test_the_lines_of_all_services_and_ranks_follow_the_schema(torch_stack: Stac
     state = torch_stack.state
     urls = [*state.nats_urls.values(), state.redis_url, state.kv_redis_url]  # ranks have the last one
     secret = {url.partition("@")[0].rpartition(":")[2] for url in urls}
-    written = "".join(path.read_text() for path in torch_stack.place.logs.glob("*.log"))
+    written = "".join(path.read_text() for path in torch_stack.state_dir.logs.glob("*.log"))
     assert [word for word in secret if word in written] == []

@@ -93,11 +93,11 @@ async def read_alone(url: str, tokens: int) -> dict[str, str]:
 async def flood(url: str, streams: int, tokens: int, expected: dict[str, str], seed: int) -> None:
     """Runs all streams concurrently and compares each uncut one with `expected`."""
     rng = random.Random(seed)
-    cuts = [rng.randint(1, max(2, tokens // 2)) if place < streams // 3 else 0 for place in range(streams)]
+    cuts = [rng.randint(1, max(2, tokens // 2)) if index < streams // 3 else 0 for index in range(streams)]
     rng.shuffle(cuts)
     limits = httpx.Limits(max_connections=streams)
     async with httpx.AsyncClient(base_url=url, timeout=90, limits=limits) as client:
-        prompts = [PROMPTS[place % len(PROMPTS)] for place in range(streams)]
+        prompts = [PROMPTS[index % len(PROMPTS)] for index in range(streams)]
         texts = await asyncio.gather(
             *(
                 read_stream(client, prompt, tokens=tokens, cut_after=cut)
@@ -163,8 +163,8 @@ async def test_the_time_of_each_request_is_explained_and_traced(
     """Streams, some of which go on in another group: spans sum to what the gateway measured, and cover it."""
     explained: dict[str, Course] = {}
     measured: dict[str, float] = {}
-    for place in range(scaled(1, 17)):
-        found = await read_through_a_loss(slow_stack, loss=place % 2)
+    for index in range(scaled(1, 17)):
+        found = await read_through_a_loss(slow_stack, loss=index % 2)
         measured |= found
         # of this round alone: leaders that are killed later forget, and answers hold the newest records only
         explained |= await explain(slow_stack, found.keys())
@@ -196,7 +196,7 @@ async def explain(stack: Stack, names: Set[str]) -> dict[str, Course]:
     told: dict[str, Course] = {}
     async with asyncio.timeout(PATIENCE_S):
         while told.keys() != names:
-            heard = await query_explanations(find_broker("", stack.place), stack.place, "r-")
+            heard = await query_explanations(find_broker("", stack.state_dir), stack.state_dir, "r-")
             told = {one.request_id: one for one in courses(heard) if one.request_id in names}
     return told
 
@@ -248,7 +248,9 @@ async def read_through_a_loss(stack: Stack, loss: int) -> dict[str, float]:
     found: dict[str, float] = {}
 
     def all_are_logged() -> bool:  # behind the answers
-        logged = [json.loads(line) for line in (stack.place.logs / "gateway.log").read_text().splitlines()]
+        logged = [
+            json.loads(line) for line in (stack.state_dir.logs / "gateway.log").read_text().splitlines()
+        ]
         found.update(
             (line["request_id"], line["seconds"])
             for line in logged

@@ -25,12 +25,12 @@ for path in sys.path:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ryz-open-") as name:
-        place = Path(name)
-        place.chmod(0o1777)
+        path = Path(name)
+        path.chmod(0o1777)
         for package in ("services", "shared", "torch"):
-            (place / package).mkdir()
-            (place / package / "__init__.py").write_text(PLANTED.format(folder=name))
-        yield place
+            (path / package).mkdir()
+            (path / package / "__init__.py").write_text(PLANTED.format(folder=name))
+        yield path
 
 
 @pytest.mark.parametrize("rank_start", ["fork", "spawn"])
@@ -81,7 +81,7 @@ def test_a_folder_of_the_operators_own_keeps_what_no_stack_made(folder: Path) ->
     (mine / "run").rename(mine / "my-run")
     (mine / "notes.txt").write_text("notes")
     with Stack(folder, "--engine", "null", "--groups", "1", "--state-dir", "mine") as stack:
-        stack.place = type(stack.place)(mine)
+        stack.state_dir = type(stack.state_dir)(mine)
         stack.await_ready()
         assert stack.end() == 0
     assert {path.name for path in mine.iterdir()} == {"logs", "my-run", "notes.txt", ".ryz-state"}

@@ -75,8 +75,8 @@ async def test_garbage_is_answered_and_nothing_dies(null_stack: Stack) -> None:
     complete = asyncio.Event()
 
     async def count(message: Message) -> None:
-        place = message.subject.rsplit(".", 1)[1]
-        answers[place] = answers.get(place, 0) + 1
+        inbox = message.subject.rsplit(".", 1)[1]
+        answers[inbox] = answers.get(inbox, 0) + 1
         if all(answers.get(str(SUBJECTS.index(subject)), 0) >= len(garbage()) for subject in ANSWERED):
             complete.set()
 
@@ -84,10 +84,10 @@ async def test_garbage_is_answered_and_nothing_dies(null_stack: Stack) -> None:
         inboxes = {user: bus.new_inbox() for user, bus in buses.items()}
         for user, bus in buses.items():
             await bus.subscribe(f"{inboxes[user]}.*", count)
-        for place, subject in enumerate(SUBJECTS):
+        for inbox, subject in enumerate(SUBJECTS):
             sender = buses[SENDERS[subject]]
             for data in garbage():
-                await sender.publish(subject, data, reply=f"{inboxes[SENDERS[subject]]}.{place}")
+                await sender.publish(subject, data, reply=f"{inboxes[SENDERS[subject]]}.{inbox}")
                 await sender.publish(subject, data)
         for sender in buses.values():
             await sender.flush()

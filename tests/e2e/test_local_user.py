@@ -99,7 +99,7 @@ OPEN_FILES = {"up.txt": "what the command printed, which the test put into a fil
 def test_the_walk_sees_what_is_there(scene: Scene) -> None:
     """Checks the walk itself: as root it finds what the other user must not find."""
     found = scene.walk(0, harmless=True)
-    state = scene.stack.place.path
+    state = scene.stack.state_dir.path
     assert {("read", str(state / name)) for name in ("up.json", "redis.acl", "nats.conf")} <= set(found)
     assert ("connect", str(state / "run" / "redis.sock")) in found
     assert sum(kind == "read" and what.endswith("/environ") for kind, what in found) == len(scene.has.pids)
@@ -130,7 +130,7 @@ def test_processes_are_closed_and_command_lines_tell_no_secret(scene: Scene) -> 
 
 
 def test_no_socket_takes_a_connection(scene: Scene) -> None:
-    assert {str(scene.stack.place.path / "run" / name) for name in ("redis.sock", "redis-kv.sock")} <= (
+    assert {str(scene.stack.state_dir.path / "run" / name) for name in ("redis.sock", "redis-kv.sock")} <= (
         scene.has.sockets
     )
     assert [one for one in scene.walk(STRANGER) if one[0] == "connect"] == []

@@ -89,15 +89,15 @@ def recorded(torch_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def test_every_selector_of_every_board_and_rule_finds_series(recorded: RecordedStack) -> None:
     made, asked = recorded_names() | {"ALERTS", "ALERTS_FOR_STATE"}, dict[str, str]()
-    for place, expr, _ in [*board_expressions(), *rule_expressions()]:
+    for location, expr, _ in [*board_expressions(), *rule_expressions()]:
         for selector in selectors_of(expr):
             if selector.partition("{")[0] not in made:
-                asked.setdefault(selector, place)
+                asked.setdefault(selector, location)
     assert len(asked) > 100
     begin, end = recorded.recording.begin_s - 1, recorded.recording.end_s + 1
     missing = {
-        selector: place
-        for selector, place in asked.items()
+        selector: location
+        for selector, location in asked.items()
         if not recorded.prometheus.series(selector, begin, end)
     }
     assert missing == {}
@@ -105,7 +105,7 @@ def test_every_selector_of_every_board_and_rule_finds_series(recorded: RecordedS
 
 def test_every_query_of_every_board_has_values_with_the_labels_of_its_legend(recorded: RecordedStack) -> None:
     found = board_expressions()
-    assert len({one.place.partition(":")[0] for one in found}) == 5
+    assert len({one.location.partition(":")[0] for one in found}) == 5
     for one in found:
         series = recorded.prometheus.query(one.expr, recorded.recording.end_s)
         labels = {label for each in series for label in each.labels}

@@ -31,7 +31,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     ) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
-        assert {path.name for path in stack.place.path.iterdir()} == {"logs", ".ryz-state"}
+        assert {path.name for path in stack.state_dir.path.iterdir()} == {"logs", ".ryz-state"}
 
 
 def passwords(stack: Stack) -> list[str]:
@@ -43,7 +43,7 @@ def passwords(stack: Stack) -> list[str]:
 
 
 def logs(stack: Stack) -> dict[str, str]:
-    return {path.stem: path.read_text() for path in stack.place.logs.glob("*.log")}
+    return {path.stem: path.read_text() for path in stack.state_dir.logs.glob("*.log")}
 
 
 def use(stack: Stack) -> None:
@@ -77,7 +77,7 @@ def test_everything_works_and_the_broker_refuses_nothing(guarded: Stack) -> None
 
 def test_passwords_are_where_they_belong(guarded: Stack) -> None:
     secret = passwords(guarded)
-    folder = guarded.place.path
+    folder = guarded.state_dir.path
     for path in (folder, *folder.rglob("*")):
         assert path.lstat().st_mode & 0o077 == 0, f"others may do something with {path}"
     guarded.remember()
@@ -89,7 +89,7 @@ def test_passwords_are_where_they_belong(guarded: Stack) -> None:
         **logs(guarded),
         **{f"argv of {one.pid}": " ".join(one.cmdline()) for one in guarded.family},
     }
-    assert [place for place, text in shown.items() if any(word in text for word in secret)] == []
+    assert [source for source, text in shown.items() if any(word in text for word in secret)] == []
     assert guarded.state.nats_url == guarded.state.nats_urls["outside"]
 
 
@@ -101,16 +101,16 @@ def test_a_detached_stack_tells_its_terminal_and_no_log(tmp_path: Path) -> None:
         os.close(inside)
         shown = read_all(terminal)
         assert starting.wait(60) == 0, shown
-    place = StateDir(tmp_path / ".ryz")
-    state = place.read()
+    source = StateDir(tmp_path / ".ryz")
+    state = source.read()
     assert state is not None
     try:
         assert state.nats_url in shown.replace("\r\n", "")
         secret = state.nats_url.split(":")[2].partition("@")[0]
-        told = {path.name: path.read_text() for path in place.logs.iterdir()}
+        told = {path.name: path.read_text() for path in source.logs.iterdir()}
         assert "supervisor.log" in told
         assert [name for name, text in told.items() if secret in text] == []
-        modes = {str(path): path.lstat().st_mode & 0o077 for path in (place.path, *place.path.rglob("*"))}
+        modes = {str(path): path.lstat().st_mode & 0o077 for path in (source.path, *source.path.rglob("*"))}
         assert {path for path, mode in modes.items() if mode} == set()
     finally:
         assert ryz("down", cwd=tmp_path).returncode == 0

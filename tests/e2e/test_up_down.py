@@ -77,7 +77,7 @@ def test_services_that_die_come_back_and_nothing_outlives_a_killed_supervisor(
     stack.process.kill()
     stack.process.wait(timeout=5)
     wait_for(lambda: not stack.leftovers(), "the children ended")
-    assert stack.place.read() is None
+    assert stack.state_dir.read() is None
     detach_and_end(tmp_path)  # in the folder that the killed one left
 
 

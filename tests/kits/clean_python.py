@@ -44,10 +44,10 @@ def _link(found: Distribution, site: Path) -> None:
     for file in found.files or ():
         if file.parts[0] == ".." or "__pycache__" in file.parts:
             continue
-        place = site.joinpath(*file.parts)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if not place.exists():
-            place.symlink_to(Path(str(found.locate_file(file))))
+        path = site.joinpath(*file.parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.symlink_to(Path(str(found.locate_file(file))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,9 +63,9 @@ def write_tree(folder: Path, root: Path = ROOT) -> None:
     closure = checked_closure(root)
     package = folder / PACKAGE
     for name, path in closure.files.items():
-        place = package.joinpath(*path.relative_to(root / SOURCE).parts)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(rewrite_imports(path.read_text(), name))
+        directory = package.joinpath(*path.relative_to(root / SOURCE).parts)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.write_text(rewrite_imports(path.read_text(), name))
     (package / "__init__.py").write_text(rewrite_imports((HERE / "public.py").read_text(), "public"))
     shutil.copy(HERE / f"{LOGS}.py", package / f"{LOGS}.py")
     (package / "py.typed").touch()

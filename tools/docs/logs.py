@@ -79,19 +79,19 @@ class LogEvent:
         event: The text; empty: it is no constant.
         fields: Names of its fields, as far as the call names them.
         expanded: What the call adds with `**`, as it stands in the source.
-        place: The file and the line.
+        location: The file and the line.
     """
 
     event: str
     level: str
     fields: tuple[str, ...]
     expanded: tuple[str, ...]
-    place: str
+    location: str
 
     @property
     def service(self) -> str:
         """The service whose code it is; `any` for what they share."""
-        parts = self.place.split("/")
+        parts = self.location.split("/")
         return parts[1] if parts[0] == "services" else "any"
 
 

@@ -44,8 +44,8 @@ class LearnedCodes:
         """The codes and scales as they are now."""
         with torch.no_grad():
             scales = stored_scales(self._start.scales.float() * self.logs.exp(), self._start.grid)
-            places = _places(self._values, self.shifts, scales.float(), self._start.zeros.float())
-            codes = places.round_().clamp_(0, self._start.grid.most).to(torch.uint8)
+            positions = _places(self._values, self.shifts, scales.float(), self._start.zeros.float())
+            codes = positions.round_().clamp_(0, self._start.grid.most).to(torch.uint8)
         return Codes(self._start.grid, codes.flatten(1), scales, self._start.zeros)
 
 
@@ -66,9 +66,9 @@ class _Rounding(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, fixed: _Fixed, shifts: Tensor, scales: Tensor) -> Tensor:
-        places = _places(fixed.values, shifts, scales, fixed.zeros)
-        codes = places.round().clamp_(0, fixed.most)
-        inside = (places > -0.5) & (places < fixed.most + 0.5)
+        positions = _places(fixed.values, shifts, scales, fixed.zeros)
+        codes = positions.round().clamp_(0, fixed.most)
+        inside = (positions > -0.5) & (positions < fixed.most + 0.5)
         codes.sub_(fixed.zeros.unsqueeze(-1))
         ctx.save_for_backward(codes, inside, scales)
         ctx.values = fixed.values

@@ -62,20 +62,20 @@ def dynamo_stack(environments: Path | None, model: Path, workers: int) -> Iterat
     broker, port = pick_ports(2)
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="ryz-dynamo-") as folder, ExitStack() as running:
-        place = Path(folder)
+        path = Path(folder)
         variables = {
             "NATS_SERVER": f"nats://127.0.0.1:{broker}",
             "DYN_DISCOVERY_BACKEND": "file",
-            "DYN_FILE_KV": str(place / "found"),
+            "DYN_FILE_KV": str(path / "found"),
             "DYN_REQUEST_PLANE": "nats",
             "DYN_LOG": "error",
             "HF_HUB_OFFLINE": "1",
         }
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | variables
         environment |= nats_threads(os.environ, usable_cores())  # as ours has it
-        log = place / "dynamo.log"
+        log = path / "dynamo.log"
         commands = {
-            "nats": [find_nats(), "-a", "127.0.0.1", "-p", str(broker), "-js", "-sd", str(place / "js")],
+            "nats": [find_nats(), "-a", "127.0.0.1", "-p", str(broker), "-js", "-sd", str(path / "js")],
             "frontend": [python, "-P", "-m", "dynamo.frontend", "--http-host", "127.0.0.1",
                          "--http-port", str(port)],
             "mocker": [python, "-P", "-m", "dynamo.mocker", "--model-path", name,

@@ -53,10 +53,10 @@ class TargetTensor:
     @property
     def num_bytes(self) -> int:
         """Return the bytes that are read for it."""
-        places = {
+        tensors = {
             (part.source.stored.path, part.source.stored.begin): part.source.stored for part in self.parts
         }
-        return sum(stored.end - stored.begin for stored in places.values())
+        return sum(stored.end - stored.begin for stored in tensors.values())
 
     def read(self) -> Array:
         """Return its bytes, in rows: [rows, bytes].
@@ -72,12 +72,12 @@ class TargetTensor:
             if last is None or last[0] != stored:
                 last = stored, _values(stored, self.kind, item)
             view, found = part.source.view, last[1]
-            values = (found.T if view.transposed else found)[_row_places(view)]
+            values = (found.T if view.transposed else found)[_row_order(view)]
             if part.shift:
                 values = (values.view(np.float32) + np.float32(part.shift)).view(item)
-            place = whole if part.target.index is None else whole[part.target.index]
-            place = place.T if part.target.transposed else place
-            place[_row_places(part.target)] = values
+            target = whole if part.target.index is None else whole[part.target.index]
+            target = target.T if part.target.transposed else target
+            target[_row_order(part.target)] = values
         rows = int(np.prod(self.shape[:-1], dtype=np.int64))
         return whole.reshape(rows, -1).view(np.uint8)
 
@@ -127,7 +127,7 @@ def _values(stored: StoredTensor, kind: GGMLQuantizationType, item: type[Any]) -
     return values.reshape(stored.shape)
 
 
-def _row_places(view: TensorView) -> "NDArray[np.int64] | slice":
+def _row_order(view: TensorView) -> "NDArray[np.int64] | slice":
     """Return which rows of the stored tensor the rows of a canonical one are, in their order."""
     count = view.shape[0]
     if view.pairs is None and view.stride == view.width:
@@ -135,9 +135,9 @@ def _row_places(view: TensorView) -> "NDArray[np.int64] | slice":
     order = np.arange(count)
     if view.pairs is not None:  # of the rows of a head those that are rotated lie next to each other
         head, first, size = view.pairs.head, view.pairs.first, view.pairs.count
-        half, place = np.divmod(np.arange(size), size // 2)
+        half, row = np.divmod(np.arange(size), size // 2)
         order.reshape(-1, head)[:, first : first + size] = (
-            np.arange(0, count, head)[:, None] + first + 2 * place + half
+            np.arange(0, count, head)[:, None] + first + 2 * row + half
         )
     group, within = np.divmod(order, view.width)
     return view.first + group * view.stride + within

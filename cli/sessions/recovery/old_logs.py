@@ -37,8 +37,8 @@ def scratch_redis(directory: Path) -> Iterator[redis.Redis]:
     Raises:
         CommandError: It cannot read the log.
     """
-    with tempfile.TemporaryDirectory(prefix="ryz-") as place:
-        socket, log_file = Path(place) / "redis.sock", directory / "scratch.log"
+    with tempfile.TemporaryDirectory(prefix="ryz-") as folder:
+        socket, log_file = Path(folder) / "redis.sock", directory / "scratch.log"
         options = {
             "--port": "0", "--unixsocket": str(socket), "--unixsocketperm": "700", "--dir": str(directory),
             "--appendonly": "yes", "--save": "", "--auto-aof-rewrite-percentage": "0",

@@ -67,9 +67,9 @@ def _show(found: "OldLog", directory: Path, *, decided: bool) -> None:
     out.print(f"In use: {found.in_use.describe()}; they stay as they are.", soft_wrap=True)
     table = Table("tenant", "session", "turns", "tokens", "last turn", "pinned", box=None, header_style="dim")
     newest = sorted(found.missing.sessions.items(), key=lambda one: -one[1].updated_ms)
-    for place, one in newest[:SHOWN]:
-        pinned = "yes" if place in found.missing.pins else ""
-        table.add_row(*place, str(one.turns), str(one.num_tokens), _day(one.updated_ms), pinned)
+    for key, one in newest[:SHOWN]:
+        pinned = "yes" if key in found.missing.pins else ""
+        table.add_row(*key, str(one.turns), str(one.num_tokens), _day(one.updated_ms), pinned)
     if newest:
         out.print(table)
     if len(newest) > SHOWN:
@@ -105,14 +105,14 @@ def _as_dict(found: "OldLog") -> dict[str, Any]:
         "missing": {
             "sessions": [
                 {
-                    "tenant": place.tenant,
-                    "session_id": place.name,
+                    "tenant": key.tenant,
+                    "session_id": key.name,
                     "turns": one.turns,
                     "tokens": one.num_tokens,
                     "updated_ms": one.updated_ms,
-                    "pinned": place in missing.pins,
+                    "pinned": key in missing.pins,
                 }
-                for place, one in missing.sessions.items()
+                for key, one in missing.sessions.items()
             ],
             "responses": [
                 {"tenant": tenant, "response_id": name} for tenant, name in sorted(missing.responses)

@@ -53,7 +53,7 @@ class StoredSessions:
     def without(self, other: "StoredSessions") -> "StoredSessions":
         """Returns what is here and not there."""
         return StoredSessions(
-            {place: outline for place, outline in self.sessions.items() if place not in other.sessions},
+            {key: outline for key, outline in self.sessions.items() if key not in other.sessions},
             self.pins - other.pins,
             self.responses - other.responses,
         )
@@ -65,7 +65,7 @@ class StoredSessions:
 
     def describe(self) -> str:
         """Returns the counts in words."""
-        tenants = {place.tenant for place in (*self.sessions, *self.responses)}
+        tenants = {key.tenant for key in (*self.sessions, *self.responses)}
         counts = [
             _count(len(self.sessions), "session"),
             _count(len(self.pins), "pin"),
@@ -83,9 +83,9 @@ def read_stored(client: redis.Redis) -> StoredSessions:
             pipe.hget(name, "s")
         for name, raw in zip(names, pipe.execute(), strict=True):
             if raw is not None:
-                sessions[_place(name, keys.SESSION_PREFIX)] = _outline(raw)
+                sessions[_key(name, keys.SESSION_PREFIX)] = _outline(raw)
     responses = frozenset(
-        _place(name, keys.RESPONSE_PREFIX) for names in _scan(client, keys.RESPONSE_PREFIX) for name in names
+        _key(name, keys.RESPONSE_PREFIX) for names in _scan(client, keys.RESPONSE_PREFIX) for name in names
     )
     members = cast(list[bytes], client.zrange(keys.PINS, 0, -1))
     pins = frozenset(Place(*keys.split_member(member.decode())) for member in members)
@@ -128,7 +128,7 @@ def _scan(client: redis.Redis, prefix: str) -> Iterator[list[bytes]]:
             return
 
 
-def _place(name: bytes, prefix: str) -> Place:
+def _key(name: bytes, prefix: str) -> Place:
     tenant, _, rest = name.decode()[len(prefix) :].partition(":")
     return Place(tenant, rest)
 

@@ -26,7 +26,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def stack_name(given: str, place: StateDir, *, shared: bool) -> str:
+def stack_name(given: str, state_dir: StateDir, *, shared: bool) -> str:
     """Return the stack's name: as given, or by host and state directory on a shared broker; else empty.
 
     The same directory on the same host gives the same name again, so that a stack that is started again takes
@@ -34,14 +34,14 @@ def stack_name(given: str, place: StateDir, *, shared: bool) -> str:
     """
     if given or not shared:
         return given
-    file = place.path / "stack"
+    file = state_dir.path / "stack"
     try:
         own = file.read_text().strip()
     except OSError:
         own = ""
     if not NAME.fullmatch(own):
         own = secrets.token_hex(3)
-        place.make()
+        state_dir.make()
         write_private(file, own + "\n")
     host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().partition(".")[0])[:HOST_CHARS]
     return f"{host}-{own}"

@@ -51,24 +51,24 @@ def require_own_files(directory: Path, names: Iterable[str]) -> None:
             require_own_files(here, os.listdir(here))
 
 
-def writers(place: Path, found: os.stat_result) -> str:
+def writers(path: Path, found: os.stat_result) -> str:
     """Return the users who may write to it beside its owner, in words; empty for none."""
     if found.st_mode & stat.S_IWOTH:
         return "every user"
-    if found.st_mode & stat.S_IWGRP and not (_is_private(found.st_gid, found.st_uid) and not _has_acl(place)):
+    if found.st_mode & stat.S_IWGRP and not (_is_private(found.st_gid, found.st_uid) and not _has_acl(path)):
         return f"the group {_group_name(found.st_gid)}"
     return ""
 
 
-def _refuse_others(place: Path, found: os.stat_result) -> None:
-    who = writers(place, found)
+def _refuse_others(path: Path, found: os.stat_result) -> None:
+    who = writers(path, found)
     if not who:
         return
     if not found.st_mode & stat.S_ISVTX:
         remedy = "o-w" if who == "every user" else "g-w"
-        raise PermissionError(errno.EPERM, f"{who} may replace what is in {place} (`chmod {remedy} {place}`)")
+        raise PermissionError(errno.EPERM, f"{who} may replace what is in {path} (`chmod {remedy} {path}`)")
     if not is_own(found):  # the sticky bit lets only the owner replace files
-        raise PermissionError(errno.EPERM, f"another user owns {place}, and may replace what is in it")
+        raise PermissionError(errno.EPERM, f"another user owns {path}, and may replace what is in it")
 
 
 def _is_private(gid: int, uid: int) -> bool:
@@ -85,10 +85,10 @@ def _is_private(gid: int, uid: int) -> bool:
     return (gid == uid or group.gr_name == name) and users <= {uid} and set(group.gr_mem) <= {name}
 
 
-def _has_acl(place: Path) -> bool:
+def _has_acl(path: Path) -> bool:
     """Return whether an access control list may let more users write than the mode tells."""
     try:
-        return _ACL in os.listxattr(place, follow_symlinks=False)
+        return _ACL in os.listxattr(path, follow_symlinks=False)
     except (AttributeError, OSError):  # not Linux, or a file system without access control lists
         return False
 

@@ -39,14 +39,14 @@ def require_free(host: str, port: int, option: str, zero: str = "let one be foun
 
 
 @contextmanager
-def held_ports(places: Iterable[tuple[str, int]]) -> Iterator[None]:
+def held_ports(addresses: Iterable[tuple[str, int]]) -> Iterator[None]:
     """Keep ports for this user's services inside the block, also while one of them is down.
 
     Each has a socket that is bound and never listens: clients of a service that is down are refused at once,
     and the kernel lets only this user bind the port, with SO_REUSEPORT. Fails when one is taken.
     """
     with ExitStack() as stack:
-        for host, port in places:
+        for host, port in addresses:
             stack.enter_context(_hold(host, port))
         yield
 

@@ -21,36 +21,36 @@ def make_redis_dir(directory: Path) -> Path:
             write there, or has set a link on the way.
     """
     try:
-        place = walk(directory)
-        require_own_way(place)
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        require_own(place)
-        if who := writers(place, place.stat()):  # the sticky bit lets other users make new files
-            raise PermissionError(errno.EPERM, f"{who} may write to it (`chmod go-w {place}`)")
-        require_own_files(place, _FILES)
-        problem = "" if os.access(place, os.W_OK | os.X_OK) else "not writable"
+        path = walk(directory)
+        require_own_way(path)
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        require_own(path)
+        if who := writers(path, path.stat()):  # the sticky bit lets other users make new files
+            raise PermissionError(errno.EPERM, f"{who} may write to it (`chmod go-w {path}`)")
+        require_own_files(path, _FILES)
+        problem = "" if os.access(path, os.W_OK | os.X_OK) else "not writable"
     except OSError as error:
         problem = error.strerror or str(error)
     if problem:
         fail(f"The directory {directory} cannot be used: {problem}. Name another with `--redis-dir`.")
-    return place
+    return path
 
 
-def require_accepted(place: Path) -> None:
+def require_accepted(path: Path) -> None:
     """Have a person decide about sessions that an earlier release stored there and did not read back.
 
     Raises:
         CommandError: There are such sessions, or the log cannot be read.
     """
-    if is_accepted(place):
+    if is_accepted(path):
         return
-    found = examine(place)
+    found = examine(path)
     if not found.missing.is_empty:
         fail(
-            f"{place} has {found.missing.describe()} that an earlier release stored there and did not read "
-            f"back when it was started again. See them with `{called_as()} sessions recover {place}`; "
+            f"{path} has {found.missing.describe()} that an earlier release stored there and did not read "
+            f"back when it was started again. See them with `{called_as()} sessions recover {path}`; "
             "`--restore` brings them back, `--discard` leaves them out. Then start again."
         )
     if note := rewrite_note(found):
         out.print(note, soft_wrap=True)
-    accept(place)
+    accept(path)

@@ -27,7 +27,7 @@ class Admission:
         keyring: Finds the tenants of keys.
         parties: Find for whom a call counts.
         rates: Limits the calls of tenants.
-        places: Places of calls under way.
+        slots: Places of calls under way.
         held: Bytes of bodies.
         accepting: Whether calls are welcome.
         tokens: Limits the tokens of tenants.
@@ -37,7 +37,7 @@ class Admission:
     keyring: Keyring
     parties: Parties
     rates: RateLimiter
-    places: Quota
+    slots: Quota
     held: Quota
     accepting: Callable[[], bool]
     tokens: RateLimiter = field(default_factory=lambda: tokens_per_minute(0))
@@ -73,10 +73,10 @@ class Admission:
         finally:
             caller.told += self.rates.headers(caller.tenant, now_s)
 
-    def take_places(self, caller: Caller, count: int) -> None:
+    def take_slots(self, caller: Caller, count: int) -> None:
         """Takes places that the call holds until its end; raises like `Quota.take_units`."""
-        self.places.take_units(caller.party, count)
-        caller.places += count
+        self.slots.take_units(caller.party, count)
+        caller.slots += count
 
     def take_body(self, caller: Caller, size: int) -> None:
         """Takes what a call with a body needs: the estimated tokens of its prompt, and one place.
@@ -94,7 +94,7 @@ class Admission:
             caller.estimate = self.tokens.take_estimate(caller.tenant, now_s, size // BYTES_PER_TOKEN)
         finally:
             caller.told += self.tokens.headers(caller.tenant, now_s)
-        self.take_places(caller, 1)
+        self.take_slots(caller, 1)
         caller.timeline.mark("read", {"bytes": size})
 
     def turn(self, caller: Caller, raw: bytes) -> AbstractAsyncContextManager[None]:
@@ -103,7 +103,7 @@ class Admission:
 
     def release(self, caller: Caller) -> None:
         """Gives back what a call holds, at its end."""
-        self.places.free_units(caller.party, caller.places)
+        self.slots.free_units(caller.party, caller.slots)
         self.held.free_units(caller.party, caller.held)
         # what its generations used is charged when their last frames come
         self.tokens.charge(caller.tenant, -caller.estimate)

@@ -24,16 +24,16 @@ def parse_keys(text: str) -> dict[str, str]:
         ValueError: An entry is wrong; names its place, never the key.
     """
     keys: dict[str, str] = {}
-    for place, entry in enumerate(filter(None, (part.strip() for part in text.split(","))), start=1):
+    for index, entry in enumerate(filter(None, (part.strip() for part in text.split(","))), start=1):
         key, _, tenant = entry.rpartition(":")
         if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
             raise ValueError(
-                f"entry {place} needs a key of at least 8 printable ASCII characters before the ':'"
+                f"entry {index} needs a key of at least 8 printable ASCII characters before the ':'"
             )
         if not _TENANT.fullmatch(tenant):
-            raise ValueError(f"entry {place} needs a tenant of 1 to 64 letters, digits, - or _ after the ':'")
+            raise ValueError(f"entry {index} needs a tenant of 1 to 64 letters, digits, - or _ after the ':'")
         if key in keys:
-            raise ValueError(f"entry {place} repeats the key of an earlier entry")
+            raise ValueError(f"entry {index} repeats the key of an earlier entry")
         keys[key] = tenant
     return keys
 

@@ -76,7 +76,7 @@ class Caller:
         tenant: Whose call it is; empty before it was admitted.
         party: For whom it counts; see `parties.py`.
         model: The model that it asks for; empty: that was not read yet.
-        places: Places that it holds.
+        slots: Places that it holds.
         held: Bytes that it holds.
         estimate: Tokens that it is charged for until it ends.
         begun: The gateway has taken it: it asks the fleet.
@@ -100,7 +100,7 @@ class Caller:
     tenant: str = ""
     party: str = ""
     model: str = ""
-    places: int = 0
+    slots: int = 0
     held: int = 0
     estimate: int = 0
     begun: bool = False

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from services.gateway.admission.json_shape import MANY_VALUES, may_have_more
-from shared.flow.tenant_places import TenantPlaces
+from shared.flow.tenant_slots import TenantSlots
 
 REST = 3.0  # times the time that the body before took
 
@@ -25,15 +25,15 @@ class LargeBodies:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._places = TenantPlaces(1, per_tenant=1)
+        self._slots = TenantSlots(1, per_tenant=1)
 
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncIterator[None]:
         """A turn to read one body without awaiting anything; the next turn begins after a rest."""
-        await self._places.enter(tenant)
+        await self._slots.enter(tenant)
         began_s = self._clock()
         try:
             yield
         finally:
             rest_s = REST * (self._clock() - began_s)
-            asyncio.get_running_loop().call_later(rest_s, self._places.leave, tenant)
+            asyncio.get_running_loop().call_later(rest_s, self._slots.leave, tenant)

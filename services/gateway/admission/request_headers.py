@@ -14,7 +14,7 @@ from shared.messages.base import ID_PATTERN, NAME_PATTERN, NAME_RULE
 
 SESSION_HEADERS = (b"x-session-id", b"x-dynamo-session-id", b"x-smg-routing-key")
 STREAM_GRACE = b"x-stream-grace"
-_ROOM_FOR_PLACE = 4  # characters of `-NNN`, which tells the prompts of one call apart
+_ROOM_FOR_NUMBER = 4  # characters of `-NNN`, which tells the prompts of one call apart
 _SESSION_ID = re.compile(NAME_PATTERN)
 _REQUEST_ID = re.compile(ID_PATTERN)
 _MODES: dict[bytes, Literal["auto", "append", "replace"]] = {
@@ -82,7 +82,7 @@ def request_ids(headers: RawHeaders, made: str) -> tuple[str, str]:
     given = _text(raw)
     if not _REQUEST_ID.match(given):
         return made, made
-    return given, f"{given[: 64 - 1 - len(made) - _ROOM_FOR_PLACE]}-{made}"
+    return given, f"{given[: 64 - 1 - len(made) - _ROOM_FOR_NUMBER]}-{made}"
 
 
 def time_limit_s(headers: RawHeaders, in_body: float | None, *, default_s: float, max_s: float) -> float:

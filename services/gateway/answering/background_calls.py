@@ -19,8 +19,8 @@ def in_background(requests: Sequence[GenerateRequest], call: BackgroundCall | No
     if call is None:
         return list(requests)
     changed = []
-    for place, request in enumerate(requests):
-        made = blake2b(f"{call.name}:{place}".encode(), digest_size=8, person=b"background").digest()
+    for index, request in enumerate(requests):
+        made = blake2b(f"{call.name}:{index}".encode(), digest_size=8, person=b"background").digest()
         seed = request.sampling.seed if call.seeded else int.from_bytes(made) >> 1
         session = request.session if request.session is not None and request.session.given else None
         sampling = replace(request.sampling, seed=seed)

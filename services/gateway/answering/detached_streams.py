@@ -22,13 +22,13 @@ class DetachedStreams:
     """The parked streams of a gateway, each in one of its tenant's places.
 
     Args:
-        places: Places of requests under way.
+        slots: Places of requests under way.
         metrics: Counts parked and expired streams.
         spaces: How many streams may be parked, of all tenants and of one.
     """
 
-    def __init__(self, places: Quota, metrics: GatewayMetrics, spaces: Quota) -> None:
-        self._places = places
+    def __init__(self, slots: Quota, metrics: GatewayMetrics, spaces: Quota) -> None:
+        self._slots = slots
         self._metrics = metrics
         self._spaces = spaces
         self._parked: dict[asyncio.Task[None], GenerationStream] = {}
@@ -51,7 +51,7 @@ class DetachedStreams:
             self._spaces.take_units(party)
         except RyzError:
             return False
-        self._places.take_over_units(party)
+        self._slots.take_over_units(party)
         task = asyncio.create_task(self._read_on(stream, grace_s))
         self._parked[task] = stream
         task.add_done_callback(self._unpark)
@@ -67,7 +67,7 @@ class DetachedStreams:
         if not self._stopping:
             self._stopping = True
             for stream in self._parked.values():
-                self._places.free_units(stream.request.party_or_tenant)
+                self._slots.free_units(stream.request.party_or_tenant)
 
     async def close(self) -> None:
         """Leaves all streams running."""
@@ -83,7 +83,7 @@ class DetachedStreams:
         self._spaces.free_units(party)
         self._metrics.parked_streams.dec()
         if not self._stopping:
-            self._places.free_units(party)
+            self._slots.free_units(party)
 
     async def _read_on(self, stream: GenerationStream, grace_s: float) -> None:
         try:

@@ -198,7 +198,7 @@ class DirectCalls:
         """Admits a call whose only body is there, and prepares its answer."""
         context, admission, raw = self._context, self._context.admission, bodies.pop()
         admission.admit(caller)
-        admission.places.check_units(caller.party)
+        admission.slots.check_units(caller.party)
         context.bodies.hold_arrived(raw, caller.party)
         caller.held += len(raw)
         context.metrics.request_bytes.inc(len(raw))

@@ -21,14 +21,14 @@ def parse_aliases(text: str) -> dict[str, str]:
         ValueError: An entry is wrong; names its place.
     """
     aliases: dict[str, str] = {}
-    for place, entry in enumerate(filter(None, (part.strip() for part in text.split(","))), start=1):
+    for index, entry in enumerate(filter(None, (part.strip() for part in text.split(","))), start=1):
         name, _, model = (part.strip() for part in entry.partition("="))
         if not name or not model:
-            raise ValueError(f"entry {place} needs the form name=model, got {entry[:64]!r}")
+            raise ValueError(f"entry {index} needs the form name=model, got {entry[:64]!r}")
         if "*" in model:
-            raise ValueError(f"entry {place} needs the name of one model after the '=', got {model[:64]!r}")
+            raise ValueError(f"entry {index} needs the name of one model after the '=', got {model[:64]!r}")
         if name in aliases:
-            raise ValueError(f"entry {place} repeats the name {name[:64]!r} of an earlier entry")
+            raise ValueError(f"entry {index} repeats the name {name[:64]!r} of an earlier entry")
         aliases[name] = model
     return aliases
 

@@ -105,9 +105,9 @@ class Answering:
         caller.told += self._ignored_of(caller.route).tell(
             call.unknown_fields, call.left_out, caller.request_id
         )
-        places = call.places or len(call.requests)
-        if places > 1:
-            self._context.admission.take_places(caller, places - 1)
+        positions = call.slots or len(call.requests)
+        if positions > 1:
+            self._context.admission.take_slots(caller, positions - 1)
         if call.session_id:
             caller.told.append((b"x-session-id", call.session_id.encode()))
         caller.begun = True
@@ -143,7 +143,7 @@ class Answering:
         timeout_s = time_limit_s(
             headers, None, default_s=settings.default_timeout_s, max_s=settings.max_timeout_s
         )
-        self._context.admission.take_places(caller, 1)
+        self._context.admission.take_slots(caller, 1)
         caller.begun = True
         wanted = WantedStream(stream_id, last, grace_s, timeout_s)
         start = partial(self._resumed.start, wanted, caller)
@@ -153,7 +153,7 @@ class Answering:
 
     async def end_stream(self, stream_id: str, caller: Caller) -> None:
         """Ends a stream that need not go on; raises like `resume_stream`."""
-        self._context.admission.take_places(caller, 1)
+        self._context.admission.take_slots(caller, 1)
         await self._resumed.end(stream_id, caller)
 
     async def _prepared(self, call: Call, caller: Caller) -> Call:

@@ -71,22 +71,22 @@ def answers_to_cut(answers: Sequence[Unread], limits: ReaderLimits) -> dict[int,
         The error for each of them, by its index in `answers`.
     """
     cut: dict[int, RyzError] = {
-        place: _slow(answer, limits)
-        for place, answer in enumerate(answers)
+        index: _slow(answer, limits)
+        for index, answer in enumerate(answers)
         if answer.late or answer.waited_s > limits.wait_s or (answer.waited_s and answer.behind > 0.5)
     }
     held: Counter[str] = Counter()
-    for place, answer in enumerate(answers):
-        if place not in cut:
+    for index, answer in enumerate(answers):
+        if index not in cut:
             held[answer.party] += answer.num_bytes
     if held.total() <= min(limits.total, limits.of_party):
         return cut
-    for place in sorted(range(len(answers)), key=lambda place: -answers[place].num_bytes):
-        answer = answers[place]
+    for index in sorted(range(len(answers)), key=lambda index: -answers[index].num_bytes):
+        answer = answers[index]
         of_party = limits.of_party if answer.party else limits.total
         over = held.total() > limits.total or held[answer.party] > of_party
-        if over and place not in cut and answer.num_bytes:
-            cut[place] = Overloaded(
+        if over and index not in cut and answer.num_bytes:
+            cut[index] = Overloaded(
                 "unread answers take more memory than RYZ_MAX_UNREAD_BYTES allows, and this one of "
                 f"{answer.party!r} is among the largest, with {answer.num_bytes} bytes; read faster, or ask "
                 "for less",
@@ -116,6 +116,6 @@ async def watch_readers(
         await asyncio.sleep(WATCH_S)
         answers = [answer for answer in running if answer.reason is None]
         unread = [answer.unread(loop.time()) for answer in answers]
-        for place, reason in answers_to_cut(unread, limits).items():
+        for index, reason in answers_to_cut(unread, limits).items():
             on_cut()
-            answers[place].abort(reason)
+            answers[index].abort(reason)

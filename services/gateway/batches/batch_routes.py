@@ -87,7 +87,7 @@ class BatchRoutes:
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `HttpExchange.handle`."""
         exchange.admit()
-        exchange.take_places(1)
+        exchange.take_slots(1)
         path = exchange.scope["path"]
         if path == PATH:
             query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))

@@ -79,9 +79,9 @@ def unknown_in(value: Any, shape: Shape) -> tuple[str, ...]:
 
 def _look(value: Any, shape: Shape, at: str, found: list[str]) -> None:
     if isinstance(value, list):
-        for place, item in enumerate(value):
+        for index, item in enumerate(value):
             if isinstance(item, dict):
-                _look(item, shape, f"{at}[{place}]", found)
+                _look(item, shape, f"{at}[{index}]", found)
         return
     if not isinstance(value, dict) or len(found) >= MAX_UNKNOWN:
         return

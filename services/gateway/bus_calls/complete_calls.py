@@ -73,7 +73,7 @@ class CompleteCalls:
         self._settings = settings
         self._subscriptions: list[Subscription] = []
         # one service outside may not take all places, and its calls are counted before they are read
-        self._places = Quota(settings.max_concurrent, share=settings.tenant_share)
+        self._slots = Quota(settings.max_concurrent, share=settings.tenant_share)
         burst = max(1, int(settings.outside_rps))
         self._rates = RateLimiter(rate=settings.outside_rps, burst=burst)
 
@@ -100,12 +100,12 @@ class CompleteCalls:
         caller = subjects.caller_of(message.subject)
         if not can_answer(message.reply, caller):
             return  # there is no place for an answer, or it is another caller's
-        user, places, asked = caller.user if caller is not None else "", 0, False
+        user, slots, asked = caller.user if caller is not None else "", 0, False
         try:
             if user:
                 self._rates.take_units(user, time.monotonic())
-                self._places.take_units(user, 1)
-                places = 1
+                self._slots.take_units(user, 1)
+                slots = 1
             path, body = translate_call(message)
             timeout_s, asked = self._timeout_s(message), True
             status, body, headers = await self._complete(message, caller, path, body, timeout_s)
@@ -120,7 +120,7 @@ class CompleteCalls:
                 self._levels.count_refusal(model, caller.tenant if caller is not None else "", error)
             status, body, headers = TABLE[error.code].http_status, _error_body(error), {}
         finally:
-            self._places.free_units(user, places)
+            self._slots.free_units(user, slots)
         headers[STATUS] = str(status)
         if status >= 400:
             headers[ERROR_CODE], headers[ERROR_TEXT] = str(status), _error_text(body)

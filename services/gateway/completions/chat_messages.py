@@ -52,13 +52,13 @@ def check_results(messages: Sequence[ChatMessage], *, whole: bool) -> None:
         InvalidRequest: A result without its call; names the field.
     """
     calls: set[str] = set()
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         calls.update(call.call_id for call in message.tool_calls)
         if message.role != "tool" or not (whole or message.tool_call_id in calls):
             continue
         if message.tool_call_id and message.tool_call_id not in calls:
             raise _wrong(
-                f"messages[{place}].tool_call_id",
+                f"messages[{index}].tool_call_id",
                 f"is {message.tool_call_id[:64]!r}, and no `tool_calls` before it have that id",
             )
 

@@ -50,11 +50,11 @@ def tool_use_of(tools: Any, choice: Any, *, parallel: bool) -> ToolUse | None:
 
 
 def _definitions(offered: OfferedTools) -> list[ToolDefinition]:
-    definitions = [_definition(tool, f"tools[{place}]") for place, tool in offered.kept]
+    definitions = [_definition(tool, f"tools[{index}]") for index, tool in offered.kept]
     seen: set[str] = set()
-    for (place, _), one in zip(offered.kept, definitions, strict=True):
+    for (index, _), one in zip(offered.kept, definitions, strict=True):
         if one.name in seen:
-            at = f"tools[{place}].{'custom' if one.custom else 'function'}.name"
+            at = f"tools[{index}].{'custom' if one.custom else 'function'}.name"
             raise _wrong(at, f"is {one.name!r}, as that of an earlier tool")
         seen.add(one.name)
     return definitions
@@ -89,7 +89,7 @@ def _allowed(definitions: list[ToolDefinition], allowed: Any, known: set[str], *
     mode = allowed.get("mode", "auto")
     if mode not in ("auto", "required"):
         raise _wrong(f"{at}.mode", "must be 'auto' or 'required'")
-    names = {_named(one, f"{at}.tools[{place}]", known) for place, one in enumerate(listed)}
+    names = {_named(one, f"{at}.tools[{index}]", known) for index, one in enumerate(listed)}
     chosen = [one for one in definitions if one.name in names]
     return ToolUse(tools=chosen, choice=_MODES[mode], parallel=parallel)
 
@@ -102,8 +102,8 @@ def _check_choice(offered: OfferedTools, choice: Any) -> None:
     allowed = choice.get("allowed_tools")
     listed = allowed.get("tools") if isinstance(allowed, dict) else None
     named = {"tool_choice": choice}
-    for place, one in enumerate(listed if isinstance(listed, list) else ()):
-        named[f"tool_choice.allowed_tools.tools[{place}]"] = one
+    for index, one in enumerate(listed if isinstance(listed, list) else ()):
+        named[f"tool_choice.allowed_tools.tools[{index}]"] = one
     for at, one in named.items():
         if isinstance(one, dict):
             check_choice(offered, one.get("type"), f"{at}.type")

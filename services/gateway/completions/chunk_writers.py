@@ -139,8 +139,8 @@ class ChatChunkWriter(_ChunkWriter):
                 head = b',"delta":{},"logprobs":null,"finish_reason":null}]' + told
                 events.append((b"", start + head + self._suffix[2:]))
             if delta.parts:
-                for place, part in enumerate(delta.parts):
-                    end = self._plain_end if place else self._end(delta)
+                for index, part in enumerate(delta.parts):
+                    end = self._plain_end if index else self._end(delta)
                     made = delta_of(part, self._custom, delta.choice)
                     events.append((b"", start + b',"delta":' + _encode(made)[:-1] + end))
             elif delta.text or delta.logprobs or (self._token_ids and delta.token_ids):

@@ -69,7 +69,7 @@ def completion_call(body: CompletionRequest, origin: CallOrigin, *, max_prompts:
     session = given_session(origin.headers, body.session_id)
     # here a session only decides the route
     with_conditions(None, origin.headers, body.session_must_exist, [])
-    request_ids = [request_id] if count == 1 else [f"{request_id}-{place}" for place in range(count)]
+    request_ids = [request_id] if count == 1 else [f"{request_id}-{index}" for index in range(count)]
     from_call = Origin(request_id, origin.tenant, seed_of(origin.once), session)
     requests = completion_requests(body, from_call, request_ids)
     if count == 1:
@@ -126,11 +126,11 @@ def judge_body(body: SamplingBody) -> tuple[list[str], list[LeftOut]]:
         refuse_unless_neutral(field, (body.model_extra or {}).get(field), rule)
     unknown, left_out = judge_fields(body.model_extra, type(body).model_fields)
     if isinstance(body, ChatCompletionRequest):
-        for place, message in enumerate(body.messages or ()):
+        for index, message in enumerate(body.messages or ()):
             for field, value in (message.model_extra or {}).items():
                 if field in POLICY["message of a chat"]:
                     rule = POLICY["message of a chat"][field]
-                    refuse_unless_neutral(f"messages[{place}].{field}", value, rule)
+                    refuse_unless_neutral(f"messages[{index}].{field}", value, rule)
         if isinstance(body.tools, list):
             left_out += offered_tools(body.tools, SERVED_TYPES).left_out
     return unknown, left_out

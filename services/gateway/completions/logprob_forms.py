@@ -38,10 +38,10 @@ class TextOffsets:
         waiting = self._waiting = [*self._waiting, *entries]
         told: list[tuple[TokenLogprob, int]] = []
         for entry in waiting:
-            place = self._length if entry.offset < 0 else self._start + entry.offset
-            if entry.offset >= 0 and place >= self._length and not ended:
+            position = self._length if entry.offset < 0 else self._start + entry.offset
+            if entry.offset >= 0 and position >= self._length and not ended:
                 break
-            told.append((entry, min(place, self._length)))
+            told.append((entry, min(position, self._length)))
         self._waiting = waiting[len(told) :]
         return told
 
@@ -110,7 +110,7 @@ def prompt_logprobs(entries: Sequence[TokenLogprob]) -> list[dict[str, Any] | No
 
     The rank of a token that is not among the alternatives is not known, and null.
     """
-    return [None if not place else _alternatives(entry) for place, entry in enumerate(entries)]
+    return [None if not index else _alternatives(entry) for index, entry in enumerate(entries)]
 
 
 def _alternatives(entry: TokenLogprob) -> dict[str, Any]:

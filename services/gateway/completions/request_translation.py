@@ -159,11 +159,11 @@ def continues_last(body: ContinuableBody, messages: Sequence[ChatMessageBody]) -
         InvalidRequest: That message is not the assistant's, or fields contradict each other; names one.
     """
     last = len(messages) - 1
-    for place, message in enumerate(messages[:-1]):
+    for index, message in enumerate(messages[:-1]):
         if message.prefix:
             raise InvalidRequest(
-                f"`messages[{place}].prefix` is for the last message, which the answer goes on from",
-                param=f"messages[{place}].prefix",
+                f"`messages[{index}].prefix` is for the last message, which the answer goes on from",
+                param=f"messages[{index}].prefix",
             )
     if not body.continue_final_message and not messages[last].prefix:
         return False
@@ -257,7 +257,7 @@ def completion_requests(
             model=body.model,
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_token_ids=None if isinstance(prompt, str) else pack_tokens(prompt),
-            sampling=sampling if body.seed is not None else _with_own_seed(sampling, place),
+            sampling=sampling if body.seed is not None else _with_own_seed(sampling, index),
             session=origin.session,
             tenant=origin.tenant,
             delivery=delivery,
@@ -268,10 +268,10 @@ def completion_requests(
             echo=bool(body.echo),
             prompt_ids=bool(body.return_token_ids),
         )
-        for place, (request_id, prompt) in enumerate(zip(request_ids, body.prompt, strict=True))
+        for index, (request_id, prompt) in enumerate(zip(request_ids, body.prompt, strict=True))
     ]
 
 
-def _with_own_seed(sampling: Sampling, place: int) -> Sampling:
-    """The sampling of a call's prompt number `place`; the first keeps the call's seed."""
-    return msgspec.structs.replace(sampling, seed=(sampling.seed + place * _SEED_STEP) % 2**63)
+def _with_own_seed(sampling: Sampling, index: int) -> Sampling:
+    """The sampling of a call's prompt number `index`; the first keeps the call's seed."""
+    return msgspec.structs.replace(sampling, seed=(sampling.seed + index * _SEED_STEP) % 2**63)

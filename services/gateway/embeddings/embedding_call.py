@@ -30,7 +30,7 @@ def embedding_requests(body: EmbeddingRequest, request_id: str, tenant: str) -> 
     several = len(body.input) > 1
     return [
         GenerateRequest(
-            request_id=f"{request_id}-{place:x}" if several else request_id,
+            request_id=f"{request_id}-{index:x}" if several else request_id,
             model=body.model,
             prompt=one if isinstance(one, str) else None,
             prompt_token_ids=None if isinstance(one, str) else pack_tokens(one),
@@ -39,14 +39,14 @@ def embedding_requests(body: EmbeddingRequest, request_id: str, tenant: str) -> 
             embedding=options,
             truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
         )
-        for place, one in enumerate(body.input)
+        for index, one in enumerate(body.input)
     ]
 
 
-def error_of_input(error: RyzError, place: int, several: bool) -> RyzError:
+def error_of_input(error: RyzError, index: int, several: bool) -> RyzError:
     """The error of one input under the names that the caller knows."""
     param = error.data.get("param")
-    name = f"input[{place}]" if several else "input"
+    name = f"input[{index}]" if several else "input"
     if param not in _FIELDS:
         return error
     return FAMILY[error.code](f"`{name}`: {error.message}", **{**error.data, "param": name})

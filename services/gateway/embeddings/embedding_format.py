@@ -86,7 +86,7 @@ class EmbeddingFormat(BodyFormat[EmbeddingRequest]):
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-        return [found[place] for place in range(len(requests))]
+        return [found[index] for index in range(len(requests))]
 
     async def _embed_some(
         self,
@@ -96,9 +96,9 @@ class EmbeddingFormat(BodyFormat[EmbeddingRequest]):
         deadline: float,
     ) -> None:
         headers, several = trace_headers(started.caller.headers), len(started.call.requests) > 1
-        for place, request in todo:
+        for position, request in todo:
             left_s = max(0.001, deadline - time.monotonic())
             try:
-                found[place] = await self._client.embed(request, timeout_s=left_s, headers=headers)
+                found[position] = await self._client.embed(request, timeout_s=left_s, headers=headers)
             except RyzError as error:
-                raise error_of_input(error, place, several) from error
+                raise error_of_input(error, position, several) from error

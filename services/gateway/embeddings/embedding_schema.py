@@ -26,7 +26,7 @@ def _inputs_of(value: Any) -> list[Input]:
         raise _wrong(_KINDS)
     if not value:
         raise _wrong(_EMPTY)
-    return [_input_of(item, f"[{place}]") for place, item in enumerate(value)]
+    return [_input_of(item, f"[{index}]") for index, item in enumerate(value)]
 
 
 def _input_of(value: Any, at: str) -> Input:

@@ -93,16 +93,16 @@ class CustomInput:
         return self._text()
 
     def _text(self) -> str:
-        pending, place = self._pending, 0
-        while place < len(pending) and pending[place] != '"':
-            found = _PLAIN.match(pending, place) or _ESCAPE.match(pending, place)
+        pending, position = self._pending, 0
+        while position < len(pending) and pending[position] != '"':
+            found = _PLAIN.match(pending, position) or _ESCAPE.match(pending, position)
             if found is None:
                 break  # the rest of an escape is still to come
             half = _HIGH.fullmatch(found.group())  # the other half may be still to come
-            if half and len(pending) - place < _PAIR and "\\u".startswith(pending[found.end() :][:2]):
+            if half and len(pending) - position < _PAIR and "\\u".startswith(pending[found.end() :][:2]):
                 break
-            place = found.end()
-        done, self._pending = pending[:place], pending[place:]
+            position = found.end()
+        done, self._pending = pending[:position], pending[position:]
         if self._pending.startswith('"'):
             self._state = "end"
         try:

@@ -179,22 +179,22 @@ def offered_tools(tools: Sequence[Any] | None, served: Collection[str | None]) -
         InvalidRequest: The type of a tool is no text, or nearly that of a function; names the field.
     """
     found = OfferedTools()
-    for place, tool in enumerate(tools or ()):
+    for index, tool in enumerate(tools or ()):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if not isinstance(tool, dict) or kind in served:
             if isinstance(tool, dict) and kind == CUSTOM and (why := _not_text(tool)):
-                _leave_out(found, place, tool, f"custom with {why}")
+                _leave_out(found, index, tool, f"custom with {why}")
             else:
-                found.kept.append((place, tool))
+                found.kept.append((index, tool))
             continue
-        at = f"tools[{place}].type"
+        at = f"tools[{index}].type"
         known = [name for name in served if name is not None]
         if not isinstance(kind, str) or kind in ("", "function"):
             raise InvalidRequest(f"`{at}` must be {' or '.join(map(repr, sorted(known)))}", param=at)
         meant = difflib.get_close_matches(kind[:64], known, n=1, cutoff=_MISSPELT_TYPE)
         if meant:
             raise InvalidRequest(f"`{at}` is {kind[:64]!r}: did you mean {meant[0]!r}?", param=at)
-        _leave_out(found, place, tool, kind)
+        _leave_out(found, index, tool, kind)
     return found
 
 
@@ -212,8 +212,8 @@ def inner_without_tools(inside: Sequence[str], left_out: Sequence[LeftOut]) -> l
     return [name for name in inside if not name.startswith(tools)]
 
 
-def _leave_out(found: OfferedTools, place: int, tool: dict[str, Any], why: str) -> None:
-    found.left_out.append(LeftOut(f"tools[{place}]", "tool", why))
+def _leave_out(found: OfferedTools, index: int, tool: dict[str, Any], why: str) -> None:
+    found.left_out.append(LeftOut(f"tools[{index}]", "tool", why))
     kept = {one.get("name") for _, one in found.kept if isinstance(one, dict)}
     inner = tool.get(CUSTOM)
     for name in (tool.get("name"), inner.get("name") if isinstance(inner, dict) else None, tool["type"]):

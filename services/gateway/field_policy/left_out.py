@@ -146,7 +146,7 @@ def without_changing_blocks(messages: Sequence[ChatMessage]) -> tuple[list[ChatM
     """
     kept: list[ChatMessage] = []
     left_out: list[LeftOut] = []
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         content = message.content
         if message.role in ("system", "developer"):
             for block in CHANGING_BLOCKS:
@@ -154,7 +154,7 @@ def without_changing_blocks(messages: Sequence[ChatMessage]) -> tuple[list[ChatM
                     continue
                 content, count = block.pattern.subn("", content)
                 if count:
-                    left_out.append(LeftOut(f"system block {place}", "block", block.name))
+                    left_out.append(LeftOut(f"system block {index}", "block", block.name))
         if content == message.content:
             kept.append(message)
         elif content:

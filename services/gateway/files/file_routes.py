@@ -32,7 +32,7 @@ class FileRoutes:
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `HttpExchange.handle`."""
         exchange.admit()
-        exchange.take_places(1)
+        exchange.take_slots(1)
         method, path = exchange.scope["method"], exchange.scope["path"]
         if path == PATH:
             shown = await (self._upload(exchange) if method == "POST" else self._list(exchange))

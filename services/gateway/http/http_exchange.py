@@ -62,9 +62,9 @@ class HttpExchange:
         """See `Admission.admit`."""
         self.context.admission.admit(self.caller)
 
-    def take_places(self, count: int) -> None:
-        """See `Admission.take_places`."""
-        self.context.admission.take_places(self.caller, count)
+    def take_slots(self, count: int) -> None:
+        """See `Admission.take_slots`."""
+        self.context.admission.take_slots(self.caller, count)
 
     def running_call(self, timeout_s: float) -> RunningCall:
         """The part of the request in which it may be ended early; it has `timeout_s`."""

@@ -34,10 +34,10 @@ def page_of(
         raise InvalidRequest(f"`order` is 'asc' or 'desc', got {order[:32]!r}", param="order")
     ordered = list(items) if order == "asc" else list(reversed(items))
     if after:
-        places = [place for place, item in enumerate(ordered) if item["id"] == after]
-        if not places:
+        indices = [index for index, item in enumerate(ordered) if item["id"] == after]
+        if not indices:
             raise InvalidRequest(f"`after` is the id of an item, got {after[:96]!r}", param="after")
-        ordered = ordered[places[0] + 1 :]
+        ordered = ordered[indices[0] + 1 :]
     page = ordered[: int(limit)]
     return {
         "object": "list",

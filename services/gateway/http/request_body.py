@@ -21,7 +21,7 @@ async def take_body(exchange: HttpExchange) -> bytes:
     """
     context, caller, admission = exchange.context, exchange.caller, exchange.context.admission
     admission.admit(caller)
-    admission.places.check_units(caller.party)
+    admission.slots.check_units(caller.party)
     check_content_type(caller.headers)
     raw = await context.bodies.read_body(
         exchange.receive,

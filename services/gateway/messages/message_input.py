@@ -33,8 +33,8 @@ def conversation_of(messages: Sequence[MessageBody], system: Any, *, whole: bool
     text = _joined(system, "system") if system else ""
     if text:
         builder.messages.append(ChatMessage(role="system", content=text))
-    for place, message in enumerate(messages):
-        builder.add(message, f"messages[{place}]")
+    for index, message in enumerate(messages):
+        builder.add(message, f"messages[{index}]")
     if builder.messages[-1].role == "assistant" and builder.messages[-1].tool_calls:
         raise InvalidRequest(
             "the last message calls tools: end with a message of the user that has their results",
@@ -62,8 +62,8 @@ class _Conversation:
     def _add_user(self, blocks: Sequence[Mapping[str, Any]], at: str) -> None:
         texts: list[str] = []
         results = 0
-        for place, block in enumerate(blocks):
-            where = f"{at}[{place}]"
+        for index, block in enumerate(blocks):
+            where = f"{at}[{index}]"
             if block.get("type") == "tool_result":
                 self.messages.append(self._result(block, where))
                 results += 1
@@ -87,8 +87,8 @@ class _Conversation:
 
     def _add_assistant(self, blocks: Sequence[Mapping[str, Any]], at: str) -> None:
         text, reasoning, calls = "", "", list[ToolCall]()
-        for place, block in enumerate(blocks):
-            where, kind = f"{at}[{place}]", block.get("type")
+        for index, block in enumerate(blocks):
+            where, kind = f"{at}[{index}]", block.get("type")
             if kind == "thinking":
                 reasoning += _string(block, "thinking", where, empty=True)
             elif kind == "tool_use":
@@ -129,7 +129,7 @@ def _call(block: Mapping[str, Any], at: str) -> ToolCall:
 
 def _joined(content: Any, at: str) -> str:
     return _BETWEEN.join(
-        _text_of(block, f"{at}[{place}]") for place, block in enumerate(_blocks(content, at))
+        _text_of(block, f"{at}[{index}]") for index, block in enumerate(_blocks(content, at))
     )
 
 
@@ -140,9 +140,9 @@ def _blocks(content: Any, at: str) -> Sequence[Mapping[str, Any]]:
         raise _wrong(at, "must be a string or a list of content blocks")
     if len(content) > MAX_BLOCKS:
         raise _wrong(at, f"must have at most {MAX_BLOCKS} content blocks, got {len(content)}")
-    for place, block in enumerate(content):
+    for index, block in enumerate(content):
         if not isinstance(block, dict):
-            raise _wrong(f"{at}[{place}]", "must be a content block, an object with `type`")
+            raise _wrong(f"{at}[{index}]", "must be a content block, an object with `type`")
     return content
 
 

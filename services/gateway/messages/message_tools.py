@@ -43,11 +43,11 @@ def tool_use_of(tools: Sequence[dict[str, Any]] | None, choice: ToolChoiceBody |
         if choice is not None and choice.type in {"any", "tool"}:
             raise _wrong("tool_choice", "needs a tool that is served, and none of `tools` is")
         return None
-    definitions = [_definition(tool, f"tools[{place}]") for place, tool in offered.kept]
+    definitions = [_definition(tool, f"tools[{index}]") for index, tool in offered.kept]
     names = [one.name for one in definitions]
-    for number, (place, _) in enumerate(offered.kept):
+    for number, (index, _) in enumerate(offered.kept):
         if names[number] in names[:number]:
-            raise _wrong(f"tools[{place}].name", f"is {names[number]!r}, as that of an earlier tool")
+            raise _wrong(f"tools[{index}].name", f"is {names[number]!r}, as that of an earlier tool")
     if choice is None:
         return ToolUse(tools=definitions)
     named = choice.name if choice.type == "tool" else None

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from starlette.types import Receive, Send
 
-from services.gateway.admission.held_places import HeldPlace
+from services.gateway.admission.held_slots import HeldSlot
 from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.metrics import GatewayMetrics
@@ -68,7 +68,7 @@ class RealtimeConnection:
         send: Sends messages of ASGI.
         limits: Its bounds.
         metrics: Counts clients that do not read.
-        place: Its place, for which it says when requests are under way.
+        slot: Its place, for which it says when requests are under way.
         log_in: Finds the caller that a key stands for; raises `HttpRefusal`.
         caller: Known already; None: the first message brings the key.
     """
@@ -80,7 +80,7 @@ class RealtimeConnection:
         limits: ConnectionLimits,
         metrics: GatewayMetrics,
         *,
-        place: HeldPlace,
+        slot: HeldSlot,
         log_in: Callable[[bytes], Caller],
         caller: Caller | None,
     ) -> None:
@@ -88,7 +88,7 @@ class RealtimeConnection:
         self._asgi_send = send
         self._limits = limits
         self._metrics = metrics
-        self._place = place
+        self._slot = slot
         self._log_in = log_in
         self._caller = caller
         self._session_id = ""
@@ -187,7 +187,7 @@ class RealtimeConnection:
                 reason="realtime_requests",
             )
         run = RequestRun(self._direct, caller, message, self._session_id)
-        self._place.begin_request()
+        self._slot.begin_request()
         task = asyncio.create_task(self._run(message.id, run))
         self._runs[message.id] = run, task
         await asyncio.sleep(
@@ -212,7 +212,7 @@ class RealtimeConnection:
         finally:
             self._runs.pop(request_id, None)
             self._cancelled.discard(request_id)
-            self._place.end_request()
+            self._slot.end_request()
             self._heard_s = self._time()
 
     def _cancel(self, request_id: str) -> None:

@@ -4,7 +4,7 @@ import time
 
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.admission.held_places import SOCKET_GAVE_WAY, HeldPlace, HeldPlaces
+from services.gateway.admission.held_slots import SOCKET_GAVE_WAY, HeldSlot, HeldSlots
 from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.direct_calls import DirectCalls
@@ -35,7 +35,7 @@ class RealtimeSockets:
         quota = context.admission.parties.quota(
             context.settings.sockets_max, what="WebSockets", reason="realtime_sockets"
         )
-        self._places = HeldPlaces(quota, SOCKET_GAVE_WAY)
+        self._slots = HeldSlots(quota, SOCKET_GAVE_WAY)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -43,12 +43,12 @@ class RealtimeSockets:
         offered: list[str] = scope.get("subprotocols", [])
         client = scope.get("client")
         caller: Caller | None = None
-        place: HeldPlace | None = None
+        slot: HeldSlot | None = None
 
         def log_in(authorization: bytes) -> Caller:
             tenant = context.admission.keyring.tenant(authorization)
-            if place is not None:
-                place.move(context.admission.parties.party_of(tenant, client))
+            if slot is not None:
+                slot.move(context.admission.parties.party_of(tenant, client))
             carried = [(name, value) for name, value in scope["headers"] if name in _TRACES]
             grace_s = min(context.settings.realtime_grace_s, context.settings.stream_max_grace_s)
             return Caller(tenant, carried, client, grace_s)
@@ -58,7 +58,7 @@ class RealtimeSockets:
             key = key_of(headers, offered)
             if key or context.admission.keyring.is_open:
                 caller = log_in(key)
-            place = self._places.take(scope[CONNECTION], self._party_of(caller, client))
+            slot = self._slots.take(scope[CONNECTION], self._party_of(caller, client))
         except (RyzError, HttpRefusal) as error:
             await refuse_socket(send, error, context.metrics, PATH)
             return
@@ -75,14 +75,14 @@ class RealtimeSockets:
                 send,
                 limits,
                 context.metrics,
-                place=place,
+                slot=slot,
                 log_in=log_in,
                 caller=caller,
             )
             with context.metrics.realtime_sockets.track_inprogress():
                 await connection.serve(receive, headers.get(b"x-session-id", b"").decode("latin-1"))
         finally:
-            place.free()
+            slot.free()
             context.metrics.count_answer(PATH, 101, time.monotonic() - started_s)
 
     def _party_of(self, caller: Caller | None, client: tuple[str, int] | None) -> str:

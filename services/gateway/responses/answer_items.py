@@ -105,12 +105,12 @@ class AnswerItems(AnswerBlocks):
                 self._take_logprobs()
             part = self._part(text)
             item["content"] = [part]
-            place = where | {"content_index": 0}
+            shared = where | {"content_index": 0}
             if self._kind == "message":
-                yield "response.output_text.done", place | {"text": text, "logprobs": self._logprobs}
+                yield "response.output_text.done", shared | {"text": text, "logprobs": self._logprobs}
             else:
-                yield "response.reasoning_text.done", place | {"text": text}
-            yield "response.content_part.done", place | {"part": part}
+                yield "response.reasoning_text.done", shared | {"text": text}
+            yield "response.content_part.done", shared | {"part": part}
         yield "response.output_item.done", {"output_index": len(self.blocks) - 1, "item": item}
 
     def _take_logprobs(self) -> list[dict[str, Any]]:

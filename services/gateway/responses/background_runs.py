@@ -159,8 +159,8 @@ class BackgroundRuns:
             await stream.cancel("it has ended elsewhere")
 
     def _start(self, run: KeptRun, stream: GenerationStream) -> KeptRun:
-        place = run.call.request.tenant, run.call.response_id
-        self._runs[place] = run
+        key = run.call.request.tenant, run.call.response_id
+        self._runs[key] = run
         task = asyncio.create_task(self._read(run, stream))
         self._tasks[task] = run, stream
         task.add_done_callback(self._ended)
@@ -185,20 +185,20 @@ class BackgroundRuns:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a response failed", response_id=run.call.response_id, exc_info=error)
             run.leave()
-        place = run.call.request.tenant, run.call.response_id
+        key = run.call.request.tenant, run.call.response_id
         self._spaces.free_units(run.call.request.party_or_tenant)
         if not run.over or run.left:
-            self._forget(place, run)
+            self._forget(key, run)
             return
         run.kept.end()
-        self._kept.append((place, run))
+        self._kept.append((key, run))
         if len(self._kept) > MAX_KEPT:
             self._forget(*self._kept.popleft())
-        asyncio.get_running_loop().call_later(KEEP_S, self._forget, place, run)
+        asyncio.get_running_loop().call_later(KEEP_S, self._forget, key, run)
 
-    def _forget(self, place: tuple[str, str], run: KeptRun) -> None:
-        if self._runs.get(place) is run:
-            del self._runs[place]
+    def _forget(self, key: tuple[str, str], run: KeptRun) -> None:
+        if self._runs.get(key) is run:
+            del self._runs[key]
         run.kept.forget()
         if self._kept and self._kept[0][1] is run:
             self._kept.popleft()

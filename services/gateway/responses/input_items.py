@@ -64,8 +64,8 @@ class ConversationBuilder:
         Raises:
             InvalidRequest: An item is wrong, or of a type that is not served; names its field.
         """
-        for place, item in enumerate(items):
-            self._add_item(item, f"{name}[{place}]")
+        for index, item in enumerate(items):
+            self._add_item(item, f"{name}[{index}]")
 
     def finish(self) -> list[ChatMessage]:
         """Returns the messages of the whole conversation."""
@@ -126,10 +126,10 @@ class ConversationBuilder:
         parts = item.get("content") or item.get("summary") or []
         if not isinstance(parts, list):
             raise _wrong(f"{at}.content", "must be a list of parts of type 'reasoning_text'")
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             text = part.get("text") if isinstance(part, dict) else None
             if not isinstance(text, str):
-                raise _wrong(f"{at}.content[{place}].text", "must be a string")
+                raise _wrong(f"{at}.content[{index}].text", "must be a string")
             self._draft.reasoning += text
 
     def _add(self, message: ChatMessage) -> None:
@@ -159,8 +159,8 @@ def content_of(content: Any, at: str) -> str:
     if not isinstance(content, list):
         raise _wrong(at, "must be a string or a list of text parts")
     texts = []
-    for place, part in enumerate(content):
-        where = f"{at}[{place}]"
+    for index, part in enumerate(content):
+        where = f"{at}[{index}]"
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and kind in _NO_INPUT:
             raise _wrong(f"{where}.type", f"is {kind!r}, and the model has no input for {_NO_INPUT[kind]}")

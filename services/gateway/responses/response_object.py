@@ -87,10 +87,10 @@ def shown_input(given: str | Sequence[Mapping[str, Any]], name: str) -> list[dic
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     items = []
-    for place, item in enumerate(given):
+    for index, item in enumerate(given):
         shown = {"type": "message", **item}
         if not isinstance(shown.get("id"), str):
-            shown["id"] = f"in_{name}_{place}"
+            shown["id"] = f"in_{name}_{index}"
         if shown["type"] == "message":
             shown.setdefault("status", "completed")
             if isinstance(shown.get("content"), str):

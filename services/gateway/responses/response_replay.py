@@ -33,12 +33,12 @@ def replayed(record: ResponseRecord, after: int) -> list[ResponseEvent]:
 
 
 def _deltas(items: Iterable[dict[str, Any]]) -> Iterator[Delta]:
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         part: AnswerPart
         if item["type"] in CALLS:
             custom = item["type"] == "custom_tool_call"
             arguments = arguments_of(item["input"]) if custom else item["arguments"]
-            part = ToolCallPart(index=place, call_id=item["call_id"], name=item["name"], arguments=arguments)
+            part = ToolCallPart(index=index, call_id=item["call_id"], name=item["name"], arguments=arguments)
         else:
             text = "".join(one["text"] for one in item["content"])
             part = TextPart(text=text) if item["type"] == "message" else ReasoningPart(text=text)

@@ -15,7 +15,7 @@ import structlog
 from starlette.types import Message, Receive, Scope, Send
 
 from services.gateway.admission.caller import Caller
-from services.gateway.admission.held_places import HeldPlace, HeldPlaces
+from services.gateway.admission.held_slots import HeldSlot, HeldSlots
 from services.gateway.admission.refusals import ErrorAnswer, HttpRefusal, answer_for
 from services.gateway.answering.call import Call
 from services.gateway.answering.context import GatewayContext
@@ -102,16 +102,16 @@ class ResponseSockets:
         context: What all calls share.
         direct: Runs the calls.
         form: Of their bodies.
-        places: Places of open connections.
+        slots: Places of open connections.
     """
 
     def __init__(
-        self, context: GatewayContext, direct: DirectCalls, form: ResponseFormat, places: HeldPlaces
+        self, context: GatewayContext, direct: DirectCalls, form: ResponseFormat, slots: HeldSlots
     ) -> None:
         self._context = context
         self._direct = direct
         self._form = form
-        self._places = places
+        self._slots = slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -121,7 +121,7 @@ class ResponseSockets:
             context.admission.check_accepting()
             tenant = context.admission.keyring.tenant_of(headers, PATH)
             party = context.admission.parties.party_of(tenant, client)
-            place = self._places.take(scope[CONNECTION], party)
+            slot = self._slots.take(scope[CONNECTION], party)
         except (RyzError, HttpRefusal) as error:
             await refuse_socket(send, error, context.metrics, PATH)
             return
@@ -130,9 +130,9 @@ class ResponseSockets:
             await send({"type": "websocket.accept"})
             who = SocketCaller(tenant, {name: headers[name] for name in _CARRIED if name in headers}, client)
             form = SocketFormat(self._form, context.settings)
-            await ResponseSocket(context, self._direct, form, who, place=place, send=send).serve(receive)
+            await ResponseSocket(context, self._direct, form, who, slot=slot, send=send).serve(receive)
         finally:
-            place.free()
+            slot.free()
             context.metrics.count_answer(PATH, 101, time.monotonic() - started_s)
 
 
@@ -158,7 +158,7 @@ class ResponseSocket:
         direct: Runs the calls.
         form: Of its messages.
         caller: Who opened it.
-        place: Its place, for which it says when a request is under way.
+        slot: Its place, for which it says when a request is under way.
         send: Sends messages of ASGI.
     """
 
@@ -169,14 +169,14 @@ class ResponseSocket:
         form: SocketFormat,
         caller: SocketCaller,
         *,
-        place: HeldPlace,
+        slot: HeldSlot,
         send: Send,
     ) -> None:
         self._context = context
         self._direct = direct
         self._form = form
         self._caller = caller
-        self._place = place
+        self._slot = slot
         self._send = send
         self._inbox: asyncio.Queue[bytes] = asyncio.Queue(MAX_WAITING)
 
@@ -215,7 +215,7 @@ class ResponseSocket:
                     raw = await self._inbox.get()
             except TimeoutError:
                 return GOING_AWAY
-            self._place.begin_request()
+            self._slot.begin_request()
             try:
                 await self._answer(raw)
             except TimeoutError:  # it does not read
@@ -226,7 +226,7 @@ class ResponseSocket:
                 log.error("request failed", route=PATH, exc_info=error)
                 await self._send_error(answer_for(error))
             finally:
-                self._place.end_request()
+                self._slot.end_request()
 
     async def _answer(self, raw: bytes) -> None:
         """Answers one message; raises `TimeoutError` if the client does not read."""

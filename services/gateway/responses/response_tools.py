@@ -29,11 +29,11 @@ def tool_use_of(
             raise _wrong("tool_choice", "needs `tools`")
         return None
     offered = offered_tools(tools, SERVED_TYPES)
-    definitions = [_definition(tool, f"tools[{place}]") for place, tool in offered.kept]
+    definitions = [_definition(tool, f"tools[{index}]") for index, tool in offered.kept]
     names = [one.name for one in definitions]
-    for number, (place, _) in enumerate(offered.kept):
+    for number, (index, _) in enumerate(offered.kept):
         if names[number] in names[:number]:
-            raise _wrong(f"tools[{place}].name", f"is {names[number]!r}, as that of an earlier tool")
+            raise _wrong(f"tools[{index}].name", f"is {names[number]!r}, as that of an earlier tool")
     _check_choice(offered, choice)
     if not definitions:
         if choice not in (None, "auto", "none"):
@@ -68,9 +68,9 @@ def _allowed(definitions: list[ToolDefinition], choice: dict[str, Any], *, paral
         raise _wrong("tool_choice.tools", "must be a list of tools")
     wanted = [tool.get("name") if isinstance(tool, dict) else None for tool in listed]
     known = {one.name: one for one in definitions}
-    for place, name in enumerate(wanted):
+    for index, name in enumerate(wanted):
         if name not in known:
-            raise _wrong(f"tool_choice.tools[{place}].name", f"is none of the tools: {str(name)[:64]!r}")
+            raise _wrong(f"tool_choice.tools[{index}].name", f"is none of the tools: {str(name)[:64]!r}")
     mode = choice.get("mode", "auto")
     if mode not in {"auto", "required"}:
         raise _wrong("tool_choice.mode", "must be 'auto' or 'required'")
@@ -84,8 +84,8 @@ def _check_choice(offered: OfferedTools, choice: str | dict[str, Any] | None) ->
         return
     listed = choice.get("tools")
     named: dict[str, Any] = {"tool_choice": choice}
-    for place, one in enumerate(listed if isinstance(listed, list) else ()):
-        named[f"tool_choice.tools[{place}]"] = one
+    for index, one in enumerate(listed if isinstance(listed, list) else ()):
+        named[f"tool_choice.tools[{index}]"] = one
     for at, one in named.items():
         for field in ("type", "name"):
             check_choice(offered, one.get(field) if isinstance(one, dict) else None, f"{at}.{field}")

@@ -189,11 +189,11 @@ def _check(body: ResponseRequest) -> tuple[list[str], list[LeftOut]]:
             raise InvalidRequest("`generate` false is not supported: nothing needs a warm-up", param=name)
         if name in _REFUSED and value is not None and not (name == "n" and value == 1):
             raise InvalidRequest(f"`{name}` {_REFUSED[name].why}", param=name, reason=UNSUPPORTED)
-    for place, included in enumerate(body.include or ()):
+    for index, included in enumerate(body.include or ()):
         if included not in _INCLUDES:
             raise InvalidRequest(
-                f"`include[{place}]` is {included[:64]!r}, and can be {', '.join(sorted(_INCLUDES))}",
-                param=f"include[{place}]",
+                f"`include[{index}]` is {included[:64]!r}, and can be {', '.join(sorted(_INCLUDES))}",
+                param=f"include[{index}]",
             )
     if body.background and body.store is False:
         raise InvalidRequest("`background` needs `store` to be true", param="background")

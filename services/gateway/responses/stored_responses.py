@@ -42,7 +42,7 @@ class StoredResponses:
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `HttpExchange.handle`."""
         exchange.admit()
-        exchange.take_places(1)
+        exchange.take_slots(1)
         name = str(exchange.scope["path_params"]["response_id"])
         try:
             await self._answer(exchange, name)
@@ -175,10 +175,10 @@ def input_page(record: ResponseRecord, query: dict[str, str]) -> dict[str, Any]:
     if order == "desc":
         items.reverse()
     if after:
-        places = [place for place, item in enumerate(items) if item["id"] == after]
-        if not places:
+        positions = [index for index, item in enumerate(items) if item["id"] == after]
+        if not positions:
             raise InvalidRequest(f"`after` is the id of an item, got {after[:96]!r}", param="after")
-        items = items[places[0] + 1 :]
+        items = items[positions[0] + 1 :]
     page = items[: int(limit)]
     return {
         "object": "list",

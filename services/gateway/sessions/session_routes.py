@@ -55,7 +55,7 @@ class SessionRoutes:
     def router(self, errors: dict[int | str, dict[str, Any]]) -> APIRouter:
         """The router of all of them; `errors` documents how they fail."""
         router = APIRouter(
-            prefix=PREFIX, tags=["sessions"], responses=errors, dependencies=[Depends(self._hold_place)]
+            prefix=PREFIX, tags=["sessions"], responses=errors, dependencies=[Depends(self._hold_slot)]
         )
         one = "/{session_id}"
         router.get("")(self.list_sessions)
@@ -147,7 +147,7 @@ class SessionRoutes:
         tenant, raw = self._tenant(request), self._read(request)
         return await self._sessions.import_file(tenant, raw, session_id, replace=replace)
 
-    async def _hold_place(self, request: Request) -> AsyncIterator[None]:
+    async def _hold_slot(self, request: Request) -> AsyncIterator[None]:
         """Checks the caller, reads the body, and holds a place until the answer is sent."""
         context, state = self._context, request.state
         asker = self._sessions.admit(dict(request.headers.raw), request.scope.get("client"))
@@ -155,11 +155,11 @@ class SessionRoutes:
         party = asker.party
         state.raw = await self._read_body(request, party) if request.method == "POST" else b""
         try:
-            context.admission.places.take_units(party)
+            context.admission.slots.take_units(party)
             try:
                 yield
             finally:
-                context.admission.places.free_units(party)
+                context.admission.slots.free_units(party)
         finally:
             context.admission.held.free_units(party, len(state.raw))
 

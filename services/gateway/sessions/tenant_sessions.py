@@ -70,18 +70,18 @@ class TenantSessions:
         tenant = admission.keyring.tenant_of(headers, PREFIX)
         admission.rates.take_units(tenant, time.monotonic())
         party = admission.parties.party_of(tenant, client)
-        admission.places.check_units(party)
+        admission.slots.check_units(party)
         return Asker(tenant, party)
 
     async def delete(self, asker: Asker, session_id: str) -> None:
         """Deletes a session in one place of the gateway; raises `SessionNotFound` if it is not there."""
         check_session_id(session_id)
-        places = self._context.admission.places
-        places.take_units(asker.party)
+        positions = self._context.admission.slots
+        positions.take_units(asker.party)
         try:
             await self.admin.delete(asker.tenant, session_id)
         finally:
-            places.free_units(asker.party)
+            positions.free_units(asker.party)
 
     async def create(self, tenant: str, body: NewSession) -> SessionObject:
         """Creates a session; raises `Conflict` if it exists."""

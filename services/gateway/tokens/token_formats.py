@@ -109,7 +109,7 @@ class DetokenizeFormat(BodyFormat[DetokenizeRequest]):
 def _shown(told: Tokenized) -> list[str]:
     """The texts of the tokens; parts of characters as in log probabilities."""
     return [
-        part_text(told.parts[place]) if place in told.parts else text for place, text in enumerate(told.texts)
+        part_text(told.parts[index]) if index in told.parts else text for index, text in enumerate(told.texts)
     ]
 
 

@@ -210,23 +210,23 @@ class BlockTier:
 
         The sweep releases the blocks of sessions that are deleted later, or while the session store is away.
         """
-        places = list({(one.tenant, one.session_id): None for one in entries if one.session_id})
+        keys = list({(one.tenant, one.session_id): None for one in entries if one.session_id})
         try:
-            fates = dict(zip(places, await self._fates(places), strict=True)) if places else {}
+            fates = dict(zip(keys, await self._fates(keys), strict=True)) if keys else {}
         except Unavailable as error:
             log.debug("not known which sessions are deleted", error=error.message)
             fates = {}
-        gone = {place for place, fate in fates.items() if fate.deleted}
+        gone = {key for key, fate in fates.items() if fate.deleted}
         return [
             one._replace(session_id="", names=[]) if (one.tenant, one.session_id) in gone else one
             for one in entries
         ]
 
     async def _fit_sessions(self, commit: BlockCommit) -> None:
-        for place, entry in enumerate(commit.entries):
-            fits = fitting(commit.sizes[place], self._limits.kv_session_bytes)
-            if entry.session_id and fits < len(commit.names[place]):
-                await self._drop(commit, place, range(fits, len(commit.names[place])), "session_quota")
+        for index, entry in enumerate(commit.entries):
+            fits = fitting(commit.sizes[index], self._limits.kv_session_bytes)
+            if entry.session_id and fits < len(commit.names[index]):
+                await self._drop(commit, index, range(fits, len(commit.names[index])), "session_quota")
 
     async def _fit_tenants(self, commit: BlockCommit, registered: Sequence[RegisteredBlocks]) -> None:
         quota = self._limits.kv_tenant_bytes
@@ -256,27 +256,27 @@ class BlockTier:
 
     async def _cut(self, commit: BlockCommit, excess: int, reason: str, tenant: str = "") -> None:
         """Deletes new blocks of the call, the last entry's first, until `excess` bytes are free."""
-        for place in range(len(commit.entries) - 1, -1, -1):
-            if excess > 0 and commit.entries[place].tenant == (tenant or commit.entries[place].tenant):
-                places = cut(commit.sizes[place], commit.fresh[place], excess)
-                excess -= sum(commit.sizes[place][at] for at in places)
-                await self._drop(commit, place, places, reason)
+        for entry in range(len(commit.entries) - 1, -1, -1):
+            if excess > 0 and commit.entries[entry].tenant == (tenant or commit.entries[entry].tenant):
+                indices = cut(commit.sizes[entry], commit.fresh[entry], excess)
+                excess -= sum(commit.sizes[entry][at] for at in indices)
+                await self._drop(commit, entry, indices, reason)
 
-    async def _drop(self, commit: BlockCommit, place: int, places: Iterable[int], reason: str) -> None:
+    async def _drop(self, commit: BlockCommit, entry: int, positions: Iterable[int], reason: str) -> None:
         """Takes blocks out of an entry, and deletes those that this commit registered."""
-        gone = set(places)
-        names, fresh = commit.names[place], commit.fresh[place]
+        gone = set(positions)
+        names, fresh = commit.names[entry], commit.fresh[entry]
         new = [names[at] for at in sorted(gone) if fresh[at]]
         if new:
             await self._store.forget_blocks(new)
             commit.gone.update(new)
             self._on_evicted(reason, len(new))
         if gone and reason.endswith("quota"):
-            commit.over_quota.add(place)
+            commit.over_quota.add(entry)
         stay = [at for at in range(len(names)) if at not in gone]
-        commit.names[place] = [names[at] for at in stay]
-        commit.sizes[place] = [commit.sizes[place][at] for at in stay]
-        commit.fresh[place] = [fresh[at] for at in stay]
+        commit.names[entry] = [names[at] for at in stay]
+        commit.sizes[entry] = [commit.sizes[entry][at] for at in stay]
+        commit.fresh[entry] = [fresh[at] for at in stay]
 
     async def _evict(self, reason: str, num_bytes: int, tenant: str = "", keep: Sequence[bytes] = ()) -> int:
         blocks = 0

@@ -66,7 +66,7 @@ class RedisBlockStore:
         """See `BlockStore.register_blocks`."""
         calls: list[ScriptCall] = []
         owners: list[int] = []
-        for place, entry in enumerate(written):
+        for index, entry in enumerate(written):
             lift = entry.priority * block_eviction.PRIORITY_MS
             for first in range(0, max(1, len(entry.names)), NAMES_PER_SCRIPT):
                 packed = b"".join(entry.names[first : first + NAMES_PER_SCRIPT])
@@ -80,12 +80,12 @@ class RedisBlockStore:
                     self._data_ttl_ms,
                 ]
                 calls.append(_call(values))
-                owners.append(place)
+                owners.append(index)
         results = [RegisteredBlocks([], [], 0, 0) for _ in written]
         answers = await self._link.run_script(scripts.REGISTER, calls) if calls else []
-        for place, (sizes, fresh, tenant_bytes, total_bytes) in zip(owners, answers, strict=True):
-            before = results[place]
-            results[place] = RegisteredBlocks(
+        for index, (sizes, fresh, tenant_bytes, total_bytes) in zip(owners, answers, strict=True):
+            before = results[index]
+            results[index] = RegisteredBlocks(
                 before.sizes + sizes, before.fresh + [one == 1 for one in fresh], tenant_bytes, total_bytes
             )
         return results
@@ -158,8 +158,8 @@ class RedisBlockStore:
     ) -> int:
         """See `BlockStore.check_holders`."""
         values: list[Any] = [keys.HELD_PREFIX, recheck_ms, grace_ms]
-        for place, fate in fates.items():
-            values += (keys.member(*place), int(fate.has_record), int(fate.deleted))
+        for key, fate in fates.items():
+            values += (keys.member(*key), int(fate.has_record), int(fate.deleted))
         return int(await self._one(scripts.CHECK_HOLDERS, values)) if fates else 0
 
     async def reconcile_step(self, cursor: tuple[int, int], *, orphan_ms: int) -> ReconcileStep:

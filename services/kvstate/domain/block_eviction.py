@@ -92,20 +92,20 @@ class BlockLimits:
 def fitting(sizes: Sequence[int], quota: int) -> int:
     """Returns how many leading blocks of a sequence fit into `quota` bytes; 0: no quota."""
     used = 0
-    for place, size in enumerate(sizes):
+    for index, size in enumerate(sizes):
         used += size
         if 0 < quota < used:
-            return place
+            return index
     return len(sizes)
 
 
 def cut(sizes: Sequence[int], fresh: Sequence[bool], excess: int) -> list[int]:
     """Returns places of fresh blocks to delete, from the tail on, until `excess` bytes are free."""
-    places = []
-    for place in range(len(sizes) - 1, -1, -1):
+    indices = []
+    for index in range(len(sizes) - 1, -1, -1):
         if excess <= 0:
             break
-        if fresh[place]:
-            places.append(place)
-            excess -= sizes[place]
-    return places
+        if fresh[index]:
+            indices.append(index)
+            excess -= sizes[index]
+    return indices

@@ -99,14 +99,16 @@ class RedisSessionStore:
         while len(found) <= limit:
             args = ("ZREVRANGEBYSCORE", index, top, "-inf", "WITHSCORES", "LIMIT", offset, step)
             (flat,) = await self._link.pipeline([args])
-            places = [PageCursor(int(float(score)), name.decode()) for name, score in _pairs(flat)]
+            cursors = [PageCursor(int(float(score)), name.decode()) for name, score in _pairs(flat)]
             rest = [
-                place for place in places if not (after and after.passed(place.score_ms, place.session_id))
+                cursor
+                for cursor in cursors
+                if not (after and after.passed(cursor.score_ms, cursor.session_id))
             ]
             alive = await self._read(tenant, rest)
             found += alive
             offset += step - (len(rest) - len(alive))  # expired ones have left the index
-            if len(places) < step:
+            if len(cursors) < step:
                 break
         last = found[limit - 1][0] if len(found) > limit else None
         return SummaryPage([summary for _, summary in found[:limit]], last)
@@ -116,9 +118,9 @@ class RedisSessionStore:
         (told,) = await self._link.pipeline([("GET", keys.gone(tenant, session_id))])
         return int(told) if told is not None else None
 
-    async def fates(self, places: Sequence[tuple[str, str]]) -> list[SessionFate]:
+    async def fates(self, sessions: Sequence[tuple[str, str]]) -> list[SessionFate]:
         """See `SessionStore.fates`."""
-        names = [name for place in places for name in (keys.session(*place), keys.gone(*place))]
+        names = [name for key in sessions for name in (keys.session(*key), keys.gone(*key))]
         there = await self._link.pipeline([("EXISTS", name) for name in names]) if names else []
         return [SessionFate(bool(record), bool(gone)) for record, gone in _pairs(there)]
 
@@ -201,17 +203,17 @@ class RedisSessionStore:
             self.writable = False
             raise
 
-    async def _read(self, tenant: str, places: list[PageCursor]) -> list[tuple[PageCursor, SessionSummary]]:
+    async def _read(self, tenant: str, cursors: list[PageCursor]) -> list[tuple[PageCursor, SessionSummary]]:
         """Returns the summaries at these places, without expired ones."""
         index, calls = keys.session_index(tenant), list[ScriptCall]()
-        for first in range(0, len(places), scripts.MAX_ITEMS):
-            ids = [place.session_id for place in places[first : first + scripts.MAX_ITEMS]]
+        for first in range(0, len(cursors), scripts.MAX_ITEMS):
+            ids = [cursor.session_id for cursor in cursors[first : first + scripts.MAX_ITEMS]]
             calls.append(([index, *(keys.session(tenant, name) for name in ids)], ids))
         answers = await self._link.run_script(scripts.READ, calls) if calls else []
         rows = [row for answer in answers for row in answer]
         return [
-            (place, _summary(raw, place, max(0, int(left_ms)) // 1000, group.decode()))
-            for place, (raw, left_ms, group) in zip(places, rows, strict=True)
+            (cursor, _summary(raw, cursor, max(0, int(left_ms)) // 1000, group.decode()))
+            for cursor, (raw, left_ms, group) in zip(cursors, rows, strict=True)
             if raw
         ]
 
@@ -223,8 +225,8 @@ def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _summary(raw: bytes, place: PageCursor, ttl_s: int, group: str) -> SessionSummary:
+def _summary(raw: bytes, cursor: PageCursor, ttl_s: int, group: str) -> SessionSummary:
     try:
         return replace(decode(raw, SessionSummary), ttl_s=ttl_s, pinned_group=group)
     except InvalidRequest as error:
-        raise Internal(f"the stored summary of session {place.session_id!r} cannot be read") from error
+        raise Internal(f"the stored summary of session {cursor.session_id!r} cannot be read") from error

@@ -104,20 +104,20 @@ class SessionCalls:
         records = commit.records
         entries = [make_entry(record, now_ms, ttl_ms) for record in records]
         limit, too_large, fitting = self._limits.max_record_bytes, list[int](), list[int]()
-        for place, (record, entry) in enumerate(zip(records, entries, strict=True)):
+        for index, (record, entry) in enumerate(zip(records, entries, strict=True)):
             fits = len(entry.record) <= limit and len(record.messages) <= MAX_SESSION_MESSAGES
-            (fitting if fits else too_large).append(place)
-        done = await self._put([entries[place] for place in fitting]) if fitting else PutOutcome([])
+            (fitting if fits else too_large).append(index)
+        done = await self._put([entries[index] for index in fitting]) if fitting else PutOutcome([])
         outcome = dict(zip(fitting, done.verdicts, strict=True))
 
-        def places(*verdicts: Verdict) -> list[int]:
-            return [place for place in fitting if outcome[place] in verdicts]
+        def indices_of(*verdicts: Verdict) -> list[int]:
+            return [index for index in fitting if outcome[index] in verdicts]
 
         answer = SessionCommitted(
-            stale=places(Verdict.STALE, Verdict.DELETED),
+            stale=indices_of(Verdict.STALE, Verdict.DELETED),
             too_large=too_large,
-            deleted=places(Verdict.DELETED),
-            over_quota=places(Verdict.OVER_QUOTA),
+            deleted=indices_of(Verdict.DELETED),
+            over_quota=indices_of(Verdict.OVER_QUOTA),
         )
         self._metrics.committed(answer, len(entries), done.dropped)
         if too_large:
@@ -125,7 +125,7 @@ class SessionCalls:
                         limit_messages=MAX_SESSION_MESSAGES, count=len(too_large))  # fmt: skip
         if answer.over_quota and time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + _QUIET_S
-            tenants = sorted({entries[place].tenant for place in answer.over_quota})
+            tenants = sorted({entries[index].tenant for index in answer.over_quota})
             log.warning("tenants are at their quota: records were not stored", tenants=tenants[:_NAMED],
                         remedy=_QUOTA_REMEDY)  # fmt: skip
         return answer
@@ -163,11 +163,11 @@ class SessionCalls:
         return PinPage(pins=found.pins, cursor=found.last)
 
     async def _delete(self, query: SessionDelete) -> SessionDeleted:
-        place = query.tenant, query.session_id
-        if not await self._store.delete_session(*place):
+        key = query.tenant, query.session_id
+        if not await self._store.delete_session(*key):
             raise _not_found(query.session_id)
         try:
-            names = await self._tier.release_session(*place)
+            names = await self._tier.release_session(*key)
         except Unavailable as error:  # the sweep releases the blocks of deleted sessions
             log.warning("KV of a deleted session goes later", error=error.message)
             names = []

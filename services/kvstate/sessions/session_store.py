@@ -116,7 +116,7 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def fates(self, places: Sequence[tuple[str, str]]) -> list[SessionFate]:
+    async def fates(self, keys: Sequence[tuple[str, str]]) -> list[SessionFate]:
         """Returns the fate of each of these tenants and session ids.
 
         A session without a record that was not deleted has expired, or has no turn yet.

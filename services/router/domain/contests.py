@@ -12,11 +12,11 @@ class Contests:
     """The places that tenants may ask for at full groups.
 
     Args:
-        places_per_s: For each tenant; 0: a full fleet refuses.
+        slots_per_s: For each tenant; 0: a full fleet refuses.
     """
 
-    def __init__(self, places_per_s: float) -> None:
-        self._places_per_s = places_per_s
+    def __init__(self, slots_per_s: float) -> None:
+        self._slots_per_s = slots_per_s
         self._buckets = TokenBuckets()
         self._tenants: set[str] = set()  # two at most: that there are others is all that matters
 
@@ -25,8 +25,8 @@ class Contests:
         if len(self._tenants) < 2:
             self._tenants.add(tenant)
 
-    def allows(self, tenant: str, places: int, now: float) -> bool:
+    def allows(self, tenant: str, slots: int, now: float) -> bool:
         """Whether a request of so many places may be given to a full group; it is counted then."""
-        if not self._places_per_s or self._tenants <= {tenant}:
+        if not self._slots_per_s or self._tenants <= {tenant}:
             return False  # its own tenant would have to give way
-        return not self._buckets.take_units(tenant, self._places_per_s, now, places)
+        return not self._buckets.take_units(tenant, self._slots_per_s, now, slots)

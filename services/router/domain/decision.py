@@ -23,7 +23,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
         priority: As in `GenerateRequest`.
         resumed: A group had the request before, and was lost or gave it back.
         weights: The fingerprint of the weights that began the answer; empty: it has not begun, or unknown.
-        places: One for each sequence (`n`).
+        slots: One for each sequence (`n`).
     """
 
     model: str
@@ -34,7 +34,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     resumed: bool = False
     weights: str = ""
-    places: int = 1
+    slots: int = 1
 
 
 class GroupView(msgspec.Struct, frozen=True, gc=False):

@@ -117,8 +117,8 @@ class OutsideGate:
             if self._may_answer(user, "invalid", now):
                 await self._dispatcher.fail_request(sender(message, READ_OF_REFUSED), error, "invalid")
             return None
-        if incoming.facts.places > 1:
-            self._rates.charge_units(user, limits.max_rps, now, incoming.facts.places - 1, routers)
+        if incoming.facts.slots > 1:
+            self._rates.charge_units(user, limits.max_rps, now, incoming.facts.slots - 1, routers)
         return incoming
 
     def _may_answer(self, user: str, reason: str, now: float) -> bool:

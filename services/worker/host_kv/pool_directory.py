@@ -29,15 +29,15 @@ def open_directory(path: str) -> Path:
         UnsafeDirectory: It is another user's, or other users may enter it.
         OSError: It cannot be made.
     """
-    place = walk(Path(path))
+    folder = walk(Path(path))
     with suppress(FileExistsError):
-        place.mkdir(mode=0o700)
-    found = place.lstat()
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise UnsafeDirectory(
-            f"{place} is not a directory of this user alone (mode 0700); name another with RYZ_KV_HOST_DIR"
+            f"{folder} is not a directory of this user alone (mode 0700); name another with RYZ_KV_HOST_DIR"
         )
-    return place
+    return folder
 
 
 def open_segment(path: Path) -> int:

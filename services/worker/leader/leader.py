@@ -17,7 +17,7 @@ from services.worker.leader.heartbeats.heartbeats import Heartbeats
 from services.worker.leader.intake.grammar_compiler import GrammarCompiler
 from services.worker.leader.intake.preparation import Preparation
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
-from services.worker.leader.intake.waiting_places import WaitingPlaces
+from services.worker.leader.intake.waiting_slots import WaitingSlots
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.session_records import SessionRecords
@@ -42,7 +42,7 @@ class LeaderParts:
     turns: TurnLines
     tokenizer: PromptTokenizer
     grammars: GrammarCompiler
-    places: WaitingPlaces
+    slots: WaitingSlots
     preparation: Preparation
     heartbeats: Heartbeats
     loop: EngineLoop
@@ -143,7 +143,7 @@ class Leader:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             self.parts.table.forget_expired()
-            self.parts.places.fail_expired()
+            self.parts.slots.fail_expired()
 
     def _spawn(self, *coroutines: Coroutine[None, None, None]) -> None:
         for coroutine in coroutines:

@@ -79,7 +79,7 @@ class RequestTable:
         self._tombstone_s = tombstone_s
         self._tombstones = TenantEntries[tuple[float, int]](MAX_TOMBSTONES)  # until when, which attempt
         self._preparing: dict[str, asyncio.Task[None]] = {}
-        self._places_held = 0  # sequences of requests that are not with the scheduler yet
+        self._slots_held = 0  # sequences of requests that are not with the scheduler yet
         self._arrivals = 0
         self._empty = asyncio.Event()
         self._empty.set()
@@ -95,13 +95,13 @@ class RequestTable:
         if scheduler is None:
             return 0
         more = scheduler.limits.max_running if resumed else 0
-        return scheduler.num_free - self._places_held + more
+        return scheduler.num_free - self._slots_held + more
 
     def open_request(self, generation: Generation) -> None:
         """Takes a request; its places are held until `start_request` or its end."""
         request = generation.request
         self.by_key[generation.key] = generation
-        self._places_held += request.sampling.n
+        self._slots_held += request.sampling.n
         if generation.on_end is None:
             self.buffer.open_attempt(generation.key, request.attempt, generation.next_seq, request)
         self._empty.clear()
@@ -121,7 +121,7 @@ class RequestTable:
         """Gives the sequences of a prepared request to the scheduler, but for those that have ended."""
         scheduler = self._engine.scheduler
         assert scheduler is not None
-        self._places_held -= generation.request.sampling.n
+        self._slots_held -= generation.request.sampling.n
         generation.started = True
         if generation.choices[0].prompt is not None:
             self.send_tokens(generation)
@@ -264,10 +264,10 @@ class RequestTable:
         """Returns how busy the group is; a request with n choices counts n times."""
         scheduler = self._engine.scheduler
         if scheduler is None:
-            return Load(waiting=self._places_held)
+            return Load(waiting=self._slots_held)
         return Load(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting) + self._places_held,
+            waiting=len(scheduler.waiting) + self._slots_held,
             max_running=scheduler.limits.max_running,
             max_waiting=scheduler.limits.max_waiting,
             free_blocks=scheduler.blocks.num_free,
@@ -287,7 +287,7 @@ class RequestTable:
         if self.by_key.pop(generation.key, None) is None:
             return
         if not generation.started:
-            self._places_held -= generation.request.sampling.n
+            self._slots_held -= generation.request.sampling.n
         task = self._preparing.pop(generation.key, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()

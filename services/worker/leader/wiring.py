@@ -39,7 +39,7 @@ from services.worker.leader.intake.intake import Intake
 from services.worker.leader.intake.preparation import Preparation
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
 from services.worker.leader.intake.sequence_builder import SequenceBuilder
-from services.worker.leader.intake.waiting_places import WaitingPlaces
+from services.worker.leader.intake.waiting_slots import WaitingSlots
 from services.worker.leader.kv_tier.block_ownership import BlockIndex
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.leader import Leader, LeaderParts
@@ -159,12 +159,12 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         builder,
         kv_tier=kv_tier,
     )
-    places = WaitingPlaces(context, gate, table, options.intake.retry_after_s)
+    slots = WaitingSlots(context, gate, table, options.intake.retry_after_s)
     intake = Intake(
         context,
         endpoint,
         table,
-        places,
+        slots,
         preparation,
         max_request_s=options.intake.max_request_s,
         sampling=model.sampling,
@@ -211,7 +211,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         turns=turns,
         tokenizer=tokenizer,
         grammars=grammars,
-        places=places,
+        slots=slots,
         preparation=preparation,
         heartbeats=heartbeats,
         loop=loop,

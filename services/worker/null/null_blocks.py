@@ -156,8 +156,8 @@ class NullBlocks:
 
     def forget_tokens(self, sequence: NullSequence, end: int) -> None:
         """Forget what was computed of a sequence from position `end` on."""
-        for place in range(end // BLOCK_SIZE, (sequence.computed - 1) // BLOCK_SIZE + 1):
-            del self._content[sequence.blocks[place]][max(0, end - place * BLOCK_SIZE) :]
+        for index in range(end // BLOCK_SIZE, (sequence.computed - 1) // BLOCK_SIZE + 1):
+            del self._content[sequence.blocks[index]][max(0, end - index * BLOCK_SIZE) :]
         sequence.computed = end
 
     def release_blocks(self, sequence: NullSequence) -> None:

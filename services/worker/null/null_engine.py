@@ -268,15 +268,15 @@ class NullEngine:
         drafts = known.tokens[first:]
         del known.tokens[first:]
         told: list[Sampled] = []
-        for place in range(piece.drafts + 1):
-            token_id = self._tokens[(first + place) % len(self._tokens)]
+        for index in range(piece.drafts + 1):
+            token_id = self._tokens[(first + index) % len(self._tokens)]
             if known.early_ends:
                 token_id = known.choose(token_id, ANY_TOKEN, self._vocab_size)
             top = [Alternative(token_id, 0.0)] if known.logprobs > 0 else []
             told.append(Sampled(seq_id=piece.seq_id, token_id=token_id, top=top))
             known.tokens.append(token_id)
-            if drafts[place : place + 1] != [token_id]:
-                self._blocks.forget_tokens(known, first + place)
+            if drafts[index : index + 1] != [token_id]:
+                self._blocks.forget_tokens(known, first + index)
                 break
         return told
 

@@ -122,9 +122,9 @@ class StepTimesWriter:
         words = self._words
         words[_STEPS] += 1
         words[_STEP_NS] += end_ns - begin_ns
-        for place, value in enumerate(parts, _KIND_NS):
+        for index, value in enumerate(parts, _KIND_NS):
             if value:
-                words[place] += value
+                words[index] += value
         words[_IDLE_NS] += idle_ns
         words[_BUCKETS + bisect_left(_BOUNDS_NS, end_ns - begin_ns)] += 1
 
@@ -140,8 +140,8 @@ class StepTimesWriter:
 
     def write_totals(self, numbers: Sequence[int]) -> None:
         """Replaces the counters by `RankTotals.flat` of a rank of another host."""
-        for place, value in enumerate(numbers[:_NUMBERS], _STEPS):
-            self._words[place] = value
+        for index, value in enumerate(numbers[:_NUMBERS], _STEPS):
+            self._words[index] = value
 
 
 class StepTimes:

@@ -251,8 +251,8 @@ def _require_markers(prompt: str, markers: Sequence[Marker]) -> None:
     for marker in markers:
         if marker.text.lower() not in prompt:
             raise InvalidRequest(
-                f"messages.{marker.place}: the model's chat template leaves out {marker.what}, so the model "
+                f"messages.{marker.number}: the model's chat template leaves out {marker.what}, so the model "
                 "would answer without it",
                 param="messages",
-                index=marker.place,
+                index=marker.number,
             )

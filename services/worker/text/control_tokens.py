@@ -109,10 +109,10 @@ class ControlTokenGuard:
         # the tokenizer puts a space before a text that begins a prompt
         led = self.encode_prompt((_LINE + text).split(self._cut))
         excess = sum(map(self._size, led)) - size
-        for place, token_id in enumerate(led):
+        for index, token_id in enumerate(led):
             excess -= self._size(token_id)
             if excess <= 0:
-                return led[place + 1 :] if not excess else ids
+                return led[index + 1 :] if not excess else ids
         return ids
 
     def _size(self, token_id: int) -> int:

@@ -74,8 +74,8 @@ def _without_system(messages: Sequence[ChatMessage], kept: str) -> list[ChatMess
         kept: Which one stays, in the words of `TemplateShape.system`.
     """
     made, texts, stays = list[ChatMessage](), list[str](), kept != "none"
-    for place, message in enumerate(messages):
-        if message.role in _SYSTEM and not (stays and (kept == "first" or not place)):
+    for index, message in enumerate(messages):
+        if message.role in _SYSTEM and not (stays and (kept == "first" or not index)):
             texts.append(message.content)
         elif message.role == "user" and texts:
             made.append(replace(message, content="\n\n".join([*texts, message.content])))
@@ -94,16 +94,16 @@ def _apart(message: ChatMessage) -> list[ChatMessage]:
 
 def _one_by_one(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Returns messages of at most one call; the results of a message's calls move behind theirs."""
-    made, place = list[ChatMessage](), 0
-    while place < len(messages):
-        message, place = messages[place], place + 1
+    made, position = list[ChatMessage](), 0
+    while position < len(messages):
+        message, position = messages[position], position + 1
         if len(message.tool_calls) < 2:
             made.append(message)
             continue
         results = list[ChatMessage]()
-        while place < len(messages) and messages[place].role == "tool":
-            results.append(messages[place])
-            place += 1
+        while position < len(messages) and messages[position].role == "tool":
+            results.append(messages[position])
+            position += 1
         for number, call in enumerate(message.tool_calls):
             first = message if not number else replace(message, content="", reasoning="")
             made.append(replace(first, tool_calls=[call]))

@@ -21,11 +21,11 @@ class Marker(NamedTuple):
     """A marker in the place of a text.
 
     Attributes:
-        place: Of the message in the conversation.
+        number: Of the message in the conversation.
     """
 
     text: str
-    place: int
+    number: int
     what: str
 
 

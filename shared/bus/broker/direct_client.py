@@ -173,12 +173,12 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
         if sink is None:
             return
         # clients may put any bytes into subjects; a reply subject that is not text is of no use
-        place, answer = str(subject, "utf-8", "replace"), str(reply, "utf-8", "replace") if reply else ""
+        name, answer = str(subject, "utf-8", "replace"), str(reply, "utf-8", "replace") if reply else ""
         if not headers:
-            sink(Message(place, data, answer))
+            sink(Message(name, data, answer))
             return
         parsed, status = parse_headers(headers)
-        sink(Message(place, data, answer, parsed, not data and status == NO_RESPONDERS))
+        sink(Message(name, data, answer, parsed, not data and status == NO_RESPONDERS))
 
     async def _process_pong(self) -> None:
         # the answer to a flush that was cancelled or timed out must not end the read loop

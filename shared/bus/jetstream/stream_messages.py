@@ -56,8 +56,8 @@ def work_item(message: Message) -> WorkItem | None:
     tokens = message.reply.split(".")
     if tokens[:2] != ["$JS", "ACK"]:
         return None
-    place = 4 if len(tokens) == _ACK_TOKENS else 6  # the longer form has domain and account first
-    return WorkItem(message.subject, message.data, message.headers, message.reply, int(tokens[place]))
+    position = 4 if len(tokens) == _ACK_TOKENS else 6  # the longer form has domain and account first
+    return WorkItem(message.subject, message.data, message.headers, message.reply, int(tokens[position]))
 
 
 def stream_config(name: str, subjects: list[str], **more: Any) -> dict[str, Any]:

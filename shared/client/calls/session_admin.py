@@ -82,7 +82,7 @@ class SessionAdmin:
     async def view(self, tenant: str, session_id: str) -> SessionView:
         """The session with all that is known of it; routers and leaders that do not answer are left out."""
         summary = await self.summary(tenant, session_id)
-        async with self.fleet.place(tenant):  # taken before the record is loaded: waiting calls hold none
+        async with self.fleet.slot(tenant):  # taken before the record is loaded: waiting calls hold none
             record = await self.record(tenant, session_id)
             route, ready = None, set[str]()
             with suppress(RyzError):
@@ -164,7 +164,7 @@ class SessionAdmin:
                 group=summary.pinned_group,
             )
         await self._check_group(tenant, session_id, summary.model, group)
-        async with self.fleet.place(tenant):
+        async with self.fleet.slot(tenant):
             return await self.fleet.warm(tenant, session_id, group)
 
     async def delete(self, tenant: str, session_id: str) -> None:

@@ -9,13 +9,13 @@ from shared.bus import Bus, Message, NoResponders, RequestTimedOut
 from shared.bus.endpoint import call
 from shared.codec import decode, encode
 from shared.errors import RateLimited, Unavailable
-from shared.flow.tenant_places import TenantPlaces, TooManyWait
+from shared.flow.tenant_slots import TenantSlots, TooManyWait
 from shared.messages import HoldersQuery, Holding, SessionRoute, SessionRouteQuery, Warmed, WarmSession
 
 RETRY_S = 1.0
 # Views and moves of one client at the same time: a view sends a whole sequence to all leaders, a move has one
 # fetched. As in the KV state service, one place is left over when a tenant has all that it may have.
-PLACES, PER_TENANT = 4, 2
+AT_ONCE, PER_TENANT = 4, 2
 MAX_WAITING = 128  # of a tenant
 
 
@@ -51,16 +51,16 @@ class SessionFleet:
         self._wait_s = wait_s
         self._timeout_s = timeout_s
         self._gather_s = gather_s
-        self._places = TenantPlaces(PLACES, per_tenant=PER_TENANT, max_waiting=MAX_WAITING)
+        self._slots = TenantSlots(AT_ONCE, per_tenant=PER_TENANT, max_waiting=MAX_WAITING)
 
     @asynccontextmanager
-    async def place(self, tenant: str) -> AsyncIterator[None]:
+    async def slot(self, tenant: str) -> AsyncIterator[None]:
         """One of a few places for calls that cost all leaders or the store much, given to tenants in turn.
 
         Raises `RateLimited` when as many of the tenant wait as may.
         """
         try:
-            await self._places.enter(tenant)
+            await self._slots.enter(tenant)
         except TooManyWait:
             raise RateLimited(
                 f"the tenant has {MAX_WAITING} calls about sessions waiting; make fewer at the same time",
@@ -70,7 +70,7 @@ class SessionFleet:
         try:
             yield
         finally:
-            self._places.leave(tenant)
+            self._slots.leave(tenant)
 
     async def route(self, tenant: str, session_id: str, model: str) -> SessionRoute:
         """Where a session of that model would go, and the model's groups with their states."""
@@ -86,7 +86,7 @@ class SessionFleet:
     ) -> list[Holding]:
         """The KV of a sequence that leaders have in memory, in the order of their groups.
 
-        Call it in a `place`, because the token ids go to each leader.
+        Call it in a `slot`, because the token ids go to each leader.
 
         Args:
             tenant: Whose sequence it is.
@@ -118,7 +118,7 @@ class SessionFleet:
     async def warm(self, tenant: str, session_id: str, group: str) -> Warmed:
         """Has a group fetch what the store has of the session, and be where its next turn goes.
 
-        Call it in a `place`.
+        Call it in a `slot`.
         """
         message = WarmSession(tenant=tenant, session_id=session_id)
         with asking(f"group {group!r}", "group_away"):

@@ -103,8 +103,8 @@ def _attempt_spans(
     begins = {number: _first(marks, "published", number, began_ns) for number in attempts}
     numbers = sorted(attempts, key=lambda number: begins[number])
     spans: list[SpanFacts] = []
-    for place, number in enumerate(numbers):
-        later = numbers[place + 1 :]
+    for index, number in enumerate(numbers):
+        later = numbers[index + 1 :]
         begin_ns = begins[number]
         end_ns = begins[later[0]] if later else _first(marks, "last frame", number, ended_ns)
         told = {"ryz.attempt": number, "gen_ai.request.model": model, "messaging.system": "nats"}

@@ -47,10 +47,10 @@ def gateway_of(stack: Stack) -> psutil.Process:
 
 async def test_torn_connections_lose_and_repeat_nothing(stack: Stack) -> None:
     url, gateway = stack.state.url.replace("http", "ws") + "/v1/realtime", gateway_of(stack)
-    rng, calm = random.Random(11), [Reader(place, TOKENS) for place in range(12)]
+    rng, calm = random.Random(11), [Reader(index, TOKENS) for index in range(12)]
     await read(url, calm, [])
     before = gateway.memory_info().rss
-    clients = [[Reader(number + place, TOKENS) for place in range(STREAMS)] for number in range(CONNECTIONS)]
+    clients = [[Reader(number + index, TOKENS) for index in range(STREAMS)] for number in range(CONNECTIONS)]
     began, cpu = time.monotonic(), sum(gateway.cpu_times()[:2])
     await asyncio.gather(
         *(read(url, readers, [rng.randint(1, 4 * TOKENS) for _ in range(2)]) for readers in clients)
@@ -58,11 +58,11 @@ async def test_torn_connections_lose_and_repeat_nothing(stack: Stack) -> None:
     took_s = time.monotonic() - began
     unequal = lost = repeated = 0
     for number, readers in enumerate(clients):
-        for place, reader in enumerate(readers):
+        for index, reader in enumerate(readers):
             ids = [event_id for event_id, _ in reader.events]
             repeated += len(ids) - len(set(ids))
             lost += not reader.done
-            unequal += said(reader) != said(calm[(number + place) % len(calm)])
+            unequal += said(reader) != said(calm[(number + index) % len(calm)])
     record(
         "realtime_torn",
         connections=CONNECTIONS,
@@ -88,8 +88,8 @@ async def test_clients_that_do_not_read_grow_no_memory(stack: Stack) -> None:
     request = {"type": "request", "path": "/v1/completions", "body": body | {"logprobs": 5}}
     sockets = [await connect(url, max_queue=1, max_size=None) for _ in range(SILENT)]
     for socket in sockets:
-        for place in range(STREAMS):
-            await socket.send(json.dumps(request | {"id": f"r{place}"}))
+        for index in range(STREAMS):
+            await socket.send(json.dumps(request | {"id": f"r{index}"}))
     other = Reader(1, TOKENS)
     reading = asyncio.create_task(read(url, [other], []))
     deadline, idle = time.monotonic() + 60, False

@@ -164,11 +164,11 @@ def check(request: Request, answer: Answer) -> None:
 
 def with_names(request: Request, streams: list[str]) -> Request:
     """Replaces a placeholder such as `@3` by the id of the third latest stream."""
-    place = re.search(rb"/@(\d+)", request.target)
-    if place is None or int(place[1]) > len(streams):
+    match = re.search(rb"/@(\d+)", request.target)
+    if match is None or int(match[1]) > len(streams):
         return request
     return request._replace(
-        target=request.target.replace(place[0], b"/" + streams[int(place[1]) - 1].encode())
+        target=request.target.replace(match[0], b"/" + streams[int(match[1]) - 1].encode())
     )
 
 

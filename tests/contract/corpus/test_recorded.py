@@ -46,13 +46,13 @@ async def test_each_changed_character_outside_of_masks_is_a_difference(runs: Run
         lines = runs.raw[table][exchange]
         whole = mask_lines(lines)
         for number, line in enumerate(lines):
-            inside = {place for start, end in whole.spans[number] for place in range(start, end)}
-            for place, letter in enumerate(line):
-                if place in inside:
+            inside = {index for start, end in whole.spans[number] for index in range(start, end)}
+            for index, letter in enumerate(line):
+                if index in inside:
                     continue
                 other = "y" if letter != "y" else "z"
-                changed = [*lines[:number], line[:place] + other + line[place + 1 :], *lines[number + 1 :]]
-                assert mask_lines(changed).lines != whole.lines, (table, exchange, line, place)
+                changed = [*lines[:number], line[:index] + other + line[index + 1 :], *lines[number + 1 :]]
+                assert mask_lines(changed).lines != whole.lines, (table, exchange, line, index)
 
 
 async def test_little_is_masked(runs: Runs) -> None:

@@ -44,10 +44,10 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw(place: World) -> AsyncIterator[Raw]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", place.broker.port, limit=2**20)
+async def raw(around: World) -> AsyncIterator[Raw]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", around.broker.port, limit=2**20)
     await reader.readline()
-    word = place.broker.passwords[A.user]
+    word = around.broker.passwords[A.user]
     options = {"user": A.user, "pass": word, "verbose": False, "headers": True, "protocol": 1}
     writer.write(b"CONNECT " + json.dumps(options).encode() + b"\r\n")
     made = Raw(reader, writer)
@@ -59,15 +59,17 @@ async def raw(place: World) -> AsyncIterator[Raw]:
         await writer.wait_closed()
 
 
-async def all_goes_on(place: World) -> None:
+async def all_goes_on(around: World) -> None:
     """Asserts that A and B get answers and that the broker has closed neither connection."""
     for number in range(3):
-        done = await place.b.run(place.b.ask(f"after-{number}", sampling={"max_tokens": 2}))
+        done = await around.b.run(around.b.ask(f"after-{number}", sampling={"max_tokens": 2}))
         assert isinstance(done, Done)
-    said = place.broker.log.read_text()
+    said = around.broker.log.read_text()
     assert not [line for line in said.splitlines() if "[ERR]" in line and "user:service-a" not in line]
     assert not [
-        entry for entry in place.kit.logs if entry["event"] in ("group lost", "connection to the broker lost")
+        entry
+        for entry in around.kit.logs
+        if entry["event"] in ("group lost", "connection to the broker lost")
     ]
 
 
@@ -78,8 +80,8 @@ def request(**fields: object) -> bytes:
 
 
 async def test_a_subject_reaches_no_other_subscription(tmp_path: Path) -> None:
-    async with world(tmp_path) as place, raw(place) as attacker:
-        instance = place.kit.instance_id
+    async with world(tmp_path) as around, raw(around) as attacker:
+        instance = around.kit.instance_id
         gone = {
             "client": {"acc": "RYZ", "user": "worker", "name": f"worker/{instance}"},
             "reason": "Client Closed",
@@ -90,22 +92,22 @@ async def test_a_subject_reaches_no_other_subscription(tmp_path: Path) -> None:
                     f"{OWN}.generate.demo".encode() + space + b"%d" % number, json.dumps(gone).encode()
                 )
         await attacker.answered()
-        await all_goes_on(place)
+        await all_goes_on(around)
 
 
 async def test_reply_subjects_break_no_connection(tmp_path: Path) -> None:
-    async with world(tmp_path) as place, raw(place) as attacker:
+    async with world(tmp_path) as around, raw(around) as attacker:
         inbox = f"_INBOX.{A.user}.".encode()
         cancel = codec.encode(Cancel(request_id="x"))
         for reply in (b"a\x0bb", b"a\x0c7", b"\xff\xfe", b"a\x0b5", b"a" * 3900):
             attacker.send(f"{OWN}.cancel".encode(), cancel, inbox + reply)
             attacker.send(f"{OWN}.generate.demo".encode(), request(reply_to=""), inbox + reply)
         await attacker.answered()
-        await all_goes_on(place)
+        await all_goes_on(around)
 
 
 async def test_inboxes_that_are_too_long_break_no_connection(tmp_path: Path) -> None:
-    async with world(tmp_path) as place, raw(place) as attacker:
+    async with world(tmp_path) as around, raw(around) as attacker:
         for number, model in enumerate(("demo", "nosuch")):
             long = f"_INBOX.{A.user}." + "a" * 5000
             attacker.send(
@@ -113,12 +115,12 @@ async def test_inboxes_that_are_too_long_break_no_connection(tmp_path: Path) -> 
                 request(request_id=f"l{number}", model=model, reply_to=long),
             )
         await attacker.answered()
-        await all_goes_on(place)
+        await all_goes_on(around)
 
 
 async def test_a_connection_that_the_broker_closes_is_made_anew(tmp_path: Path) -> None:
-    async with world(tmp_path) as place:
-        bus = place.gateway
+    async with world(tmp_path) as around:
+        bus = around.gateway
         for _ in range(6):
             await until(lambda: bus.connected, 20)
             await bus._connection.publish("ryz.v1." + "a" * 5000, b"")  # bypasses the checks of `NatsBus`
@@ -131,7 +133,7 @@ async def test_a_connection_that_the_broker_closes_is_made_anew(tmp_path: Path) 
 
 
 async def test_headers_that_grow_break_no_connection(tmp_path: Path) -> None:
-    async with world(tmp_path) as place, raw(place) as attacker:
+    async with world(tmp_path) as around, raw(around) as attacker:
         for number, headers in enumerate(
             (
                 b"tracestate: " + b"\xff" * 400_000,
@@ -147,4 +149,4 @@ async def test_headers_that_grow_break_no_connection(tmp_path: Path) -> None:
         large = request(request_id="big", messages=[{"role": "user", "content": "x" * 1_040_000}])
         attacker.send_with(b"tracestate: " + b"x" * 5000, f"{OWN}.generate.demo".encode(), large)
         await attacker.answered()
-        await all_goes_on(place)
+        await all_goes_on(around)

@@ -268,7 +268,7 @@ async def test_a_later_attempt_goes_before_no_other_request(both: World) -> None
     await until(lambda: bool(both.a.of("r")))
     (generation,) = both.kit.leader.parts.table.by_key.values()
     assert (generation.request.attempt, generation.outside, generation.resumed) == (7, True, False)
-    assert not any(waiter.firm for waiter in both.kit.leader.parts.places.waiting_requests())
+    assert not any(waiter.firm for waiter in both.kit.leader.parts.slots.waiting_requests())
     assert isinstance(await both.a.end_of("r"), Done)
 
 
@@ -405,7 +405,7 @@ async def test_a_flood_of_broken_requests_stays_with_the_broker(tmp_path: Path) 
         assert set(both.router.readiness()["checks"]) == {"broker"}
 
 
-async def test_a_tenant_that_holds_all_places_gives_some_to_another(both: World) -> None:
+async def test_a_tenant_that_holds_all_slots_gives_some_to_another(both: World) -> None:
     """Routers pass requests to full groups, since only the leader knows which tenant holds the places."""
     sampling = {"n": 16, "max_tokens": 120, "ignore_eos": True}
     for number in range(9):  # 64 sequences run and 64 wait

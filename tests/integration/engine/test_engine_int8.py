@@ -99,13 +99,13 @@ def perplexity(samples: Sequence[TrainingSample], compute: ComputeFactory) -> fl
     plan = StepPlan(step_id=0, admit=[new_sequence(i, one.tokens) for i, one in enumerate(samples)])
     runner.compute_logits(plan)
     total = count = 0.0
-    for place in range(max(len(sample.tokens) for sample in samples) - 1):
-        going = [(i, one) for i, one in enumerate(samples) if place + 1 < len(one.tokens)]
-        chunks = [blocks.chunk(i, place, one.tokens[place : place + 1]) for i, one in going]
-        logits = runner.compute_logits(StepPlan(step_id=place + 1, chunks=chunks))[1]
+    for index in range(max(len(sample.tokens) for sample in samples) - 1):
+        going = [(i, one) for i, one in enumerate(samples) if index + 1 < len(one.tokens)]
+        chunks = [blocks.chunk(i, index, one.tokens[index : index + 1]) for i, one in going]
+        logits = runner.compute_logits(StepPlan(step_id=index + 1, chunks=chunks))[1]
         assert logits is not None
-        wanted = torch.tensor([one.tokens[place + 1] for _, one in going])
-        weights = torch.tensor([one.weights[place + 1] for _, one in going])
+        wanted = torch.tensor([one.tokens[index + 1] for _, one in going])
+        weights = torch.tensor([one.weights[index + 1] for _, one in going])
         total += float((F.cross_entropy(logits, wanted, reduction="none") * weights).sum())
         count += float(weights.sum())
     if isinstance(computing, NativeCompute):

@@ -84,14 +84,14 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("how", SPOILT)
-@pytest.mark.parametrize("place", ["head", "block"])
-def test_what_is_not_sound_ends_the_fetch_before_it(redis_url: str, how: str, place: str) -> None:
+@pytest.mark.parametrize("location", ["head", "block"])
+def test_what_is_not_sound_ends_the_fetch_before_it(redis_url: str, how: str, location: str) -> None:
     stored, look = names(12), client(redis_url)
     with rank(_config(redis_url), FakeBlocks(range(3))) as both:
         both.blocks.fill(seed=2)
         both.store(stored)
         key, field = data_key(stored[9]), head_field(1)
-        elsewhere = (key, head_field(2)) if place == "head" else (data_key(stored[3]), field)
+        elsewhere = (key, head_field(2)) if location == "head" else (data_key(stored[3]), field)
         value, other = look.hget(key, field), look.hget(*elsewhere)
         assert isinstance(value, bytes)
         assert isinstance(other, bytes)
@@ -139,9 +139,9 @@ def test_many_fetches_at_once_end_each_for_itself(redis_url: str) -> None:
         both.blocks.data[40:] = 0
         parts = [stored[at : at + 3] for at in range(0, 39, 3)]
         for number, part in enumerate(parts):
-            places = list(range(100 + 3 * number, 100 + 3 * number + len(part)))
+            positions = list(range(100 + 3 * number, 100 + 3 * number + len(part)))
             whether_it_is_there = FetchBlocks(fetch_id=-1 - number, blocks=[], names=b"")
-            both.mover.fetch(FetchBlocks(fetch_id=1000 + number, blocks=places, names=b"".join(part)))
+            both.mover.fetch(FetchBlocks(fetch_id=1000 + number, blocks=positions, names=b"".join(part)))
             both.mover.fetch(whether_it_is_there)
         both.reports.until(lambda: len(both.reports.fetched) == 2 * len(parts))
         told = [said(both.reports.fetched[1000 + number]) for number in range(len(parts))]

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from cli.profile.profile_file import PlacedRecording, profile_file
+from cli.profile.profile_file import TimedRecording, profile_file
 from services.worker.leader.profiling.profiler import recorded_rank
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import StepPlan
@@ -96,8 +96,8 @@ async def test_a_recording_has_every_op_of_every_rank_on_one_clock(engine: RankE
         assert len(spans) == len(phases) * (len(trace.ops) - 1)  # one thread; logits need no gather here
         assert (spans[:, 2] >= spans[:, 1]).all()
         assert (spans[1:, 1] >= spans[:-1, 2]).all()
-        kinds = np.array([trace.ops[place][1] for place in spans[:, 3]])
-        layers = {trace.ops[place][2] for place in spans[:, 3]}
+        kinds = np.array([trace.ops[position][1] for position in spans[:, 3]])
+        layers = {trace.ops[position][2] for position in spans[:, 3]}
         assert layers == {-1, 0, 1, 2}
         for step in phases[1:]:
             record = times.read_step(one.rank, int(step[0]))
@@ -122,7 +122,7 @@ async def test_the_file_of_a_profile_shows_all_ranks_each_op_inside_its_step(eng
         group="g0", instance_id="i", model="m", pid=1, began_ns=began_ns, ended_ns=time.monotonic_ns(),
         unix_ns=0, ranks=ranks,
     )  # fmt: skip
-    found = profile_file([PlacedRecording(recording, ClockOffset(0, 0))])
+    found = profile_file([TimedRecording(recording, ClockOffset(0, 0))])
     tracks = nested(found.events)
     assert set(tracks) == {(2, 1), (3, 1)}  # a thread for each rank
     one, other = ([name for name, depth in tracks[pid, 1] if depth == 2] for pid in (2, 3))

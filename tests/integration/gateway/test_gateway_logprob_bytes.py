@@ -87,7 +87,7 @@ async def test_the_bytes_of_a_chat_are_those_of_its_text(http: httpx.AsyncClient
     "more", [{}, {"stop": "END"}, {"stop": ["b 你E", "zz"]}, {"stop": "你"}, {"logprobs": 2}]
 )
 @pytest.mark.parametrize("max_tokens", [1, 3, 30])
-async def test_offsets_are_places_in_the_text(
+async def test_offsets_are_positions_in_the_text(
     http: httpx.AsyncClient, more: dict[str, Any], max_tokens: int, echo: bool
 ) -> None:
     body = {"prompt": PROMPT, "max_tokens": max_tokens, "echo": echo, "logprobs": 1, **more}
@@ -96,11 +96,11 @@ async def test_offsets_are_places_in_the_text(
     tokens = [read_token(token) for token in logprobs["tokens"]]
     num_tokens = found["usage"]["completion_tokens"] + (found["usage"]["prompt_tokens"] if echo else 0)
     assert len(tokens) == len(logprobs["text_offset"]) == num_tokens
-    place, data = 0, b"".join(tokens)
+    position, data = 0, b"".join(tokens)
     for token, offset in zip(tokens, logprobs["text_offset"], strict=True):
-        before = data[:place].decode(errors="ignore")  # without the character that is not complete
+        before = data[:position].decode(errors="ignore")  # without the character that is not complete
         assert offset == min(len(before), len(text)), (token, text)
-        place += len(token)
+        position += len(token)
     assert data.decode(errors="replace").startswith(text)
     for token, top in zip(logprobs["tokens"], logprobs["top_logprobs"], strict=True):
         assert top is None or token in top

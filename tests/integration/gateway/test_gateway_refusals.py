@@ -237,7 +237,7 @@ async def test_a_tenant_over_its_rate_is_429() -> None:
         assert answers[2].headers["retry-after"] == "2"
 
 
-async def test_too_many_at_once_is_503_and_a_place_comes_back() -> None:
+async def test_too_many_at_once_is_503_and_a_slot_comes_back() -> None:
     async with (
         running_gateway(max_concurrent=1) as gateway,
         httpx.AsyncClient(base_url=gateway.url) as http,

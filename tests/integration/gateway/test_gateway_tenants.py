@@ -46,7 +46,7 @@ def memory_mb() -> float:
 
 
 @pytest.mark.alone
-async def test_slow_bodies_hold_no_place_and_do_not_slow_others_down() -> None:
+async def test_slow_bodies_hold_no_slot_and_do_not_slow_others_down() -> None:
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running_gateway(max_concurrent=8, max_bodies=1000))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url, timeout=20))
@@ -86,7 +86,7 @@ async def test_bodies_under_way_have_a_bound_for_an_address_where_there_are_no_k
         assert (await http.post(CHAT, json=body())).status_code == 200
 
 
-async def test_a_tenant_has_its_share_of_the_places_and_others_the_rest() -> None:
+async def test_a_tenant_has_its_share_of_the_slots_and_others_the_rest() -> None:
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running_gateway(api_keys=KEYS, max_concurrent=4))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url, timeout=20))
@@ -141,7 +141,7 @@ async def test_without_keys_an_address_has_its_share_and_counts_in_the_groups() 
         assert {request.party for request in gateway.fleet.requests[11:]} == {""}
 
 
-async def test_one_tenant_alone_may_have_all_places() -> None:
+async def test_one_tenant_alone_may_have_all_slots() -> None:
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running_gateway(api_keys="secret-a:acme", max_concurrent=4))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url, timeout=20))

@@ -22,19 +22,19 @@ TEXT = "x" * 60_000
 
 
 @contextmanager
-def tiny_disk(place: Path) -> Iterator[Path]:
+def tiny_disk(path: Path) -> Iterator[Path]:
     """A file system of two megabytes, half of which can be freed."""
-    place.mkdir()
+    path.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)], capture_output=True, check=False
     )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
     try:
-        (place / "filler").write_bytes(bytes(2**20))
-        yield place
+        (path / "filler").write_bytes(bytes(2**20))
+        yield path
     finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 async def fill_store(sessions: SessionsClient, tenant: str) -> tuple[int, RyzError]:

@@ -82,7 +82,7 @@ def test_what_files_cannot_say_is_refused_by_its_name(tmp_path: Path) -> None:
         GgufModel(model, None)
 
 
-def test_a_tensor_of_no_place_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_a_tensor_without_a_name_in_the_model_is_refused_by_its_name(tmp_path: Path) -> None:
     model = model_of("gptneox", tmp_path / "m")
     weights = load_file(model / "model.safetensors")
     save_file(weights | {"gpt_neox.other.weight": torch.ones(2)}, model / "model.safetensors")

@@ -126,17 +126,17 @@ def test_names_come_before_directories_unless_a_path_says_so(
 
 
 @pytest.mark.parametrize(
-    ("given", "expected", "place"),
+    ("given", "expected", "location"),
     [
         ("hf:a/b", HubName("a", "b"), "hf/a/b"),
         ("hf:a/b.c@v1.0", HubName("a", "b.c", "v1.0"), "hf/a/b.c@v1.0"),
         ("hf:a/b@main/Q8/x.gguf", HubName("a", "b", "main", "Q8/x.gguf"), "hf-files/a/b@main/Q8/x.gguf"),
     ],
 )
-def test_names_on_the_hub(given: str, expected: HubName, place: str) -> None:
+def test_names_on_the_hub(given: str, expected: HubName, location: str) -> None:
     assert hub_name(given) == expected
     assert str(expected) == given
-    assert str(expected.place()) == place
+    assert str(expected.directory()) == location
 
 
 @pytest.mark.parametrize(

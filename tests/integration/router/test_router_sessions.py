@@ -150,7 +150,7 @@ async def test_all_routers_follow_a_session_that_leaders_say_has_moved(
         assert await caller.group_of("s") == home
 
 
-async def test_a_busy_place_is_left_and_the_session_stays_where_it_went(
+async def test_a_busy_group_is_left_and_the_session_stays_where_it_went(
     nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader]
 ) -> None:
     async with router(nats_url) as service:
@@ -169,7 +169,7 @@ async def test_a_busy_place_is_left_and_the_session_stays_where_it_went(
         assert service.registry.get_sample_value("ryz_router_move_seconds_count") == 1
 
 
-async def test_the_route_of_a_session_names_home_pin_place_and_groups(
+async def test_the_route_of_a_session_names_home_pin_last_and_groups(
     nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model: str
 ) -> None:
     async with router(nats_url) as service:

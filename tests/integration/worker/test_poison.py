@@ -65,7 +65,7 @@ class Crashing(NullEngine):
 
 
 def has_poison(tokens: list[int]) -> bool:
-    return any(tokens[place : place + len(POISON)] == POISON for place in range(len(tokens)))
+    return any(tokens[index : index + len(POISON)] == POISON for index in range(len(tokens)))
 
 
 @asynccontextmanager

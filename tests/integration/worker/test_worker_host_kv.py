@@ -44,9 +44,9 @@ async def index(redis_url: str) -> AsyncIterator[RedisIndex]:
 async def test_what_two_ranks_wrote_another_group_copies_also_after_both_ranks_died(  # noqa: PLR0917
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str, tmp_path: Path
 ) -> None:
-    place = str(tmp_path / "pool")
-    on_host = replace(ALWAYS, kv_host_dir=place)
-    writer = kv_engine(path, redis_url, 2, host_dir=place)
+    folder = str(tmp_path / "pool")
+    on_host = replace(ALWAYS, kv_host_dir=folder)
+    writer = kv_engine(path, redis_url, 2, host_dir=folder)
     async with Kit(memory_bus, writer, model=model, index=index, kv=on_host) as kit:
         first = tokens_of(await kit.run(ask("a", PROMPT, temperature=1.0)))
         await settled(kit, index, 13)
@@ -55,7 +55,7 @@ async def test_what_two_ranks_wrote_another_group_copies_also_after_both_ranks_d
         await settled(kit, index, (len(longer) + 24 - 1) // 16)
     full = (len(longer) - 1) // 16 * 16
     await index.redis.flushdb()  # the store has nothing from here on
-    reader = kv_engine(path, redis_url, 1, host_dir=place, host_owner="g1")
+    reader = kv_engine(path, redis_url, 1, host_dir=folder, host_owner="g1")
     async with Kit(memory_bus, reader, "g1", model=model, index=index, kv=on_host) as kit:
         frames = await kit.run(ask("c", longer, temperature=1.0))
         assert isinstance(frames[0], Accepted)
@@ -76,15 +76,15 @@ async def test_what_two_ranks_wrote_another_group_copies_also_after_both_ranks_d
 async def test_a_ring_that_is_too_small_costs_time_and_no_token(  # noqa: PLR0917
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str, tmp_path: Path
 ) -> None:
-    place = str(tmp_path / "pool")
-    on_host = replace(ALWAYS, kv_host_dir=place)
+    folder = str(tmp_path / "pool")
+    on_host = replace(ALWAYS, kv_host_dir=folder)
     prompts = [[number, *PROMPT] for number in range(4)]
-    writer = kv_engine(path, redis_url, 2, host_dir=place, host_bytes=MIB // 4)
+    writer = kv_engine(path, redis_url, 2, host_dir=folder, host_bytes=MIB // 4)
     async with Kit(memory_bus, writer, model=model, index=index, kv=on_host) as kit:
         expected = [tokens_of(await kit.run(ask(f"a{n}", prompt))) for n, prompt in enumerate(prompts)]
         await settled(kit, index, 4 * 13)
-        assert sum(file.stat().st_size for file in os.scandir(place)) <= MIB // 2
-    reader = kv_engine(path, redis_url, 2, host_dir=place, host_owner="g1", host_bytes=2**12)
+        assert sum(file.stat().st_size for file in os.scandir(folder)) <= MIB // 2
+    reader = kv_engine(path, redis_url, 2, host_dir=folder, host_owner="g1", host_bytes=2**12)
     async with Kit(memory_bus, reader, "g1", model=model, index=index, kv=on_host) as kit:
         got = [await kit.run(ask(f"b{n}", prompt)) for n, prompt in enumerate(prompts)]
         assert [tokens_of(frames) for frames in got] == expected
@@ -96,10 +96,10 @@ async def test_a_ring_that_is_too_small_costs_time_and_no_token(  # noqa: PLR091
 async def test_the_store_gets_blocks_that_waited_for_the_end_of_decoding(  # noqa: PLR0917
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str, tmp_path: Path
 ) -> None:
-    place = str(tmp_path / "pool")
-    engine = kv_engine(path, redis_url, 2, host_dir=place, host_lag_s=600.0)
+    folder = str(tmp_path / "pool")
+    engine = kv_engine(path, redis_url, 2, host_dir=folder, host_lag_s=600.0)
     async with Kit(
-        memory_bus, engine, model=model, index=index, kv=replace(ALWAYS, kv_host_dir=place)
+        memory_bus, engine, model=model, index=index, kv=replace(ALWAYS, kv_host_dir=folder)
     ) as kit:
         await kit.run(ask("a", PROMPT, temperature=1.0))
         await settled(kit, index, 13)

@@ -69,10 +69,10 @@ def cases(kind: Kind, number: int, max_tokens: int) -> Iterator[Case]:
             "parallel_tool_calls": False,
         },
     }
-    for place in range(number):
-        topic, task = _TOPICS[place % len(_TOPICS)], _TASKS[place // len(_TOPICS) % len(_TASKS)]
+    for index in range(number):
+        topic, task = _TOPICS[index % len(_TOPICS)], _TASKS[index // len(_TOPICS) % len(_TASKS)]
         if kind != "text":
-            task = ("Describe {} as JSON.", "Note a fact about {}.", "What do you know of {}?")[place % 3]
+            task = ("Describe {} as JSON.", "Note a fact about {}.", "What do you know of {}?")[index % 3]
         body = {
             "messages": [{"role": "user", "content": task.format(topic)}],
             "temperature": 0,

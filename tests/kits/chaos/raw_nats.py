@@ -98,8 +98,8 @@ class RawNats:
             elif verb in {b"MSG", b"HMSG"}:
                 words = rest.split()
                 data = await self._reader.readexactly(int(words[-1]) + 2)
-                place = words[0].decode().rpartition(".")[2]
-                self.answers[place] = self.answers.get(place, 0) + 1
+                inbox = words[0].decode().rpartition(".")[2]
+                self.answers[inbox] = self.answers.get(inbox, 0) + 1
                 if verb == b"MSG":
                     msgpack.unpackb(data[:-2], strict_map_key=False)  # every answer must be decodable
             elif verb == b"-ERR":

@@ -147,11 +147,11 @@ def read_all(client: httpx.Client, bodies: Sequence[Body]) -> list[Said]:
 def stopped_late(client: httpx.Client, bodies: Sequence[Body]) -> list[Body]:
     """The bodies; those with stop strings get one more, from the last quarter of their stream's text."""
     changed = list(bodies)
-    for place, body in enumerate(bodies):
+    for index, body in enumerate(bodies):
         if "stop" in body:
             text = read(client, body).texts[0]
             begin = 3 * len(text) // 4
-            changed[place] = body | {"stop": [*body["stop"], text[begin : begin + 8]]}
+            changed[index] = body | {"stop": [*body["stop"], text[begin : begin + 8]]}
     return changed
 
 

@@ -52,8 +52,8 @@ def check_events(events: list[dict[str, Any]]) -> Response:
     texts: dict[tuple[int, int], str] = {}
     for event in events:
         if event["type"] == "response.output_text.delta":
-            place = event["output_index"], event["content_index"]
-            texts[place] = texts.get(place, "") + event["delta"]
+            key = event["output_index"], event["content_index"]
+            texts[key] = texts.get(key, "") + event["delta"]
         elif event["type"] == "response.output_text.done":
             assert texts.get((event["output_index"], event["content_index"]), "") == event["text"]
     added = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]

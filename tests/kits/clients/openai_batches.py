@@ -32,8 +32,8 @@ class OpenAIBatchTests:
             for number in range(1, 4)
         ]
         lines = [
-            {"custom_id": f"c{place}", "method": "POST", "url": "/v1/chat/completions", "body": body}
-            for place, body in enumerate(bodies)
+            {"custom_id": f"c{index}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+            for index, body in enumerate(bodies)
         ]
         text = "\n".join(map(json.dumps, lines))
         file = openai.files.create(file=("in.jsonl", text.encode()), purpose="batch")
@@ -48,9 +48,9 @@ class OpenAIBatchTests:
         assert batch.output_file_id is not None
         found = [json.loads(line) for line in openai.files.content(batch.output_file_id).text.splitlines()]
         answers = {one["custom_id"]: one["response"]["body"]["choices"][0]["message"] for one in found}
-        for place, body in enumerate(bodies):
+        for index, body in enumerate(bodies):
             whole = openai.chat.completions.create(**body)
-            assert answers[f"c{place}"]["content"] == whole.choices[0].message.content
+            assert answers[f"c{index}"]["content"] == whole.choices[0].message.content
         assert batch.id in {one.id for one in openai.batches.list()}
 
     def test_files_can_be_listed_read_and_deleted(self, openai: OpenAI) -> None:

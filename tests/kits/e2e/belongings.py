@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run")
+FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run")
 PROGRAMS = (f"{sys.prefix}/", f"{Path(__file__).resolve().parents[3]}/")
 
 
@@ -65,4 +65,4 @@ def belongings(pids: Iterable[int], folder: Path) -> Belongings:
 
 def _is_left_somewhere(name: str) -> bool:
     """Whether the file is in a place open to other users; programs and libraries do not count."""
-    return name.startswith(PLACES) and not name.startswith(PROGRAMS) and not name.endswith(" (deleted)")
+    return name.startswith(FOLDERS) and not name.startswith(PROGRAMS) and not name.endswith(" (deleted)")

@@ -64,7 +64,7 @@ class Stack:
         self, folder: Path, *options: str, env: dict[str, str] | None = None, calm: bool = True
     ) -> None:
         self.folder = folder
-        self.place = StateDir(folder / ".ryz")
+        self.state_dir = StateDir(folder / ".ryz")
         self.output = folder / "up.txt"
         if "--tensor-parallel" not in options:
             options = (*options, "--tensor-parallel", "2")
@@ -92,7 +92,7 @@ class Stack:
 
     def _is_ready(self) -> bool:
         assert self.process.poll() is None, f"`ryz up` ended:\n{self.output.read_text()}"
-        state = self.place.read()
+        state = self.state_dir.read()
         return state is not None and state.ready
 
     def remember(self) -> None:
@@ -102,7 +102,7 @@ class Stack:
     @property
     def state(self) -> StackState:
         """The stack as its state file has it."""
-        state = self.place.read()
+        state = self.state_dir.read()
         assert state is not None
         return state
 
@@ -110,7 +110,7 @@ class Stack:
         """What `ryz status --json` prints, without a new process: tests that wait ask many times."""
 
         def ask() -> dict[str, Any]:
-            return asyncio.run(query_status(find_broker("", self.place), self.place)).as_dict()
+            return asyncio.run(query_status(find_broker("", self.state_dir), self.state_dir)).as_dict()
 
         with ThreadPoolExecutor(1) as pool:  # the caller may have an event loop of its own
             return pool.submit(ask).result()

@@ -88,7 +88,7 @@ def use_with_words(stack: Stack) -> None:
                 assert stranger.get(f"/v1/models?key={WRONG_KEY}").status_code == 401
         assert http.get("/v1/sessions/told-1/export").status_code == 200
     asyncio.run(_send_garbage(stack))
-    router = next(iter(stack.place.logs.glob("router*.log")))
+    router = next(iter(stack.state_dir.logs.glob("router*.log")))
     wait_for(lambda: "bad message" in router.read_text(), "the router says that it cannot read a message")
 
 
@@ -138,7 +138,7 @@ def move_a_stream(stack: Stack, request_id: str) -> None:
 
 def everything_told(stack: Stack) -> dict[str, str]:
     """All texts that a stack tells its operator, by where: logs with spans, metrics, states, explanations."""
-    told = {f"log of {path.stem}": path.read_text() for path in stack.place.logs.glob("*.log")}
+    told = {f"log of {path.stem}": path.read_text() for path in stack.state_dir.logs.glob("*.log")}
     told["output"] = Path(stack.output).read_text()
     key = {"Authorization": f"Bearer {METRICS_KEY}"}
     status = stack.status()

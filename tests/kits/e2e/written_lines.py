@@ -10,7 +10,7 @@ from tests.kits.e2e.stack import Stack, wait_for
 def lines_of(stack: Stack, request_id: str) -> list[dict[str, Any]]:
     """The log lines of one request in all services."""
     found = []
-    for path in stack.place.logs.glob("*.log"):
+    for path in stack.state_dir.logs.glob("*.log"):
         for text in path.read_text().splitlines():
             line = json.loads(text) if text.startswith('{"') else {}
             if str(line.get("request_id", "")).startswith(request_id):
@@ -27,7 +27,7 @@ def wait_for_lines(stack: Stack, request_id: str, event: str) -> list[dict[str, 
 def check_lines(stack: Stack) -> tuple[set[str], dict[str, list[str]]]:
     """Returns the events that services have logged so far, and the lines that do not follow the schema."""
     events, wrong = set[str](), dict[str, list[str]]()
-    for path in stack.place.logs.glob("*.log"):
+    for path in stack.state_dir.logs.glob("*.log"):
         if path.stem.startswith(("nats", "redis", "supervisor")):
             continue  # formats of their own
         for text in path.read_text().splitlines():

@@ -116,8 +116,8 @@ class Rank:
     def fetch(self, names: list[bytes], first: int = 0) -> FetchResult:
         """Reads these names into blocks first, first + 1, ..."""
         self._fetches += 1
-        places = list(range(first, first + len(names)))
-        self.mover.fetch(FetchBlocks(fetch_id=self._fetches, blocks=places, names=b"".join(names)))
+        positions = list(range(first, first + len(names)))
+        self.mover.fetch(FetchBlocks(fetch_id=self._fetches, blocks=positions, names=b"".join(names)))
         self.reports.until(lambda: self._fetches in self.reports.fetched)
         return self.reports.fetched[self._fetches]
 

@@ -90,9 +90,9 @@ def check_same_bits(model: FamilyModel, world: int, compute: str) -> None:
         plans, rows = random_plans({key: text(key) for key in TEXTS}, random.Random(seed))
         computed = plan_logits(model.directory, world, plans, NUM_BLOCKS, WAYS[compute])
         for found, wanted in zip(computed, rows, strict=True):
-            for row, place in zip(found, wanted, strict=True):
-                repeated += place in seen
-                assert torch.equal(seen.setdefault(place, row), row), place
+            for row, location in zip(found, wanted, strict=True):
+                repeated += location in seen
+                assert torch.equal(seen.setdefault(location, row), row), location
     assert repeated > 10
 
 

@@ -90,8 +90,8 @@ def _paired(view: TensorView, count: int) -> list[int]:
     head, first, size = view.pairs.head, view.pairs.first, view.pairs.count
     for begin in range(0, count, head):
         for index in range(size):
-            half, place = divmod(index, size // 2)
-            order[begin + first + index] = begin + first + 2 * place + half
+            half, offset = divmod(index, size // 2)
+            order[begin + first + index] = begin + first + 2 * offset + half
     return order
 
 

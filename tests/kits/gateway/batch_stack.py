@@ -114,4 +114,4 @@ def chat_lines(count: int, *, max_tokens: int = 4, first: int = 0) -> bytes:
         '{"custom_id": "line-%d", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "demo", '
         '"max_tokens": %d, "messages": [{"role": "user", "content": "number %d"}]}}\n'
     )
-    return "".join(line % (place, max_tokens, place) for place in range(first, first + count)).encode()
+    return "".join(line % (index, max_tokens, index) for index in range(first, first + count)).encode()

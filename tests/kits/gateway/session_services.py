@@ -126,15 +126,15 @@ class SessionServices:
 
     def _commit(self, message: Message) -> Wire:
         stale, too_large, over_quota = [], [], []
-        for place, record in enumerate(decode(message.data, SessionCommit).records):
+        for index, record in enumerate(decode(message.data, SessionCommit).records):
             key = (record.tenant, record.session_id)
             stored = self.records.get(key)
             if len(encode(record)) > self.max_record_bytes:
-                too_large.append(place)
+                too_large.append(index)
             elif stored is not None and record.version <= stored.version:
-                stale.append(place)
+                stale.append(index)
             elif stored is None and len(self.records) >= self.max_sessions:
-                over_quota.append(place)
+                over_quota.append(index)
             else:
                 self.records[key] = record
         return SessionCommitted(stale=stale, too_large=too_large, over_quota=over_quota)

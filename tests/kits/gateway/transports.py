@@ -151,8 +151,8 @@ def _of_grpc(stream: bool) -> Ask:
 def _inferred(answers: list[pb.ModelInferResponse]) -> Told:
     text = ""
     for answer in answers:
-        place = [output.name for output in answer.outputs].index("text_output")
-        text += answer.raw_output_contents[place][4:].decode()  # after the length
+        position = [output.name for output in answer.outputs].index("text_output")
+        text += answer.raw_output_contents[position][4:].decode()  # after the length
     return Told(text=text, session_id=answers[-1].parameters["session_id"].string_param)
 
 

@@ -53,21 +53,21 @@ async def store_records(bus: Bus, tenants: list[str], count: int, *, version: in
             committed = await sessions.commit(made[first : first + BATCH])
             assert (committed.stale, committed.over_quota) == ([], [])
         for number in range(count):
-            place = Place(tenant, f"s{number}")
+            key = Place(tenant, f"s{number}")
             if number % 10 == 9:
-                await sessions.delete(*place)
-                kept.deleted.add(place)
+                await sessions.delete(*key)
+                kept.deleted.add(key)
                 continue
             if number % 4 == 0:
-                await sessions.pin(*place, f"g{number % 3}")
-                kept.pins[place] = f"g{number % 3}"
+                await sessions.pin(*key, f"g{number % 3}")
+                kept.pins[key] = f"g{number % 3}"
             if number % 5 == 0:
                 answer = ResponseRecord(
                     response_id=f"resp_{number}", tenant=tenant, model="m", body=f'{{"n":{number}}}'
                 )
                 await responses.put(answer, is_new=True)
                 kept.responses[Place(tenant, answer.response_id)] = answer
-            kept.sessions[place] = await sessions.get(*place)
+            kept.sessions[key] = await sessions.get(*key)
     return kept
 
 
@@ -78,18 +78,18 @@ async def read_records(bus: Bus, wanted: KeptRecords) -> KeptRecords:
         ResponsesClient(bus, owner="test", timeout_s=20.0, lease_ms=15_000),
         KeptRecords(),
     )
-    for place in (*wanted.sessions, *wanted.deleted):
+    for key in (*wanted.sessions, *wanted.deleted):
         try:
-            found.sessions[place] = await sessions.get(*place)
+            found.sessions[key] = await sessions.get(*key)
         except SessionNotFound:
-            if place in wanted.deleted:
-                found.deleted.add(place)
+            if key in wanted.deleted:
+                found.deleted.add(key)
             continue
-        if group := (await sessions.describe(*place)).pinned_group:
-            found.pins[place] = group
-    for place in wanted.responses:
+        if group := (await sessions.describe(*key)).pinned_group:
+            found.pins[key] = group
+    for key in wanted.responses:
         try:
-            found.responses[place] = (await responses.get(*place)).record
+            found.responses[key] = (await responses.get(*key)).record
         except ResponseNotFound:
             continue
     return found

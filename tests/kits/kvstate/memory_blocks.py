@@ -15,7 +15,7 @@ from services.kvstate.blocks.block_store import (
 from services.kvstate.domain import block_eviction
 from services.kvstate.sessions.session_store import SessionFate
 
-Place = tuple[str, str]  # tenant, session id
+SessionKey = tuple[str, str]  # tenant, session id
 _NOTHING = FreedBlocks()
 
 
@@ -53,7 +53,7 @@ class MemoryBlockStore:
         self.data: dict[bytes, dict[bytes, bytes]] = {}
         self._clock = clock
         self._blocks: dict[bytes, _Block] = {}
-        self._held: dict[Place, _Held] = {}
+        self._held: dict[SessionKey, _Held] = {}
         self._accounts: dict[str, tuple[BlockUsage, float]] = {}
         self._sweeping_until_ms = 0.0
 
@@ -164,24 +164,24 @@ class MemoryBlockStore:
         self._sweeping_until_ms = self._now_ms + for_ms
         return True
 
-    async def due_holders(self, limit: int) -> list[Place]:
+    async def due_holders(self, limit: int) -> list[SessionKey]:
         """See `BlockStore.due_holders`."""
-        due = sorted((held.due_ms, place) for place, held in self._held.items())
-        return [place for due_ms, place in due if due_ms <= self._now_ms][:limit]
+        due = sorted((held.due_ms, key) for key, held in self._held.items())
+        return [key for due_ms, key in due if due_ms <= self._now_ms][:limit]
 
     async def check_holders(
-        self, fates: Mapping[Place, SessionFate], *, recheck_ms: int, grace_ms: int
+        self, fates: Mapping[SessionKey, SessionFate], *, recheck_ms: int, grace_ms: int
     ) -> int:
         """See `BlockStore.check_holders`."""
         blocks = 0
-        for place, fate in fates.items():
-            held = self._held.get(place)
+        for key, fate in fates.items():
+            held = self._held.get(key)
             if held is None:
                 continue
             idle_ms = self._now_ms - held.committed_ms
             # during its first turn a session has no record yet
             if not fate.has_record and (fate.deleted or idle_ms >= grace_ms):
-                blocks += len(await self.release_session(*place))
+                blocks += len(await self.release_session(*key))
             else:
                 held.due_ms = self._now_ms + recheck_ms
                 self._settle(held)

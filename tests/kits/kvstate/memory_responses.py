@@ -12,7 +12,7 @@ from services.kvstate.responses.response_store import (
 )
 
 _NO_QUOTAS = ResponseQuotas()
-Place = tuple[str, str]
+ResponseKey = tuple[str, str]
 
 
 @dataclass(slots=True)
@@ -38,13 +38,13 @@ class MemoryResponseStore:
         self._ttl_s = ttl_s
         self._clock = clock
         self._quotas = quotas
-        self._kept: dict[Place, _KeptResponse] = {}  # the longest unused first
+        self._kept: dict[ResponseKey, _KeptResponse] = {}  # the longest unused first
 
     async def put(self, entry: ResponseEntry) -> PutResult:
         """See `ResponseStore.put`."""
         self._purge()
-        place, now = (entry.tenant, entry.response_id), self._clock()
-        kept = self._kept.get(place)
+        key, now = (entry.tenant, entry.response_id), self._clock()
+        kept = self._kept.get(key)
         if kept is not None and kept.entry.ended:
             return PutResult(kept.entry.record == entry.record)
         if kept is None and not entry.is_new:
@@ -54,8 +54,8 @@ class MemoryResponseStore:
             return PutResult(stored=False, over_quota=True)
         for other in going:
             del self._kept[other]
-        self._kept.pop(place, None)
-        self._kept[place] = _KeptResponse(entry, now + self._ttl_s, entry.owner, now + entry.lease_ms / 1000)
+        self._kept.pop(key, None)
+        self._kept[key] = _KeptResponse(entry, now + self._ttl_s, entry.owner, now + entry.lease_ms / 1000)
         return PutResult(stored=True, dropped=len(going))
 
     async def get(self, tenant: str, response_id: str) -> FoundResponse | None:
@@ -99,11 +99,11 @@ class MemoryResponseStore:
     async def claim(self, owner: str, lease_ms: int, limit: int) -> list[tuple[str, str]]:
         """See `ResponseStore.claim`."""
         self._purge()
-        free = [place for place, kept in self._kept.items() if self._is_free(kept)]
-        free.sort(key=lambda place: self._kept[place].lease_until)
-        for place in free[:limit]:
-            self._kept[place].owner = owner
-            self._kept[place].lease_until = self._clock() + lease_ms / 1000
+        free = [key for key, kept in self._kept.items() if self._is_free(kept)]
+        free.sort(key=lambda key: self._kept[key].lease_until)
+        for key in free[:limit]:
+            self._kept[key].owner = owner
+            self._kept[key].lease_until = self._clock() + lease_ms / 1000
         return free[:limit]
 
     async def delete(self, tenant: str, response_id: str) -> bool:
@@ -117,9 +117,9 @@ class MemoryResponseStore:
     def _is_free(self, kept: _KeptResponse) -> bool:
         return not kept.entry.ended and kept.lease_until <= self._clock()
 
-    def _in_the_way(self, entry: ResponseEntry) -> list[Place] | None:
+    def _in_the_way(self, entry: ResponseEntry) -> list[ResponseKey] | None:
         """Returns the records to drop for the entry, or None if dropping all of them is not enough."""
-        mine = {place: kept for place, kept in self._kept.items() if place[0] == entry.tenant}
+        mine = {key: kept for key, kept in self._kept.items() if key[0] == entry.tenant}
         mine.pop((entry.tenant, entry.response_id), None)
         count = len(mine) + 1 - self._quotas.response_max_per_tenant
         num_bytes = (
@@ -128,15 +128,15 @@ class MemoryResponseStore:
             - self._quotas.response_bytes_per_tenant
         )
         going = []
-        for place, kept in mine.items():
+        for key, kept in mine.items():
             if count <= 0 and num_bytes <= 0:
                 break
             if kept.entry.ended:
-                going.append(place)
+                going.append(key)
                 count, num_bytes = count - 1, num_bytes - kept.entry.size
         return going if count <= 0 and num_bytes <= 0 else None
 
     def _purge(self) -> None:
         now = self._clock()
-        for place in [place for place, kept in self._kept.items() if kept.expires_at <= now]:
-            del self._kept[place]
+        for key in [key for key, kept in self._kept.items() if kept.expires_at <= now]:
+            del self._kept[key]

@@ -96,8 +96,8 @@ class MemorySessionStore:
         self._sweep()
         verdicts, dropped = [], 0
         for entry in entries:
-            place = entry.tenant, entry.session_id
-            verdict = judge(self._stored(*place), entry, _now_ms() - self._tombstone_ms // 2)
+            key = entry.tenant, entry.session_id
+            verdict = judge(self._stored(*key), entry, _now_ms() - self._tombstone_ms // 2)
             if verdict is Verdict.STORE:
                 going = self._in_the_way(entry)
                 for one in going or ():
@@ -106,12 +106,12 @@ class MemorySessionStore:
                 if going is None:
                     verdict = Verdict.OVER_QUOTA
                 else:
-                    before = self._kept.pop(place, None)
+                    before = self._kept.pop(key, None)
                     group = before.group if before else ""
                     life_s = self._lives.session_ttl_s
                     if entry.spare and not group:
                         life_s = min(life_s, self._lives.session_spare_ttl_s)
-                    self._kept[place] = _Kept(entry, self._clock() + life_s, group)
+                    self._kept[key] = _Kept(entry, self._clock() + life_s, group)
             verdicts.append(verdict)
         return PutOutcome(verdicts, dropped)
 
@@ -132,9 +132,9 @@ class MemorySessionStore:
             return False
         self._deleted_ms.pop((tenant, session_id), None)
         self._deleted_ms[tenant, session_id] = _now_ms()
-        mine = [place for place in self._deleted_ms if place[0] == tenant]
-        for place in mine[: max(0, len(mine) - self._quotas.tombstones)]:
-            self._floor_ms[tenant] = self._deleted_ms.pop(place)
+        mine = [key for key in self._deleted_ms if key[0] == tenant]
+        for key in mine[: max(0, len(mine) - self._quotas.tombstones)]:
+            self._floor_ms[tenant] = self._deleted_ms.pop(key)
         return True
 
     async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
@@ -142,12 +142,12 @@ class MemorySessionStore:
         alive = self._alive(tenant, session_id)
         return None if alive else self._deleted_ms.get((tenant, session_id))
 
-    async def fates(self, places: Sequence[tuple[str, str]]) -> list[SessionFate]:
+    async def fates(self, keys: Sequence[tuple[str, str]]) -> list[SessionFate]:
         """See `SessionStore.fates`."""
-        there = [self._alive(*place) is not None for place in places]
+        there = [self._alive(*key) is not None for key in keys]
         return [
-            SessionFate(alive, not alive and place in self._deleted_ms)
-            for place, alive in zip(places, there, strict=True)
+            SessionFate(alive, not alive and key in self._deleted_ms)
+            for key, alive in zip(keys, there, strict=True)
         ]
 
     async def describe_session(self, tenant: str, session_id: str) -> SessionSummary | None:
@@ -175,7 +175,7 @@ class MemorySessionStore:
     async def list_pins(self, limit: int, after: str) -> StoredPins:
         """See `SessionStore.list_pins`."""
         self._sweep()
-        pinned = {keys.member(*place): kept.group for place, kept in self._kept.items() if kept.group}
+        pinned = {keys.member(*key): kept.group for key, kept in self._kept.items() if kept.group}
         rest = sorted(member for member in pinned if member > after)
         found = []
         for member in rest[:limit]:

@@ -34,17 +34,17 @@ def add_model(server: FileServer, name: str, files: dict[str, bytes], revision: 
     """Let the server have a repository with these files at one commit."""
     siblings = []
     for path, content in files.items():
-        place, lfs = f"/{name}/resolve/{COMMIT}/{path}", path.endswith(LARGE)
+        position, lfs = f"/{name}/resolve/{COMMIT}/{path}", path.endswith(LARGE)
         sha256 = hashlib.sha256(content).hexdigest()
         git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
         about: dict[str, object] = {"rfilename": path, "size": len(content), "blobId": git}
         if lfs:
             about["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 134}
             server.answers[cdn_path(path)] = Answer(content)
-            server.answers[place] = Answer(status=302, headers={"Location": server.url + cdn_path(path)})
+            server.answers[position] = Answer(status=302, headers={"Location": server.url + cdn_path(path)})
         else:
-            server.answers[place] = Answer(content, headers={"ETag": f'"{git}"'})
-        server.answers[place].headers["X-Repo-Commit"] = COMMIT
+            server.answers[position] = Answer(content, headers={"ETag": f'"{git}"'})
+        server.answers[position].headers["X-Repo-Commit"] = COMMIT
         siblings.append(about)
     info = {"id": name, "sha": COMMIT, "siblings": siblings, "cardData": {"license": "apache-2.0"}}
     answer = Answer(json.dumps(info).encode(), headers={"Content-Type": "application/json"})

@@ -19,12 +19,12 @@ class NamedExpression(NamedTuple):
     """An expression, and where it stands.
 
     Attributes:
-        place: File and title.
+        location: File and title.
         expr: PromQL.
         labels: Labels that the legend of a panel names.
     """
 
-    place: str
+    location: str
     expr: str
     labels: tuple[str, ...] = ()
 

@@ -35,7 +35,7 @@ def frame(
     if not masked:
         return bytes(head) + payload
     mask = os.urandom(4)
-    return bytes(head) + mask + bytes(byte ^ mask[place % 4] for place, byte in enumerate(payload))
+    return bytes(head) + mask + bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
 
 
 def told(kind: str, **fields: Any) -> bytes:

@@ -18,9 +18,9 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 class Reader:
     """One stream over as many connections as it takes."""
 
-    def __init__(self, place: int, tokens: int, model: str = "demo") -> None:
-        self.name = f"r{place}"
-        self.path, body = BODIES[place % len(BODIES)]
+    def __init__(self, index: int, tokens: int, model: str = "demo") -> None:
+        self.name = f"r{index}"
+        self.path, body = BODIES[index % len(BODIES)]
         self.body = body | {"model": model, "max_tokens": tokens}
         self.stream_id = ""
         self.events: list[tuple[str, str]] = []
@@ -93,8 +93,8 @@ def said(reader: Reader) -> dict[str, str]:
         data = json.loads(text)
         for choice in data.get("choices", []):
             new = choice["delta"].get("content") if "delta" in choice else choice["text"]
-            place = f"choice {choice['index']}"
-            told[place] = told.get(place, "") + (new or "") + (choice["finish_reason"] or "")
+            key = f"choice {choice['index']}"
+            told[key] = told.get(key, "") + (new or "") + (choice["finish_reason"] or "")
         if data.get("type") == "content_block_delta":
             told["text"] = told.get("text", "") + data["delta"]["text"]
         elif "type" in data:

@@ -169,10 +169,10 @@ def _spoilt(chance: random.Random, instance: Any) -> Iterator[Any]:
     """Yields the instance with a changed, a missing and an additional part somewhere."""
     yield chance.choice(_WRONG)
     whole = {"root": copy.deepcopy(instance)}
-    places = list(_places(whole))
-    holder, key = chance.choice(places)
+    spots = list(_spots(whole))
+    holder, key = chance.choice(spots)
     yield _changed(whole, holder, key, chance.choice(_WRONG))
-    inner = [place for place in places if place[0] is not whole]
+    inner = [position for position in spots if position[0] is not whole]
     if inner:
         holder, key = chance.choice(inner)
         removed = copy.deepcopy(holder[key])
@@ -190,10 +190,10 @@ def _changed(whole: dict[str, Any], holder: Any, key: Any, value: Any) -> Any:
     return spoilt
 
 
-def _places(holder: Any) -> Iterator[tuple[Any, Any]]:
+def _spots(holder: Any) -> Iterator[tuple[Any, Any]]:
     """Yields every container and key within."""
     keys = holder.keys() if isinstance(holder, dict) else range(len(holder))
     for key in list(keys):
         yield holder, key
         if isinstance(holder[key], dict | list):
-            yield from _places(holder[key])
+            yield from _spots(holder[key])

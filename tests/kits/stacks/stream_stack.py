@@ -159,10 +159,10 @@ class Fleet:
         """URLs of the gateways."""
         return [f"http://127.0.0.1:{port}" for port in self.ports]
 
-    def start_gateway(self, place: int) -> None:
+    def start_gateway(self, index: int) -> None:
         """Starts or restarts a gateway without waiting for it."""
         keys = ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items())
-        self._start(f"gateway{place}", "gateway", http_port=str(self.ports[place]), api_keys=keys)
+        self._start(f"gateway{index}", "gateway", http_port=str(self.ports[index]), api_keys=keys)
 
     def kill(self, name: str, how: int = signal.SIGKILL) -> None:
         """Sends a signal to a process and waits for its exit."""
@@ -170,11 +170,11 @@ class Fleet:
         process.send_signal(how)
         process.wait(timeout=30)
 
-    def await_gateway(self, place: int) -> None:
+    def await_gateway(self, index: int) -> None:
         """Waits until the gateway answers and lists the model."""
         self.await_answer(
-            f"gateway{place}",
-            f"{self.gateways[place]}/v1/models",
+            f"gateway{index}",
+            f"{self.gateways[index]}/v1/models",
             lambda answer: answer.status_code == 200 and bool(answer.json()["data"]),
         )
 
@@ -192,9 +192,9 @@ class Fleet:
                 raise AssertionError(f"{name} {state}; its log ends with:\n{end}")
             time.sleep(0.05)
 
-    def gateway_metric(self, place: int, name: str) -> float:
+    def gateway_metric(self, index: int, name: str) -> float:
         """The value of a series without labels."""
-        return self._metric(self.gateways[place], name)
+        return self._metric(self.gateways[index], name)
 
     def running(self) -> float:
         """Number of sequences in the groups, waiting ones included."""
@@ -218,24 +218,24 @@ class Fleet:
                 return float(line.rpartition(" ")[2])
         return 0.0
 
-    def start_group(self, place: int) -> None:
+    def start_group(self, index: int) -> None:
         """Starts or restarts a group without waiting for it."""
         step = {"null_step_delay_ms": str(STEP_MS)}
         self._start(
-            f"group{place}", "worker", group=f"g{place}", engine="null", model_name="demo",
-            admin_port=str(self.admin_ports[place]), **step,
+            f"group{index}", "worker", group=f"g{index}", engine="null", model_name="demo",
+            admin_port=str(self.admin_ports[index]), **step,
         )  # fmt: skip
 
     def start_all(self) -> None:
         """Starts the servers and services, and waits until they serve."""
         self.nats.start()
         self._start("router", "router")
-        for place in range(self.groups):
-            self.start_group(place)
-        for place in range(len(self.ports)):
-            self.start_gateway(place)
-        for place in range(len(self.ports)):
-            self.await_gateway(place)
+        for index in range(self.groups):
+            self.start_group(index)
+        for index in range(len(self.ports)):
+            self.start_gateway(index)
+        for index in range(len(self.ports)):
+            self.await_gateway(index)
 
     def stop_all(self) -> None:
         """Ends what was started, whether all of it was or not."""

@@ -36,19 +36,19 @@ class TurnsFleet(Fleet):
         self.redis = RedisServer(folder / "redis")
         super().__init__(folder, groups=groups, **PATIENT | settings)
 
-    def http(self, place: int = 0, tenant: str = "one") -> httpx.AsyncClient:
-        """A client of gateway `place` with the key of `tenant`."""
+    def http(self, index: int = 0, tenant: str = "one") -> httpx.AsyncClient:
+        """A client of gateway `index` with the key of `tenant`."""
         headers = {"Authorization": f"Bearer {KEYS[tenant]}"}
         limits = httpx.Limits(max_connections=100)
-        return httpx.AsyncClient(base_url=self.gateways[place], headers=headers, timeout=30, limits=limits)
+        return httpx.AsyncClient(base_url=self.gateways[index], headers=headers, timeout=30, limits=limits)
 
     async def said(self, session_id: str) -> list[str]:
         """The user messages of a session's stored record; empty if there is no record."""
         return await self.said_by(0, session_id)
 
-    async def said_by(self, place: int, session_id: str) -> list[str]:
-        """As `said`, through gateway `place`."""
-        async with self.http(place) as http:
+    async def said_by(self, index: int, session_id: str) -> list[str]:
+        """As `said`, through gateway `index`."""
+        async with self.http(index) as http:
             answer = await http.get(f"/v1/sessions/{session_id}?messages=true")
         if answer.status_code == 404:
             return []
@@ -72,12 +72,12 @@ class TurnsFleet(Fleet):
         text: str,
         session: str,
         *,
-        place: int = 0,
+        index: int = 0,
         headers: dict[str, str] | None = None,
         **more: Any,
     ) -> httpx.Response:
         """Runs one turn of a session without streaming; `more` are fields of the body."""
-        async with self.http(place) as http:
+        async with self.http(index) as http:
             named = {"X-Session-Id": session, **(headers or {})}
             return await http.post("/v1/chat/completions", json=body(text, **more), headers=named)
 
@@ -85,10 +85,10 @@ class TurnsFleet(Fleet):
         """Starts or restarts the state service without waiting for it."""
         self._start("kvstate", "kvstate", redis_url=self.redis.url)
 
-    def await_group(self, place: int) -> None:
+    def await_group(self, index: int) -> None:
         """Waits until the group is ready."""
-        url = f"http://127.0.0.1:{self.admin_ports[place]}/ready"
-        self.await_answer(f"group{place}", url, lambda answer: answer.status_code == 200)
+        url = f"http://127.0.0.1:{self.admin_ports[index]}/ready"
+        self.await_answer(f"group{index}", url, lambda answer: answer.status_code == 200)
 
     def flush(self) -> None:
         """Deletes everything in Redis."""
@@ -100,8 +100,8 @@ class TurnsFleet(Fleet):
         self.redis.start()
         super().start_all()
         self.start_kvstate()
-        for place in range(self.groups):
-            self.await_group(place)
+        for index in range(self.groups):
+            self.await_group(index)
         sessions = f"{self.gateways[0]}/v1/sessions"
         self.await_answer("kvstate", sessions, lambda answer: answer.status_code == 200)
 

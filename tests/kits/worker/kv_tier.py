@@ -152,7 +152,7 @@ class Index:
         await asyncio.sleep(min(self.delay_s, timeout_s))
         if self.away or self.delay_s > timeout_s:
             raise Unavailable("the index is away")
-        count = next((place for place, name in enumerate(names) if name not in self.store), len(names))
+        count = next((index for index, name in enumerate(names) if name not in self.store), len(names))
         return BlocksFound(count=count)
 
     async def commit(self, group: str, held: Sequence[HeldBlocks], *, timeout_s: float) -> BlocksCommitted:

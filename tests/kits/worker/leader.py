@@ -80,10 +80,10 @@ class DictStore:
             raise Unavailable("the store is away")
         self.commits += 1
         stale = []
-        for place, record in enumerate(records):
+        for index, record in enumerate(records):
             key = (record.tenant, record.session_id)
             if key in self.records and self.records[key].version >= record.version:
-                stale.append(place)
+                stale.append(index)
             else:
                 self.records[key] = record
         return SessionCommitted(stale=stale)

@@ -13,7 +13,7 @@ POISON = [7, 77, 7, 77]
 def _has_poison(plan: StepPlan) -> bool:
     prompts = (new.token_ids for new in plan.admit)
     return any(
-        tokens[place : place + len(POISON)] == POISON for tokens in prompts for place in range(len(tokens))
+        tokens[index : index + len(POISON)] == POISON for tokens in prompts for index in range(len(tokens))
     )
 
 

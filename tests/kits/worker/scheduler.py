@@ -58,7 +58,7 @@ class Run:
     def _compute_ready(self) -> None:
         """Computes the steps in flight that have their masks, or need none."""
         given = {masks.step_id: masks for masks in self.scheduler.take_masks()}
-        for place, plan in enumerate(self.results):
+        for index, plan in enumerate(self.results):
             if isinstance(plan, StepResult):
                 continue
             if any(piece.masked for piece in plan.chunks):
@@ -66,7 +66,7 @@ class Run:
                     return
                 assert self.supply is not None
                 self.supply(given[plan.step_id])
-            self.results[place] = self.compute(plan)
+            self.results[index] = self.compute(plan)
 
     def step(self) -> None:
         """Submits plans as far as the scheduler allows, and handles one result."""

@@ -107,18 +107,18 @@ def test_four_bits_break_the_bounds(model: Path, worse: Path, fp32: OwnLogits) -
     assert not within_bounds(figures)
 
 
-def test_every_place_has_the_beginning_of_its_window_as_context(model: Path, fp32: OwnLogits) -> None:
+def test_every_position_has_the_beginning_of_its_window_as_context(model: Path, fp32: OwnLogits) -> None:
     windows = text_windows(load_model(model, "m"), 60, 20)
     with open_checkpoint(model) as checkpoint:
         oracle = ReferenceDecoder(checkpoint, read_config(model))
         expected = [oracle.logits(window).log_softmax(-1) for window in windows]
     losses = [
-        -float(rows[place, window[place + 1]])
+        -float(rows[index, window[index + 1]])
         for rows, window in zip(expected, windows, strict=True)
-        for place in range(19)
+        for index in range(19)
     ]
     found = score_text(fp32, {"self": Doubled(fp32)}, windows, lambda _: None)["self"]
-    assert found.places == len(losses) == 57
+    assert found.num_tokens == len(losses) == 57
     assert found.fp32_loss == pytest.approx(sum(losses), rel=1e-4)
     assert (found.kl, found.same_top1) == (0, 57)
 
@@ -155,7 +155,7 @@ def test_answers_are_those_of_fp32_and_end_at_its_end(model: Path, fp32: OwnLogi
     ends = frozenset({answers[0][1]})
     lengths = [next((n + 1 for n, token in enumerate(told) if token in ends), 4) for told in answers]
     scores = score_chats(fp32, {"self": Doubled(fp32)}, prompts, (4, ends), lambda _: None)
-    assert scores["self"].places == sum(lengths)
+    assert scores["self"].num_tokens == sum(lengths)
     assert lengths[0] <= 2
 
 
@@ -181,7 +181,7 @@ def test_peers_compute_the_same_tokens(model: Path) -> None:
         assert figures["F32"]["kl"] < 1e-5 < figures["Q8_0"]["kl"] < figures["Q4_0"]["kl"]
 
 
-def test_figures_are_means_over_all_places() -> None:
+def test_figures_are_means_over_all_positions() -> None:
     fp32 = np.log(np.array([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]], np.float32))
     other = np.log(np.array([[0.25, 0.5, 0.25], [0.1, 0.8, 0.1]], np.float32)) + 3  # logits have any offset
     found = Divergence()

@@ -28,27 +28,27 @@ def lines(*parts: str) -> Iterator[bytes]:
 
 
 def test_the_text_of_a_stream() -> None:
-    place = StreamPosition()
+    position = StreamPosition()
     stream = lines(": a comment\n", event({"choices": []}), piece("a", "1.0"), piece("b", "2.0"))
-    assert list(texts(stream, place)) == ["a", "b"]
-    assert (place.last_id, place.done) == ("2.0", False)
-    assert list(texts(lines(event("[DONE]", "3.0"), piece("c")), place)) == []
-    assert (place.last_id, place.done) == ("3.0", True)
+    assert list(texts(stream, position)) == ["a", "b"]
+    assert (position.last_id, position.done) == ("2.0", False)
+    assert list(texts(lines(event("[DONE]", "3.0"), piece("c")), position)) == []
+    assert (position.last_id, position.done) == ("3.0", True)
 
 
 def test_an_event_that_broke_in_the_middle_does_not_count() -> None:
-    place = StreamPosition("r-1")
+    position = StreamPosition("r-1")
     half = piece("b", "2.0")
     for size in range(len(half) - 1):
-        assert list(texts(lines(piece("a", "1.0"), half[:size]), place)) == ["a"]
-        assert place.last_id == "1.0"
+        assert list(texts(lines(piece("a", "1.0"), half[:size]), position)) == ["a"]
+        assert position.last_id == "1.0"
 
 
 def test_an_error_ends_it() -> None:
-    place = StreamPosition("r-1")
+    position = StreamPosition("r-1")
     with pytest.raises(CommandError, match="group g0 was lost"):
-        list(texts(lines(piece("a"), event({"error": {"message": "group g0 was lost"}})), place))
-    assert place.stream_id == ""
+        list(texts(lines(piece("a"), event({"error": {"message": "group g0 was lost"}})), position))
+    assert position.stream_id == ""
 
 
 class Gateway:

@@ -9,13 +9,13 @@ from shared.messages import Explanation, Moment, Timeline
 from shared.telemetry.spans.span_names import AGAIN, SPANS
 
 START_US = 1_700_000_000_000_000
-Place = tuple[int, str, dict[str, str | int | float]]
+Noted = tuple[int, str, dict[str, str | int | float]]
 
 
 def heard(
-    service: str, *places: Place, attempt: int = 0, ahead_us: int = 0, way_us: int = 100
+    service: str, *seen: Noted, attempt: int = 0, ahead_us: int = 0, way_us: int = 100
 ) -> HeardExplanation:
-    moments = [Moment(name=name, at_us=START_US + at + ahead_us, data=data) for at, name, data in places]
+    moments = [Moment(name=name, at_us=START_US + at + ahead_us, data=data) for at, name, data in seen]
     timeline = Timeline(request_id="r-1", attempt=attempt, moments=moments)
     sent_us = START_US + 10_000_000
     told = Explanation(

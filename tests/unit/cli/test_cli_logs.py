@@ -25,17 +25,19 @@ def ours(second: float, event: str, **fields: object) -> str:
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Path:
-    place = StateDir(tmp_path / "state")
-    place.make()
+    state_dir = StateDir(tmp_path / "state")
+    state_dir.make()
     local = datetime.fromtimestamp(NOON + 2.5)
-    place.log("gateway-0").write_text(ours(1, "one", request_id="ada-1") + ours(4, "four"))
-    place.log("worker-g0").write_text(ours(2, "two", request_id="ada-12", level="warning") + ours(3, "three"))
-    place.log("nats").write_text(
+    state_dir.log("gateway-0").write_text(ours(1, "one", request_id="ada-1") + ours(4, "four"))
+    state_dir.log("worker-g0").write_text(
+        ours(2, "two", request_id="ada-12", level="warning") + ours(3, "three")
+    )
+    state_dir.log("nats").write_text(
         local.strftime("[7] %Y/%m/%d %H:%M:%S.%f [WRN] slow consumer\n") + "panic: no time here\n"
     )
-    place.log("redis").write_text(local.strftime("9:M %d %b %Y %H:%M:%S.900 * Ready to accept\n"))
-    place.log("worker-g0").with_suffix(".log.1").write_text(ours(-50, "before"))
-    return place.path
+    state_dir.log("redis").write_text(local.strftime("9:M %d %b %Y %H:%M:%S.900 * Ready to accept\n"))
+    state_dir.log("worker-g0").with_suffix(".log.1").write_text(ours(-50, "before"))
+    return state_dir.path
 
 
 def run(state_dir: Path, *options: str) -> list[str]:

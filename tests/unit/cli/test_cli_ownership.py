@@ -51,20 +51,20 @@ def test_no_link_of_another_user_is_followed(tmp_path: Path, where: str) -> None
 
 @AS_ROOT
 def test_a_link_that_comes_after_the_first_look_is_refused(tmp_path: Path) -> None:
-    place = StateDir(tmp_path / ".ryz")
+    state_dir = StateDir(tmp_path / ".ryz")
     (tmp_path / "victim").mkdir()
     foreign_link(tmp_path / ".ryz", tmp_path / "victim")
     with pytest.raises(CommandError, match=r"is a link that another user made"):
-        place.make()
+        state_dir.make()
     assert list((tmp_path / "victim").iterdir()) == []
 
 
 def test_links_of_ones_own_lead_on(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    place = StateDir(tmp_path / "link" / ".." / "link" / "state")
-    place.make()
-    assert place.path == tmp_path / "real" / "state"
+    state_dir = StateDir(tmp_path / "link" / ".." / "link" / "state")
+    state_dir.make()
+    assert state_dir.path == tmp_path / "real" / "state"
     (tmp_path / "circle").symlink_to("circle")
     with pytest.raises(CommandError, match="--state-dir"):
         StateDir(tmp_path / "circle").make()
@@ -87,12 +87,12 @@ def test_what_no_stack_made_stays_as_it_is(tmp_path: Path, name: str) -> None:
 
 
 def test_a_directory_of_a_stack_is_used_again(tmp_path: Path) -> None:
-    place = StateDir(tmp_path / "state")
-    place.make()
+    state_dir = StateDir(tmp_path / "state")
+    state_dir.make()
     for name in ("nats.conf", "redis.acl", "up.json"):  # left by a supervisor that was killed
-        (place.path / name).write_text("old")
-    (place.path / "run").mkdir()
-    place.make()
+        (state_dir.path / name).write_text("old")
+    (state_dir.path / "run").mkdir()
+    state_dir.make()
 
 
 def test_files_of_others_in_a_directory_of_sockets_are_left(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cli.profile.profile_command import write_profile
-from cli.profile.profile_file import PlacedRecording, profile_file
+from cli.profile.profile_file import TimedRecording, profile_file
 from cli.profile.profile_query import HeardLeader, ProfileSession
 from cli.profile.rank_rows import clock_of_collectives, rank_rows
 from services.worker.rank_protocol.plan import EngineFailed
@@ -72,7 +72,7 @@ def recording(group: str = "g0", *ranks: RecordedRank) -> GroupRecording:
 
 
 def test_the_file_shows_leader_and_ranks_each_thread_nested() -> None:
-    one = PlacedRecording(recording("g0", recorded_rank(0), recorded_rank(1)), ClockOffset(0, 0))
+    one = TimedRecording(recording("g0", recorded_rank(0), recorded_rank(1)), ClockOffset(0, 0))
     found = json.loads(json.dumps(profile_file([one]).as_dict()))
     events = found["traceEvents"]
     tracks = nested(events)
@@ -106,9 +106,9 @@ def test_the_file_shows_leader_and_ranks_each_thread_nested() -> None:
 
 def test_groups_and_ranks_of_other_hosts_are_on_one_clock() -> None:
     far = 5 * 10**12
-    here = PlacedRecording(recording("g0", recorded_rank(0)), ClockOffset(0, 0))
+    here = TimedRecording(recording("g0", recorded_rank(0)), ClockOffset(0, 0))
     there = recording("g1", recorded_rank(0), recorded_rank(1, ahead_ns=far))
-    found = profile_file([here, PlacedRecording(there, ClockOffset(MS, 50))])
+    found = profile_file([here, TimedRecording(there, ClockOffset(MS, 50))])
     begins = {
         event["pid"]: event["ts"] for event in found.events if event["name"] == "step 1" and "dur" in event
     }
@@ -230,7 +230,7 @@ async def test_an_engine_that_begins_again_meanwhile_is_told(
         await recording
         told = session.leaders["i"].unpacked()
     assert "started again meanwhile" in told.problem
-    assert told.problem in profile_file([PlacedRecording(told, ClockOffset(0, 0))]).notes[0]
+    assert told.problem in profile_file([TimedRecording(told, ClockOffset(0, 0))]).notes[0]
 
 
 def _failing(*_: object) -> None:

@@ -52,10 +52,10 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ended = folder / "ended"
-        self.place = StateDir(folder / "state")
+        self.state_dir = StateDir(folder / "state")
         self.notes = Notes()
         self.stacks: list[Stack] = []
-        assert self.place.acquire()
+        assert self.state_dir.acquire()
 
     def spec(
         self,
@@ -80,12 +80,12 @@ class Bench:
         state = StackState(
             os.getpid(), start_time(os.getpid()) or 0, "http://x", "nats://x", "redis://x", "m"
         )
-        stack = Stack(list(specs), self.place, state, self.notes)
+        stack = Stack(list(specs), self.state_dir, state, self.notes)
         self.stacks.append(stack)
         return stack
 
     def pid(self, name: str) -> int:
-        state = self.place.read()
+        state = self.state_dir.read()
         assert state is not None
         return next(one.pid for one in state.services if one.name == name)
 
@@ -98,7 +98,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         stack.request_stop()
         stack.request_stop()
         await stack.close()
-    made.place.release()
+    made.state_dir.release()
 
 
 async def test_ends_in_the_order_of_the_phases(bench: Bench) -> None:
@@ -222,7 +222,7 @@ async def test_a_full_disk_does_not_end_the_watch(bench: Bench, monkeypatch: pyt
     def full(_: StackState) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(bench.place, "write", full)
+    monkeypatch.setattr(bench.state_dir, "write", full)
     os.kill(bench.pid("a"), signal.SIGKILL)
     await until(lambda: "a is ready again" in bench.notes.texts)
     assert any("No space left" in text for text in bench.notes.texts)

@@ -214,7 +214,7 @@ async def test_every_port_of_http_is_held_and_no_callers_key_is_sent_to_one(tmp_
     ports = {int(env.get("RYZ_HTTP_PORT") or env["RYZ_ADMIN_PORT"]) for env in services}
     listeners = {spec.name: spec.listens_at for spec in plan.specs if spec.listens_at is not None}
     assert set(listeners) == {"gateway"}, "its clients wait while it is started again"
-    assert {port for _, port in (*plan.http_places, *listeners.values())} == ports
+    assert {port for _, port in (*plan.http_addresses, *listeners.values())} == ports
     assert plan.grpc_address == ""
     assert keys == [env["RYZ_PROBE_KEY"] for env in services if "RYZ_PROBE_KEY" in env]
     assert len(keys[0]) >= 32
@@ -227,7 +227,7 @@ async def test_grpc_has_its_port_where_it_is_asked_for(tmp_path: Path) -> None:
     (gateway,) = [spec.env for spec in plan.specs if spec.name == "gateway"]
     assert gateway["RYZ_GRPC_PORT"] == str(port)
     assert plan.grpc_address == f"127.0.0.2:{port}"
-    assert ("127.0.0.2", port) in plan.http_places
+    assert ("127.0.0.2", port) in plan.http_addresses
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ async def test_grpc_has_its_port_where_it_is_asked_for(tmp_path: Path) -> None:
         ({"RYZ_API_KEYS": "secret-a:acme,secret-b:birch", "RYZ_MAX_RUNNING_PER_TENANT": "1"}, {None}),
     ],
 )
-async def test_no_tenant_or_address_has_all_running_places_where_there_are_several(
+async def test_no_tenant_or_address_has_all_running_slots_where_there_are_several(
     tmp_path: Path, environ: dict[str, str], shares: set[str | None]
 ) -> None:
     probes = Probes()
@@ -354,31 +354,31 @@ def stack_state(pid: int, began: float) -> StackState:
 
 
 def test_a_state_is_read_back_while_its_supervisor_lives(tmp_path: Path) -> None:
-    place = StateDir(tmp_path)
-    assert place.read() is None
-    assert place.acquire()
+    state_dir = StateDir(tmp_path)
+    assert state_dir.read() is None
+    assert state_dir.acquire()
     mine = stack_state(os.getpid(), start_time(os.getpid()) or 0.0)
-    place.write(mine)
+    state_dir.write(mine)
     assert StateDir(tmp_path).read() == mine
-    place.write(stack_state(os.getpid(), 12.0))  # another process got this process id
-    assert place.read() is None
-    place.release()
-    place.release()
+    state_dir.write(stack_state(os.getpid(), 12.0))  # another process got this process id
+    assert state_dir.read() is None
+    state_dir.release()
+    state_dir.release()
     assert {path.name for path in tmp_path.iterdir()} == {"logs", MARKER}
 
 
 def test_a_state_with_passwords_is_for_this_user_only(tmp_path: Path) -> None:
-    place = StateDir(tmp_path)
-    assert place.acquire()
+    state_dir = StateDir(tmp_path)
+    assert state_dir.acquire()
     state = stack_state(os.getpid(), start_time(os.getpid()) or 0.0)
     state.nats_url, state.nats_urls = "nats://outside:hush@h:1", {"cli": "nats://cli:hush@h:1"}
-    place.write(state)
+    state_dir.write(state)
     assert (tmp_path / "up.json").stat().st_mode & 0o777 == 0o600
     assert state.broker("cli") == "nats://cli:hush@h:1"
     assert state.broker("router") == "nats://outside:hush@h:1", "another broker has one URL for all"
     state.redis_url, state.kv_redis_url = "unix://kvstate:hush@/x?db=0", "unix://worker:hush@/y?db=0"
     assert "hush" not in str(state.public())
-    place.release()
+    state_dir.release()
 
 
 def test_a_broken_state_file_counts_as_none(tmp_path: Path) -> None:
@@ -406,20 +406,20 @@ def test_a_state_directory_that_cannot_be_made_names_the_remedy(tmp_path: Path) 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's directories")
 @pytest.mark.parametrize("whose", ["all of it", "the logs", "a link for the logs"])
 def test_what_belongs_to_another_user_is_refused(tmp_path: Path, whose: str) -> None:
-    place, theirs, victim = tmp_path / "state", 48_213, tmp_path / "victim"
-    place.mkdir()
+    path, theirs, victim = tmp_path / "state", 48_213, tmp_path / "victim"
+    path.mkdir()
     victim.mkdir()
     victim.chmod(0o755)
     if whose == "all of it":
-        os.chown(place, theirs, theirs)
+        os.chown(path, theirs, theirs)
     elif whose == "the logs":
-        (place / "logs").mkdir()
-        os.chown(place / "logs", theirs, theirs)
+        (path / "logs").mkdir()
+        os.chown(path / "logs", theirs, theirs)
     else:
-        (place / "logs").symlink_to(victim)
-        os.chown(place / "logs", theirs, theirs, follow_symlinks=False)
+        (path / "logs").symlink_to(victim)
+        os.chown(path / "logs", theirs, theirs, follow_symlinks=False)
     with pytest.raises(CommandError, match=r"belongs to another user.*--state-dir"):
-        StateDir(place).acquire()
+        StateDir(path).acquire()
     parent = tmp_path / "parent"
     parent.mkdir()
     parent.chmod(0o777)
@@ -447,15 +447,15 @@ def test_a_state_directory_of_before_is_closed_and_one_with_other_files_keeps_it
     tmp_path: Path,
 ) -> None:
     old, shared = tmp_path / "old", tmp_path / "shared"
-    for place in (old, shared):
-        (place / "logs").mkdir(parents=True)
-        place.chmod(0o755)
-        (place / "logs").chmod(0o755)
+    for position in (old, shared):
+        (position / "logs").mkdir(parents=True)
+        position.chmod(0o755)
+        (position / "logs").chmod(0o755)
     (shared / "notes.txt").touch()
-    for place, mode in ((old, 0o700), (shared, 0o755)):
-        StateDir(place).make()
-        assert place.stat().st_mode & 0o777 == mode
-        assert (place / "logs").stat().st_mode & 0o777 == 0o700
+    for position, mode in ((old, 0o700), (shared, 0o755)):
+        StateDir(position).make()
+        assert position.stat().st_mode & 0o777 == mode
+        assert (position / "logs").stat().st_mode & 0o777 == 0o700
     shared.chmod(0o777)
     with pytest.raises(CommandError, match=r"every user may replace what is in .*shared"):
         StateDir(shared).make()
@@ -464,14 +464,14 @@ def test_a_state_directory_of_before_is_closed_and_one_with_other_files_keeps_it
 
 
 def test_the_logs_of_the_stack_before_are_put_aside(tmp_path: Path) -> None:
-    place = StateDir(tmp_path)
-    place.put_logs_aside()  # there are no logs yet
-    place.make()
+    state_dir = StateDir(tmp_path)
+    state_dir.put_logs_aside()  # there are no logs yet
+    state_dir.make()
     for text in ("first", "second"):
         for name in ("router", "worker-g1", "supervisor"):
-            place.log(name).write_text(text)
-        place.put_logs_aside()
-        assert {path.name: path.read_text() for path in place.logs.iterdir()} == {
+            state_dir.log(name).write_text(text)
+        state_dir.put_logs_aside()
+        assert {path.name: path.read_text() for path in state_dir.logs.iterdir()} == {
             "router.log.1": text, "worker-g1.log.1": text, "supervisor.log": text,
         }  # fmt: skip
 

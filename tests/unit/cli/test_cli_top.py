@@ -53,7 +53,7 @@ def report(*services: ServiceStatus, problem: str = "") -> StatusReport:
 def looks(*reports: StatusReport) -> FleetRates:
     """The last of looks that are 2 s apart."""
     watch = FleetWatch()
-    return [watch.take(one, 2.0 * place, 1000.0 + 2 * place) for place, one in enumerate(reports)][-1]
+    return [watch.take(one, 2.0 * index, 1000.0 + 2 * index) for index, one in enumerate(reports)][-1]
 
 
 def shown(fleet: FleetRates, width: int = 160) -> str:

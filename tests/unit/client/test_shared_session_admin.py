@@ -115,4 +115,4 @@ async def test_a_tenant_asks_leaders_about_two_sessions_at_a_time(memory_bus: Me
     for task in (*flood, *beside, *more):
         task.cancel()
     await asyncio.gather(*flood, *beside, *more, return_exceptions=True)
-    assert admin.fleet._places.take("acme")
+    assert admin.fleet._slots.take("acme")

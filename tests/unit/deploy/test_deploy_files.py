@@ -46,7 +46,7 @@ def test_an_address_of_the_network_wants_keys() -> None:
     assert env["RYZ_OPEN_TO_NETWORK"] == "${RYZ_OPEN_TO_NETWORK:-false}"
 
 
-def test_a_tenants_part_of_the_running_places_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenants_part_of_the_running_slots_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable is nested in another one: older Compose versions do not expand nested variables."""
     for name in WORKERS:
         share = SERVICES[name]["environment"]["RYZ_MAX_RUNNING_PER_TENANT"]

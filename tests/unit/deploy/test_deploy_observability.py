@@ -36,8 +36,8 @@ def test_its_services_run_only_when_asked_for_and_are_as_tight_as_the_others() -
         assert one["user"] != "0:0" or name == "log-collector"
         assert re.fullmatch(r"\$\{RYZ_\w+_IMAGE:-[a-z/-]+:[\w.-]+\}", one["image"]), name
         assert "depends_on" not in one
-        for place in mounts(one).values():
-            assert (ROOT / place).exists(), place
+        for path in mounts(one).values():
+            assert (ROOT / path).exists(), path
     assert WATCHERS["log-collector"]["networks"] == ["logs"], "it can read what belongs to other containers"
     assert not [name for name, one in SERVICES.items() if set(one.get("depends_on", ())) & set(WATCHERS)]
 
@@ -68,7 +68,7 @@ def test_prometheus_asks_every_service_with_the_key() -> None:
 
 def test_prometheus_gets_every_file_of_rules() -> None:
     files = [*(ROOT / "deploy").glob("alerts*.yaml"), *(ROOT / "deploy" / "prometheus").glob("*.yaml")]
-    mounted = {ROOT / place for place in mounts(WATCHERS["prometheus"]).values()}
+    mounted = {ROOT / path for path in mounts(WATCHERS["prometheus"]).values()}
     assert files
     assert [str(one) for one in files if one not in mounted and one.parent not in mounted] == []
 
@@ -120,8 +120,8 @@ def test_grafana_knows_its_sources_and_boards() -> None:
         "jaeger": "http://jaeger:16686",
     }
     (provider,) = read("grafana/boards.yaml")["providers"]
-    places = mounts(WATCHERS["grafana"])
-    assert places[provider["options"]["path"]] == "./deploy/grafana"
+    paths = mounts(WATCHERS["grafana"])
+    assert paths[provider["options"]["path"]] == "./deploy/grafana"
     assert {"RYZ_GRAFANA_PASSWORD", "GF_SECURITY_ADMIN_PASSWORD"} <= set(
         re.findall(r"\w+", str(WATCHERS["grafana"]))
     )
@@ -134,9 +134,9 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
     text = (FOLDER / "prometheus.yaml").read_text()
     (tmp_path / "key").write_text("key")
     text = text.replace("/run/prometheus/metrics-key", str(tmp_path / "key"))
-    for number, place in enumerate(mounts(WATCHERS["prometheus"]).values()):
-        if place.endswith(("alerts.yaml", "/prometheus")):
-            there = ROOT / place
+    for number, index in enumerate(mounts(WATCHERS["prometheus"]).values()):
+        if index.endswith(("alerts.yaml", "/prometheus")):
+            there = ROOT / index
             files = [there] if there.is_file() else there.glob("*.yaml")
             for one in files:
                 shutil.copy(one, tmp_path / f"{number}-{one.name}")

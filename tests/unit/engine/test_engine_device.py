@@ -200,7 +200,7 @@ def test_nccl_is_told_which_gpu_and_how_long(
 ) -> None:
     told: dict[str, Any] = {}
     monkeypatch.setattr(distributed, "is_nccl_available", lambda: True)
-    monkeypatch.setattr(distributed, "TCPStore", lambda *place, **options: told.update(options, place=place))
+    monkeypatch.setattr(distributed, "TCPStore", lambda *index, **options: told.update(options, place=index))
     monkeypatch.setattr(distributed, "init_process_group", lambda name, **how: told.update(how, name=name))
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
     given: dict[str, Any] = {

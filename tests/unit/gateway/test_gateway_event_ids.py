@@ -88,15 +88,15 @@ def test_what_follows_any_event_is_the_rest(kind: AnswerKind, n: int, logprobs: 
     whole = events(stream(writer_of(note, asked), n))
     assert len({name for name, _ in whole}) == len(whole)
     assert whole[-1] == (f"{len(deltas(n)) + 1}.0", b"data: [DONE]")
-    for place, (name, _) in enumerate(whole):
+    for index, (name, _) in enumerate(whole):
         last = parse_event_id(name)
-        assert events(stream(writer_of(note, asked), n, last=last)) == whole[place + 1 :]
+        assert events(stream(writer_of(note, asked), n, last=last)) == whole[index + 1 :]
         assert FORMATS[kind].needs_start(asked) == (kind == "completion" and logprobs >= 0)
         if last.seq and not FORMATS[kind].needs_start(asked):
             later = last.seq + 1 if not last.left else last.seq
             assert not last.needs_from(later)
             resumed = stream(writer_of(note, asked), n, later, last)
-            assert events(resumed) == whole[place + 1 :]
+            assert events(resumed) == whole[index + 1 :]
     assert events(stream(writer_of(note, asked), n)) == whole
 
 

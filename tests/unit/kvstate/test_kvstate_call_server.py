@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.kvstate.call_server import MAX_WAITING, PER_TENANT, PLACES, CallKind, CallServer
+from services.kvstate.call_server import AT_ONCE, MAX_WAITING, PER_TENANT, CallKind, CallServer
 from services.kvstate.metrics import KVStateMetrics
 from shared import subjects
 from shared.client import SessionsClient
@@ -108,7 +108,7 @@ async def test_a_tenant_with_many_calls_holds_up_no_other_and_no_turn(
             assert await leader.commit([record("many")]) == SessionCommitted()
         finally:
             store.held_back.add("many")
-    assert store.running["many"] == PER_TENANT < PLACES
+    assert store.running["many"] == PER_TENANT < AT_ONCE
     store.go.set()
     await asyncio.gather(*calls)
     assert store.most["many"] == PER_TENANT + 1  # one call for a turn runs beside them

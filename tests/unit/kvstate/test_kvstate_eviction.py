@@ -24,16 +24,16 @@ def test_a_block_never_outlives_the_one_before_it(uses: list[tuple[int, int, int
     """Whatever the uses and their order, the lowest score is always at the end of a sequence."""
     scores: dict[tuple[int, int], float] = {}
 
-    def place(branch: int, depth: int) -> tuple[int, int]:
+    def position_of(branch: int, depth: int) -> tuple[int, int]:
         return (0 if depth < shared else branch, depth)
 
     for used_ms, priority, branch, length in uses:
         for depth in range(length):
-            key = place(branch, depth)
+            key = position_of(branch, depth)
             scores[key] = max(scores.get(key, float("-inf")), score(used_ms, priority, depth))
     for _, _, branch, length in uses:
         for depth in range(1, length):
-            assert scores[place(branch, depth)] < scores[place(branch, depth - 1)]
+            assert scores[position_of(branch, depth)] < scores[position_of(branch, depth - 1)]
 
 
 def test_use_priority_and_depth_all_count() -> None:

@@ -61,10 +61,10 @@ class Kit:
         )
         self.sweeper = BlockSweeper(self.tier, self.store, rules, self.evicted, self.ask_fates)
 
-    async def ask_fates(self, places: Sequence[tuple[str, str]]) -> list[SessionFate]:
+    async def ask_fates(self, keys: Sequence[tuple[str, str]]) -> list[SessionFate]:
         if self.sessions_away:
             raise Unavailable("away", reason="session_store")
-        found = [self.fates.get(place, NEW) for place in places]
+        found = [self.fates.get(key, NEW) for key in keys]
         self.after_asking()
         return found
 

@@ -14,10 +14,10 @@ BURST = 60
 def fleets(number: int) -> list[Fleet]:
     """The fleets of so many routers, which have heard each other and one group."""
     made = [new_fleet() for _ in range(number)]
-    for place, fleet in enumerate(made):
+    for index, fleet in enumerate(made):
         fleet.observe(beat(1, accepted=5), 0.0)
         for other in range(number):
-            if other != place:
+            if other != index:
                 fleet.routers.heard(f"router-{other}", 0.0)
     return made
 

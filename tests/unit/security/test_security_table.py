@@ -10,7 +10,7 @@ PAGE = (TESTS.parent / "docs" / "security.md").read_text()
 NAMED = sorted(
     set(re.findall(r"`((?:unit|integration|contract|e2e|chaos)/[\w/]*test_\w+\.py)(?:::(test_\w+))?`", PAGE))
 )
-OWASP = [*(f"API{place}" for place in range(1, 11)), *(f"LLM{place:02}" for place in range(1, 11))]
+OWASP = [*(f"API{index}" for index in range(1, 11)), *(f"LLM{index:02}" for index in range(1, 11))]
 
 
 def test_the_tables_name_tests() -> None:

@@ -221,9 +221,9 @@ def settings_in(value: ast.expr, names: set[str]) -> list[str]:
 def feeds(tree: ast.Module, names: set[str], where: str) -> Iterator[Feed]:
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         called = last_name(call.func)
-        for place, value in enumerate(call.args):
+        for index, value in enumerate(call.args):
             for setting in settings_in(value, names):
-                yield Feed(called, place, setting, f"{where}:{value.lineno}")
+                yield Feed(called, index, setting, f"{where}:{value.lineno}")
         for keyword in call.keywords:
             for setting in settings_in(keyword.value, names) if keyword.arg else ():
                 yield Feed(called, str(keyword.arg), setting, f"{where}:{keyword.value.lineno}")

@@ -8,7 +8,7 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError, Message
 
-from services.gateway.admission.held_places import HeldPlace
+from services.gateway.admission.held_slots import HeldSlot
 from services.gateway.grpc.serving.call_failures import GrpcFailure, failure_of
 from services.gateway.grpc.serving.grpc_context import Context
 from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
@@ -17,7 +17,7 @@ from shared.errors import InvalidRequest
 
 Handle = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
 Unary = Callable[[Any, Context], Awaitable[Any]]
-Stream = Callable[[AsyncIterator[Any], Context, HeldPlace], Awaitable[None]]
+Stream = Callable[[AsyncIterator[Any], Context, HeldSlot], Awaitable[None]]
 
 log = structlog.get_logger(__name__)
 
@@ -53,11 +53,11 @@ class CallFrame:
         """
 
         async def answered(pieces: AsyncIterator[bytes], context: Context) -> Any:
-            with self._calls.open(context) as place:
+            with self._calls.open(context) as slot:
                 data = await anext(aiter(pieces), None)
                 if data is None:
                     raise InvalidRequest("the call has no message")
-                place.begin_request()
+                slot.begin_request()
                 return await handle(_parsed(kind, data), context)
 
         async def call(pieces: AsyncIterator[bytes], context: Context) -> None:
@@ -75,12 +75,12 @@ class CallFrame:
             async for data in pieces:
                 yield _parsed(kind, data)
 
-        async def placed(pieces: AsyncIterator[bytes], context: Context) -> None:
-            with self._calls.open(context) as place:
-                await handle(parsed(pieces), context, place)
+        async def in_slot(pieces: AsyncIterator[bytes], context: Context) -> None:
+            with self._calls.open(context) as slot:
+                await handle(parsed(pieces), context, slot)
 
         async def call(pieces: AsyncIterator[bytes], context: Context) -> None:
-            await self._run(method, placed(pieces, context), context)
+            await self._run(method, in_slot(pieces, context), context)
 
         return call
 

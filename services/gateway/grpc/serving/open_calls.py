@@ -12,7 +12,7 @@ from typing import Any
 from grpc_reflection.v1alpha.reflection import aio as reflection
 
 from services.gateway.admission.auth import Keyring
-from services.gateway.admission.held_places import HeldPlace, HeldPlaces
+from services.gateway.admission.held_slots import HeldSlot, HeldSlots
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.grpc.serving.call_failures import failure_of
@@ -59,10 +59,10 @@ class OpenCalls:
         self._keyring = keyring
         self._parties = parties
         quota = parties.quota(limit, what="open gRPC calls", reason="grpc_calls")
-        self._places = HeldPlaces(quota, "grpc_gave_way")
+        self._slots = HeldSlots(quota, "grpc_gave_way")
 
     @contextmanager
-    def open(self, context: Context) -> Iterator[HeldPlace]:
+    def open(self, context: Context) -> Iterator[HeldSlot]:
         """The place of a call, idle until its request begins.
 
         Raises:
@@ -70,15 +70,15 @@ class OpenCalls:
             Unavailable: It was idle and gave way.
         """
         call = _OpenCall()
-        place = self._places.take(call, self._party_of(context))
+        slot = self._slots.take(call, self._party_of(context))
         try:
-            yield place
+            yield slot
         except asyncio.CancelledError:
             if call.gave_way and call.task.uncancel() == 0:
                 raise GAVE_WAY from None
             raise
         finally:
-            place.free()
+            slot.free()
 
     def _party_of(self, context: Context) -> str:
         client = peer_address(context.peer())

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import structlog
 
-from services.gateway.admission.held_places import HeldPlace
+from services.gateway.admission.held_slots import HeldSlot
 from services.gateway.grpc.protocol.inference_pb2 import (
     ModelInferRequest,
     ModelInferResponse,
@@ -43,22 +43,22 @@ class StreamInference:
         self._single = single
 
     async def infer(
-        self, requests: AsyncIterator[ModelInferRequest], context: Context, place: HeldPlace
+        self, requests: AsyncIterator[ModelInferRequest], context: Context, slot: HeldSlot
     ) -> None:
         """Answers one call; raises what becomes its status."""
         self._parts.metrics.open_streams.inc()
         try:
-            await _OpenStream(self._parts, self._single, context, place).run(requests)
+            await _OpenStream(self._parts, self._single, context, slot).run(requests)
         finally:
             self._parts.metrics.open_streams.dec()
 
 
 class _OpenStream:
-    def __init__(self, parts: GrpcParts, single: SingleInference, context: Context, place: HeldPlace) -> None:
+    def __init__(self, parts: GrpcParts, single: SingleInference, context: Context, slot: HeldSlot) -> None:
         self._parts = parts
         self._single = single
         self._context = context
-        self._place = place
+        self._slot = slot
         metadata = list(context.invocation_metadata() or ())
         self._headers = headers_of(metadata, single=False)
         self._true_errors = any(name == _TRUE_ERRORS and value == "true" for name, value in metadata)
@@ -93,7 +93,7 @@ class _OpenStream:
                     self._slots.release()
                 continue
             before = self._turns.get(call.session_id) if call.session_id else None
-            self._place.begin_request()
+            self._slot.begin_request()
             task = group.create_task(self._answer(call, before))
             if call.session_id:
                 self._turns[call.session_id] = task
@@ -101,7 +101,7 @@ class _OpenStream:
 
     def _ended(self, session_id: str, task: asyncio.Task[None]) -> None:
         self._slots.release()
-        self._place.end_request()
+        self._slot.end_request()
         if self._turns.get(session_id) is task:
             del self._turns[session_id]
 

@@ -68,12 +68,12 @@ def read_tensors(request: ModelInferRequest) -> dict[str, InputTensor]:
             f"`raw_input_contents` needs an entry for each input: {len(request.inputs)}, got {len(raw)}"
         )
     found: dict[str, InputTensor] = {}
-    for place, tensor in enumerate(request.inputs):
+    for index, tensor in enumerate(request.inputs):
         if tensor.name in found:
             raise _wrong(tensor.name, "is there twice")
         count = _count(tensor.name, tensor.shape)
         if raw:
-            values = _from_raw(tensor.name, tensor.datatype, raw[place], count)
+            values = _from_raw(tensor.name, tensor.datatype, raw[index], count)
         else:
             values = _from_contents(tensor.name, tensor.datatype, tensor.contents)
         if len(values) != count:
@@ -133,16 +133,16 @@ def _kind(name: str, datatype: str) -> tuple[str, str]:
 
 
 def _split(name: str, raw: bytes) -> list[bytes]:
-    parts, place = [], 0
-    while place < len(raw):
-        if place + 4 > len(raw):
+    parts, position = [], 0
+    while position < len(raw):
+        if position + 4 > len(raw):
             raise _wrong(name, "ends within the length of an element")
-        (length,) = _LENGTH.unpack_from(raw, place)
-        place += 4
-        if place + length > len(raw):
-            raise _wrong(name, f"has an element of {length} bytes, of which {len(raw) - place} are there")
-        parts.append(raw[place : place + length])
-        place += length
+        (length,) = _LENGTH.unpack_from(raw, position)
+        position += 4
+        if position + length > len(raw):
+            raise _wrong(name, f"has an element of {length} bytes, of which {len(raw) - position} are there")
+        parts.append(raw[position : position + length])
+        position += length
     return parts
 
 

@@ -43,13 +43,13 @@ class Costs:
     assumed_fetch_s: float = 0.01
     lead_price: float = 0.2
 
-    def move(self, request: RequestFacts, group: GroupView, place: GroupView | None) -> Move:
-        """The move of the session's KV to `group` from `place`; None if it is on no group any more."""
+    def move(self, request: RequestFacts, group: GroupView, last: GroupView | None) -> Move:
+        """The move of the session's KV to `group` from `last`; None if it is on no group any more."""
         tokens = request.session_tokens
-        if not tokens or group is place:
+        if not tokens or group is last:
             return STAYS
         recompute_s = tokens / self._compute_rate(group)
-        if group.store and (place is None or place.store):
+        if group.store and (last is None or last.store):
             rate = group.fetch_tokens_per_s
             fetch_s = (
                 group.fetch_s + tokens / rate
@@ -60,10 +60,10 @@ class Costs:
                 return Move(fetch_s)
         return Move(recompute_s, tokens)
 
-    def total_s(self, request: RequestFacts, group: GroupView, place: GroupView | None) -> float:
+    def total_s(self, request: RequestFacts, group: GroupView, last: GroupView | None) -> float:
         """The whole cost; see the module's text."""
         prompt_s = request.prompt_tokens / self._compute_rate(group)
-        return self.load_s(group) + prompt_s + self.move(request, group, place).seconds
+        return self.load_s(group) + prompt_s + self.move(request, group, last).seconds
 
     def load_s(self, group: GroupView) -> float:
         """The part of the cost that is the same for all requests."""
@@ -74,7 +74,7 @@ class Costs:
         return group.recompute_tokens_per_s or max(group.tokens_per_s, self.assumed_tokens_per_s)
 
 
-def home_and_place(
+def home_and_last(
     request: RequestFacts, fleet: FleetView, home: GroupView
 ) -> tuple[GroupView, GroupView | None]:
     """The group that the session belongs to, and the one that has its KV.

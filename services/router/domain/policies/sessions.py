@@ -2,7 +2,7 @@
 
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, RequestFacts
 from services.router.domain.policies.base import least_loaded, no_ready_group, refusal
-from services.router.domain.policies.costs import Costs, home_and_place
+from services.router.domain.policies.costs import Costs, home_and_last
 from services.router.domain.policies.hybrid_limits import HybridLimits
 
 
@@ -55,10 +55,10 @@ class Hybrid:
         home = fleet.home(request.routing_key)
         if home is None:
             return no_ready_group(fleet)
-        stay, place = home_and_place(request, fleet, home)
+        stay, last = home_and_last(request, fleet, home)
         busy = self._busy(stay)
         if not busy and not stay.full:
-            return Assignment(stay.name, _resting(stay, home, place), home.name)
+            return Assignment(stay.name, _resting(stay, home, last), home.name)
         if refused := refusal(fleet):
             return refused
         least = least_loaded(request.routing_key, fleet.ready, self._costs.load_s)
@@ -66,9 +66,9 @@ class Hybrid:
         open_groups = [group for group in _distinct(stay, home, least) if not group.full]
         chosen = open_groups[0]
         if len(open_groups) > 1:
-            chosen = min(open_groups, key=lambda group: self._costs.total_s(request, group, place))
+            chosen = min(open_groups, key=lambda group: self._costs.total_s(request, group, last))
         if chosen is stay:
-            return Assignment(stay.name, _resting(stay, home, place, "_busy"), home.name)
+            return Assignment(stay.name, _resting(stay, home, last, "_busy"), home.name)
         if chosen is home:
             return Assignment(home.name, "return_home", home.name)
         return Assignment(chosen.name, "spill_full" if stay.full else busy, home.name)
@@ -94,9 +94,9 @@ def _distinct(stay: GroupView, home: GroupView, least: GroupView) -> list[GroupV
     return groups
 
 
-def _resting(stay: GroupView, home: GroupView, place: GroupView | None, suffix: str = "") -> str:
+def _resting(stay: GroupView, home: GroupView, last: GroupView | None, suffix: str = "") -> str:
     """The reason for leaving a session where it belongs."""
-    if place is None:
+    if last is None:
         return "last_group_away"
     return ("preferred" if stay is home else "last_group") + suffix
 

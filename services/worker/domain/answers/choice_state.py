@@ -83,9 +83,9 @@ class ChoiceState:
         if self.finish_reason is not None:
             return
         run, start = force_first(self.sequence), len(self.sequence.tokens)
-        for place, (token_id, reason) in enumerate(self.sequence.append_run(run), start + 1):
+        for index, (token_id, reason) in enumerate(self.sequence.append_run(run), start + 1):
             if self.advance(Sampled(seq_id=0, token_id=token_id), reason) is not None:
-                del self.sequence.tokens[place:]  # after a stop string
+                del self.sequence.tokens[index:]  # after a stop string
                 return
 
     def prime(self) -> FinishReason | None:

@@ -100,7 +100,7 @@ class PartedAnswer:
         if reader.ended:
             reason = "stop"
             last = max(
-                (place for place, part in enumerate(parts) if isinstance(part, ToolCallPart)), default=-1
+                (index for index, part in enumerate(parts) if isinstance(part, ToolCallPart)), default=-1
             )
             parts = parts[: last + 1]
         elif reason is not None:

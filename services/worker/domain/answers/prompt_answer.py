@@ -53,9 +53,9 @@ class PromptAnswer:
     def add_part(self, part: PromptPart) -> None:
         """Takes what a step has brought."""
         self.embedding = part.embedding
-        for place, score in enumerate(part.scores[: len(self.sequence.tokens) - part.first], part.first):
+        for index, score in enumerate(part.scores[: len(self.sequence.tokens) - part.first], part.first):
             top = [top_logprob(self.spell_token, other, value) for other, value in score.top]
-            self._add_score(place, score.logprob, top)
+            self._add_score(index, score.logprob, top)
 
     def take_delta(self) -> Delta | None:
         """Returns the next piece that the caller has not got, and counts it as sent."""
@@ -75,8 +75,8 @@ class PromptAnswer:
         self.embedding, self.end = b"", None
         return delta
 
-    def _add_score(self, place: int, logprob: float, top: collections.abc.Sequence[TopLogprob] = ()) -> None:
-        token_id = self.sequence.tokens[place]
+    def _add_score(self, index: int, logprob: float, top: collections.abc.Sequence[TopLogprob] = ()) -> None:
+        token_id = self.sequence.tokens[index]
         shown = self.spell_token(token_id)
         self.unsent_scores.append(
             TokenLogprob(
@@ -85,7 +85,7 @@ class PromptAnswer:
                 logprob=logprob,
                 top=list(top),
                 raw=shown.raw,
-                offset=self.offsets[place] if self.offsets else -1,
+                offset=self.offsets[index] if self.offsets else -1,
             )
         )
 

@@ -17,14 +17,14 @@ _KNOWN_CHARS = 256  # that are remembered; the masks of long stop strings have h
 class StopStrings:
     """The stop strings of a request, for the matchers of all its choices."""
 
-    __slots__ = ("ends", "first_chars", "first_places", "masks", "texts", "width")
+    __slots__ = ("ends", "first_chars", "masks", "ones", "texts", "width")
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = tuple(texts)
         self.width = len(texts)
         self.masks = _Masks(texts)  # by character
         self.first_chars = frozenset(text[0] for text in texts)
-        self.first_places = (1 << self.width) - 1
+        self.ones = (1 << self.width) - 1
         self.ends = sum(1 << (len(text) - 1) * self.width + number for number, text in enumerate(texts))
 
 
@@ -38,10 +38,10 @@ class _Masks(dict[str, int]):
     def __missing__(self, char: str) -> int:
         mask, width = 0, len(self._texts)
         for number, text in enumerate(self._texts):
-            place = text.find(char)
-            while place >= 0:
-                mask |= 1 << place * width + number
-                place = text.find(char, place + 1)
+            position = text.find(char)
+            while position >= 0:
+                mask |= 1 << position * width + number
+                position = text.find(char, position + 1)
         if len(self) == _KNOWN_CHARS:
             self.clear()
         self[char] = mask
@@ -71,9 +71,9 @@ class StopMatcher:
         state, stops = self._state, self._stops
         if not state and stops.first_chars.isdisjoint(text):
             return text, False
-        masks, width, first_places, ends = stops.masks, stops.width, stops.first_places, stops.ends
+        masks, width, ones, ends = stops.masks, stops.width, stops.ones, stops.ends
         for count, char in enumerate(text, 1):
-            state = (state << width | first_places) & masks[char]
+            state = (state << width | ones) & masks[char]
             if found := state & ends:
                 self.matched = stops.texts[(found.bit_length() - 1) % width]
                 text, self._held = self._held + text[:count], ""

@@ -195,7 +195,7 @@ class BlockManager:
             raise ValueError(f"sequence {seq_id} has a block table already")
         if num_blocks - len(shared) + self._num_unused(shared) + spare > self.num_free:
             return False
-        if self.sliding is not None and not self.sliding.has_place:
+        if self.sliding is not None and not self.sliding.has_room:
             return False
         for block in shared:
             self._pool.share(block)

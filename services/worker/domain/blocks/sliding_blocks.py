@@ -53,7 +53,7 @@ class SlidingBlocks:
         return self._pool.num_blocks - self._pool.num_free
 
     @property
-    def has_place(self) -> bool:
+    def has_room(self) -> bool:
         """Whether one more table can be opened."""
         return len(self._tables) < self._most_tables
 

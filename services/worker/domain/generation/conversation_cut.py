@@ -24,21 +24,21 @@ def shorter_conversations(messages: Sequence[ChatMessage], step_chars: int) -> l
     head = 0
     while head < len(messages) and messages[head].role in ("system", "developer"):
         head += 1
-    users = [place for place in range(head, len(messages)) if messages[place].role == "user"]
+    users = [index for index in range(head, len(messages)) if messages[index].role == "user"]
     last = users[-1] if users else head
     # later than the user's last message, rounds of calls and their results may go
-    rounds = [place for place in range(last + 1, len(messages)) if messages[place].role == "assistant"]
+    rounds = [index for index in range(last + 1, len(messages)) if messages[index].role == "assistant"]
     question = list(messages[last : last + 1]) if users else []
     ends = {*users[-1:], *rounds[-1:]}  # the shortest that there are
     found, dropped, due, at = [list(messages)], 0, step_chars, head
-    for place in [*users, *rounds]:
-        dropped += sum(_size(message) for message in messages[at:place])
-        at = place
-        if place == head or (place == last + 1 and question):
+    for position in [*users, *rounds]:
+        dropped += sum(_size(message) for message in messages[at:position])
+        at = position
+        if position == head or (position == last + 1 and question):
             continue
-        if dropped >= due or place in ends:
-            kept = question if place > last else []
-            found.append([*messages[:head], *kept, *messages[place:]])
+        if dropped >= due or position in ends:
+            kept = question if position > last else []
+            found.append([*messages[:head], *kept, *messages[position:]])
             due = (dropped // step_chars + 1) * step_chars
     return found
 

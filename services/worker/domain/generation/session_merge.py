@@ -52,7 +52,7 @@ def rebase(mine: SessionRecord, theirs: SessionRecord) -> SessionRecord | None:
         messages = [*system, *_without_system(theirs.messages), *said]
         if len(messages) > MAX_SESSION_MESSAGES:
             return None
-    marks = [replace(mark, version=theirs.version + place) for place, mark in enumerate(new, 1)]
+    marks = [replace(mark, version=theirs.version + index) for index, mark in enumerate(new, 1)]
     return replace(
         mine,
         version=theirs.version + len(new),

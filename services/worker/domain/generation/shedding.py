@@ -17,7 +17,7 @@ class WaitingRequest:
         request_id: Its `request_key`.
         tenant: Its tenant, or the party that it counts for.
         priority: A higher one goes first.
-        places: One for each sequence.
+        slots: One for each sequence.
         arrived: When it arrived; orders requests in time.
         firm: Whether its caller has tokens already, so that it keeps its place.
     """
@@ -25,7 +25,7 @@ class WaitingRequest:
     request_id: str
     tenant: str
     priority: int
-    places: int
+    slots: int
     arrived: float = 0.0
     firm: bool = False
 
@@ -42,7 +42,7 @@ def displaced_by(newcomer: WaitingRequest, waiting: Iterable[WaitingRequest], mi
     gone = _chosen(newcomer, queue, missing)
     left = [waiter for waiter in queue if waiter.request_id not in gone] + [newcomer]
     equals = [w for w in queue if w.request_id in gone and w.priority == newcomer.priority]
-    in_turn = any(newcomer.request_id in _chosen(equal, left, equal.places) for equal in equals)
+    in_turn = any(newcomer.request_id in _chosen(equal, left, equal.slots) for equal in equals)
     return [] if in_turn else gone
 
 
@@ -50,7 +50,7 @@ def _chosen(newcomer: WaitingRequest, waiting: list[WaitingRequest], missing: in
     held: Counter[str] = Counter()
     candidates: list[WaitingRequest] = []
     for waiter in waiting:
-        held[waiter.tenant] += waiter.places
+        held[waiter.tenant] += waiter.slots
         if not waiter.firm and waiter.priority <= newcomer.priority:
             candidates.append(waiter)
     gone: list[str] = []
@@ -59,8 +59,8 @@ def _chosen(newcomer: WaitingRequest, waiting: list[WaitingRequest], missing: in
         if victim is None:
             return []
         candidates.remove(victim)
-        held[victim.tenant] -= victim.places
-        missing -= victim.places
+        held[victim.tenant] -= victim.slots
+        missing -= victim.slots
         gone.append(victim.request_id)
     return gone
 
@@ -71,9 +71,9 @@ def _next(
     lower = [waiter for waiter in candidates if waiter.priority < newcomer.priority]
     if lower:
         return min(lower, key=lambda waiter: (waiter.priority, -held[waiter.tenant], -waiter.arrived))
-    tenants = {tenant for tenant, places in held.items() if places} | {newcomer.tenant}
-    share = (held.total() + newcomer.places) / len(tenants)
-    if held[newcomer.tenant] + newcomer.places > share:
+    tenants = {tenant for tenant, slots in held.items() if slots} | {newcomer.tenant}
+    share = (held.total() + newcomer.slots) / len(tenants)
+    if held[newcomer.tenant] + newcomer.slots > share:
         return None
     greedy = [waiter for waiter in candidates if held[waiter.tenant] > share]
     return min(greedy, key=lambda waiter: (-held[waiter.tenant], -waiter.arrived), default=None)

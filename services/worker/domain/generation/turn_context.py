@@ -132,16 +132,16 @@ def turn_of(request: GenerateRequest, record: SessionRecord | None, resumed_at: 
     assert session is not None
     assert messages is not None
     call_key = request.call_key
-    if record is not None and (place := _place_of(request.request_id, call_key, record)):
-        if call_key and record.recent and record.recent[-place].call_digest != request.call_digest:
+    if record is not None and (position := _position_of(request.request_id, call_key, record)):
+        if call_key and record.recent and record.recent[-position].call_digest != request.call_digest:
             raise Conflict(
                 "this Idempotency-Key was used for another call; use a new key for each call",
                 reason="idempotency_key_reused",
             )
-        told = rewind(record, record.recent[-place].version) if place > 1 else record
+        told = rewind(record, record.recent[-position].version) if position > 1 else record
         if told is not None:
             seen = told.messages[:-1] + (messages[-1:] if request.continues else [])
-            return TurnContext(session, seen, record, commits=False, stored=place)
+            return TurnContext(session, seen, record, commits=False, stored=position)
     if record is not None and 0 <= resumed_at < record.version:
         record = (rewind(record, resumed_at) or record) if resumed_at else None
     return TurnContext(
@@ -176,13 +176,13 @@ def in_place_of_last(
     )
 
 
-def _place_of(request_id: str, call_key: str, record: SessionRecord) -> int:
+def _position_of(request_id: str, call_key: str, record: SessionRecord) -> int:
     """Returns which of the record's turns has that id or key: 1 for the last one, 0 for none."""
     if record.last_request == request_id and record.messages:
         return 1
-    for place, mark in enumerate(reversed(record.recent), 1):
+    for index, mark in enumerate(reversed(record.recent), 1):
         if mark.request_id == request_id or (call_key and mark.call_key == call_key):
-            return place
+            return index
     return 0
 
 

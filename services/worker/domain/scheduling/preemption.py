@@ -60,11 +60,11 @@ class Preemption:
         if first.pending or queues.is_coming(first, names):
             return  # it could not come in now, and another sequence would take what is freed
         full_tenant = queues.running_of[first.party] >= self._most  # only its own can make way for it
-        short_of_places = full_tenant or len(running) >= self._limits.max_running
+        missing_slots = full_tenant or len(running) >= self._limits.max_running
         missing = blocks.cost(len(first.tokens), names) + queues.spare_blocks() - blocks.num_free
         victims: list[Sequence] = []
         for victim in reversed(running):
-            if victim.priority >= first.priority or (missing <= 0 and len(victims) >= short_of_places):
+            if victim.priority >= first.priority or (missing <= 0 and len(victims) >= missing_slots):
                 break
             if victim.fetching or (full_tenant and victim.party != first.party):
                 continue  # fetching: its blocks would not be free before the fetch is done

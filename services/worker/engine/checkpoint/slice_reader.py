@@ -226,12 +226,12 @@ def halve_pairs(out: Tensor, rows: range, pairs: RowPairs) -> None:
 
 def _fill(tensor: OpenTensor, memory: NDArray[np.uint8], offset: int) -> None:
     """Fills the memory with bytes of the tensor; one system call reads 2 GiB at most."""
-    view, place, path = memory.data, tensor.stored.begin + offset, tensor.stored.path
+    view, position, path = memory.data, tensor.stored.begin + offset, tensor.stored.path
     while view:
         try:
-            count = os.preadv(tensor.file, [view], place)
+            count = os.preadv(tensor.file, [view], position)
         except OSError as error:
             raise ModelError(f"{path}: tensor {tensor.name} cannot be read: {error.strerror}") from error
         if count == 0:
             raise ModelError(f"{path} has become shorter while tensor {tensor.name} was read; copy it again")
-        view, place = view[count:], place + count
+        view, position = view[count:], position + count

@@ -99,11 +99,13 @@ class TensorTable:
         Raises:
             ModelError: One is another matrix.
         """
-        found = [place.module + place.suffixes[0] for place in names.modules["lm_head"]]
+        found = [location.module + location.suffixes[0] for location in names.modules["lm_head"]]
         embedding = next(
             stored
             for name, stored in self.tensors.items()
-            if name.endswith(tuple(place.module + ".weight" for place in names.modules["model.embed_tokens"]))
+            if name.endswith(
+                tuple(location.module + ".weight" for location in names.modules["model.embed_tokens"])
+            )
         )
         copies = {name for name in found if name in self.tensors}
         for name in copies:

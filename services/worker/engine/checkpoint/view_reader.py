@@ -71,5 +71,5 @@ def _read_transposed(
     span = range(view.stored_row(rows[0]), view.stored_row(rows[-1]) + 1)
     buffer = torch.empty(len(columns), len(span), dtype=dtype_of(tensor.stored))
     reader.read(tensor, buffer, columns, span)
-    places = torch.tensor([view.stored_row(row) - span.start for row in rows])
-    out.copy_(buffer.T if len(span) == len(rows) else buffer.T[places])
+    positions = torch.tensor([view.stored_row(row) - span.start for row in rows])
+    out.copy_(buffer.T if len(span) == len(rows) else buffer.T[positions])

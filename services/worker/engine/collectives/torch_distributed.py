@@ -123,9 +123,9 @@ class TorchCollectives:
         if self.rank == 0:
             framed = len(data).to_bytes(4, "little") + data
             buffer[: len(framed)] = torch.frombuffer(bytearray(framed), dtype=torch.uint8)
-        placed = buffer.to(self._device)
-        self._run(lambda: distributed.broadcast(placed, src=0))
-        raw = placed.cpu().numpy().tobytes()
+        on_device = buffer.to(self._device)
+        self._run(lambda: distributed.broadcast(on_device, src=0))
+        raw = on_device.cpu().numpy().tobytes()
         return raw[4 : 4 + int.from_bytes(raw[:4], "little")]
 
     def barrier(self) -> None:

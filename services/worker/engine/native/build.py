@@ -137,8 +137,8 @@ def _compile(target: str, compiler: Compiler) -> Path:
     name = compiler.command[0]
     path = next((p for p in candidates(target) if _writable(p.parent)), None)
     if path is None:
-        places = " nor ".join(str(place.parent) for place in candidates(target))
-        raise NoKernels(f"neither {places} can be written; set XDG_CACHE_HOME to a directory that can")
+        paths = " nor ".join(str(path.parent) for path in candidates(target))
+        raise NoKernels(f"neither {paths} can be written; set XDG_CACHE_HOME to a directory that can")
     with (path.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the ranks of a group compile it at the same time
         if path.is_file():
@@ -230,12 +230,12 @@ def main() -> int:
 
 def _beside_sources(target: str) -> Path | None:
     """The library of a variant, copied from the cache to where images and wheels take it from."""
-    found, place = find(target), candidates(target)[0]
-    if found is not None and found != place:
-        place.parent.mkdir(exist_ok=True)
-        shutil.copy2(found, place)
-        _share(place)
-    return place if found is not None else None
+    found, path = find(target), candidates(target)[0]
+    if found is not None and found != path:
+        path.parent.mkdir(exist_ok=True)
+        shutil.copy2(found, path)
+        _share(path)
+    return path if found is not None else None
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.rope_config import RopeConfig
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
 from services.worker.engine.native.experts.expert_ops import ExpertOps
-from services.worker.engine.native.layers.attention_ops import AttentionOps, RankPlace
+from services.worker.engine.native.layers.attention_ops import AttentionOps, RankPosition
 from services.worker.engine.native.layers.packed_layer import NativeLayer, NativeMlp
 from services.worker.engine.native.layers.packed_norm import PackedNorm
 from services.worker.engine.native.native_cache import NativeCache, heads_of
@@ -53,13 +53,13 @@ class NativeDecoder:
         config: ModelConfig,
         weights: NativeWeights,
         *,
-        place: RankPlace,
+        position: RankPosition,
         cache: NativeCache,
         rotations: Rotations,
         buffers: AllReduceBuffers,
         pages: PagePolicy | None = None,
     ) -> None:
-        self._buffers, heads = buffers, heads_of(config, place.rank, place.world)
+        self._buffers, heads = buffers, heads_of(config, position.rank, position.world)
         self._sums, self._squares = cycle(buffers.parts), cycle(buffers.squares)
         self._stream = ResidualStream(buffer(MAX_ROWS, padded(config.hidden_size)), config.hidden_size)
         self._kinds = weights.input_kinds
@@ -73,7 +73,7 @@ class NativeDecoder:
         self.sampled_rows = self._normed.rows
         positions = min(config.context_length, cache.sizes.num_blocks * BLOCK_SIZE)
         self._attention = AttentionOps(
-            config, heads, place, kinds=weights.input_kinds, positions=positions, pages=pages
+            config, heads, position, kinds=weights.input_kinds, positions=positions, pages=pages
         )
         self._experts = ExpertOps(config.hidden_size, weights.input_kinds)
         self._add_embedding(config, weights)

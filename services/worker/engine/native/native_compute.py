@@ -22,7 +22,7 @@ from services.worker.engine.config.rope_config import RopeConfig
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
 from services.worker.engine.native.block_index import BlockIndex
 from services.worker.engine.native.decoder import NativeDecoder
-from services.worker.engine.native.layers.attention_ops import RankPlace
+from services.worker.engine.native.layers.attention_ops import RankPosition
 from services.worker.engine.native.library import ALL_HERE, NUM_TIMES, KernelLibrary
 from services.worker.engine.native.native_blocks import NativeBlocks
 from services.worker.engine.native.native_cache import NativeCache, heads_of
@@ -115,7 +115,7 @@ class NativeCompute:
         self._decoder = NativeDecoder(
             config,
             weights,
-            place=RankPlace(collectives.rank, collectives.world, options.threads),
+            position=RankPosition(collectives.rank, collectives.world, options.threads),
             cache=cache,
             rotations=rotations,
             buffers=self._buffers,
@@ -215,9 +215,9 @@ class NativeCompute:
         logits = None if headless else self._gather_logits(len(samples))
         return self._take_prompts(wanted, len(samples), logits) if wanted else logits
 
-    def _add_span(self, place: int, began_ns: int) -> None:
+    def _add_span(self, index: int, began_ns: int) -> None:
         if self.spans is not None:
-            self.spans.add(place, began_ns, time.monotonic_ns())
+            self.spans.add(index, began_ns, time.monotonic_ns())
 
     def _run_ops(self, segment: Segment, batch: ForwardBatch) -> None:
         barrier, ops, trace = self._buffers.barrier, segment.ops, None

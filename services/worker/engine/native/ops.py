@@ -203,8 +203,8 @@ def op_names(ops: Sequence[Op], layers: Sequence[int], head: int, *, barriers: b
         barriers: Whether the barriers between ranks have places.
     """
     names = []
-    for place, op in enumerate(ops):
+    for index, op in enumerate(ops):
         if barriers or op.KIND != OpKind.RANK_BARRIER:
-            layer = bisect_right(layers, place) - 1 if place < head else -1
+            layer = bisect_right(layers, index) - 1 if index < head else -1
             names.append(OpName(op.KIND.name.lower(), TIME_OF.get(op.KIND, ROWS), layer))
     return names

@@ -240,12 +240,12 @@ class Program:
                 size=rows.size,
                 eps=norm.eps,
                 counts=rows.counts,
-                own=sums.own + 4 * place,
-                sums=sums.address + 4 * place,
+                own=sums.own + 4 * index,
+                sums=sums.address + 4 * index,
                 num_ranks=sums.count,
                 rank_stride=MAX_ROWS * CUT_NORMS,
             )
-            for place, (rows, norm) in enumerate(norms)
+            for index, (rows, norm) in enumerate(norms)
         ]
         for rule in rules:
             self.append(SquareSumOp(norm=rule), norms, sums)

@@ -15,9 +15,9 @@ def linear(rows: Tensor, matrix: Tensor) -> Tensor:
     x, w = (_flushed(side.bfloat16().float()).double() for side in (rows, matrix))
     total = x.new_zeros(len(x), len(w))
     for pair in range(0, x.shape[1], 2):
-        for place in (pair + 1, pair):
-            if place < x.shape[1]:
-                total = _flushed((total + x[:, place, None] * w[:, place]).float()).double()
+        for position in (pair + 1, pair):
+            if position < x.shape[1]:
+                total = _flushed((total + x[:, position, None] * w[:, position]).float()).double()
     return total.float()
 
 

@@ -26,14 +26,14 @@ def linear(rows: Tensor, matrix: EncodedMatrix) -> Tensor:
     units = torch.nn.functional.pad(_units(matrix), (0, missing)).view(matrix.shape[0], -1, part)
     inputs = codes.reshape(len(rows), -1, part)
     result = torch.zeros(len(rows), matrix.shape[0])
-    for place in range(units.shape[1]):
-        group, block = place * part // matrix.group, place * part // SCALE_BLOCK
+    for index in range(units.shape[1]):
+        group, block = index * part // matrix.group, index * part // SCALE_BLOCK
         if group >= matrix.scales.shape[1]:
             continue  # inputs that are padding
-        dots = (inputs[:, place].double() @ units[:, place].double().T).float()  # exact
+        dots = (inputs[:, index].double() @ units[:, index].double().T).float()  # exact
         result += dots * matrix.scales[:, group].float() * scales[:, block, None]
         if matrix.offsets is not None:
-            sums = inputs[:, place].sum(-1)
+            sums = inputs[:, index].sum(-1)
             result -= matrix.offsets[:, group].float() * (sums * scales[:, block])[:, None]
     return result
 

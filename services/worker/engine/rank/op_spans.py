@@ -38,12 +38,12 @@ class OpSpans:
         self.spans: NDArray[np.int64] = np.zeros((threads, capacity, 3), np.int64)
         self.counts: NDArray[np.int64] = np.zeros((threads, _LINE), np.int64)
 
-    def add(self, place: int, begin_ns: int, end_ns: int) -> None:
+    def add(self, index: int, begin_ns: int, end_ns: int) -> None:
         """Adds a span of the first thread; compiled code adds the others."""
         at = int(self.counts[0, 0])
         self.counts[0, 0] = at + 1
         if at < self.capacity:
-            self.spans[0, at] = begin_ns, end_ns, place
+            self.spans[0, at] = begin_ns, end_ns, index
 
     @property
     def left_out(self) -> int:

@@ -77,7 +77,7 @@ class TokenCalls:
             context_length=self._engine.facts.context_length,
             token_ids=codec.pack_tokens(tokens) if query.ids else b"",
             texts=[one.text for one in shown],
-            parts={place: one.raw for place, one in enumerate(shown) if one.raw},
+            parts={index: one.raw for index, one in enumerate(shown) if one.raw},
         )
 
     async def detokenize(self, query: DetokenizeQuery, message: Message) -> Detokenized:

@@ -27,7 +27,7 @@ from services.worker.text.grammars.structured_grammar import check_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.library_panics import guarded
 from shared.errors import InvalidRequest, Overloaded, RateLimited
-from shared.flow.tenant_places import TenantPlaces, TooManyWait
+from shared.flow.tenant_slots import TenantSlots, TooManyWait
 from shared.messages import GenerateRequest
 
 THREADS = 2
@@ -54,7 +54,7 @@ class GrammarCompiler:
         self._options = options
         self._metrics = metrics
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grammar")
-        self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT, max_waiting=options.max_waiting)
+        self._slots = TenantSlots(THREADS, per_tenant=PER_TENANT, max_waiting=options.max_waiting)
         self._compiled: OrderedDict[bytes, ConstraintFactory] = OrderedDict()
         self._overran: OrderedDict[bytes, str] = OrderedDict()  # digest -> message of the error
         self.trials = GrammarTrials(options, metrics)
@@ -109,11 +109,11 @@ class GrammarCompiler:
         timeout_s = self._options.grammar_timeout_s
         try:
             async with asyncio.timeout(_WAITS * timeout_s):
-                await self._places.enter(tenant)
+                await self._slots.enter(tenant)
         except (TooManyWait, TimeoutError) as waited:
             raise self._busy(tenant) from waited
         if digest in self._overran or digest in self._compiled:  # an equal request was first
-            self._places.leave(tenant)
+            self._slots.leave(tenant)
             known = self._known(digest, param)
             if known is not None:
                 return known
@@ -141,11 +141,11 @@ class GrammarCompiler:
         try:
             verdict = await asyncio.shield(trying)  # a trial without its request keeps the place to its end
         except BaseException:
-            trying.add_done_callback(lambda _: self._places.leave(tenant))
+            trying.add_done_callback(lambda _: self._slots.leave(tenant))
             raise
         if verdict is None or verdict.outcome in ("passed", "unclear"):
             return
-        self._places.leave(tenant)
+        self._slots.leave(tenant)
         if verdict.outcome == "refused":
             raise InvalidRequest(verdict.message, **verdict.data)
         if verdict.outcome == "starved":
@@ -168,7 +168,7 @@ class GrammarCompiler:
         try:
             running = loop.run_in_executor(self._threads, work)
         except BaseException:
-            self._places.leave(tenant)
+            self._slots.leave(tenant)
             raise
 
         began = loop.time()
@@ -176,7 +176,7 @@ class GrammarCompiler:
         def ended(done: asyncio.Future[ConstraintFactory]) -> None:
             self._metrics.grammar_seconds.observe(loop.time() - began)
             self._running.discard(running)
-            self._places.leave(tenant)
+            self._slots.leave(tenant)
             if not done.cancelled() and done.exception() is None:
                 self._keep(digest, done.result())
 
@@ -225,7 +225,7 @@ class GrammarCompiler:
 
     def _busy(self, tenant: str) -> RateLimited | Overloaded:
         """Returns the error of a request without a thread: its tenant's own grammars have it, or others'."""
-        if self._places.holds(tenant):
+        if self._slots.holds(tenant):
             return RateLimited(
                 "too many grammars of this tenant are being compiled; try again", retry_after_s=_RETRY_AFTER_S
             )

@@ -12,7 +12,7 @@ import msgspec
 from services.worker.domain.generation.generation import Generation, failed_frame, request_key
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.intake.preparation import Preparation
-from services.worker.leader.intake.waiting_places import WaitingPlaces
+from services.worker.leader.intake.waiting_slots import WaitingSlots
 from services.worker.leader.request_table import RequestTable
 from shared import codec
 from shared.bus.api import Message
@@ -48,7 +48,7 @@ class Intake:
         context: LeaderContext,
         endpoint: Endpoint,
         table: RequestTable,
-        places: WaitingPlaces,
+        slots: WaitingSlots,
         preparation: Preparation,
         *,
         max_request_s: float,
@@ -60,7 +60,7 @@ class Intake:
         self._clock = context.clock
         self._endpoint = endpoint
         self._table = table
-        self._places = places
+        self._slots = slots
         self._preparation = preparation
         self._max_request_s = max_request_s
         self._sampling = sampling
@@ -125,11 +125,11 @@ class Intake:
         table = self._table
         try:
             timeout_s = self._timeout_s(headers)
-            self._places.admit(request, timeout_s, resumed=request.attempt > 0 and not work.outside)
+            self._slots.admit(request, timeout_s, resumed=request.attempt > 0 and not work.outside)
         except RyzError as error:
             self._metrics.requests.labels(error.code).inc()
             seq = request.resume.next_seq if request.resume else 0
-            resumable = self._places.gate.refusal() is not None
+            resumable = self._slots.gate.refusal() is not None
             table.publisher.send_untracked(
                 work.reply_to, failed_frame(request, error, seq, resumable=resumable)
             )

@@ -10,7 +10,7 @@ from prometheus_client import Counter
 from services.worker.leader.intake.thread_work import ThreadWork
 from services.worker.text.library_panics import guarded
 from shared.errors import DeadlineExceeded
-from shared.flow.tenant_places import TenantPlaces
+from shared.flow.tenant_slots import TenantSlots
 
 THREADS = 3
 PER_TENANT = 2  # one thread fewer: the prompts of one tenant alone never delay another's
@@ -29,7 +29,7 @@ class TokenizerThreads:
         self._timeout_s = timeout_s
         self._slow_prompts = slow_prompts
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
-        self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT)
+        self._slots = TenantSlots(THREADS, per_tenant=PER_TENANT)
         self._running: set[asyncio.Future[Any]] = set()
 
     def stop_threads(self) -> None:
@@ -52,7 +52,7 @@ class TokenizerThreads:
         timed = ThreadWork(work)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._places.enter(tenant)
+                await self._slots.enter(tenant)
             return await timed.await_end(self._submit_work(tenant, timed), self._timeout_s)
         except TimeoutError as error:
             raise self.too_slow(failure) from error
@@ -72,12 +72,12 @@ class TokenizerThreads:
         try:
             running = loop.run_in_executor(self._threads, guarded, work)
         except BaseException:
-            self._places.leave(tenant)
+            self._slots.leave(tenant)
             raise
 
         def ended(_: object) -> None:
             self._running.discard(running)
-            self._places.leave(tenant)
+            self._slots.leave(tenant)
 
         self._running.add(running)
         running.add_done_callback(ended)

@@ -49,9 +49,9 @@ def check_tools(request: GenerateRequest, template: ChatTemplate | None) -> None
     if not has_parts(request):
         raise InvalidRequest("`tools` need messages: a prompt is completed as it is", param="tools")
     names = [tool.name for tool in use.tools]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise _refusal(f"tool {place} has the name {name!r} of an earlier one; names are unique", place)
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise _refusal(f"tool {index} has the name {name!r} of an earlier one; names are unique", index)
     if use.choice == "named" and use.name not in names:
         raise InvalidRequest(
             f"the answer must call {use.name!r}, which is none of the request's tools", param="tools"
@@ -63,8 +63,8 @@ def check_tools(request: GenerateRequest, template: ChatTemplate | None) -> None
             f"the tools have more than {MAX_TOOL_CHARS} characters; shorten their descriptions or schemas",
             param="tools",
         )
-    for place, tool in enumerate(use.tools):
-        _check_parameters(tool, place)
+    for index, tool in enumerate(use.tools):
+        _check_parameters(tool, index)
     _check_format(use, template)
 
 
@@ -75,14 +75,14 @@ def check_tool_results(messages: Sequence[ChatMessage]) -> None:
         InvalidRequest: One does not; the text names its place in the conversation.
     """
     known: set[str] = set()
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         known.update(call.call_id for call in message.tool_calls)
         if message.role == "tool" and message.tool_call_id not in known:
             raise InvalidRequest(
-                f"messages.{place}: a message with role 'tool' must answer a call of an assistant's message "
+                f"messages.{index}: a message with role 'tool' must answer a call of an assistant's message "
                 f"before it, and there is no call with the id {message.tool_call_id!r}",
                 param="messages",
-                index=place,
+                index=index,
             )
 
 
@@ -128,22 +128,22 @@ def _variables(text: str) -> dict[str, Any]:
     return variables
 
 
-def _check_parameters(tool: ToolDefinition, place: int) -> None:
+def _check_parameters(tool: ToolDefinition, index: int) -> None:
     try:
         schema = parameters_of(tool)
     except ValueError as error:
-        raise _refusal(f"the parameters of tool {tool.name!r} are no JSON Schema: {error}", place) from error
+        raise _refusal(f"the parameters of tool {tool.name!r} are no JSON Schema: {error}", index) from error
     kind, properties = schema.get("type", "object"), schema.get("properties", {})
     if kind != "object" or not isinstance(properties, dict):
         raise _refusal(
             f"the parameters of tool {tool.name!r} must be a JSON Schema of type object, got type {kind!r}",
-            place,
+            index,
         )
     for name, value in properties.items():
         types = value.get("type", []) if isinstance(value, dict) else []
         unknown = not set(map(str, types if isinstance(types, list) else [types])) <= _TYPES
         if not isinstance(value, dict | bool) or unknown:
-            raise _refusal(f"the parameters of tool {tool.name!r}: {name!r} has no JSON Schema", place)
+            raise _refusal(f"the parameters of tool {tool.name!r}: {name!r} has no JSON Schema", index)
 
 
 def _check_format(use: ToolUse, template: ChatTemplate | None) -> None:
@@ -159,5 +159,5 @@ def _check_format(use: ToolUse, template: ChatTemplate | None) -> None:
         )
 
 
-def _refusal(message: str, place: int) -> InvalidRequest:
-    return InvalidRequest(message, param="tools", index=place)
+def _refusal(message: str, index: int) -> InvalidRequest:
+    return InvalidRequest(message, param="tools", index=index)

@@ -31,11 +31,11 @@ class HostLookup:
         self._clock = clock
         if directory:
             try:
-                place = open_directory(directory)
+                pool_dir = open_directory(directory)
             except (UnsafeDirectory, OSError) as error:
                 log.warning("no KV blocks are kept in the host's memory", why=str(error))
                 return
-            self._pool, self._dead = HostPool(place), DeadSegments(place, clock)
+            self._pool, self._dead = HostPool(pool_dir), DeadSegments(pool_dir, clock)
 
     def count(self, names: Sequence[bytes], num_heads: int) -> int:
         """Returns how many leading blocks the host has with all heads of the model."""

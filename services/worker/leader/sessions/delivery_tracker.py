@@ -27,11 +27,11 @@ class DeliveryTracker:
         """Expects a confirmation of a turn that has ended, if its gateway confirms."""
         if request.session is None:
             return
-        place = request.tenant, request.session.session_id
+        key = request.tenant, request.session.session_id
         if request.confirms:
-            self._open.put(*place, (request.request_id, asyncio.Event()))
+            self._open.put(*key, (request.request_id, asyncio.Event()))
         else:
-            self._open.pop(*place)
+            self._open.pop(*key)
 
     async def was_lost(self, tenant: str, session_id: str, request_id: str) -> bool:
         """Returns whether the answer of a session's last turn was lost; waits `confirm_s` for its gateway."""
@@ -47,8 +47,8 @@ class DeliveryTracker:
 
     async def confirm_delivery(self, told: Delivered, _: Message) -> None:
         """Takes a confirmation: a gateway sends the end of an answer to a caller that is connected."""
-        place = told.tenant, told.session_id
-        found = self._open.get(*place)
+        key = told.tenant, told.session_id
+        found = self._open.get(*key)
         if found is not None and found[0] == told.request_id:
             found[1].set()
-            self._open.pop(*place)
+            self._open.pop(*key)

@@ -193,19 +193,19 @@ class RecordWriter:
             The records that are to be written again.
         """
         again: dict[Key, PendingRecord] = {}
-        for place, (key, pending) in enumerate(tuple(batch.items())):
+        for index, (key, pending) in enumerate(tuple(batch.items())):
             exhausted = pending.rebases >= MAX_REBASES or not pending.record.recent
-            if not_stored.get(place) != "stale" or exhausted:
+            if not_stored.get(index) != "stale" or exhausted:
                 continue
             theirs, problem = await read_record(self._store, key, self._limits.lookup_timeout_s)
             if isinstance(problem, SessionNotFound) and problem.data.get("deleted"):
-                not_stored[place] = "deleted"
+                not_stored[index] = "deleted"
                 continue
             joined = rebase(pending.record, theirs) if theirs is not None else pending.record
             if joined is None:
                 continue
             if joined is theirs:  # the store has it already
-                del not_stored[place]
+                del not_stored[index]
                 self._cache.put(key, joined, time.monotonic())
                 continue
             if key not in self._pending:  # else a later turn waits, which contains this one
@@ -213,15 +213,15 @@ class RecordWriter:
                 self._cache.put(key, joined, time.monotonic())
             pending.rebases += 1
             again[key] = pending
-            not_stored[place] = "rebased"
+            not_stored[index] = "rebased"
             self._metrics.session_commits.labels("rebased").inc()
         return again
 
     def _end_batch(self, batch: dict[Key, PendingRecord], not_stored: dict[int, str]) -> None:
         """Settles a batch; `not_stored` maps places in it to outcomes."""
         self._in_flight = {}
-        for place, (key, pending) in enumerate(batch.items()):
-            outcome = not_stored.get(place, "stored")
+        for index, (key, pending) in enumerate(batch.items()):
+            outcome = not_stored.get(index, "stored")
             if outcome == "rebased":
                 continue
             if outcome in {"stale", "deleted"}:  # records that were refused otherwise stay known here

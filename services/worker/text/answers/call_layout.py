@@ -81,9 +81,9 @@ def open_calls(syntax: CallSyntax, calls: Sequence[ToolCall]) -> list[AnswerText
         return None
     block = block_texts(syntax)
     pieces = [AnswerText(block.opens + block.line, is_markup=True)]
-    for place, call in enumerate(calls):
+    for slot, call in enumerate(calls):
         before, after = json_call_texts(syntax, call.name)
         pieces += [AnswerText(before, is_markup=True), AnswerText(call.arguments)]
-        if place + 1 < len(calls):
+        if slot + 1 < len(calls):
             pieces.append(AnswerText(after + block.between, is_markup=True))
     return pieces

@@ -50,8 +50,8 @@ def _surround(tokenizer: Tokenizer, keys: TokenizerKeys, vocabulary: GgufVocabul
     before = vocabulary.roles.bos if keys.flag("ggml.add_bos_token", default=begins) else None
     after = vocabulary.roles.eos if keys.flag("ggml.add_eos_token", default=kind == "t5") else None
     around = [
-        {"id": place, "ids": [token_id], "tokens": [vocabulary.tokens[token_id]]}
-        for place, token_id in (("before", before), ("after", after))
+        {"id": special, "ids": [token_id], "tokens": [vocabulary.tokens[token_id]]}
+        for special, token_id in (("before", before), ("after", after))
         if token_id is not None
     ]
     single = [*(["before"] if before is not None else []), "$A", *(["after"] if after is not None else [])]

@@ -87,8 +87,8 @@ def check_character_map(data: bytes) -> bool:
     targets = inner ^ offsets
     if (targets | (_BLOCK - 1)).max(initial=0) >= len(units):
         return False
-    places = units[targets[(units[inner] >> 8) & 1 == 1]] & 0x7FFFFFFF
-    if places.max(initial=0) >= len(replacements):
+    positions = units[targets[(units[inner] >> 8) & 1 == 1]] & 0x7FFFFFFF
+    if positions.max(initial=0) >= len(replacements):
         return False
-    begins = np.frombuffer(replacements, np.uint8)[places] & 0xC0 != 0x80
+    begins = np.frombuffer(replacements, np.uint8)[positions] & 0xC0 != 0x80
     return bool(begins.all())

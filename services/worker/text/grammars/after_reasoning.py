@@ -75,7 +75,7 @@ class AfterReasoning:
 
     def accept(self, token_ids: Sequence[int]) -> None:
         """See `TokenConstraint`."""
-        for place, token_id in enumerate(token_ids):
+        for index, token_id in enumerate(token_ids):
             if self._reasoning:
                 self._reason(token_id)
             elif self._opened >= 0:
@@ -85,7 +85,7 @@ class AfterReasoning:
                     self._gap -= 1
                     continue
                 self._gap = 0
-                self._inner.accept(token_ids[place:])
+                self._inner.accept(token_ids[index:])
                 return
 
     def mask(self) -> bytes | None:

@@ -127,8 +127,8 @@ def _lark(
     text = functools.partial(lark_fixed, calls.control)
     terms = CallTerms(calls.syntax, calls.control, text, unspelled, proven=proven)
     made = [
-        argument_schema(tool, place, limits, functools.partial(terms.call, tool, place))
-        for place, tool in enumerate(calls.tools)
+        argument_schema(tool, index, limits, functools.partial(terms.call, tool, index))
+        for index, tool in enumerate(calls.tools)
         if not calls.only or tool.name == calls.only
     ]
     rules = [rule for one in made for rule in one.rules]

@@ -37,17 +37,17 @@ def check_definition(definition: str, unspelled: Unspelled) -> None:
     check_texts((definition, *map(_escaped, _ESCAPES.finditer(definition))), unspelled)
 
 
-def check_schemas(places: Iterable[tuple[str, Mapping[str, Any]]], unspelled: Unspelled) -> None:
+def check_schemas(located: Iterable[tuple[str, Mapping[str, Any]]], unspelled: Unspelled) -> None:
     """Checks the constants, names and patterns of rewritten schemas.
 
     Args:
-        places: Pointer and content of each schema.
+        located: Pointer and content of each schema.
         unspelled: Finds the first character that no tokens spell.
 
     Raises:
         SchemaFault: One has a character that no tokens spell.
     """
-    for pointer, schema in places:
+    for pointer, schema in located:
         for keyword, texts in _fixed_texts(schema):
             try:
                 check_texts(texts, unspelled)

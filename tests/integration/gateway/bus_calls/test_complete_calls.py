@@ -108,7 +108,7 @@ async def test_an_answer_that_fits_into_no_message_says_so(gateway: Gateway, bus
     await gateway.wait_idle()
 
 
-async def test_a_service_outside_does_not_take_all_places(gateway: Gateway, bus: MemoryBus) -> None:
+async def test_a_service_outside_does_not_take_all_slots(gateway: Gateway, bus: MemoryBus) -> None:
     """Its share of four places is two; the refusal is counted."""
     assert (await ask(bus, HELLO))[0] == 200  # the model counts as known
 

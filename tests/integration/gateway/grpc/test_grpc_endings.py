@@ -152,12 +152,12 @@ async def test_large_messages_are_refused(client: BareClient) -> None:
 async def test_turns_of_a_session_keep_their_order(gateway: Gateway, client: BareClient) -> None:
     gateway.fleet.requests.clear()
     call = client.stream()
-    for place in range(8):
+    for index in range(8):
         request = text_request("demo", session_id="turns")
-        request.id = str(place)
+        request.id = str(index)
         await call.write(request)
     await call.done_writing()
-    assert [answer.infer_response.id async for answer in call] == [str(place) for place in range(8)]
+    assert [answer.infer_response.id async for answer in call] == [str(index) for index in range(8)]
 
 
 async def test_a_gateway_that_stops_finishes_what_runs() -> None:

@@ -134,7 +134,7 @@ async def test_requests_share_a_stream(client: Any) -> None:
     assert said(found["a"][-1], "finish_reason") == ["tool_calls"]
 
 
-async def test_choices_have_their_place(client: Any) -> None:
+async def test_choices_have_their_index(client: Any) -> None:
     inputs = [texts("text_input", "Hi"), number("n", 2, "INT32", "int32")]
     assert said(await client.infer("demo", inputs)) == [ANSWER, ANSWER]
     answers = await streaming(client, {"model_name": "demo", "inputs": [*inputs, streamed()]})

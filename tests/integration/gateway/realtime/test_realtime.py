@@ -270,7 +270,7 @@ async def test_keys() -> None:
             assert refused.value.response.status_code == 400
 
 
-async def test_an_idle_connection_is_closed_and_others_have_places() -> None:
+async def test_an_idle_connection_is_closed_and_others_have_slots() -> None:
     async with running_gateway(realtime_idle_s=1.0, sockets_max=1) as gateway:
         async with connected(gateway) as socket:
             await receive(socket)

@@ -26,7 +26,7 @@ async def gateway() -> AsyncIterator[Gateway]:
 
 async def test_cuts_at_random_lose_and_repeat_nothing(gateway: Gateway) -> None:
     rng = random.Random(5)
-    whole, torn = ([Reader(place, TOKENS) for place in range(STREAMS)] for _ in range(2))
+    whole, torn = ([Reader(index, TOKENS) for index in range(STREAMS)] for _ in range(2))
     url = f"ws://127.0.0.1:{gateway.port}/v1/realtime"
     await read(url, whole, [])
     await read(url, torn, [rng.randint(1, 60) for _ in range(CUTS)])

@@ -65,10 +65,10 @@ async def read(
     return events
 
 
-def restart_group(fleet: TurnsFleet, place: int) -> None:
-    fleet.kill(f"group{place}", signal.SIGTERM)
-    fleet.start_group(place)
-    fleet.await_group(place)
+def restart_group(fleet: TurnsFleet, index: int) -> None:
+    fleet.kill(f"group{index}", signal.SIGTERM)
+    fleet.start_group(index)
+    fleet.await_group(index)
 
 
 async def expected(http: httpx.AsyncClient) -> str:
@@ -169,9 +169,9 @@ async def test_a_response_ends_without_its_gateway_and_without_readers(
             await read(here, name, until=20)
         fleet.kill("gateway0", how)
         if with_group:  # wherever it runs, it is computed again
-            for place in range(2):
-                fleet.kill(f"group{place}")
-                fleet.start_group(place)
+            for index in range(2):
+                fleet.kill(f"group{index}")
+                fleet.start_group(index)
         await asyncio.sleep(LEASE_S * 2 + 1.6)
         body = await whole_of(there, name)
         assert text_of(body) == text

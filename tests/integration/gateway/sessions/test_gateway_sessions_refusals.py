@@ -151,7 +151,7 @@ async def test_limits_hold_here_too() -> None:
         assert gateway.metric("ryz_gateway_requests_total", route="other", status="429") == 0
 
 
-async def test_requests_are_named_and_take_a_place() -> None:
+async def test_requests_are_named_and_take_a_slot() -> None:
     async with (
         running_gateway(max_concurrent=1) as gateway,
         httpx.AsyncClient(base_url=gateway.url, headers=TYPED) as http,

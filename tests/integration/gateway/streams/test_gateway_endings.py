@@ -84,7 +84,7 @@ async def test_leaving_is_noticed_while_the_connection_is_not_read_from(
         writer.close()
 
 
-async def test_leaving_in_the_middle_of_the_body_takes_no_place() -> None:
+async def test_leaving_in_the_middle_of_the_body_takes_no_slot() -> None:
     async with running_gateway() as gateway:
         raw = request_bytes("demo", stream=False)
         _, writer = await connect(gateway, raw[:-5])

@@ -123,7 +123,7 @@ def parked(gateway: Gateway) -> float:
     return gateway.metric("ryz_gateway_parked_streams")
 
 
-async def test_a_parked_stream_holds_a_place_until_its_time_is_over() -> None:
+async def test_a_parked_stream_holds_a_slot_until_its_time_is_over() -> None:
     async with running_gateway() as gateway:
         await begin_and_leave(gateway, "1")
         await eventually(lambda: parked(gateway) == 1)

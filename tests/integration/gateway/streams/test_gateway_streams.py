@@ -76,18 +76,18 @@ async def test_a_stream_broken_at_any_byte_goes_on_exactly_there(fleet: Fleet, b
     size = sum(len(name) + len(data) + 14 for name, data in expected.events)
     rng = random.Random(len(expected.events))
 
-    async def broken(place: int) -> None:
+    async def broken(index: int) -> None:
         client = Client(body, headers={"X-Stream-Grace": "10"})
-        await client.begin(fleet.gateways[place % 2], cut_after=rng.randrange(1, size))
+        await client.begin(fleet.gateways[index % 2], cut_after=rng.randrange(1, size))
         while not client.done:
             assert not client.error, (client.error, client.last_id)
             cut = rng.choice([0, rng.randrange(1, size)])
             gateway = rng.choice(fleet.gateways)
-            await client.resume(gateway, cut_after=cut, query=bool(place % 3))
+            await client.resume(gateway, cut_after=cut, query=bool(index % 3))
         assert client.told == expected.told
         await same_as_a_whole(fleet, client)
 
-    await asyncio.gather(*(broken(place) for place in range(6)))
+    await asyncio.gather(*(broken(index) for index in range(6)))
     await fleet.until(lambda: not fleet.running(), "the group has nothing left")
 
 
@@ -119,7 +119,7 @@ async def test_twenty_streams_outlive_their_gateway(fleet: Fleet) -> None:
 async def test_websockets_torn_again_and_again_go_on_at_the_other_gateway(fleet: Fleet) -> None:
     rng = random.Random(8)
     one, other = (f"ws{url[4:]}/v1/realtime" for url in fleet.gateways)
-    whole, torn = ([Reader(place, 60) for place in range(6)] for _ in range(2))
+    whole, torn = ([Reader(index, 60) for index in range(6)] for _ in range(2))
     await read(one, whole, [], key=KEYS["one"])
     await read(one, torn, [rng.randint(8, 80) for _ in range(7)], other=other, key=KEYS["one"])
     for expected, reader in zip(whole, torn, strict=True):
@@ -186,7 +186,7 @@ async def test_a_client_ends_a_stream_on_any_gateway(fleet: Fleet) -> None:
         assert (await http.delete(path, headers=owner)).status_code == 404
 
 
-async def test_past_its_grace_a_stream_is_gone_and_its_places_are_free(fleet: Fleet) -> None:
+async def test_past_its_grace_a_stream_is_gone_and_its_slots_are_free(fleet: Fleet) -> None:
     client = Client(chat(7, max_tokens=2000), headers={"X-Stream-Grace": "1.0"})
     await client.begin(fleet.gateways[0], cut_after=3000)
     assert fleet.running() == 1
@@ -230,14 +230,14 @@ async def test_it_is_the_tenants_own_and_asked_for_properly(fleet: Fleet) -> Non
     assert client.told == expected.told
 
 
-@pytest.mark.parametrize("places", [(0, 0), (0, 1)])
-async def test_the_last_one_to_attach_has_the_stream(fleet: Fleet, places: tuple[int, int]) -> None:
+@pytest.mark.parametrize("indices", [(0, 0), (0, 1)])
+async def test_the_last_one_to_attach_has_the_stream(fleet: Fleet, indices: tuple[int, int]) -> None:
     body = chat(10, max_tokens=200)
     first = Client(body)
-    reading = asyncio.create_task(first.begin(fleet.gateways[places[0]]))
+    reading = asyncio.create_task(first.begin(fleet.gateways[indices[0]]))
     await fleet.until(lambda: len(first.events) > 5, "it runs")
     second = Client(body, stream_id=first.stream_id)
-    await second.resume(fleet.gateways[places[1]])
+    await second.resume(fleet.gateways[indices[1]])
     await reading
     assert (first.error, first.done) == ("attached_elsewhere", False)
     assert second.done
@@ -249,7 +249,7 @@ async def test_many_attach_at_once_and_one_has_it(fleet: Fleet) -> None:
     first = Client(body, headers={"X-Stream-Grace": "10"})
     await first.begin(fleet.gateways[0], cut_after=3000)
     others = [Client(body, stream_id=first.stream_id) for _ in range(6)]
-    await asyncio.gather(*(other.resume(fleet.gateways[place % 2]) for place, other in enumerate(others)))
+    await asyncio.gather(*(other.resume(fleet.gateways[index % 2]) for index, other in enumerate(others)))
     winners = [other for other in others if other.done]
     assert len(winners) == 1, [(other.error, other.last_id) for other in others]
     errors = {other.error for other in others if not other.done}

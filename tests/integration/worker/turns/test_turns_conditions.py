@@ -9,7 +9,7 @@ async def test_who_asks_with_if_match_gets_a_409_and_not_another_order(fleet: Tu
     late = await fleet.turn("again", "matched", headers={"If-None-Match": "*"})
     assert (late.status_code, late.headers["x-ryz-reason"]) == (409, "session_changed")
     answers = await both(
-        *(fleet.turn(f"two-{n}", "matched", place=n, headers={"If-Match": '"1"'}) for n in range(2))
+        *(fleet.turn(f"two-{n}", "matched", index=n, headers={"If-Match": '"1"'}) for n in range(2))
     )
     assert sorted(answer.status_code for answer in answers) == [200, 409]
     assert len(await fleet.said("matched")) == 2
@@ -44,11 +44,11 @@ async def test_a_session_that_was_lost_with_store_and_group_is_told(fleet: Turns
     # the leader of the last turn still has it
     assert (await fleet.turn("three", made)).json()["session"]["turns"] == 3
     fleet.flush()
-    for place in range(fleet.groups):
-        fleet.kill(f"group{place}")
-        fleet.start_group(place)
-    for place in range(fleet.groups):
-        fleet.await_group(place)
+    for index in range(fleet.groups):
+        fleet.kill(f"group{index}")
+        fleet.start_group(index)
+    for index in range(fleet.groups):
+        fleet.await_group(index)
     lost = await fleet.turn("four", made)
     assert (lost.status_code, lost.json()["error"]["code"]) == (404, "session_not_found")
     whole = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]

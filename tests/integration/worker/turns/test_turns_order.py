@@ -15,7 +15,7 @@ from tests.kits.waiting import PATIENCE_S
 async def test_of_ten_pairs_of_turns_none_is_lost(fleet: TurnsFleet, gateways: int) -> None:
     for pair in range(10):
         session = f"pair-{gateways}-{pair}"
-        answers = await both(fleet.turn("one", session), fleet.turn("two", session, place=gateways - 1))
+        answers = await both(fleet.turn("one", session), fleet.turn("two", session, index=gateways - 1))
         assert [answer.status_code for answer in answers] == [200, 200]
         assert sorted(await fleet.said(session)) == ["one", "two"], session
         outcomes = sorted(answer.headers["x-ryz-session"] for answer in answers)
@@ -41,7 +41,7 @@ async def test_turns_that_run_in_two_groups_at_once_are_joined(spread: TurnsFlee
     for pair in range(10):
         session = f"spread-{pair}"
         answers = await both(
-            spread.turn("one", session, max_tokens=16), spread.turn("two", session, place=1, max_tokens=16)
+            spread.turn("one", session, max_tokens=16), spread.turn("two", session, index=1, max_tokens=16)
         )
         assert sorted(await spread.said(session)) == ["one", "two"], session
         groups = {answer.headers["x-ryz-group"] for answer in answers}
@@ -98,11 +98,11 @@ async def test_turns_keep_their_order_when_their_group_is_killed(fleet: TurnsFle
         session = f"killed-{number}"
         group: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         first = asyncio.create_task(_streamed(fleet, session, group))
-        place = int((await group)[1:])
-        second = asyncio.create_task(fleet.turn("two", session, place=1))
-        await _has_waiting(fleet, place)
-        await asyncio.to_thread(fleet.kill, f"group{place}")
-        fleet.start_group(place)
+        index = int((await group)[1:])
+        second = asyncio.create_task(fleet.turn("two", session, index=1))
+        await _has_waiting(fleet, index)
+        await asyncio.to_thread(fleet.kill, f"group{index}")
+        fleet.start_group(index)
         assert (await first).endswith("data: [DONE]\n\n")
         answer = await second
         if answer.headers["x-ryz-session"].startswith("new;"):
@@ -112,13 +112,13 @@ async def test_turns_keep_their_order_when_their_group_is_killed(fleet: TurnsFle
             assert answer.headers["x-ryz-session"] == "continued; turns=2; version=2; stored"
             assert answer.json()["usage"]["prompt_tokens"] > 1500
             assert await fleet.said(session) == ["one", "two"]
-        await asyncio.to_thread(fleet.await_group, place)
+        await asyncio.to_thread(fleet.await_group, index)
     assert joined < 3
 
 
-async def _has_waiting(fleet: TurnsFleet, place: int) -> None:
+async def _has_waiting(fleet: TurnsFleet, index: int) -> None:
     """Returns when a turn waits in the group: one that comes after the kill knows of no turn before it."""
-    metrics = Metrics(f"http://127.0.0.1:{fleet.admin_ports[place]}")
+    metrics = Metrics(f"http://127.0.0.1:{fleet.admin_ports[index]}")
     async with asyncio.timeout(PATIENCE_S):
         while await asyncio.to_thread(metrics.value, "ryz_worker_num_requests_waiting") < 1:  # noqa: ASYNC110 (another process has no event)
             await asyncio.sleep(0.02)

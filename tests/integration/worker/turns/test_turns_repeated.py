@@ -37,7 +37,7 @@ async def test_a_call_with_a_key_counts_once_however_its_connection_broke(
         leaves_s = number * 0.012  # before it runs, while it runs, after it has ended
         await cut(fleet, session, stream=stream, after_s=leaves_s, headers=key | {"X-Stream-Grace": "10"})
         again = await fleet.turn(
-            "one", session, place=number % 2, headers=key, max_tokens=LONG, stream=stream
+            "one", session, index=number % 2, headers=key, max_tokens=LONG, stream=stream
         )
         assert again.status_code == 200, again.text
         if stream:
@@ -54,13 +54,13 @@ async def test_a_call_with_a_key_counts_once_however_its_connection_broke(
 async def test_the_answer_that_has_ended_comes_again_from_any_gateway(fleet: TurnsFleet) -> None:
     key = {"Idempotency-Key": "ended"}
     first = await fleet.turn("one", "ended", headers=key)
-    for place in (0, 1):
-        again = await fleet.turn("one", "ended", place=place, headers=key)
+    for index in (0, 1):
+        again = await fleet.turn("one", "ended", index=index, headers=key)
         assert again.headers["idempotent-replayed"] == "true"
         assert again.json() == first.json()
     made = [
-        await fleet.turn("one", "", place=place, headers={"Idempotency-Key": "no-session"})
-        for place in (0, 1)
+        await fleet.turn("one", "", index=index, headers={"Idempotency-Key": "no-session"})
+        for index in (0, 1)
     ]
     assert made[0].json() == made[1].json()
     assert "idempotent-replayed" not in first.headers
@@ -76,8 +76,8 @@ async def test_the_answer_that_has_ended_comes_again_from_any_gateway(fleet: Tur
 async def test_a_key_of_another_call_is_a_conflict_and_another_tenant_s_is_its_own(fleet: TurnsFleet) -> None:
     key = {"Idempotency-Key": "reused"}
     await fleet.turn("one", "reused", headers=key)
-    for place, session in ((0, "reused"), (1, "reused"), (0, "elsewhere")):
-        other = await fleet.turn("two", session, place=place, headers=key)
+    for index, session in ((0, "reused"), (1, "reused"), (0, "elsewhere")):
+        other = await fleet.turn("two", session, index=index, headers=key)
         assert (other.status_code, other.headers["x-ryz-reason"]) == (409, "idempotency_key_reused")
     async with fleet.http(tenant="two") as http:
         answer = await http.post("/v1/chat/completions", json=body("two"), headers=key)
@@ -101,13 +101,13 @@ async def test_a_key_holds_when_its_gateway_or_its_leader_is_killed(fleet: Turns
         fleet.start_gateway(0)
     else:
         first = await fleet.turn("one", session, headers=key, max_tokens=tokens)
-        place = int(first.headers["x-ryz-group"][1:])
-        await asyncio.to_thread(fleet.kill, f"group{place}")
-        fleet.start_group(place)
-    again = await fleet.turn("one", session, place=1, headers=key, max_tokens=tokens)
+        index = int(first.headers["x-ryz-group"][1:])
+        await asyncio.to_thread(fleet.kill, f"group{index}")
+        fleet.start_group(index)
+    again = await fleet.turn("one", session, index=1, headers=key, max_tokens=tokens)
     assert (again.status_code, len(text_of(again))) == (200, tokens)
     assert again.json()["session"]["stored"] == "stored"
     assert await fleet.said_by(1, session) == ["one"]
     await asyncio.to_thread(fleet.await_gateway, 0)
-    for place in range(fleet.groups):
-        await asyncio.to_thread(fleet.await_group, place)
+    for index in range(fleet.groups):
+        await asyncio.to_thread(fleet.await_group, index)

@@ -26,7 +26,7 @@ async def test_a_turn_whose_stream_was_cut_and_ran_on_is_there_once(fleet: Turns
             async for _ in answer.aiter_raw():
                 break
         await asyncio.sleep(number * 0.03)  # it continues without a client and ends
-        again = await fleet.turn("one", session, place=number % 2, max_tokens=LONG)
+        again = await fleet.turn("one", session, index=number % 2, max_tokens=LONG)
         assert again.headers["x-ryz-session"].endswith("stored; replaced"), again.headers
         told = again.json()["session"]
         assert (told["turns"], told["version"]) == (1 + len(before), 2 + len(before))
@@ -47,7 +47,7 @@ async def test_a_turn_whose_gateway_was_killed_is_there_once(fleet: TurnsFleet) 
         with pytest.raises(httpx.TransportError):
             await call
         fleet.start_gateway(0)
-        again = await fleet.turn("one", session, place=1, max_tokens=LONG)
+        again = await fleet.turn("one", session, index=1, max_tokens=LONG)
         assert again.status_code == 200
         assert await fleet.said_by(1, session) == ["one"]
         await asyncio.to_thread(fleet.await_gateway, 0)
@@ -57,11 +57,11 @@ async def test_a_turn_whose_gateway_was_killed_is_there_once(fleet: TurnsFleet) 
 async def test_what_was_answered_may_be_said_again(fleet: TurnsFleet, stream: bool) -> None:
     session = f"yes-{stream}"
     for number in range(6):
-        answer = await fleet.turn("yes", session, place=number % 2, stream=stream)
+        answer = await fleet.turn("yes", session, index=number % 2, stream=stream)
         assert "replaced" not in answer.text
     assert await fleet.said(session) == ["yes"] * 6
     answers = await asyncio.gather(
-        *(fleet.turn("yes", session, place=place, stream=stream) for place in (0, 1))
+        *(fleet.turn("yes", session, index=index, stream=stream) for index in (0, 1))
     )
     assert all("replaced" not in answer.text for answer in answers)
     assert await fleet.said(session) == ["yes"] * 8

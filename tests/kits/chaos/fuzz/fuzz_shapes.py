@@ -59,14 +59,14 @@ def _pack(value: Any) -> bytes:
     return packed
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def _spots(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths of all values in plain data."""
     if len(path) >= NESTED or not isinstance(value, dict | list):
         return []
     found = []
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
         found.append((*path, key))
-        found += _places(inner, (*path, key))
+        found += _spots(inner, (*path, key))
     return found
 
 
@@ -125,9 +125,9 @@ EDITS: tuple[Callable[[Any, Any, st.DrawFn], None], ...] = (
 
 def edit_somewhere(draw: st.DrawFn, raw: Any) -> None:
     """Changes plain data at one random path."""
-    if not (places := _places(raw)):
+    if not (spots := _spots(raw)):
         return
-    *way, key = draw(st.sampled_from(places))
+    *way, key = draw(st.sampled_from(spots))
     holder = raw
     for step in way:
         holder = holder[step]
@@ -168,16 +168,16 @@ def damaged(draw: st.DrawFn, name: str) -> bytes:
     for _ in range(draw(st.integers(1, 4))):
         if not data:
             break
-        place = draw(st.integers(0, len(data) - 1))
+        position = draw(st.integers(0, len(data) - 1))
         how = draw(st.sampled_from(("set", "cut", "insert", "delete")))
         if how == "set":
-            data[place] = draw(st.integers(0, 255))
+            data[position] = draw(st.integers(0, 255))
         elif how == "cut":
-            del data[place:]
+            del data[position:]
         elif how == "insert":
-            data[place:place] = draw(st.binary(min_size=1, max_size=6))
+            data[position:position] = draw(st.binary(min_size=1, max_size=6))
         else:
-            del data[place : place + draw(st.integers(1, 6))]
+            del data[position : position + draw(st.integers(1, 6))]
     return bytes(data)
 
 

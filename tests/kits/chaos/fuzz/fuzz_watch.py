@@ -78,4 +78,4 @@ class Watch:
         return size
 
     def _log(self, name: str) -> Path:
-        return self.stack.place.log(name)
+        return self.stack.state_dir.log(name)

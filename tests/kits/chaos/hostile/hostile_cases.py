@@ -211,8 +211,8 @@ def _grammar(draw: random.Random) -> HostileCase:
         lines = ["start: a", *lines, 'a: "z"'] if draw.random() < 0.5 else [*lines, "start: A", "A: /z+/"]
     grammar: Any = draw.choice(["\n", " ", "\n\n"]).join(lines)
     if draw.random() < 0.2:
-        place = draw.randrange(len(grammar))
-        grammar = grammar[:place] + draw.choice(_PIECES) + grammar[place + 1 :]
+        position = draw.randrange(len(grammar))
+        grammar = grammar[:position] + draw.choice(_PIECES) + grammar[position + 1 :]
     return chat(
         "grammar",
         **draw.choice([{"guided_grammar": grammar}, {"structured_outputs": {"grammar": grammar}}]),
@@ -335,14 +335,14 @@ def _raw(draw: random.Random) -> HostileCase:
               '{"const":' + "9" * 5000 + "}",
               '"\\ud83d\\ude00"', '{"type":"string","pattern":"\\ud800"}',
               '{"properties":{"\\udfff":{}},"required":["\\udfff"]}']  # fmt: skip
-    place = ['"guided_json":%s', '"structured_outputs":{"json":%s}', '"chat_template_kwargs":{"x":%s}',
+    template = ['"guided_json":%s', '"structured_outputs":{"json":%s}', '"chat_template_kwargs":{"x":%s}',
     '"stop":[%s]',
              '"tools":[{"type":"function","function":{"name":"f","parameters":%s}}],"tool_choice":"required"',
              '"guided_choice":["\\ud800",%s]', '"logit_bias":{"5":%s}', '"temperature":%s',
              '"user":"\\ud800","x":%s']  # fmt: skip
     content = draw.choice(['"hi"', '"\\ud800"', '"\\ud83d\\ude00"', '"\\u0000"'])
     text = f'{{"model":"smollm2-135m","max_tokens":4,"messages":[{{"role":"user","content":{content}}}],'
-    body = text + draw.choice(place) % draw.choice(schema) + draw.choice(["}", "}", "}", ""])
+    body = text + draw.choice(template) % draw.choice(schema) + draw.choice(["}", "}", "}", ""])
     data = body.encode()
     if draw.random() < 0.1:
         data = data.replace(b"hi", b"\xff\xc0")

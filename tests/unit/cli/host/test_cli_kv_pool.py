@@ -17,11 +17,11 @@ def test_a_stack_has_a_directory_of_its_own_until_it_ends(tmp_path: Path) -> Non
         shared_kv_pool(2, {}, 64 * GIB, tmp_path) as first,
         shared_kv_pool(2, {}, 64 * GIB, tmp_path) as other,
     ):
-        place = Path(first["RYZ_KV_HOST_DIR"])
-        assert place.stat().st_mode & 0o777 == 0o700
+        path = Path(first["RYZ_KV_HOST_DIR"])
+        assert path.stat().st_mode & 0o777 == 0o700
         assert LEAST_BYTES <= int(first["RYZ_KV_HOST_BYTES"]) <= MOST_BYTES
         assert other["RYZ_KV_HOST_DIR"] != first["RYZ_KV_HOST_DIR"]
-        (place / "g0.0-2.0.kv").write_bytes(b"a ring")
+        (path / "g0.0-2.0.kv").write_bytes(b"a ring")
     assert not list(tmp_path.iterdir())
 
 

@@ -88,8 +88,8 @@ def test_experts_in_four_bits(tmp_path: Path, world: int) -> None:
     save_file(others, coded / "a.safetensors")
     save_file(packed, coded / "b.safetensors")
     (coded / "model.safetensors").unlink()
-    places = dict.fromkeys(others, "a.safetensors") | dict.fromkeys(packed, "b.safetensors")
-    (coded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    paths = dict.fromkeys(others, "a.safetensors") | dict.fromkeys(packed, "b.safetensors")
+    (coded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": paths}))
 
     tokens = text("a")[:40]
     plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], chunks=[Blocks(16).chunk(1, 0, tokens)])

@@ -226,9 +226,9 @@ def test_mutated_files_are_refused_in_a_sentence_or_read(models: dict[str, Path]
     with path.open("r+b", buffering=0) as file:
         for _ in range(1_000):
             changed = bytearray(data[:length])
-            place = chance.randrange(length)
+            position = chance.randrange(length)
             count = chance.choice((1, 4, 8))
-            changed[place : place + count] = struct.pack("<Q", chance.choice(numbers))[:count]
+            changed[position : position + count] = struct.pack("<Q", chance.choice(numbers))[:count]
             file.seek(0)
             file.write(changed[:length])
             try:

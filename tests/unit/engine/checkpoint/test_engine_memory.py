@@ -65,12 +65,12 @@ def test_the_cache_is_counted_with_replicated_heads(model: Path) -> None:
 def test_a_cold_zone_saves_all_but_the_last_blocks(model: Path) -> None:
     shape = read_config(model)
     half, zone = cache_bytes(shape, 1, 65536, "fp16"), ColdZone(1, (True,) * 3)
-    place = cache_bytes(shape, 1, 16, "fp16")
+    per_block = cache_bytes(shape, 1, 16, "fp16")
     scales = 4096 * 2 * 4 * 3 * 4
     found = cache_bytes(shape, 1, 65536, "fp16", cold=zone, max_running=10)
-    assert found == half // 2 + scales + (2 * 10 + 64) * place
+    assert found == half // 2 + scales + (2 * 10 + 64) * per_block
     # every block of so small a cache may be in the recent window
-    assert cache_bytes(shape, 1, 32, "fp16", cold=zone, max_running=10) == 3 * place + 2 * 2 * 4 * 3 * 4
+    assert cache_bytes(shape, 1, 32, "fp16", cold=zone, max_running=10) == 3 * per_block + 2 * 2 * 4 * 3 * 4
     one_layer = ColdZone(1, (False, True, False))
     assert found < cache_bytes(shape, 1, 65536, "fp16", cold=one_layer, max_running=10) < half
 

@@ -159,7 +159,7 @@ def test_a_header_that_is_no_json(model: Path) -> None:
     "name",
     ["model.layers.3.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias", "model.layers.0.extra"],
 )
-def test_a_tensor_without_a_place(model: Path, name: str) -> None:
+def test_a_tensor_that_the_model_lacks(model: Path, name: str) -> None:
     tensors = load_file(model / "model.safetensors")
     save_file(tensors | {name: torch.zeros(8)}, model / "model.safetensors")
     with pytest.raises(ModelError, match=rf"model\.safetensors: tensor {name} has no place in the model"):

@@ -35,9 +35,9 @@ def tokens(count: int, seed: int) -> list[int]:
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tied = make_model(tmp_path_factory.mktemp("tied"), "llama", tie_word_embeddings=True, **SHAPE)
     apart = make_model(tmp_path_factory.mktemp("apart"), "llama", head_dim=16, **SHAPE)
-    places = tmp_path_factory.mktemp("files")
-    found = {kind: write_gguf(apart, places / f"{kind}.gguf", kind) for kind in KINDS}
-    return found | {"tied": write_gguf(tied, places / "tied.gguf", "Q4_0")}
+    paths = tmp_path_factory.mktemp("files")
+    found = {kind: write_gguf(apart, paths / f"{kind}.gguf", kind) for kind in KINDS}
+    return found | {"tied": write_gguf(tied, paths / "tied.gguf", "Q4_0")}
 
 
 def whole(text: list[int]) -> list[StepPlan]:

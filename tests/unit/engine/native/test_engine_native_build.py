@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a small program instead of the kernels, and a separate cache folder."""
     use_small_program(tmp_path, monkeypatch)
     return tmp_path
@@ -31,19 +31,19 @@ def script(path: Path, *lines: str) -> str:
 
 
 @compiles
-def test_it_is_made_beside_the_sources_once(place: Path) -> None:
+def test_it_is_made_beside_the_sources_once(root: Path) -> None:
     assert find("avx2") is None
     made = ensure()
-    assert made.parent == place / "native" / "build"
+    assert made.parent == root / "native" / "build"
     assert answer_of(made) == 1
     before = made.stat().st_mtime_ns
     assert ensure() == find("avx2") == made
     assert made.stat().st_mtime_ns == before
-    assert not (place / "cache").exists()
+    assert not (root / "cache").exists()
 
 
 @compiles
-def test_other_sources_are_another_library_and_the_stale_one_goes(place: Path) -> None:
+def test_other_sources_are_another_library_and_the_stale_one_goes(root: Path) -> None:
     old = ensure()
     other_variant = old.with_name(old.name.replace("avx2", "avx512"))
     other_variant.touch()
@@ -56,42 +56,42 @@ def test_other_sources_are_another_library_and_the_stale_one_goes(place: Path) -
 
 
 @compiles
-def test_a_folder_that_cannot_be_written_leaves_the_cache(place: Path) -> None:
-    (place / "native" / "build").write_text("a file in its place")
+def test_a_folder_that_cannot_be_written_leaves_the_cache(root: Path) -> None:
+    (root / "native" / "build").write_text("a file in its place")
     made = ensure()
-    assert made.parent == place / "cache" / "ryzanstein"
+    assert made.parent == root / "cache" / "ryzanstein"
     assert answer_of(made) == 1
 
 
-def test_nowhere_to_put_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (place / "native" / "build").touch()
-    (place / "cache").touch()
-    monkeypatch.setenv("CXX", script(place / "cxx", "exit 0"))
+def test_nowhere_to_put_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "native" / "build").touch()
+    (root / "cache").touch()
+    monkeypatch.setenv("CXX", script(root / "cxx", "exit 0"))
     with pytest.raises(NoKernels) as refused:
         ensure()
     assert str(refused.value) == (
-        f"neither {place}/native/build nor {place}/cache/ryzanstein can be written; "
+        f"neither {root}/native/build nor {root}/cache/ryzanstein can be written; "
         "set XDG_CACHE_HOME to a directory that can"
     )
 
 
-def test_a_user_without_a_home_has_one_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_has_one_place(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user id without an account
-    (place / "native" / "build").touch()
-    monkeypatch.setenv("CXX", script(place / "cxx", "exit 0"))
+    (root / "native" / "build").touch()
+    monkeypatch.setenv("CXX", script(root / "cxx", "exit 0"))
     with pytest.raises(NoKernels, match=r"native/build can be written; set XDG_CACHE_HOME"):
         ensure()
 
 
-def test_no_compiler(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(place))
+def test_no_compiler(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(root))
     with pytest.raises(NoKernels) as refused:
         ensure()
     assert str(refused.value) == "no C++ compiler was found; install g++ or clang++, or name one in CXX"
 
 
-def test_a_compiler_by_name_that_is_not_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_by_name_that_is_not_there(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -O1")
     with pytest.raises(NoKernels, match="CXX=no-such-compiler -O1 was not found"):
         ensure()
@@ -102,9 +102,7 @@ def test_a_compiler_by_name_that_is_not_there(place: Path, monkeypatch: pytest.M
 
 @compiles
 @pytest.mark.parametrize(("source", "library", "folder"), [(0o644, 0o644, 0o755), (0o600, 0o600, 0o700)])
-def test_it_is_for_those_who_may_read_the_sources(
-    place: Path, source: int, library: int, folder: int
-) -> None:
+def test_it_is_for_those_who_may_read_the_sources(root: Path, source: int, library: int, folder: int) -> None:
     (build.SOURCES / "program.cpp").chmod(source)
     before = os.umask(0o077)  # the umask that `ryz up` sets
     try:
@@ -116,15 +114,15 @@ def test_it_is_for_those_who_may_read_the_sources(
 
 
 @compiles
-def test_the_compiler_may_have_arguments(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrapper = script(place / "wrapper", f'echo "$1" > {place}/called', "shift", 'exec "$@"')
+def test_the_compiler_may_have_arguments(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = script(root / "wrapper", f'echo "$1" > {root}/called', "shift", 'exec "$@"')
     monkeypatch.setenv("CXX", f"{wrapper} 'an argument' g++")
     assert answer_of(ensure()) == 1
-    assert (place / "called").read_text() == "an argument\n"
+    assert (root / "called").read_text() == "an argument\n"
 
 
 @compiles
-def test_broken_sources_are_quoted_and_leave_nothing(place: Path) -> None:
+def test_broken_sources_are_quoted_and_leave_nothing(root: Path) -> None:
     (build.SOURCES / "program.cpp").write_text("int answer() { return nothing; }\n")
     with pytest.raises(NoKernels, match=r"could not compile the kernels: .*error: .*nothing"):
         ensure()
@@ -141,17 +139,17 @@ def test_broken_sources_are_quoted_and_leave_nothing(place: Path) -> None:
     ],
 )
 def test_a_broken_compiler(
-    place: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], reason: str
+    root: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], reason: str
 ) -> None:
-    monkeypatch.setenv("CXX", script(place / "cxx", *lines))
+    monkeypatch.setenv("CXX", script(root / "cxx", *lines))
     monkeypatch.setattr(build, "_COMPILE_LIMIT_S", 0.3)
     with pytest.raises(NoKernels, match=reason):
         ensure()
     assert find("avx2") is None
 
 
-def test_a_compiler_that_cannot_be_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = place / "cxx"
+def test_a_compiler_that_cannot_be_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = root / "cxx"
     broken.write_bytes(b"\x7fELF, but no program")
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
@@ -160,10 +158,10 @@ def test_a_compiler_that_cannot_be_run(place: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_compiler_that_takes_too_long_ends_with_the_processes_it_started(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child = place / "child"
-    monkeypatch.setenv("CXX", script(place / "cxx", f"sleep 60 & echo $! > {child}", "wait"))
+    child = root / "child"
+    monkeypatch.setenv("CXX", script(root / "cxx", f"sleep 60 & echo $! > {child}", "wait"))
     monkeypatch.setattr(build, "_COMPILE_LIMIT_S", 0.5)
     with pytest.raises(NoKernels, match=r"timed out after 0\.5 seconds"):
         ensure()
@@ -175,8 +173,8 @@ def test_a_compiler_that_takes_too_long_ends_with_the_processes_it_started(
 
 
 @compiles
-def test_processes_that_want_it_at_once_share_one_compilation(place: Path) -> None:
-    wrapper = script(place / "cxx", f"echo run >> {place}/runs", "sleep 0.3", 'exec g++ "$@"')
+def test_processes_that_want_it_at_once_share_one_compilation(root: Path) -> None:
+    wrapper = script(root / "cxx", f"echo run >> {root}/runs", "sleep 0.3", 'exec g++ "$@"')
     program = (
         "from pathlib import Path\n"
         "from services.worker.engine.native import build\n"
@@ -194,11 +192,11 @@ def test_processes_that_want_it_at_once_share_one_compilation(place: Path) -> No
     outputs = {process.communicate(timeout=30)[0].strip() for process in started}
     assert [process.returncode for process in started] == [0, 0, 0]
     assert outputs == {str(find("avx2"))}
-    assert (place / "runs").read_text() == "run\n"
+    assert (root / "runs").read_text() == "run\n"
 
 
 @compiles
-def test_a_library_that_does_not_load_is_no_kernels(place: Path) -> None:
+def test_a_library_that_does_not_load_is_no_kernels(root: Path) -> None:
     made = ensure()
     made.write_bytes(b"no library")
     with pytest.raises(NoKernels, match=f"{made} cannot be loaded: .*; remove it"):
@@ -232,7 +230,7 @@ def test_a_processor_has_the_variants_whose_instructions_it_has(monkeypatch: pyt
 
 @compiles
 def test_the_command_says_where_they_are(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["build"])
     assert main() == 0
@@ -242,9 +240,9 @@ def test_the_command_says_where_they_are(
     assert capsys.readouterr().out == f"Kernels for avx2: {find('avx2')}\n"
     monkeypatch.setattr(sys, "argv", ["build", "--all"])
     assert main() == 0
-    beside = place / "native" / "build"
+    beside = root / "native" / "build"
     assert {path.name.split("-")[1] for path in beside.glob("*.so")} == set(build.TARGETS)
-    cache = place / "cache" / "ryzanstein"  # images and wheels take nothing from there
+    cache = root / "cache" / "ryzanstein"  # images and wheels take nothing from there
     cache.parent.mkdir()
     beside.rename(cache)
     assert main() == 0
@@ -253,14 +251,14 @@ def test_the_command_says_where_they_are(
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--all"], 1)])
 def test_an_installation_goes_on_without_and_an_image_does_not(
-    place: Path,
+    root: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
     status: int,
 ) -> None:
     monkeypatch.setattr(build, "_supported", lambda: True)
-    monkeypatch.setenv("PATH", str(place))
+    monkeypatch.setenv("PATH", str(root))
     monkeypatch.setattr(sys, "argv", ["build", *arguments])
     assert main() == status
     assert "No kernels for avx2: no C++ compiler was found; install g++" in capsys.readouterr().out

@@ -17,19 +17,19 @@ from tests.kits.engine.small_program import answer_of, compiles, use_small_progr
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     use_small_program(tmp_path, monkeypatch)
     return tmp_path
 
 
 @pytest.fixture
-def index(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def index(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without a compiler, and a folder where pip finds a `ziglang` that calls the one of PATH."""
-    wheels = place / "wheels"
+    wheels = root / "wheels"
     wheels.mkdir()
     version = zig_compiler.ZIGLANG.partition("==")[2]
     compiler = next(path for name in ("c++", "g++", "clang++") if (path := shutil.which(name)))
-    called = f'#!/bin/sh\necho "$@" >> {place}/called\nfor last; do :; done\n'
+    called = f'#!/bin/sh\necho "$@" >> {root}/called\nfor last; do :; done\n'
     called += f'exec {compiler} -shared -fPIC {build.SOURCES}/program.cpp -o "$last"\n'
     with zipfile.ZipFile(wheels / f"ziglang-{version}-py3-none-any.whl", "w") as wheel:
         info = f"ziglang-{version}.dist-info"
@@ -41,7 +41,7 @@ def index(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         wheel.writestr(program, called)
     for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", wheels), ("CONFIG_FILE", "/dev/null")):
         monkeypatch.setenv(f"PIP_{name}", str(value))
-    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setenv("TMPDIR", str(root))
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(build, "_command", no_compiler)
     return wheels
@@ -53,7 +53,7 @@ def no_compiler() -> list[str]:
 
 @compiles
 def test_without_a_compiler_one_is_fetched_and_removed(
-    index: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    index: Path, root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["build", "--fetch-compiler"])
     assert main() == 0
@@ -62,16 +62,16 @@ def test_without_a_compiler_one_is_fetched_and_removed(
     assert answer_of(made) == 1
     said = capfd.readouterr().out
     assert said.index(f"{zig_compiler.ZIGLANG} is fetched") < said.index("Compiling") < said.index(str(made))
-    command = (place / "called").read_text().split()
+    command = (root / "called").read_text().split()
     assert command[0] == "c++"
     assert {"-ffp-contract=off", *zig_compiler.OPTIONS["avx2"]} <= set(command)
-    assert not list(place.glob("ryz-zig-*"))
+    assert not list(root.glob("ryz-zig-*"))
     assert "ZIG_GLOBAL_CACHE_DIR" not in os.environ
 
 
 @compiles
 def test_where_it_cannot_be_fetched_the_plain_path_serves(
-    index: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    index: Path, root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     next(index.iterdir()).unlink()
     monkeypatch.setattr(sys, "argv", ["build", "--fetch-compiler"])
@@ -82,11 +82,11 @@ def test_where_it_cannot_be_fetched_the_plain_path_serves(
     assert "It serves with the plain path" in said
     monkeypatch.setattr(zig_compiler, "NEEDED_MB", 10**9)
     assert main() == 0
-    assert f"{place} has " in capfd.readouterr().out
+    assert f"{root} has " in capfd.readouterr().out
     monkeypatch.setattr(sys, "argv", ["build"])
     assert main() == 0
     assert "No kernels for avx2: no C++ compiler was found" in capfd.readouterr().out
-    assert not list(place.glob("ryz-zig-*"))
+    assert not list(root.glob("ryz-zig-*"))
 
 
 def test_every_variant_has_its_options_for_either_compiler() -> None:

@@ -111,10 +111,10 @@ def test_one_more_field_makes_the_same_call(
 
 
 @given(st.integers(0, 200), st.binary(max_size=3))
-def test_broken_json_makes_the_same_call(place: int, broken: bytes) -> None:
+def test_broken_json_makes_the_same_call(index: int, broken: bytes) -> None:
     raw = body(temperature=0.5, stop=["a", "\u00e9"], n=2, stream=True, max_tokens=5)
-    same(raw[:place] + broken + raw[place + len(broken) :])
-    same(raw[:place] + broken + raw[place:])
+    same(raw[:index] + broken + raw[index + len(broken) :])
+    same(raw[:index] + broken + raw[index:])
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_all_outputs_or_those_that_are_asked_for() -> None:
     assert outputs(asked) == {"message": b'\x0f\0\0\0{"content":"x"}'}
 
 
-def test_a_piece_has_its_log_probabilities_and_its_place() -> None:
+def test_a_piece_has_its_log_probabilities_and_its_position() -> None:
     maker = ResponseMaker(call(TEXT, stream=True), {})
     (response,) = maker.parts(part(PART))
     assert outputs(response)["logprobs"] == b'\x11\0\0\0{"tokens": ["a"]}'

@@ -69,8 +69,8 @@ def test_what_is_wrong_is_told(datatype: str, data: bytes, shape: list[int], pro
 
 def test_inputs_are_counted() -> None:
     many = ModelInferRequest(model_name="demo")
-    for place in range(MAX_INPUTS + 1):
-        many.inputs.add(name=str(place), datatype="BOOL", shape=[0])
+    for index in range(MAX_INPUTS + 1):
+        many.inputs.add(name=str(index), datatype="BOOL", shape=[0])
     with pytest.raises(InvalidRequest, match="at most 64"):
         read_tensors(many)
     twice = ModelInferRequest(model_name="demo")

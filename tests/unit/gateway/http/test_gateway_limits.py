@@ -72,15 +72,15 @@ def test_a_tenant_never_gets_more_than_burst_plus_rate_times_time(
     assert granted <= burst + rate * now + 1e-6
 
 
-def test_places_are_all_or_nothing() -> None:
-    places = Quota(3, share=1.0)
-    places.take_units("a", 2)
+def test_slots_are_all_or_nothing() -> None:
+    slots = Quota(3, share=1.0)
+    slots.take_units("a", 2)
     with pytest.raises(Overloaded) as caught:
-        places.take_units("a", 2)
+        slots.take_units("a", 2)
     assert caught.value.retry_after_s == 1.0
-    places.take_units("a")
-    places.free_units("a", 3)
-    assert (places.taken, places.held_by("a")) == (0, 0)
+    slots.take_units("a")
+    slots.free_units("a", 3)
+    assert (slots.taken, slots.held_by("a")) == (0, 0)
 
 
 def test_a_tenant_alone_may_have_all_and_one_of_several_its_share() -> None:

@@ -47,12 +47,12 @@ def test_what_is_left_fits_and_nothing_is_cut_without_need(
 ) -> None:
     answers = [Unread(tenant, size, waited) for tenant, size, waited in given_]
     cut = answers_to_cut(answers, ReaderLimits(30.0, total, min(total, of_tenant)))
-    left = [answer for place, answer in enumerate(answers) if place not in cut]
+    left = [answer for index, answer in enumerate(answers) if index not in cut]
     for tenant in "abc":
         assert sum(one.num_bytes for one in left if one.party == tenant) <= min(total, of_tenant)
     assert sum(one.num_bytes for one in left) <= total
     if sum(one.num_bytes for one in answers) <= min(total, of_tenant):
-        assert all(answers[place].waited_s > 30 for place in cut)
+        assert all(answers[position].waited_s > 30 for position in cut)
 
 
 def requests(count: int = 1, **sampling: Any) -> list[GenerateRequest]:

@@ -107,7 +107,7 @@ def response(*items: Any, **more: Any) -> bytes:
         ),
     ],
 )
-def test_unknown_fields_inside_are_named_with_their_place(
+def test_unknown_fields_inside_are_named_with_their_position(
     kind: type[RequestBody], raw: bytes, names: list[str]
 ) -> None:
     assert list(parse_body(raw, kind).unknown_inside) == names
@@ -125,8 +125,8 @@ def test_a_name_is_logged_once_whatever_message_it_is_in() -> None:
     metrics = GatewayMetrics(registry)
     unknown = IgnoredFields("/v1/x", metrics, strict=False)
     with structlog.testing.capture_logs() as logs:
-        for place in range(3):
-            unknown.tell([f"messages[{place}].foo"], [], "r-1")
+        for index in range(3):
+            unknown.tell([f"messages[{index}].foo"], [], "r-1")
         told = unknown.tell(["messages[0].bar"], [LeftOut("tools[1]", "tool", "bash, x")], "r-2")
         assert unknown.tell([], [], "r-3") == []
     assert told == [(b"x-ryz-ignored", b"tools[1] (bash_ x), messages[0].bar")]

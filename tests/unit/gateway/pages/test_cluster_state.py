@@ -66,12 +66,12 @@ def test_a_tenant_sees_its_own_sessions_only() -> None:
 
 def test_all_that_is_kept_has_a_bound() -> None:
     state = ClusterState()
-    turns = [SessionTurn(tenant="t", session_id=f"s{place}", group="g") for place in range(MAX_SESSIONS + 9)]
+    turns = [SessionTurn(tenant="t", session_id=f"s{index}", group="g") for index in range(MAX_SESSIONS + 9)]
     state.take_turns(turns, 1)
-    for place in range(MAX_INCIDENTS + 9):
-        state.note_moved(place + 1, 1)
-    for place in range(300):
-        state.take_beat(beat(1, group=f"g{place}"), 1.0, 1)
+    for index in range(MAX_INCIDENTS + 9):
+        state.note_moved(index + 1, 1)
+    for index in range(300):
+        state.take_beat(beat(1, group=f"g{index}"), 1.0, 1)
     assert (len(state.sessions), len(state.incidents), len(state.groups)) == (
         MAX_SESSIONS,
         MAX_INCIDENTS,

@@ -35,8 +35,8 @@ def parts_of(answer: Sequence[Whole], cuts: Sequence[int]) -> list[AnswerPart]:
     parts: list[AnswerPart] = []
     calls = 0
     for kind, text in answer:
-        places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-        pieces = [text[start:end] for start, end in itertools.pairwise(places)]
+        positions = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+        pieces = [text[start:end] for start, end in itertools.pairwise(positions)]
         if kind == "call":
             parts.append(ToolCallPart(index=calls, call_id=f"call_{calls}", name=f"f{calls}"))
             parts += [ToolCallPart(index=calls, arguments=piece) for piece in pieces]

@@ -65,7 +65,7 @@ def test_a_fast_group_is_not_taken_for_full_between_heartbeats() -> None:
     assert fullest < 16
 
 
-def test_a_group_with_places_left_is_not_full_before_it_beats_again() -> None:
+def test_a_group_with_slots_left_is_not_full_before_it_beats_again() -> None:
     fleet = new_fleet()
     fleet.observe(beat(1), 0.0)
     for _ in range(63):
@@ -108,7 +108,7 @@ def test_a_wait_is_estimated_from_the_queue_and_the_measured_rate() -> None:
     assert abs(fleet.view("m", 0.1).ready[0].wait_s - 0.4) < 1e-6
 
 
-def test_requests_that_are_being_prepared_wait_for_no_place() -> None:
+def test_requests_that_are_being_prepared_wait_for_no_slot() -> None:
     """Two of eight places are taken. None ended lately, so the measured rate is almost 0."""
     fleet = new_fleet()
     for seq, free_blocks in ((1, 100), (2, 100), (3, 4)):

@@ -21,7 +21,7 @@ def test_one_tenant_alone_contests_nothing() -> None:
     assert all(contests.allows(tenant, 1, 0.0) for tenant in "abcd")
 
 
-def test_places_are_counted_by_tenant() -> None:
+def test_slots_are_counted_by_tenant() -> None:
     contests = Contests(50.0)
     contests.served("a")
     contests.served("b")

@@ -113,7 +113,7 @@ def test_equal_costs_are_no_reason_to_move() -> None:
     assert choose(facts("g1"), group("g0", 8, 5), group("g1", 8, 5)).group == "g1"
 
 
-def test_a_full_place_is_left() -> None:
+def test_a_full_group_is_left() -> None:
     full = group("g0", 8, 8)
     assert choose(facts(), full, group("g1", 8, 7)) == Assignment("g1", "spill_full", "g0")
     assert choose(facts("g1"), group("g0"), group("g1", 8, 8)) == Assignment("g0", "return_home", "g0")

@@ -138,38 +138,38 @@ _STEPS = st.lists(
 def test_bounds_hold_and_no_request_is_cut(steps: list[tuple[str, int, int]]) -> None:
     """At most 3 connections of an address and 7 in all. Only requests under way cause a refusal."""
     gate = Gate(HttpConnections(max_connections=7, http_max_connections_per_address=3), HttpLimits())
-    places: dict[Held, str] = {}
+    indices: dict[Held, str] = {}
     now_s = 0.0
     for step, (what, address_number, which) in enumerate(steps):
         now_s += SETTLED_S / 4
         address = f"10.0.0.{address_number}"
         if what == "come":
             fresh = Held(gate)
-            before = {connection: connection.waits for connection in places}
-            own = [connection for connection, of in places.items() if of == address]
-            expected = own if len(own) == 3 else list(places) if len(places) == 7 else []
+            before = {connection: connection.waits for connection in indices}
+            own = [connection for connection, of in indices.items() if of == address]
+            expected = own if len(own) == 3 else list(indices) if len(indices) == 7 else []
             fault = gate.admit(fresh, address, now_s)
-            gone = [connection for connection in places if connection.dropped]
+            gone = [connection for connection in indices if connection.dropped]
             assert len(gone) == (1 if expected and fault is None else 0)
             assert all(
                 connection in expected and before[connection] not in (None, gate.paused)
                 for connection in gone
             )
             if fault is None:
-                places = {c: of for c, of in places.items() if not c.dropped} | {fresh: address}
+                indices = {c: of for c, of in indices.items() if not c.dropped} | {fresh: address}
                 fresh.wait_for(gate.first_byte, now_s)
             else:
                 assert expected
                 assert all(connection.waits in (None, gate.paused) for connection in expected)
-        elif places:
-            connection = list(places)[(which + step) % len(places)]
+        elif indices:
+            connection = list(indices)[(which + step) % len(indices)]
             if what == "leave":
                 connection.drop()
-                del places[connection]
+                del indices[connection]
             else:
                 connection.wait_for(getattr(gate, what) if what else None, now_s)
-        assert gate.open == len(places) <= 7
-        assert max(Counter(places.values()).values(), default=0) <= 3
+        assert gate.open == len(indices) <= 7
+        assert max(Counter(indices.values()).values(), default=0) <= 3
         lines = [line for client in gate._addresses.values() for line in client.lines]
-        assert sum(map(len, lines)) == sum(connection.waits is not None for connection in places)
+        assert sum(map(len, lines)) == sum(connection.waits is not None for connection in indices)
         assert sum(map(len, gate._lines)) == sum(map(len, lines))

@@ -48,7 +48,7 @@ def test_an_address_has_its_share_and_proxies_have_none() -> None:
     )
     gate = Gate(limits, HttpLimits())
     held = [Held() for _ in range(3)]
-    results = [gate.admit(one, f"2001:db8:0:9::{place}", 10.0) for place, one in enumerate(held)]
+    results = [gate.admit(one, f"2001:db8:0:9::{index}", 10.0) for index, one in enumerate(held)]
     assert [fault.code if fault else "" for fault in results] == ["", "", "address_connections"]
     assert all(gate.admit(Held(), "10.1.2.3", 10.0) is None for _ in range(9))
     assert all(gate.admit(Held(), "::ffff:10.1.2.3", 10.0) is None for _ in range(9))

@@ -22,9 +22,9 @@ def test_there_are_calls_to_check() -> None:
     assert {"gateway", "router", "worker", "kvstate", "any"} == {one.service for one in EVENTS}
 
 
-@pytest.mark.parametrize("one", EVENTS, ids=lambda one: one.place)
+@pytest.mark.parametrize("one", EVENTS, ids=lambda one: one.location)
 def test_a_call_has_a_fixed_event_and_fields_of_the_schema(one: LogEvent) -> None:
-    through = one.place.startswith("shared/telemetry/")  # passes on what others say
+    through = one.location.startswith("shared/telemetry/")  # passes on what others say
     assert one.event or through, "what varies belongs into other fields"
     assert len(one.event) <= MAX_EVENT
     assert set(one.fields) - FIELDS.keys() == set(), "add it to shared/telemetry/logs/log_schema.py"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from shared.telemetry.memory_trace import MAX_PLACES, MemoryTrace
+from shared.telemetry.memory_trace import MAX_LINES_OF_CODE, MemoryTrace
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_the_line_that_holds_most_is_told_and_then_the_one_that_grew(tracing: Me
     assert "tests/unit/shared/telemetry/test_memory_trace.py" in first["places"][0]
     assert int(first["places"][0].split()[0]) > 1000 * len(held)
     assert 500 * len(grown) < int(second["places"][0].split()[0]) < 1000 * len(held)
-    assert max(len(first["places"]), len(second["places"])) <= MAX_PLACES
+    assert max(len(first["places"]), len(second["places"])) <= MAX_LINES_OF_CODE
 
 
 def test_without_the_setting_it_says_what_to_do() -> None:

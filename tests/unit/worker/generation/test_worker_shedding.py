@@ -22,7 +22,7 @@ WAITERS = st.builds(
     request_id=st.uuids().map(str),
     tenant=TENANTS,
     priority=st.integers(-2, 2),
-    places=st.integers(1, 4),
+    slots=st.integers(1, 4),
     arrived=st.floats(0, 100),
     firm=st.booleans(),
 )
@@ -33,7 +33,7 @@ def held(waiting: list[WaitingRequest], gone: set[str]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for waiter in waiting:
         if waiter.request_id not in gone:
-            counts[waiter.tenant] += waiter.places
+            counts[waiter.tenant] += waiter.slots
     return counts
 
 
@@ -45,7 +45,7 @@ def test_what_always_holds(newcomer: WaitingRequest, waiting: list[WaitingReques
     assert len(set(gone)) == len(gone) == len(victims)
     assert not any(victim.firm or victim.priority > newcomer.priority for victim in victims)
     if gone:
-        by_id = {waiter.request_id: waiter.places for waiter in waiting}
+        by_id = {waiter.request_id: waiter.slots for waiter in waiting}
         freed = [by_id[request_id] for request_id in gone]
         assert sum(freed) >= missing > sum(freed[:-1])  # enough places, and no victim too many
     lower = {w.request_id for w in waiting if not w.firm and w.priority < newcomer.priority}
@@ -53,9 +53,9 @@ def test_what_always_holds(newcomer: WaitingRequest, waiting: list[WaitingReques
     if equals:
         assert lower <= set(gone)  # lower priorities are displaced first
         before = held(waiting, lower)
-        tenants = {tenant for tenant, places in before.items() if places} | {newcomer.tenant}
-        share = (before.total() + newcomer.places) / len(tenants)
-        assert before[newcomer.tenant] + newcomer.places <= share
+        tenants = {tenant for tenant, slots in before.items() if slots} | {newcomer.tenant}
+        share = (before.total() + newcomer.slots) / len(tenants)
+        assert before[newcomer.tenant] + newcomer.slots <= share
         assert before[equals[0].tenant] > share
         assert newcomer.tenant not in {victim.tenant for victim in equals}
 
@@ -64,14 +64,14 @@ def test_what_always_holds(newcomer: WaitingRequest, waiting: list[WaitingReques
 def test_no_tenant_is_displaced_in_turn_by_the_one_it_displaced(
     newcomer: WaitingRequest, waiting: list[WaitingRequest]
 ) -> None:
-    gone = displaced_by(newcomer, waiting, newcomer.places)
+    gone = displaced_by(newcomer, waiting, newcomer.slots)
     left = [waiter for waiter in waiting if waiter.request_id not in gone] + [newcomer]
     for request_id in gone:
         again = next(waiter for waiter in waiting if waiter.request_id == request_id)
-        assert newcomer.request_id not in displaced_by(again, left, again.places)
+        assert newcomer.request_id not in displaced_by(again, left, again.slots)
 
 
-def test_a_request_of_several_places_displaces_none_that_could_come_back_for_its_own() -> None:
+def test_a_request_of_several_slots_displaces_none_that_could_come_back_for_its_own() -> None:
     large, small = WaitingRequest("large", "b", 0, 4, 0.0), WaitingRequest("small", "b", 0, 1, 1.0)
     newcomer = WaitingRequest("n", "c", 0, 3, 9.0)
     assert displaced_by(small, [newcomer], 1) == ["n"]

@@ -17,8 +17,8 @@ from tests.kits.worker.leader import chat, leader_context
 
 def test_the_oldest_of_who_has_most_goes() -> None:
     entries = TenantEntries[int](4)
-    for place, name in enumerate("abcde"):
-        entries.put("many", name, place)
+    for index, name in enumerate("abcde"):
+        entries.put("many", name, index)
     assert (len(entries), entries.get("many", "a"), entries.get("many", "b")) == (4, None, 1)
     entries.put("few", "x", 9)
     entries.put("few", "y", 10)

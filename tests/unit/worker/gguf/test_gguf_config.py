@@ -76,7 +76,9 @@ def test_a_model_without_choices_has_the_defaults_of_llama() -> None:
         ("qwen3", {"attention__key_length": 128, "attention__value_length": 128}, {"head_dim": 128}),
     ],
 )
-def test_keys_have_their_place(architecture: str, changes: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_keys_have_their_position(
+    architecture: str, changes: dict[str, Any], expected: dict[str, Any]
+) -> None:
     found = config_of(architecture, **changes)
     assert expected.items() <= found.items()
     assert ("rope_scaling" in found) == ("rope_scaling" in expected)

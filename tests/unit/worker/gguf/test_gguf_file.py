@@ -233,12 +233,12 @@ def test_mutated_headers_are_read_or_refused(good: Path, tmp_path: Path) -> None
                 tracemalloc.stop()
             changed = bytearray(data)
             for _ in range(chance.choice((1, 1, 2, 8))):
-                place = chance.randrange(length)
+                position = chance.randrange(length)
                 number = struct.pack(
                     "<Q", chance.choice(extremes) if chance.random() < 0.5 else chance.getrandbits(64)
                 )
                 count = chance.choice((1, 4, 8))
-                changed[place : place + count] = number[:count]
+                changed[position : position + count] = number[:count]
             os.pwrite(file, changed[: len(data)], 0)
             try:
                 read_gguf(path)
@@ -271,9 +271,9 @@ def split(path: Path, number: int, parts: int, tensors: list[bytes], count: int 
         key("split.no", 2, struct.pack("<H", number)),
         key("split.count", 2, struct.pack("<H", parts if count is None else count)),
     ]
-    place = path / f"m-{number + 1:05d}-of-{parts:05d}.gguf"
-    place.write_bytes(header(keys, tensors) + bytes(512))
-    return place
+    folder = path / f"m-{number + 1:05d}-of-{parts:05d}.gguf"
+    folder.write_bytes(header(keys, tensors) + bytes(512))
+    return folder
 
 
 def test_a_split_model_is_read_from_its_first_part(tmp_path: Path) -> None:

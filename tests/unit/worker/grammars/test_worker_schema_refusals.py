@@ -145,7 +145,7 @@ REFUSED: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "keyword", "pointer"), REFUSED, ids=lambda value: str(value)[:40])
-def test_what_is_not_enforced_is_refused_by_keyword_and_place(
+def test_what_is_not_enforced_is_refused_by_keyword_and_position(
     schema: Any, keyword: str, pointer: str
 ) -> None:
     began = time.process_time()

@@ -31,13 +31,13 @@ def _put(writer: SegmentWriter, name: bytes, *, release: bool = True) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> str:
+def root(tmp_path: Path) -> str:
     return str(tmp_path / "pool")
 
 
 @pytest.fixture
-def pool(place: str) -> HostPool:
-    return HostPool(open_directory(place))
+def pool(root: str) -> HostPool:
+    return HostPool(open_directory(root))
 
 
 def _count(pool: HostPool, names: list[bytes], heads: int = 2) -> int:
@@ -45,8 +45,8 @@ def _count(pool: HostPool, names: list[bytes], heads: int = 2) -> int:
     return pool.count(names, heads)
 
 
-def test_a_block_is_there_when_ranks_wrote_all_its_heads(place: str, pool: HostPool) -> None:
-    low, high = SegmentWriter(place, "g0", LOW), SegmentWriter(place, "g0", HIGH)
+def test_a_block_is_there_when_ranks_wrote_all_its_heads(root: str, pool: HostPool) -> None:
+    low, high = SegmentWriter(root, "g0", LOW), SegmentWriter(root, "g0", HIGH)
     _put(low, NAMES[0])
     _put(low, NAMES[1])
     assert _count(pool, NAMES[:2], 4) == 0
@@ -59,13 +59,13 @@ def test_a_block_is_there_when_ranks_wrote_all_its_heads(place: str, pool: HostP
     assert pool.rows(NAMES[1], range(1, 4)) is None
 
 
-def test_the_ring_is_bounded_and_the_oldest_block_goes(place: str, pool: HostPool) -> None:
-    writer = SegmentWriter(place, "g0", LOW)
+def test_the_ring_is_bounded_and_the_oldest_block_goes(root: str, pool: HostPool) -> None:
+    writer = SegmentWriter(root, "g0", LOW)
     for round_at, name in enumerate(NAMES):
         _put(writer, name)
         here = [one for one in NAMES if _count(pool, [one])]
         assert here == NAMES[max(0, round_at - 3) : round_at + 1]
-    late = HostPool(open_directory(place))
+    late = HostPool(open_directory(root))
     assert _count(late, NAMES[8:]) == 4
     for name in NAMES[:6]:  # more than a round between two looks
         _put(writer, name)
@@ -73,8 +73,8 @@ def test_the_ring_is_bounded_and_the_oldest_block_goes(place: str, pool: HostPoo
     assert _count(late, NAMES[8:]) == 0
 
 
-def test_a_slot_in_use_is_not_overwritten(place: str) -> None:
-    writer = SegmentWriter(place, "g0", LOW)
+def test_a_slot_in_use_is_not_overwritten(root: str) -> None:
+    writer = SegmentWriter(root, "g0", LOW)
     held = writer.lend()
     assert held is not None
     writer.publish(held, NAMES[0])
@@ -85,8 +85,8 @@ def test_a_slot_in_use_is_not_overwritten(place: str) -> None:
     assert writer.lend() is not None
 
 
-def test_a_torn_slot_is_never_read(place: str, pool: HostPool) -> None:
-    writer = SegmentWriter(place, "g0", LOW)
+def test_a_torn_slot_is_never_read(root: str, pool: HostPool) -> None:
+    writer = SegmentWriter(root, "g0", LOW)
     for name in NAMES[:4]:
         _put(writer, name)
     pool.refresh()
@@ -117,52 +117,52 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_blocks_outlive_a_writer_that_died_in_the_middle_of_one(place: str, pool: HostPool) -> None:
-    died = subprocess.run([sys.executable, "-c", _DIES, place], check=False)
+def test_blocks_outlive_a_writer_that_died_in_the_middle_of_one(root: str, pool: HostPool) -> None:
+    died = subprocess.run([sys.executable, "-c", _DIES, root], check=False)
     assert died.returncode == -9
     assert [name for name in NAMES if _count(pool, [name])] == NAMES[:2]
-    writer = SegmentWriter(place, "g0", LOW)  # the next process of that rank goes on in the same file
-    assert len(os.listdir(place)) == 1
+    writer = SegmentWriter(root, "g0", LOW)  # the next process of that rank goes on in the same file
+    assert len(os.listdir(root)) == 1
     for name in NAMES[2:5]:
         _put(writer, name)
     assert [name for name in NAMES if _count(pool, [name])] == NAMES[1:5]
 
 
-def test_a_segment_has_one_writer_and_one_shape(place: str) -> None:
-    first = SegmentWriter(place, "g0", LOW)
-    second = SegmentWriter(place, "g0", LOW)  # while the one before has not ended
-    assert len(os.listdir(place)) == 2
-    SegmentWriter(place, "g0", LOW)
+def test_a_segment_has_one_writer_and_one_shape(root: str) -> None:
+    first = SegmentWriter(root, "g0", LOW)
+    second = SegmentWriter(root, "g0", LOW)  # while the one before has not ended
+    assert len(os.listdir(root)) == 2
+    SegmentWriter(root, "g0", LOW)
     with pytest.raises(NotASegment, match="other processes"):
-        SegmentWriter(place, "g0", LOW)
+        SegmentWriter(root, "g0", LOW)
     first.close()
     second.close()
-    larger = SegmentWriter(place, "g0", SegmentShape(9, 0, 2, 64))
+    larger = SegmentWriter(root, "g0", SegmentShape(9, 0, 2, 64))
     assert larger.shape.slots == 9
     with pytest.raises(NotASegment, match="RYZ_KV_HOST_BYTES"):
-        SegmentWriter(place, "g1", SegmentShape.within(8192, range(2), 64))
+        SegmentWriter(root, "g1", SegmentShape.within(8192, range(2), 64))
 
 
-def test_what_dead_processes_left_is_removed_after_a_while(place: str) -> None:
-    living, dead = SegmentWriter(place, "g0", LOW), SegmentWriter(place, "g1", LOW)
+def test_what_dead_processes_left_is_removed_after_a_while(root: str) -> None:
+    living, dead = SegmentWriter(root, "g0", LOW), SegmentWriter(root, "g1", LOW)
     dead.close()
-    (Path(place) / "g2.0-2.0.new").touch(0o600)
+    (Path(root) / "g2.0-2.0.new").touch(0o600)
     now = 100.0
-    sweep = DeadSegments(Path(place), lambda: now)
+    sweep = DeadSegments(Path(root), lambda: now)
     assert sweep.sweep() == 0
     now += DEAD_S - 1
     assert sweep.sweep() == 0
     now += 1
     assert sweep.sweep() == 2
-    assert os.listdir(place) == ["g0.0-2.0.kv"]
+    assert os.listdir(root) == ["g0.0-2.0.kv"]
     living.close()
 
 
-def test_a_revoked_block_is_found_by_none(place: str, pool: HostPool) -> None:
-    writer = SegmentWriter(place, "g0", LOW)
+def test_a_revoked_block_is_found_by_none(root: str, pool: HostPool) -> None:
+    writer = SegmentWriter(root, "g0", LOW)
     for name in NAMES[:3]:
         _put(writer, name)
-    other = HostPool(open_directory(place))
+    other = HostPool(open_directory(root))
     assert _count(other, NAMES[:3]) == 3
     pool.refresh()
     pool.revoke([NAMES[1], NAMES[9]])
@@ -182,10 +182,10 @@ def test_directories_of_others_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["mode", "short", "header", "link", "owner"])
-def test_files_that_are_no_segments_of_this_user_are_refused(place: str, pool: HostPool, spoil: str) -> None:
-    writer = SegmentWriter(place, "g0", LOW)
+def test_files_that_are_no_segments_of_this_user_are_refused(root: str, pool: HostPool, spoil: str) -> None:
+    writer = SegmentWriter(root, "g0", LOW)
     _put(writer, NAMES[0])
-    path = Path(place) / "g0.0-2.0.kv"
+    path = Path(root) / "g0.0-2.0.kv"
     match spoil:
         case "mode":
             path.chmod(0o644)

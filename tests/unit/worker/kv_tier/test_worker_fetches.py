@@ -127,7 +127,7 @@ def test_computing_may_be_chosen(mode: str) -> None:
     assert run.scheduler.take_fetches() == []
 
 
-def test_a_late_fetch_keeps_its_places_until_it_is_done() -> None:
+def test_a_late_fetch_keeps_its_slots_until_it_is_done() -> None:
     prompt = [4] * 100
     run, engine = make(32)
     source, filled = make(32)
@@ -260,9 +260,9 @@ def test_random_trouble_changes_no_token(seed: int, window: int) -> None:
         run.step()
         under_way.extend((run, engine, fetch) for fetch in run.scheduler.take_fetches())
         rng.shuffle(under_way)
-        for place in range(len(under_way) - 1, -1, -1):
+        for index in range(len(under_way) - 1, -1, -1):
             if rng.random() < 0.3:
-                who, whose, fetch = under_way.pop(place)
+                who, whose, fetch = under_way.pop(index)
                 if rng.random() < 0.2:
                     who.scheduler.give_up(fetch.fetch_id)
                     under_way.append((who, whose, fetch))

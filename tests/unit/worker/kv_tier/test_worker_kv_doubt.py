@@ -59,7 +59,7 @@ def test_what_is_no_longer_there_is_written_when_it_is_computed(behind: WriteBeh
     assert behind.num_known_of(NAMES) == 1
 
 
-def test_blocks_that_come_take_no_more_places_than_they_need() -> None:
+def test_blocks_that_come_take_no_more_blocks_than_they_need() -> None:
     blocks = BlockManager(4)
     assert blocks.hold(1, NAMES[:4]) == 0
     assert blocks.num_free == 0

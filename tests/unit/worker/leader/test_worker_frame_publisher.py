@@ -62,8 +62,8 @@ class Sending:
 
 async def test_the_frames_of_a_step_leave_together_and_at_once() -> None:
     sending = Sending()
-    for place, name in enumerate("abcd"):
-        sending.send("xy"[place % 2], name)
+    for index, name in enumerate("abcd"):
+        sending.send("xy"[index % 2], name)
     assert not sending.bus.sent
     sending.publisher.send_due()
     assert sending.bus.sent == [("x", ["a", "c"]), ("y", ["b", "d"])]

@@ -159,7 +159,7 @@ async def test_logprobs_carry_the_text_of_tokens(kit: Kit) -> None:
     assert [(lp.token, lp.logprob, lp.top[0].token) for lp in logprobs] == [("T", 0.0, "T"), ("h", 0.0, "h")]
 
 
-async def test_logprobs_have_the_bytes_and_the_places_of_parts_of_characters(memory_bus: MemoryBus) -> None:
+async def test_logprobs_have_the_bytes_and_the_slots_of_parts_of_characters(memory_bus: MemoryBus) -> None:
     """By NATS; an attempt that goes on inside a character tells the same."""
     said = "aé😀b".encode()
     engine = NullEngine(

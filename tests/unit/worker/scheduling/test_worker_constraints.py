@@ -63,9 +63,9 @@ def alone(prompt: list[int], max_tokens: int, grammar: ToyConstraint | None) -> 
 def no_errors(prompt: list[int], output: Output) -> bool:
     """Whether the hash engine has no error for any place of an answer, forced ones included."""
     state, every = 0, [*prompt, *output[0]]
-    for place, token_id in enumerate(every, 1):
+    for index, token_id in enumerate(every, 1):
         state = mix(state, token_id)
-        if place >= len(prompt) and sample(state, 0).error:
+        if index >= len(prompt) and sample(state, 0).error:
             return False
     return output[1] != "error"
 
@@ -148,9 +148,9 @@ class Run5(ToyConstraint):
 
     def _draw(self) -> None:
         super()._draw()
-        place = len(self.accepted) % 6
+        position = len(self.accepted) % 6
         self._free, self._allowed = False, {1, 2}
-        self._forced = [11, 12, 13, 14, 15] if place == 1 else []
+        self._forced = [11, 12, 13, 14, 15] if position == 1 else []
 
 
 @pytest.mark.parametrize(("run_ahead", "steps"), [(0, 5), (1, 9)])
@@ -161,7 +161,7 @@ def test_a_forced_run_is_computed_as_one_chunk(run_ahead: int, steps: int) -> No
     run.finish()
     output, reason = run.outputs["a"]
     assert reason == "length"
-    assert [token for place, token in enumerate(output) if place % 6] == [11, 12, 13, 14, 15] * 4
+    assert [token for index, token in enumerate(output) if index % 6] == [11, 12, 13, 14, 15] * 4
     assert set(output[::6]) <= {1, 2}
     plans = [plan for plan in run.plans if plan.chunks]
     assert len(plans) == steps

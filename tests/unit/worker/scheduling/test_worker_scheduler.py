@@ -115,7 +115,7 @@ def test_deadlines_hold_for_waiting_and_running() -> None:
     assert scheduler.expire(7.0) == []
 
 
-def test_places_are_bounded() -> None:
+def test_slots_are_bounded() -> None:
     scheduler = build(running=2, waiting=1)
     for number in range(3):
         assert scheduler.num_free >= 1
@@ -232,7 +232,7 @@ def test_a_beginning_is_not_waited_for_behind_a_lower_priority() -> None:
     assert [s.request_id for s in scheduler.waiting] == ["same"]
 
 
-def test_a_higher_priority_takes_a_place_or_blocks_and_lower_ones_come_back() -> None:
+def test_a_higher_priority_takes_a_slot_or_blocks_and_lower_ones_come_back() -> None:
     for scheduler in (build(running=2), build(blocks=6, budget=64)):
         names = ["low0", "low1"]
         low = [make(name, 30, 4, arrival=number) for number, name in enumerate(names)]

@@ -27,7 +27,7 @@ def running_of(one: Scheduler) -> dict[str, int]:
     return dict(Counter(sequence.tenant for sequence in one.running))
 
 
-def test_a_tenant_that_comes_late_gets_the_first_place_that_becomes_free() -> None:
+def test_a_tenant_that_comes_late_gets_the_first_slot_that_becomes_free() -> None:
     one = scheduler()
     crowd = [of("a", f"a{index}", index, output=3 + index) for index in range(40)]
     late = of("b", "b", 40)
@@ -39,7 +39,7 @@ def test_a_tenant_that_comes_late_gets_the_first_place_that_becomes_free() -> No
     assert ended <= 4  # those that ran when it arrived, not all 40 that arrived before it
 
 
-def test_places_that_become_free_go_to_each_tenant_alike() -> None:
+def test_slots_that_become_free_go_to_each_tenant_alike() -> None:
     one = scheduler(running=6)
     for index in range(60):
         one.add(of("a", f"a{index}", index))
@@ -68,7 +68,7 @@ def test_addresses_of_one_tenant_take_turns_like_tenants() -> None:
     }
 
 
-def test_one_tenant_alone_has_all_places_unless_it_is_told_otherwise() -> None:
+def test_one_tenant_alone_has_all_slots_unless_it_is_told_otherwise() -> None:
     for share, expected in ((1.0, 4), (0.5, 2), (0.01, 1)):
         one = scheduler(share=share)
         for index in range(10):

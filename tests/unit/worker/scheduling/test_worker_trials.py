@@ -36,7 +36,7 @@ def add(run: Run, number: int, made: Made) -> None:
 
 
 def prompt(number: int, length: int) -> list[int]:
-    return [(number * 31 + place * 7) % 49 + 1 for place in range(length)]
+    return [(number * 31 + index * 7) % 49 + 1 for index in range(length)]
 
 
 def in_step(run: Run) -> set[str]:

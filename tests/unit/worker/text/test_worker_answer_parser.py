@@ -57,8 +57,8 @@ def joined(form: str, pieces: list[str], **options: Any) -> Joined:
     return found
 
 
-def cut(text: str, places: list[int]) -> list[str]:
-    edges = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
+def cut(text: str, indices: list[int]) -> list[str]:
+    edges = sorted({0, len(text), *(position % (len(text) + 1) for position in indices)})
     return [text[begin:end] for begin, end in pairwise(edges)]
 
 
@@ -129,12 +129,12 @@ def _mixed(draw: st.DrawFn) -> tuple[str, str]:
 @settings(max_examples=SPLITS * len(BY_NAME), deadline=None)
 @given(_mixed(), st.lists(st.integers(0, 10**6), max_size=40), st.booleans(), st.integers(1, 3))
 def test_the_parts_do_not_depend_on_how_the_text_is_cut(
-    mixed: tuple[str, str], places: list[int], in_reasoning: bool, max_calls: int
+    mixed: tuple[str, str], indices: list[int], in_reasoning: bool, max_calls: int
 ) -> None:
     form, text = mixed
     options = {"in_reasoning": in_reasoning, "max_calls": max_calls}
     whole = joined(form, [text], **options)
-    assert joined(form, cut(text, places), **options) == whole
+    assert joined(form, cut(text, indices), **options) == whole
     assert joined(form, list(text), **options) == whole
 
 

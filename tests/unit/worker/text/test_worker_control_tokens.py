@@ -141,8 +141,8 @@ PLAIN = ChatTemplate("{{ messages[0].content }}", {})
 def test_special_tokens_are_cut_wherever_they_begin(texts: frozenset[str], content: str) -> None:
     guard = ControlTokenGuard(Recorder(*texts), PLAIN)
     begins = [at for at in range(len(content)) if any(content.startswith(text, at) for text in texts)]
-    places = [0, *(at + 1 for at in begins), len(content)]
-    wanted = [content[begin:end] for begin, end in pairwise(places)]
+    positions = [0, *(at + 1 for at in begins), len(content)]
+    wanted = [content[begin:end] for begin, end in pairwise(positions)]
     assert guard.render_prompt([ChatMessage(role="user", content=content)], 5.0) == wanted
 
 

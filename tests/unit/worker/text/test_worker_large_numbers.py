@@ -10,7 +10,7 @@ from shared.messages import Done, Failed, Route, Work
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat
 
-PLACES = [
+FIELDS = [
     ("sampling", "top_k"),
     ("sampling", "max_tokens"),
     ("sampling", "seed"),
@@ -24,17 +24,17 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=".".join)
+@pytest.mark.parametrize("field", FIELDS, ids=".".join)
 @pytest.mark.parametrize("number", [2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1, -(2**63)])
-async def test_a_large_number(memory_bus: MemoryBus, place: tuple[str, ...], number: int) -> None:
+async def test_a_large_number(memory_bus: MemoryBus, field: tuple[str, ...], number: int) -> None:
     async with Kit(memory_bus) as kit:
         fields: dict[str, Any] = msgpack.unpackb(codec.encode(chat("r", session={"session_id": "s"})))
-        if place[0] == "resume":
+        if field[0] == "resume":
             fields |= {"attempt": 1, "resume": {"token_ids": [b""], "next_seq": 0}}
         inner = fields
-        for name in place[:-1]:
+        for name in field[:-1]:
             inner = inner[name]
-        inner[place[-1]] = {number: 1.0} if place[-1] == "logit_bias" else number
+        inner[field[-1]] = {number: 1.0} if field[-1] == "logit_bias" else number
         work = Work(request=msgpack.packb(fields), route=Route(group="g0", reason="test"), reply_to=kit.inbox)
         await memory_bus.publish(subjects.work("g0"), codec.encode(work))
         await kit.until(lambda: bool(kit.frames["r"]))

@@ -88,10 +88,10 @@ class EncodedMatrix:
         group = gcd(begin, self.group) if begin else self.group
         if group % LEAST_GROUP or (group != LEAST_GROUP and group % 32):
             return None
-        places = torch.arange(part.start, max(part.stop, part.start + 1), group) // self.group
-        offsets = None if self.offsets is None else self.offsets[:, places]
+        positions = torch.arange(part.start, max(part.stop, part.start + 1), group) // self.group
+        offsets = None if self.offsets is None else self.offsets[:, positions]
         codes = self.codes[:, part.start : part.stop]
-        return replace(self, codes=codes, group=group, scales=self.scales[:, places], offsets=offsets)
+        return replace(self, codes=codes, group=group, scales=self.scales[:, positions], offsets=offsets)
 
     @classmethod
     def joined(cls, parts: Sequence["EncodedMatrix"]) -> "EncodedMatrix":
@@ -154,9 +154,9 @@ class EncodedMatrix:
     def _with_group(self, group: int) -> "EncodedMatrix":
         if group == self.group:
             return self
-        places = torch.arange(0, self.codes.shape[1], group) // self.group
-        offsets = None if self.offsets is None else self.offsets[:, places]
-        return replace(self, group=group, scales=self.scales[:, places], offsets=offsets)
+        positions = torch.arange(0, self.codes.shape[1], group) // self.group
+        offsets = None if self.offsets is None else self.offsets[:, positions]
+        return replace(self, group=group, scales=self.scales[:, positions], offsets=offsets)
 
 
 Matrix = Tensor | EncodedMatrix

@@ -37,11 +37,11 @@ def sorted_inputs(groups: NDArray[np.int32], size: int) -> SortedInputs:
         size: Inputs of a group of the whole matrix. A slice may have any part of a group, which is then
             filled up to a multiple of 32 columns.
     """
-    places = np.argsort(groups, kind="stable").astype(np.int32)
+    positions = np.argsort(groups, kind="stable").astype(np.int32)
     present, counts = np.unique(groups, return_counts=True)
     part = size if size % _PART == 0 and (counts == size).all() else _PART
     columns, order = list[NDArray[np.int32]](), list[NDArray[np.int32]]()
-    for own in np.split(places, np.cumsum(counts)[:-1]):
+    for own in np.split(positions, np.cumsum(counts)[:-1]):
         missing = -len(own) % part
         columns += [own, np.repeat(own[:1], missing)]
         order += [own, np.full(missing, -1, dtype=np.int32)]

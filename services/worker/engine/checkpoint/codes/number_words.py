@@ -26,8 +26,8 @@ def unpacked(words: NDArray[np.int32], bits: int, count: int) -> NDArray[np.uint
         threes = np.pad(held, ((0, 0), (0, -held.shape[1] % 3))).reshape(len(words), -1, 3).astype(np.int32)
         joined = threes[..., 0] | threes[..., 1] << 8 | threes[..., 2] << 16
         numbers: NDArray[np.uint8] = np.empty((*joined.shape, 8), dtype=np.uint8)
-        for place in range(8):
-            numbers[..., place] = joined >> (3 * place) & 7
+        for index in range(8):
+            numbers[..., index] = joined >> (3 * index) & 7
     else:
         shifts = np.arange(0, 8, bits, dtype=np.uint8)
         numbers = (held[..., None] >> shifts) & np.uint8((1 << bits) - 1)

@@ -19,7 +19,7 @@ from services.worker.engine.checkpoint.codes.input_order import SortedInputs, re
 from services.worker.engine.checkpoint.codes.number_words import unpacked, words_of
 from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, PackedParts, StoredTensor
 
-_PLACES_IN_AWQ = [0, 4, 1, 5, 2, 6, 3, 7]  # where a word has its first number, its second, ...
+_ORDER_IN_AWQ = [0, 4, 1, 5, 2, 6, 3, 7]  # where a word has its first number, its second, ...
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _BYTE_ZERO = 128  # of signed bytes as codes
 
@@ -210,7 +210,7 @@ _READERS = {
 def _awq_numbers(words: NDArray[np.int32]) -> NDArray[np.uint8]:
     """Unpack words of AWQ, [lines, words], into numbers, [lines, 8 * words]."""
     numbers = unpacked(words, 4, 8 * words.shape[1]).reshape(len(words), -1, 8)
-    return numbers[..., _PLACES_IN_AWQ].reshape(len(words), -1)
+    return numbers[..., _ORDER_IN_AWQ].reshape(len(words), -1)
 
 
 def _lines(stored: StoredTensor, line_bytes: int, rows: range) -> NDArray[np.uint8]:

@@ -60,10 +60,10 @@ class FileNames:
     ignored: tuple[str, ...] = ()
     later_layers: bool = False
 
-    def with_places(self, changes: "Mapping[str, str | Place | tuple[Place, ...]]") -> "FileNames":
+    def with_locations(self, changes: "Mapping[str, str | Place | tuple[Place, ...]]") -> "FileNames":
         """The same with other places of some modules; a text is a name alone."""
-        places = {name: _places(place) for name, place in changes.items()}
-        return replace(self, modules={**self.modules, **places})
+        locations = {name: _locations(location) for name, location in changes.items()}
+        return replace(self, modules={**self.modules, **locations})
 
     def views(self, config: ModelConfig, stored: Collection[str]) -> dict[str, TensorView]:
         """The view of each tensor that the config demands, by its canonical name.
@@ -79,12 +79,13 @@ class FileNames:
         views = {}
         for name, tensor in tensors.items():
             found = [
-                (place, self._stored_name(prefix, place, tensor)) for place in self.modules[tensor.module]
+                (location, self._stored_name(prefix, location, tensor))
+                for location in self.modules[tensor.module]
             ]
-            place, stored_name = next((each for each in found if each[1] in stored), found[0])
+            location, stored_name = next((each for each in found if each[1] in stored), found[0])
             count = counts[tensor.layer, tensor.module, tensor.suffix]
             views[name] = _view(
-                stored_name, place, tensor, tensors, kv_heads=config.num_kv_heads, count=count
+                stored_name, location, tensor, tensors, kv_heads=config.num_kv_heads, count=count
             )
             if self.interleaved:
                 views[name] = replace(views[name], pairs=_pairs(config, tensor))
@@ -96,23 +97,23 @@ class FileNames:
         number = name.removeprefix(begin).split(end)[0]
         return self.later_layers and name.startswith(begin) and number.isdigit() and int(number) >= num_layers
 
-    def _stored_name(self, prefix: str, place: Place, tensor: CanonicalTensor) -> str:
+    def _stored_name(self, prefix: str, location: Place, tensor: CanonicalTensor) -> str:
         layer = self.layer.format(tensor.layer) if tensor.layer >= 0 else ""
-        suffix = {"weight": place.suffixes[0], "bias": place.suffixes[1]}.get(tensor.suffix, "")
+        suffix = {"weight": location.suffixes[0], "bias": location.suffixes[1]}.get(tensor.suffix, "")
         # a head is never tied to the decoder's prefix
         prefix = "" if tensor.module == "lm_head" else prefix
-        return prefix + layer + place.module.format(tensor.item) + suffix
+        return prefix + layer + location.module.format(tensor.item) + suffix
 
 
-def _places(place: str | Place | tuple[Place, ...]) -> tuple[Place, ...]:
-    if isinstance(place, str):
-        return (Place(place),)
-    return place if isinstance(place, tuple) else (place,)
+def _locations(location: str | Place | tuple[Place, ...]) -> tuple[Place, ...]:
+    if isinstance(location, str):
+        return (Place(location),)
+    return location if isinstance(location, tuple) else (location,)
 
 
 def _view(
     stored: str,
-    place: Place,
+    location: Place,
     tensor: CanonicalTensor,
     tensors: Mapping[str, CanonicalTensor],
     *,
@@ -121,24 +122,24 @@ def _view(
 ) -> TensorView:
     rows, first, total, stride = tensor.shape[0], 0, tensor.shape[0], 0
     width = rows
-    if place.parts:
-        names = [canonical_name(part, tensor.suffix, tensor.layer, tensor.item) for part in place.parts]
+    if location.parts:
+        names = [canonical_name(part, tensor.suffix, tensor.layer, tensor.item) for part in location.parts]
         sizes = [tensors[name].shape[0] for name in names]
-        total, before = sum(sizes), sum(sizes[: place.parts.index(tensor.module)])
-        units = kv_heads if place.by_kv_head else rows if place.alternating else 1
+        total, before = sum(sizes), sum(sizes[: location.parts.index(tensor.module)])
+        units = kv_heads if location.by_kv_head else rows if location.alternating else 1
         width, first, stride = rows // units, before // units, total // units
-        if place.by_item:
+        if location.by_item:
             first, total = before + tensor.item * total, total * count
             width = stride = rows
     shape: tuple[int, ...] = (total, *tensor.shape[1:])
-    transposed = place.transposed and len(shape) == 2
+    transposed = location.transposed and len(shape) == 2
     if transposed:
         shape = shape[::-1]
     return TensorView(
         stored=stored,
         shape=tensor.shape,
-        stored_shape=(count, *shape) if place.stacked else shape,
-        index=tensor.item if place.stacked else None,
+        stored_shape=(count, *shape) if location.stacked else shape,
+        index=tensor.item if location.stacked else None,
         first=first,
         width=width,
         stride=stride or width,

@@ -48,8 +48,8 @@ class TensorView:
 
     def stored_row(self, row: int) -> int:
         """Where a row is stored."""
-        group, place = divmod(row, self.width)
-        return self.first + group * self.stride + place
+        group, position = divmod(row, self.width)
+        return self.first + group * self.stride + position
 
     def runs(self, rows: range) -> Iterator[range]:
         """The stored rows of consecutive rows, each range as long as the layout allows."""

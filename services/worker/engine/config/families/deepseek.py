@@ -113,7 +113,7 @@ def _v3(fields: JsonFields) -> ModelConfig:
 
 
 _NAMES = replace(
-    SHARED_EXPERTS.with_places(
+    SHARED_EXPERTS.with_locations(
         {
             "self_attn.kv_a_proj": "self_attn.kv_a_proj_with_mqa",
             "self_attn.kv_a_norm": "self_attn.kv_a_layernorm",

@@ -55,16 +55,16 @@ _GPT_OSS_YARN = {
 FAMILIES = {
     "GptOssForCausalLM": Family(
         _gpt_oss,
-        LLAMA.with_places(
+        LLAMA.with_locations(
             {
                 "mlp.router": "mlp.router",
                 **{
                     name: (
                         # as floats; then as four-bit floats, stored as [out, in]
-                        replace(place, transposed=True, alternating=name in EXPERT_GATE_UP),
-                        replace(place, suffixes=(BLOCKS, "_bias"), alternating=name in EXPERT_GATE_UP),
+                        replace(location, transposed=True, alternating=name in EXPERT_GATE_UP),
+                        replace(location, suffixes=(BLOCKS, "_bias"), alternating=name in EXPERT_GATE_UP),
                     )
-                    for name, place in stacked_experts("mlp.experts", "gate_up_proj", "down_proj").items()
+                    for name, location in stacked_experts("mlp.experts", "gate_up_proj", "down_proj").items()
                 },
             }
         ),

@@ -130,13 +130,13 @@ def _cohere_decoder(
     return decoder(fields, shape, layers, final_norm=norm, tied=True, logit_scale=scale)
 
 
-_NOT_GATED = LLAMA.with_places({"mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj"})
+_NOT_GATED = LLAMA.with_locations({"mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj"})
 _COHERE = replace(LLAMA, interleaved=True)
 
 FAMILIES = {
     "StableLmForCausalLM": Family(
         _stablelm,
-        LLAMA.with_places(
+        LLAMA.with_locations(
             {
                 "self_attn.q_norm.{}": "self_attn.q_layernorm.norms.{}",
                 "self_attn.k_norm.{}": "self_attn.k_layernorm.norms.{}",
@@ -147,7 +147,7 @@ FAMILIES = {
     "NemotronForCausalLM": Family(_nemotron, LLAMA),
     "CohereForCausalLM": Family(
         _cohere,
-        _COHERE.with_places(
+        _COHERE.with_locations(
             {
                 "self_attn.q_norm.{}": Place("self_attn.q_norm", stacked=True),
                 "self_attn.k_norm.{}": Place("self_attn.k_norm", stacked=True),

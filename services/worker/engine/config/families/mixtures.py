@@ -203,7 +203,7 @@ _MIXTRAL_NAMES = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 FAMILIES = {
     "MixtralForCausalLM": Family(
         _mixtral,
-        EXPERTS.with_places(
+        EXPERTS.with_locations(
             {
                 "mlp.router": (Place("block_sparse_moe.gate"), Place("mlp.gate")),
                 **{
@@ -218,7 +218,7 @@ FAMILIES = {
     ),
     "Qwen2MoeForCausalLM": Family(
         _qwen2_moe,
-        EXPERTS.with_places(
+        EXPERTS.with_locations(
             {
                 **{
                     f"mlp.shared.{part}": f"mlp.shared_expert.{part}"
@@ -232,12 +232,12 @@ FAMILIES = {
     "OlmoeForCausalLM": Family(_olmoe, EXPERTS),
     "GraniteMoeForCausalLM": Family(
         _granitemoe,
-        LLAMA.with_places(
+        LLAMA.with_locations(
             {
                 "mlp.router": (Place("block_sparse_moe.router.layer"), Place("block_sparse_moe.router")),
                 **{
-                    name: (place, memory)
-                    for (name, place), memory in zip(
+                    name: (location, memory)
+                    for (name, location), memory in zip(
                         stacked_experts(
                             "block_sparse_moe", "input_linear", "output_linear", ".weight"
                         ).items(),

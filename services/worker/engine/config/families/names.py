@@ -30,7 +30,7 @@ LLAMA = FileNames(
 )
 
 # after attention and after the MLP, with the norms before them (Gemma 2) or without (OLMo 2)
-BETWEEN_NORMS = LLAMA.with_places(
+BETWEEN_NORMS = LLAMA.with_locations(
     {
         "post_attention_norm": "post_attention_layernorm",
         "mlp_norm": "pre_feedforward_layernorm",
@@ -57,18 +57,18 @@ def stacked_experts(prefix: str, gate_up: str, down: str, suffix: str = "") -> d
 
 
 # each expert by itself, or all in one as transformers 5 has them in memory
-EXPERTS = LLAMA.with_places(
+EXPERTS = LLAMA.with_locations(
     {
         "mlp.router": "mlp.gate",
         **{
-            name: (Place(name), place)
-            for name, place in stacked_experts("mlp.experts", "gate_up_proj", "down_proj").items()
+            name: (Place(name), location)
+            for name, location in stacked_experts("mlp.experts", "gate_up_proj", "down_proj").items()
         },
     }
 )
 
 # beside them one MLP for all tokens, and a vector that is added to the scores for the choice (DeepSeek-V3)
-SHARED_EXPERTS = EXPERTS.with_places(
+SHARED_EXPERTS = EXPERTS.with_locations(
     {
         **{
             f"mlp.shared.{part}": f"mlp.shared_experts.{part}"

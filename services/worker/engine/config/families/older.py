@@ -183,8 +183,8 @@ _FALCON = FileNames(
         "input_norm": (Place("input_layernorm"), Place("ln_attn")),
         "mlp_norm": (Place("ln_mlp"), Place("post_attention_layernorm")),
         **{
-            part: (place,)
-            for part, place in fused("self_attention.query_key_value", QKV, by_kv_head=True).items()
+            part: (location,)
+            for part, location in fused("self_attention.query_key_value", QKV, by_kv_head=True).items()
         },
         "self_attn.o_proj": (Place("self_attention.dense"),),
         "mlp.up_proj": (Place("mlp.dense_h_to_4h"),),
@@ -218,7 +218,7 @@ FAMILIES = {
     "GPTNeoXForCausalLM": Family(
         _gpt_neox,
         replace(
-            LLAMA.with_places(
+            LLAMA.with_locations(
                 {
                     "model.embed_tokens": "embed_in",
                     "model.norm": "final_layer_norm",
@@ -238,7 +238,7 @@ FAMILIES = {
     "MptForCausalLM": Family(
         _mpt,
         replace(
-            LLAMA.with_places(
+            LLAMA.with_locations(
                 {
                     "model.embed_tokens": "wte",
                     "model.norm": "norm_f",

@@ -52,7 +52,7 @@ def _phi3(fields: JsonFields) -> ModelConfig:
 FAMILIES = {
     "PhiForCausalLM": Family(
         _phi,
-        LLAMA.with_places(
+        LLAMA.with_locations(
             {
                 "model.norm": "model.final_layernorm",
                 "self_attn.o_proj": "self_attn.dense",
@@ -65,6 +65,6 @@ FAMILIES = {
     ),
     "Phi3ForCausalLM": Family(
         _phi3,
-        LLAMA.with_places({**fused("self_attn.qkv_proj", QKV), **fused("mlp.gate_up_proj", GATE_UP)}),
+        LLAMA.with_locations({**fused("self_attn.qkv_proj", QKV), **fused("mlp.gate_up_proj", GATE_UP)}),
     ),
 }

@@ -113,7 +113,7 @@ def _bitnet(fields: JsonFields) -> ModelConfig:
     return decoder(fields, shape, (layer,) * shape.layers, final_norm=norm)
 
 
-_GLM = replace(LLAMA.with_places(fused("mlp.gate_up_proj", GATE_UP)), interleaved=True)
+_GLM = replace(LLAMA.with_locations(fused("mlp.gate_up_proj", GATE_UP)), interleaved=True)
 
 FAMILIES = {
     "Olmo2ForCausalLM": Family(_olmo2, BETWEEN_NORMS),
@@ -122,7 +122,7 @@ FAMILIES = {
     "GlmForCausalLM": Family(_glm, _GLM),
     "Glm4ForCausalLM": Family(
         _glm4,
-        _GLM.with_places(
+        _GLM.with_locations(
             {
                 "mlp_norm": "post_attention_layernorm",
                 "post_attention_norm": "post_self_attn_layernorm",
@@ -132,7 +132,7 @@ FAMILIES = {
     ),
     "BitNetForCausalLM": Family(
         _bitnet,
-        LLAMA.with_places(
+        LLAMA.with_locations(
             {"self_attn.output_norm": "self_attn.attn_sub_norm", "mlp.inner_norm": "mlp.ffn_sub_norm"}
         ),
     ),

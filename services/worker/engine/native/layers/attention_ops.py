@@ -25,7 +25,7 @@ from services.worker.engine.native.program import Program
 from services.worker.rank_protocol.page_policy import PagePolicy
 
 
-class RankPlace(NamedTuple):
+class RankPosition(NamedTuple):
     """Which rank of how many, and how many threads it has."""
 
     rank: int
@@ -49,7 +49,7 @@ class AttentionOps:
         self,
         config: ModelConfig,
         heads: HeadShape,
-        place: RankPlace,
+        position: RankPosition,
         *,
         kinds: InputKinds,
         positions: int,
@@ -59,7 +59,7 @@ class AttentionOps:
         self._qkv = buffer(MAX_ROWS, padded((heads.heads + 2 * heads.kv_heads) * heads.dim))
         self.mixed = Activation.allocate(heads.heads * heads.dim, kinds)
         # of ranks that share a KV head only the first one counts it
-        kv_heads, (rank, world, threads) = config.num_kv_heads, place
+        kv_heads, (rank, world, threads) = config.num_kv_heads, position
         shared = kv_heads < world and rank * kv_heads // world == (rank - 1) * kv_heads // world
         self._counts_keys = not (rank and shared)
         # a lone thread computes one segment after the other, with the same result

@@ -76,11 +76,11 @@ class Experts:
         experts, shares = choose_experts(logits, self.config, w.selection_bias)
         total = torch.zeros_like(hidden)
         for number in sorted(set(experts.flatten().tolist())):
-            rows, places = (experts == number).nonzero(as_tuple=True)
+            rows, positions = (experts == number).nonzero(as_tuple=True)
             # in whole tiles, so that a row's result does not depend on how many chose the expert
             padded = F.pad(hidden[rows], (0, 0, 0, -len(rows) % TILE_ROWS))
             output = self._expert(number, padded)[: len(rows)]
-            total.index_add_(0, rows, output * shares[rows, places, None].to(output.dtype))
+            total.index_add_(0, rows, output * shares[rows, positions, None].to(output.dtype))
         if self.shared is not None:
             output = F.linear(self.shared.inner(hidden), self.shared.down.weight)
             if w.shared_gate is not None:

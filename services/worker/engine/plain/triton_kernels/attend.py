@@ -78,15 +78,15 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: PLR0917 (a kernel takes on
         seen = (at <= last) & (at >= first)
         block = tl.load(blocks + sequence.to(tl.int64) * table_width + at // PAGE, mask=seen, other=0)
         slots = block.to(tl.int64) * PAGE + at % PAGE
-        places = (slots[:, None] * KV_HEADS + head) * DIM + dims[None, :]
+        positions = (slots[:, None] * KV_HEADS + head) * DIM + dims[None, :]
         wanted = seen[:, None] & own_dims[None, :]
-        key = tl.load(keys + places, mask=wanted, other=0.0)
+        key = tl.load(keys + positions, mask=wanted, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
         scores = tl.where(seen[None, :], scores, -float("inf"))
         higher = tl.maximum(peak, tl.max(scores, 1))  # of each tile some keys are seen, so it is finite
         shares = tl.exp2(scores - higher[:, None])
         shrink = tl.exp2(peak - higher)
-        value = tl.load(values + places, mask=wanted, other=0.0)
+        value = tl.load(values + positions, mask=wanted, other=0.0)
         total = total * shrink + tl.sum(shares, 1)
         mix = mix * shrink[:, None] + tl.dot(shares.to(value.dtype), value, input_precision=PRECISION)
         peak = higher
@@ -116,13 +116,13 @@ def _join(  # type: ignore[no-untyped-def]  # noqa: PLR0917
     row = tl.program_id(0).to(tl.int64)
     shares, dims = tl.arange(0, SHARES), tl.arange(0, PADDED_DIM)
     own, own_dims = shares < num_shares, dims < DIM
-    places = row * num_shares + shares
-    peaks = tl.load(sums + places * 2, mask=own, other=-float("inf"))
-    totals = tl.load(sums + places * 2 + 1, mask=own, other=0.0)
+    positions = row * num_shares + shares
+    peaks = tl.load(sums + positions * 2, mask=own, other=-float("inf"))
+    totals = tl.load(sums + positions * 2 + 1, mask=own, other=0.0)
     weights = tl.exp2(peaks - tl.max(peaks, 0)) * totals
     weights = weights / tl.sum(weights, 0)
     parts = tl.load(
-        mixed + places[:, None] * DIM + dims[None, :], mask=own[:, None] & own_dims[None, :], other=0.0
+        mixed + positions[:, None] * DIM + dims[None, :], mask=own[:, None] & own_dims[None, :], other=0.0
     )
     tl.store(
         joined + row * DIM + dims,

@@ -36,12 +36,12 @@ _ALSO = {  # keywords that mean more when another is left out
 
 
 def argument_schema(
-    tool: ToolDefinition, place: int, limits: GrammarLimits, use: Callable[[SchemaGrammar], Made]
+    tool: ToolDefinition, index: int, limits: GrammarLimits, use: Callable[[SchemaGrammar], Made]
 ) -> Made:
     """Returns what is made of the schema for the arguments of a function.
 
     Args:
-        place: Its place in the request.
+        index: Its place in the request.
         limits: On the size of its schema.
         use: Makes it; raises `SchemaFault` for what cannot be enforced.
 
@@ -57,14 +57,14 @@ def argument_schema(
             if len(text) > limits.definition_bytes:
                 reason = f"has {len(text)} characters, at most {limits.definition_bytes} are taken"
                 if tool.strict:
-                    raise _placed(refused(reason, "json_schema", "tools"), place)
+                    raise _with_index(refused(reason, "json_schema", "tools"), index)
                 raise SchemaFault(reason, "", "")
             made = use(SchemaGrammar(text, limits))
         except SchemaFault as fault:
             if tool.strict:
-                raise _placed(schema_refused(fault, "tools"), place) from fault
+                raise _with_index(schema_refused(fault, "tools"), index) from fault
             if document == _ANY:
-                raise _placed(schema_refused(fault, "tools"), place) from fault
+                raise _with_index(schema_refused(fault, "tools"), index) from fault
             left_out.append(f"{fault.pointer}/{fault.keyword}"[:80])
             last = len(left_out) >= _MOST_LEFT_OUT or not _leave_out(document, fault)
             document = dict(_ANY) if last else document
@@ -103,5 +103,5 @@ def _leave_out(document: dict[str, Any], fault: SchemaFault) -> bool:
     return True
 
 
-def _placed(error: InvalidRequest, place: int) -> InvalidRequest:
-    return InvalidRequest(error.message, **{**error.data, "index": place})
+def _with_index(error: InvalidRequest, index: int) -> InvalidRequest:
+    return InvalidRequest(error.message, **{**error.data, "index": index})

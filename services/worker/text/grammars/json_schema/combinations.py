@@ -12,7 +12,7 @@ from typing import Any
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 
 MOST = 512
-_MOST_PLACES = 20_000  # where different schemas hold together
+_MOST_COMBINATIONS = 20_000  # where different schemas hold together
 _INSIDE = ("properties", "patternProperties")
 
 
@@ -28,7 +28,7 @@ class Combinations:
         self._definitions = definitions
         self._most_patterns = most_patterns
         self._known: dict[str, float] = {}
-        self._places: dict[tuple[int, ...], int] = {}  # patterns by the schemas that hold in one place
+        self._alternatives: dict[tuple[int, ...], int] = {}  # patterns by the schemas that hold in one place
 
     def check(self, pointer: str, schema: dict[str, Any]) -> None:
         """Refuses a schema whose parts have too many combinations.
@@ -38,7 +38,7 @@ class Combinations:
         """
         if "allOf" in schema and self._patterns([schema], frozenset()) > self._most_patterns:
             raise SchemaFault(f"has more than {self._most_patterns} patterns for one text", "allOf", pointer)
-        if len(self._places) > _MOST_PLACES:
+        if len(self._alternatives) > _MOST_COMBINATIONS:
             raise SchemaFault("is combined with others in too many places", "allOf", pointer)
         factors = [(key, count) for key, count in self._factors(schema) if count > 1]
         if len(factors) > 1 and math.prod(count for _, count in factors) > MOST:
@@ -62,10 +62,10 @@ class Combinations:
         Args:
             inside: Names of the definitions that they are parts of.
         """
-        place = tuple(sorted({id(schema) for schema in schemas}))
-        if place in self._places or len(self._places) > _MOST_PLACES:
-            return self._places.get(place, 0)
-        self._places[place] = 0  # while it is counted: a recursion ends here
+        together = tuple(sorted({id(schema) for schema in schemas}))
+        if together in self._alternatives or len(self._alternatives) > _MOST_COMBINATIONS:
+            return self._alternatives.get(together, 0)
+        self._alternatives[together] = 0  # while it is counted: a recursion ends here
         waiting, number = list(schemas), 0
         parts = defaultdict[tuple[str, str], list[Any]](list)
         while waiting:
@@ -88,8 +88,10 @@ class Combinations:
             for key in ("items", "additionalProperties"):
                 if key in schema:
                     parts[key, ""].append(schema[key])
-        self._places[place] = max([number, *(self._patterns(part, inside) for part in parts.values())])
-        return self._places[place]
+        self._alternatives[together] = max(
+            [number, *(self._patterns(part, inside) for part in parts.values())]
+        )
+        return self._alternatives[together]
 
     def _factors(self, schema: dict[str, Any]) -> list[tuple[str, float]]:
         found = [("allOf", self._weight(part)) for part in schema.get("allOf", ())]

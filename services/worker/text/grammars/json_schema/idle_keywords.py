@@ -30,8 +30,8 @@ _ANNOTATIONS = frozenset(
     | {"discriminator", "externalDocs", "xml"}
 )
 # places of definitions, which count only where they are referred to
-_PLACES = frozenset({"$defs", "definitions", "$anchor", "$id", "$schema"})
-IGNORED = _ANNOTATIONS | _PLACES
+_DEFINITIONS = frozenset({"$defs", "definitions", "$anchor", "$id", "$schema"})
+IGNORED = _ANNOTATIONS | _DEFINITIONS
 _IDLE_VALUES: dict[str, tuple[Any, ...]] = {
     "nullable": (False,),
     "not": (False,),

@@ -57,12 +57,12 @@ class SchemaGrammar:
     def __init__(self, definition: str, limits: GrammarLimits) -> None:
         rewriter = SchemaRewriter(_parsed(definition), limits)
         self._root, self._definitions = rewriter.rewrite()
-        self._places = rewriter.places
+        self._subschemas = rewriter.subschemas
         combinations = Combinations(self._definitions, limits.intersections)
-        for pointer, place in self._places:
-            combinations.check(pointer, place)
+        for pointer, located in self._subschemas:
+            combinations.check(pointer, located)
         sizes = LeastSizes(self._definitions)
-        for pointer, schema in [*self._places, ("", self._root)]:
+        for pointer, schema in [*self._subschemas, ("", self._root)]:
             size = sizes.size(schema)
             if size > TOO_LARGE and not _is_never(schema):
                 keyword, why = sizes.reason(schema if isinstance(schema, dict) else {})
@@ -81,7 +81,7 @@ class SchemaGrammar:
     @property
     def pointers(self) -> dict[int, str]:
         """The places of its schemas in the definition, by the `id` of the rewritten schema."""
-        return {id(schema): pointer for pointer, schema in self._places}
+        return {id(schema): pointer for pointer, schema in self._subschemas}
 
     @property
     def document(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class SchemaGrammar:
         Raises:
             SchemaFault: They do not.
         """
-        check_schemas(self._places, unspelled)
+        check_schemas(self._subschemas, unspelled)
 
     def compile(self, vocabulary: TokenVocabulary) -> CompiledGrammar:
         """Returns the grammar.
@@ -120,7 +120,7 @@ class SchemaGrammar:
 
     def _located(self, message: str) -> SchemaFault:
         """Returns the fault at the smallest schema that is refused."""
-        for pointer, schema in self._places[:_TRIALS]:
+        for pointer, schema in self._subschemas[:_TRIALS]:
             wrong = LLMatcher.validate_grammar(_text(schema, self._definitions))
             if wrong and not wrong.startswith("WARNING"):
                 return SchemaFault(_short(wrong), _keyword(schema, wrong), pointer)

@@ -34,7 +34,7 @@ class SchemaRewriter:
     """
 
     def __init__(self, document: Any, limits: GrammarLimits) -> None:
-        self.places: list[tuple[str, dict[str, Any]]] = []
+        self.subschemas: list[tuple[str, dict[str, Any]]] = []
         self._document = document
         self._limits = limits
         self._references = ReferenceTable(document)
@@ -86,7 +86,7 @@ class SchemaRewriter:
         _use_own_patterns(made)
         if "oneOf" in made and "anyOf" not in made and _are_distinct(made["oneOf"]):
             made["anyOf"] = made.pop("oneOf")
-        self.places.append((pointer, made))
+        self.subschemas.append((pointer, made))
         return made
 
     def _value(self, key: str, value: Any, pointer: str, depth: int) -> Any:

@@ -97,8 +97,8 @@ def answered(
     """Returns the parts that the caller gets, and how many tokens came before the end."""
     parts: list[AnswerPart] = []
     count = 0
-    for place, byte in enumerate(text, 1):
-        choice.advance(Sampled(seq_id=0, token_id=byte), reason if place == len(text) else None)
+    for index, byte in enumerate(text, 1):
+        choice.advance(Sampled(seq_id=0, token_id=byte), reason if index == len(text) else None)
         delta = choice.take_delta()
         assert delta is not None
         count += len(unpack_tokens(delta.token_ids))

@@ -86,8 +86,8 @@ def begun(message: ChatMessage, prompt: str, *, tools: bool = True) -> tuple[Con
 def parts_of(choice: ChoiceState, text: str) -> list[AnswerPart]:
     parts: list[AnswerPart] = []
     data = text.encode()
-    for place, byte in enumerate(data, 1):
-        choice.advance(Sampled(seq_id=0, token_id=byte), "length" if place == len(data) else None)
+    for index, byte in enumerate(data, 1):
+        choice.advance(Sampled(seq_id=0, token_id=byte), "length" if index == len(data) else None)
         delta = choice.take_delta()
         assert delta is not None
         parts += delta.parts or ([TextPart(text=delta.text)] if delta.text else [])

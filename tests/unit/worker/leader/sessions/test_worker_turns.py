@@ -163,12 +163,12 @@ class Lagging(DictStore):
         if self.away:
             raise Unavailable("the store is away", reason=self.trouble)
         stale, too_large = [], []
-        for place, record in enumerate(records):
+        for index, record in enumerate(records):
             stored = self.records.get((record.tenant, record.session_id))
             if len(record.messages) > self.limit:
-                too_large.append(place)
+                too_large.append(index)
             elif stored is not None and not follows(record, stored):
-                stale.append(place)
+                stale.append(index)
             else:
                 self.records[record.tenant, record.session_id] = record
         return SessionCommitted(stale=stale, too_large=too_large)

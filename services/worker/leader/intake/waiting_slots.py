@@ -16,7 +16,7 @@ from shared.errors import Cancelled, DeadlineExceeded, Overloaded
 from shared.messages import GenerateRequest
 
 
-class WaitingPlaces:
+class WaitingSlots:
     """The places of requests that wait.
 
     Args:
@@ -101,19 +101,19 @@ class WaitingPlaces:
         """Yields the requests that hold waiting places."""
         for key, generation in self._table.by_key.items():
             request = generation.request
-            places = _places(generation)
-            if places:
+            slots = _slots_of(generation)
+            if slots:
                 yield WaitingRequest(
                     key,
                     request.party_or_tenant,
                     request.priority,
-                    places,
+                    slots,
                     generation.arrived,
                     _is_firm(generation),
                 )
 
 
-def _places(generation: Generation) -> int:
+def _slots_of(generation: Generation) -> int:
     """Returns how many waiting places a request holds."""
     if not generation.started:
         return generation.request.sampling.n

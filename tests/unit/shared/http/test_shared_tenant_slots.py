@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from shared.flow.tenant_places import TenantPlaces, TooManyWait
+from shared.flow.tenant_slots import TenantSlots, TooManyWait
 
 
 async def settle() -> None:
@@ -13,21 +13,21 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_tenant_never_has_all_places() -> None:
-    places = TenantPlaces(3, per_tenant=2)
-    assert [places.take("a") for _ in range(3)] == [True, True, False]
-    assert places.take("b")
-    assert not places.take("c")
+async def test_a_tenant_never_has_all_slots() -> None:
+    slots = TenantSlots(3, per_tenant=2)
+    assert [slots.take("a") for _ in range(3)] == [True, True, False]
+    assert slots.take("b")
+    assert not slots.take("c")
 
 
 async def test_those_that_wait_go_by_turns() -> None:
-    places, order = TenantPlaces(1, per_tenant=1), list[str]()
+    slots, order = TenantSlots(1, per_tenant=1), list[str]()
 
     async def work(tenant: str, name: str) -> None:
-        await places.enter(tenant)
+        await slots.enter(tenant)
         order.append(name)
         await asyncio.sleep(0)
-        places.leave(tenant)
+        slots.leave(tenant)
 
     many = [work("many", f"many{number}") for number in range(4)]
     await asyncio.gather(*many, work("few", "few0"), work("one", "one0"), work("few", "few1"))
@@ -35,36 +35,36 @@ async def test_those_that_wait_go_by_turns() -> None:
 
 
 async def test_beyond_its_bound_a_tenant_is_refused_and_no_other() -> None:
-    places = TenantPlaces(1, per_tenant=1, max_waiting=2)
-    await places.enter("a")
-    waiting = [asyncio.create_task(places.enter("a")) for _ in range(2)]
+    slots = TenantSlots(1, per_tenant=1, max_waiting=2)
+    await slots.enter("a")
+    waiting = [asyncio.create_task(slots.enter("a")) for _ in range(2)]
     await settle()
     with pytest.raises(TooManyWait):
-        await places.enter("a")
-    other = asyncio.create_task(places.enter("b"))
+        await slots.enter("a")
+    other = asyncio.create_task(slots.enter("b"))
     await settle()
-    places.leave("a")
+    slots.leave("a")
     await waiting[0]
-    places.leave("a")
+    slots.leave("a")
     await other
-    places.leave("b")
+    slots.leave("b")
     await waiting[1]
 
 
 async def test_a_tenant_that_may_have_none_waiting_leaves_no_trace_when_refused() -> None:
-    places = TenantPlaces(2, per_tenant=1, max_waiting=0)
-    assert places.take("a")
+    slots = TenantSlots(2, per_tenant=1, max_waiting=0)
+    assert slots.take("a")
     with pytest.raises(TooManyWait):
-        await places.enter("a")
-    assert places._waiting == {}
+        await slots.enter("a")
+    assert slots._waiting == {}
 
 
 async def test_cancelled_waits_and_places_given_to_the_cancelled_are_not_lost() -> None:
     chance = random.Random(7)
-    places, inside, most = TenantPlaces(3, per_tenant=2), dict[str, int](), dict[str, int]()
+    slots, inside, most = TenantSlots(3, per_tenant=2), dict[str, int](), dict[str, int]()
 
     async def work(tenant: str) -> None:
-        await places.enter(tenant)
+        await slots.enter(tenant)
         try:
             inside[tenant] = inside.get(tenant, 0) + 1
             most[tenant] = max(most.get(tenant, 0), inside[tenant])
@@ -73,7 +73,7 @@ async def test_cancelled_waits_and_places_given_to_the_cancelled_are_not_lost() 
                 await asyncio.sleep(0)
         finally:
             inside[tenant] -= 1
-            places.leave(tenant)
+            slots.leave(tenant)
 
     tasks = [asyncio.create_task(work(chance.choice("abcd"))) for _ in range(300)]
     while not all(task.done() for task in tasks):
@@ -82,4 +82,4 @@ async def test_cancelled_waits_and_places_given_to_the_cancelled_are_not_lost() 
     await asyncio.gather(*tasks, return_exceptions=True)
     assert not [task for task in tasks if not task.cancelled() and task.exception()]
     assert max(most.values()) == 2
-    assert (places._free, places._held, places._waiting) == (3, {}, {})
+    assert (slots._free, slots._held, slots._waiting) == (3, {}, {})

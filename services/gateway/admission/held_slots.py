@@ -25,17 +25,17 @@ class Holder(Protocol):
         """Ends it; `reason` is for the count of those that were ended."""
 
 
-class HeldPlace:
+class HeldSlot:
     """A place, idle at first.
 
     Args:
-        places: All places of its kind.
+        slots: All places of its kind.
         holder: What holds it.
         party: For whom it counts.
     """
 
-    def __init__(self, places: "HeldPlaces", holder: Holder, party: str) -> None:
-        self._places = places
+    def __init__(self, slots: "HeldSlots", holder: Holder, party: str) -> None:
+        self._slots = slots
         self.holder = holder
         self.party = party
         self._requests = 0
@@ -44,34 +44,34 @@ class HeldPlace:
         """A request is under way: the place is kept until `end_request`."""
         self._requests += 1
         if self._requests == 1:
-            self._places.idle.pop(self, None)
+            self._slots.idle.pop(self, None)
             self.holder.begin_request()
 
     def end_request(self) -> None:
         """A request has ended."""
         self._requests -= 1
         if not self._requests:
-            self._places.idle[self] = None
+            self._slots.idle[self] = None
             self.holder.end_request()
 
     def move(self, party: str) -> None:
-        """Counts for another party, now that it is known; if that raises (see `HeldPlaces.take`), not."""
+        """Counts for another party, now that it is known; if that raises (see `HeldSlots.take`), not."""
         before, self.party = self.party, party
-        self._places.quota.free_units(before)
+        self._slots.quota.free_units(before)
         try:
-            self._places.make_room(self)
+            self._slots.make_room(self)
         except (RateLimited, Overloaded):
-            self._places.quota.take_over_units(before)
+            self._slots.quota.take_over_units(before)
             self.party = before
             raise
 
     def free(self) -> None:
         """Gives the place back; called once."""
-        self._places.idle.pop(self, None)
-        self._places.quota.free_units(self.party)
+        self._slots.idle.pop(self, None)
+        self._slots.quota.free_units(self.party)
 
 
-class HeldPlaces:
+class HeldSlots:
     """All places of one kind.
 
     Args:
@@ -84,22 +84,22 @@ class HeldPlaces:
 
     def __init__(self, quota: Quota, reason: str) -> None:
         self.quota = quota
-        self.idle: dict[HeldPlace, None] = {}
+        self.idle: dict[HeldSlot, None] = {}
         self._reason = reason
 
-    def take(self, holder: Holder, party: str) -> HeldPlace:
+    def take(self, holder: Holder, party: str) -> HeldSlot:
         """Takes a place, if need be that of an idle one.
 
         Raises:
             RateLimited: The party has its share, each with a request under way.
             Overloaded: All places have a request under way.
         """
-        place = HeldPlace(self, holder, party)
-        self.make_room(place)
-        self.idle[place] = None
-        return place
+        slot = HeldSlot(self, holder, party)
+        self.make_room(slot)
+        self.idle[slot] = None
+        return slot
 
-    def make_room(self, newcomer: HeldPlace) -> None:
+    def make_room(self, newcomer: HeldSlot) -> None:
         """Takes a unit for the newcomer; raises like `take`."""
         try:
             self.quota.take_units(newcomer.party)
@@ -108,14 +108,14 @@ class HeldPlaces:
         except Overloaded:
             self._end_first(newcomer, None)
 
-    def _end_first(self, newcomer: HeldPlace, party: str | None) -> None:
+    def _end_first(self, newcomer: HeldSlot, party: str | None) -> None:
         """Ends the place that has been idle longest, of one party or of all; raises if none is idle."""
-        for place in self.idle:
-            if place is not newcomer and (party is None or place.party == party):
+        for slot in self.idle:
+            if slot is not newcomer and (party is None or slot.party == party):
                 break
         else:
             self.quota.check_units(newcomer.party)
             raise AssertionError("unreachable: there was no room a moment ago")
-        del self.idle[place]
+        del self.idle[slot]
         self.quota.take_over_units(newcomer.party)  # the other one is freed when its task has ended
-        place.holder.give_way(self._reason)
+        slot.holder.give_way(self._reason)

@@ -13,20 +13,20 @@ class TooManyWait(Exception):
     """As many calls of the tenant wait as may."""
 
 
-class TenantPlaces:
+class TenantSlots:
     """Places for work. `take` or `enter` one, then `leave` it.
 
     A place that is left goes at once to the next tenant that waits and may have one, in the order of their
     turns. The work of one tenant goes in order.
 
     Args:
-        places: Places of all tenants together.
+        slots: Places of all tenants together.
         per_tenant: Places that one tenant may have.
         max_waiting: Calls of one tenant that may wait.
     """
 
-    def __init__(self, places: int, *, per_tenant: int, max_waiting: int = NO_BOUND) -> None:
-        self._free = places
+    def __init__(self, slots: int, *, per_tenant: int, max_waiting: int = NO_BOUND) -> None:
+        self._free = slots
         self._per_tenant = per_tenant
         self._max_waiting = max_waiting
         self._held: dict[str, int] = {}  # no entry for none
