@@ -48,8 +48,8 @@ def frames_of(request: dict[str, Any], group: str = "g0", instance: str = "i0") 
     ids = {"request_id": request["request_id"], "attempt": request.get("attempt", 0)}
     resume = request.get("resume") or {}
     seq, known = resume.get("next_seq", 0), b"".join(resume.get("token_ids", []))
-    told = {} if "top_p" in (request.get("sampling") or {}) else {"sampling": {"top_p": DEFAULT_TOP_P}}
-    frames = [{"type": "accepted", **ids, "seq": seq, "group": group, "instance_id": instance, **told}]
+    applied = {} if "top_p" in (request.get("sampling") or {}) else {"sampling": {"top_p": DEFAULT_TOP_P}}
+    frames = [{"type": "accepted", **ids, "seq": seq, "group": group, "instance_id": instance, **applied}]
     for number in range(len(known) // 4, len(WORDS)):
         last = number == len(WORDS) - 1
         delta = {"text": WORDS[number], "token_ids": struct.pack("<I", number)}

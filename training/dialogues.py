@@ -47,14 +47,14 @@ class Dialogue:
 
     Attributes:
         rng: Source of every choice.
-        told: Values of the facts told so far, by key.
+        stated: Values of the facts told so far, by key.
         untouched: Key of a fact that the other turns neither ask for nor repeat.
         rare: Share of names that are spliced from ordinary words.
     """
 
     rng: Random
     messages: list[DialogueMessage] = field(default_factory=list)
-    told: dict[str, str] = field(default_factory=dict)
+    stated: dict[str, str] = field(default_factory=dict)
     untouched: str = ""
     rare: float = 0.0
 
@@ -96,15 +96,15 @@ def draw_memory_test(rng: Random, *, num_facts: int, turns: int, rare: float = 0
     """
     talk = Dialogue(rng, rare=rare)
     others = [fact for fact in _ALL_FACTS if fact is not facts.NAME]
-    told = [facts.NAME, *rng.sample(others, num_facts - 1)]
-    rng.shuffle(told)
-    for fact in told:
+    stated = [facts.NAME, *rng.sample(others, num_facts - 1)]
+    rng.shuffle(stated)
+    for fact in stated:
         _tell(talk, fact)
-    rng.shuffle(told)
+    rng.shuffle(stated)
     for index in range(max(turns - num_facts, num_facts)):
         left = max(turns - num_facts, num_facts) - index
-        if told and rng.random() < len(told) / left:
-            _ask(talk, told.pop())
+        if stated and rng.random() < len(stated) / left:
+            _ask(talk, stated.pop())
         else:
             _aside(talk, rng.uniform(0.64, 1.0))
     return talk.messages
@@ -141,8 +141,8 @@ def _free_turn(talk: Dialogue) -> None:
         _tell(talk, fact)
     elif kind < 0.32 and not talk.untouched:
         _tell_two(talk)
-    elif kind < 0.52 and talk.told:
-        known = _fact(rng.choice(list(talk.told)))
+    elif kind < 0.52 and talk.stated:
+        known = _fact(rng.choice(list(talk.stated)))
         if known.key != talk.untouched:
             _ask(talk, known)
     elif kind < 0.57 and fact.key != talk.untouched:
@@ -190,7 +190,7 @@ def _system_prompt(talk: Dialogue) -> str:
     prompt = rng.choice(SYSTEM_PROMPTS)
     if rng.random() < 0.15:
         name = words.draw_name(rng)
-        talk.told["name"] = name
+        talk.stated["name"] = name
         prompt += f" {rng.choice(('The user is called', 'The name of the user is'))} {name}."
     return prompt
 
@@ -198,9 +198,9 @@ def _system_prompt(talk: Dialogue) -> str:
 def _tell(talk: Dialogue, fact: Fact) -> None:
     rng = talk.rng
     value = _draw_value(talk, fact)
-    known = fact.key in talk.told
+    known = fact.key in talk.stated
     template = rng.choice(fact.correct if known and rng.random() < 0.8 else fact.tell)
-    talk.told[fact.key] = value
+    talk.stated[fact.key] = value
     sentence = vary(template, rng).replace("{v}", value)
     if rng.random() < 0.05:
         question, answer = rng.choice(fact.ask), fact.answer
@@ -218,14 +218,14 @@ def _tell_two(talk: Dialogue) -> None:
     parts, notes = [], []
     for fact in (first, second):
         value = _draw_value(talk, fact)
-        talk.told[fact.key] = value
+        talk.stated[fact.key] = value
         parts.append(vary(fact.tell[rng.randrange(3)], rng, opener=False).replace("{v}", value))
         notes.append(fact.note.format(v=value))
     joined = f"{parts[0]} {parts[1]}"
     if rng.random() < 0.6:
         tail = (
             parts[1]
-            if parts[1].startswith(("I ", "I'", talk.told[second.key]))
+            if parts[1].startswith(("I ", "I'", talk.stated[second.key]))
             else parts[1][:1].lower() + parts[1][1:]
         )
         joined = f"{parts[0].rstrip('.!')} and {tail}"
@@ -233,7 +233,7 @@ def _tell_two(talk: Dialogue) -> None:
 
 
 def _answer(talk: Dialogue, fact: Fact) -> str:
-    value = talk.told.get(fact.key)
+    value = talk.stated.get(fact.key)
     return fact.unknown if value is None else fact.answer.format(v=value)
 
 
@@ -243,7 +243,7 @@ def _ask(talk: Dialogue, fact: Fact) -> None:
 
 def _ask_two(talk: Dialogue) -> None:
     rng = talk.rng
-    known = [_fact(key) for key in talk.told]
+    known = [_fact(key) for key in talk.stated]
     first, second = rng.sample(known if len(known) > 1 else [facts.NAME, *_MAIN_FACTS], 2)
     opening = rng.choice(
         ("What is {a} and {b}?", "Tell me {a} and {b}.", "What are {a} and {b}?", "Do you know {a} and {b}?")
@@ -254,7 +254,7 @@ def _ask_two(talk: Dialogue) -> None:
 
 def _check_name(talk: Dialogue) -> None:
     rng = talk.rng
-    name = talk.told.get("name")
+    name = talk.stated.get("name")
     guess = name if name is not None and rng.random() < 0.5 else words.draw_name(rng)
     question = vary(rng.choice(("Is my name {v}?", "Am I {v}?", "Am I called {v}?")), rng).replace(
         "{v}", guess

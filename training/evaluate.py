@@ -110,13 +110,13 @@ def correction_recall(model: DemoModel, tokenizer: Tokenizer, names: Sequence[st
 def value_recall(model: DemoModel, tokenizer: Tokenizer, kind: str, count: int) -> float:
     """Share of drawn values recalled after one other turn; `kind` is colour, city or number."""
     draws = {"colour": words.draw_colour, "city": words.draw_city, "number": words.draw_number}
-    told, asked, wanted = _VALUES[kind]
+    statement, asked, wanted = _VALUES[kind]
     right = 0
     for index in range(count):
         rng = Random(_SEED + index)
         value = draws[kind](rng)
         messages: list[DialogueMessage] = []
-        for user in (told.format(v=value), _aside(rng)[0], asked):
+        for user in (statement.format(v=value), _aside(rng)[0], asked):
             messages.append(DialogueMessage("user", user))
             messages.append(DialogueMessage("assistant", reply(model, tokenizer, messages)))
         right += messages[-1].content == wanted.format(v=value)

@@ -87,12 +87,14 @@ async def _undisturbed(
     """Return the right answers, by two runs that agree, and the second run's readings."""
     first: list[Completion] = []
     while True:
-        told = await asyncio.gather(*(read_once(client, one, n, _STREAM_S) for n, one in enumerate(requests)))
-        answers = [one.answer for one in told if one.answer is not None]
-        if len(answers) < len(told):
-            raise BenchError(next(one.error for one in told if one.answer is None))
+        outcomes = await asyncio.gather(
+            *(read_once(client, one, n, _STREAM_S) for n, one in enumerate(requests))
+        )
+        answers = [one.answer for one in outcomes if one.answer is not None]
+        if len(answers) < len(outcomes):
+            raise BenchError(next(one.error for one in outcomes if one.answer is None))
         if first and not all(same_answer(a, b) for a, b in zip(first, answers, strict=True)):
             raise BenchError("the same requests got other answers without any fault")
         if first:
-            return answers, told
+            return answers, outcomes
         first = answers

@@ -113,8 +113,11 @@ class FleetProbe:
         async with httpx.AsyncClient(timeout=2.0) as http:
             for group, url in self.admin_urls.items():
                 with suppress(httpx.HTTPError):
-                    told = await read_metrics(http, url)
-                    done[group] = told.value(f"{_FETCH_SECONDS}_count"), told.value(f"{_FETCH_SECONDS}_sum")
+                    metrics = await read_metrics(http, url)
+                    done[group] = (
+                        metrics.value(f"{_FETCH_SECONDS}_count"),
+                        metrics.value(f"{_FETCH_SECONDS}_sum"),
+                    )
         return done
 
     async def pids(self) -> dict[str, tuple[int, list[int]]]:
@@ -122,7 +125,7 @@ class FleetProbe:
         found: dict[str, tuple[int, list[int]]] = {}
         inbox = self.asks.new_inbox()
 
-        async def told(message: Message) -> None:
+        async def on_answer(message: Message) -> None:
             status = decode(message.data, ServiceStatus)
             if status.service == "worker":
                 ranks = [int(rank["pid"]) for rank in status.detail["ranks"]]
@@ -130,7 +133,7 @@ class FleetProbe:
                 found[group] = status.pid, ranks
                 self.admin_urls[group] = str(status.detail["admin_url"])
 
-        subscription = await self.asks.subscribe(inbox, told)
+        subscription = await self.asks.subscribe(inbox, on_answer)
         await self.asks.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
         deadline = time.monotonic() + _STATUS_S
         while len(found) < len(self.beats) and time.monotonic() < deadline:  # noqa: ASYNC110

@@ -177,8 +177,8 @@ def score_chats(
         fed = batch
         for _ in range(most):
             answers = iter(_compare(fp32, others, fed, None, scores))
-            told = [next(answers) if tokens else None for tokens in fed]
-            fed = [[] if token is None or token in eos_ids else [token] for token in told]
+            drawn = [next(answers) if tokens else None for tokens in fed]
+            fed = [[] if token is None or token in eos_ids else [token] for token in drawn]
             if not any(fed):
                 break
     return scores

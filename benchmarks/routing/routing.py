@@ -112,8 +112,8 @@ class World:
             session_id = f"session-{turn.session}"
             if self._conversations[turn.session] == turn.conversation:
                 self._tokens[turn.session] = max(self._tokens[turn.session], turn.tokens)
-                told = KnownSession(group.name, turn.tokens)
-                self._known.note_turn("t", session_id, session_id, told, now)
+                served = KnownSession(group.name, turn.tokens)
+                self._known.note_turn("t", session_id, session_id, served, now)
             self._done.append(turn)
         self._on_step(group, now)
 

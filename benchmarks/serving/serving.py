@@ -71,8 +71,10 @@ def _measure_level(
     names = ["concurrency", "requests_per_s", "p50_ms", "p99_ms", "errors"]
     names += ["ttft_p50_ms", "events_per_answer"] if plan.stream else []
     names += ["error_kinds"] if figures.error_kinds else []
-    told = asdict(figures)
-    row = {name: round(told[name], 3) if isinstance(told[name], float) else told[name] for name in names}
+    values = asdict(figures)
+    row = {
+        name: round(values[name], 3) if isinstance(values[name], float) else values[name] for name in names
+    }
     if len(plan.doors) > 1:
         row = {"door": door} | row
     cpu = {name: seconds / figures.requests * 1e3 for name, seconds in used_s.items()}

@@ -30,14 +30,17 @@ class HeardExplanation:
         heard_us: When the answer came.
     """
 
-    told: Explanation
+    explanation: Explanation
     sent_us: int
     heard_us: int
 
     @property
     def ahead_us(self) -> int:
         """By how much its clock is ahead of ours; 0 if the way of the message may be all of it."""
-        ahead, way = self.told.now_us - (self.sent_us + self.heard_us) // 2, self.heard_us - self.sent_us
+        ahead, way = (
+            self.explanation.now_us - (self.sent_us + self.heard_us) // 2,
+            self.heard_us - self.sent_us,
+        )
         return ahead if abs(ahead) > way / 2 else 0
 
 
@@ -93,14 +96,14 @@ def courses(heard: Iterable[HeardExplanation]) -> list[Course]:
     by_request: dict[str, list[_Noted]] = {}
     now_us = 0
     for one in heard:
-        told = one.told
+        explanation = one.explanation
         now_us = max(now_us, one.heard_us)
-        for timeline in told.timelines:
+        for timeline in explanation.timelines:
             noted = by_request.setdefault(timeline.request_id, [])
             for moment in timeline.moments:
                 attempt = int(moment.data.get("attempt", timeline.attempt))
                 at_us = moment.at_us - one.ahead_us
-                noted.append(_Noted(at_us, told.service, told.instance_id, attempt, moment))
+                noted.append(_Noted(at_us, explanation.service, explanation.instance_id, attempt, moment))
     found = [_course(request_id, noted, now_us) for request_id, noted in by_request.items() if noted]
     return sorted(found, key=lambda course: course.began_us)
 

@@ -64,11 +64,11 @@ def explain(
             "(RYZ_EXPLAIN_REQUESTS), and none from before its start."
         )
     if as_json:
-        told = [
+        requests = [
             asdict(one) | {"total_ms": one.total_ms, "trace_id": trace_id_of_request(one.request_id)}
             for one in found
         ]
-        print(json.dumps({"requests": told}))
+        print(json.dumps({"requests": requests}))
         return
     for course in found:
         out.print(_table(course))

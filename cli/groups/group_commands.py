@@ -141,33 +141,33 @@ async def _drain(
         if console is not None:
             console.print(text, markup=False, soft_wrap=True)
 
-    told = await groups.drain(group, timeout_s)
-    limit_s = told.timeout_ms / 1000
-    say(f"{group} drains: {count(told.requests)} in hand, which move after {limit_s:.0f} s.")
+    drain = await groups.drain(group, timeout_s)
+    limit_s = drain.timeout_ms / 1000
+    say(f"{group} drains: {count(drain.requests)} in hand, which move after {limit_s:.0f} s.")
     result: dict[str, Any] = {
         "object": "group.draining",
         "group": group,
-        "instance_id": told.instance_id,
-        "requests": told.requests,
+        "instance_id": drain.instance_id,
+        "requests": drain.requests,
         "timeout_s": limit_s,
     }
     if wait:
-        took_s = await groups.wait_gone(told, _progress(told, console))
+        took_s = await groups.wait_gone(drain, _progress(drain, console))
         say(f"{group} has ended after {took_s:.1f} s.")
         result |= {"object": "group.drained", "took_s": round(took_s, 3)}
     if ready_timeout_s:
-        row = await groups.wait_ready(told, ready_timeout_s)
+        row = await groups.wait_ready(drain, ready_timeout_s)
         say(f"{group} is ready again, as {row.instance_id}.")
         result |= {"ready_instance_id": row.instance_id}
     if console is None:
         _print(result)
 
 
-def _progress(told: "Draining", console: Any) -> Any:
+def _progress(drain: "Draining", console: Any) -> Any:
     """Return a callback that says how many requests are left, when that has changed."""
     from cli.groups.groups_query import count  # noqa: PLC0415
 
-    last = told.requests
+    last = drain.requests
 
     def progress(left: int) -> None:
         nonlocal last

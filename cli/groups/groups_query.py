@@ -125,41 +125,41 @@ class Groups:
         except RyzError as error:
             fail(f"{group} was not asked to drain, or did not answer: {error.message}.")
 
-    async def wait_gone(self, told: Draining, progress: Callable[[int], None]) -> float:
+    async def wait_gone(self, drain: Draining, progress: Callable[[int], None]) -> float:
         """Return when that leader has ended, with the seconds it took. progress: is told what is left."""
         began, misses = time.monotonic(), 0
-        limit_s = told.timeout_ms / 1000 + GRACE_S
+        limit_s = drain.timeout_ms / 1000 + GRACE_S
         while misses < MISSES:
-            left = await self._look(told)
+            left = await self._look(drain)
             if left is None:
                 misses += 1
             else:
                 misses = 0
                 progress(left)
             if time.monotonic() - began > limit_s:
-                fail(f"{told.group} has not ended within {limit_s:.0f} s; `ryz status` shows what it does.")
+                fail(f"{drain.group} has not ended within {limit_s:.0f} s; `ryz status` shows what it does.")
             await asyncio.sleep(POLL_S)
         return time.monotonic() - began
 
-    async def wait_ready(self, told: Draining, timeout_s: float) -> GroupRow:
+    async def wait_ready(self, drain: Draining, timeout_s: float) -> GroupRow:
         """Return when another leader of that group is ready."""
         deadline = time.monotonic() + timeout_s
         while True:
             for row in group_rows(await query_status(self._url, self._state_dir)):
-                new = row.group == told.group and row.instance_id != told.instance_id
+                new = row.group == drain.group and row.instance_id != drain.instance_id
                 if new and row.state == "ready":
                     return row
             if time.monotonic() > deadline:
                 fail(
-                    f"{told.group} has ended, and was not ready again within {timeout_s:g} s. `ryz up` and "
+                    f"{drain.group} has ended, and was not ready again within {timeout_s:g} s. `ryz up` and "
                     "compose start it again by themselves; its log says what keeps it."
                 )
             await asyncio.sleep(POLL_S)
 
-    async def _look(self, told: Draining) -> int | None:
+    async def _look(self, drain: Draining) -> int | None:
         """Return how many requests a leader has in hand; None if it does not answer, or has a successor."""
         found = {row.instance_id: row for row in group_rows(await query_status(self._url, self._state_dir))}
-        row = found.get(told.instance_id)
+        row = found.get(drain.instance_id)
         return row.requests if row is not None else None
 
     @staticmethod

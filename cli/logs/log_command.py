@@ -154,8 +154,8 @@ def _shown(line: "LogLine") -> "Text":
     text.append(line.event)
     for name, value in line.fields.items():
         if name not in {"service", "instance"}:
-            told = value if isinstance(value, str) else json.dumps(value)
-            text.append(f" {name}=", style="dim").append(told)
+            shown = value if isinstance(value, str) else json.dumps(value)
+            text.append(f" {name}=", style="dim").append(shown)
     return text
 
 

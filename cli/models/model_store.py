@@ -106,7 +106,7 @@ def locked(target: Path, waiting: Callable[[], None]) -> Iterator[int]:
     Args:
         waiting: Called once when another process has the lock.
     """
-    lock, told = _open_lock(target), False
+    lock, announced = _open_lock(target), False
     give_up_at = time.monotonic() + LOCK_WAIT_S
     try:
         while True:
@@ -119,9 +119,9 @@ def locked(target: Path, waiting: Callable[[], None]) -> Iterator[int]:
                 continue
             if time.monotonic() > give_up_at:
                 fail(f"Another process has been at {target.name} for {LOCK_WAIT_S / 3600:g} hours; end it.")
-            if not told:
+            if not announced:
                 waiting()
-                told = True
+                announced = True
             time.sleep(0.1)
         yield lock
     finally:

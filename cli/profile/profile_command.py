@@ -101,8 +101,8 @@ def write_profile(leaders: "list[HeardLeader]", output: Path) -> list[str]:
     names, size = ", ".join(one.recording.group for one in recordings), output.stat().st_size / 2**20
     lines = [f"{output}: {len(found.events)} events of {names}, {size:.1f} MiB"]
     for clock in found.clocks:
-        told = f"{clock['ahead_us']:.1f} us ahead, within {clock['error_us']:.1f} us"
-        lines.append(f"  clock of {clock['of']}: {told} (by {clock['by']})")
+        offset = f"{clock['ahead_us']:.1f} us ahead, within {clock['error_us']:.1f} us"
+        lines.append(f"  clock of {clock['of']}: {offset} (by {clock['by']})")
     for line in [*lines, *(f"  {note}" for note in notes)]:
         out.print(line, soft_wrap=True)
     return problems

@@ -55,8 +55,8 @@ def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
         sizing = choose_sizing(size, context, machine, given)
     except DoesNotFit:
         fail(refusal(size, context, machine, given), 2)
-    told = [describe_sizing(sizing, size, machine), describe_losses(sizing, size, context, machine, given)]
-    return _with(options, sizing), "\n".join(filter(None, told))
+    lines = [describe_sizing(sizing, size, machine), describe_losses(sizing, size, context, machine, given)]
+    return _with(options, sizing), "\n".join(filter(None, lines))
 
 
 def _settle_on_gpus(options: UpOptions) -> tuple[UpOptions, str]:
@@ -66,10 +66,10 @@ def _settle_on_gpus(options: UpOptions) -> tuple[UpOptions, str]:
     tokens = options.kv_cache_tokens or 0
     settled = replace(options, groups=groups, tensor_parallel=ranks, threads=threads, kv_cache_tokens=tokens)
     room = f"KV for {tokens:,} tokens" if tokens else "KV in a share of what is free there"
-    told = f"On GPUs: groups {groups}, ranks of each {ranks}, a GPU for each rank; {room}."
+    text = f"On GPUs: groups {groups}, ranks of each {ranks}, a GPU for each rank; {room}."
     if groups == 1 and not options.groups:
-        told += "\nOne group only: running streams end if it fails. With GPUs for another one: `--groups 2`."
-    return settled, told
+        text += "\nOne group only: running streams end if it fails. With GPUs for another one: `--groups 2`."
+    return settled, text
 
 
 def given_sizing(options: UpOptions) -> GivenSizing:

@@ -172,8 +172,8 @@ def _announce(options: UpOptions, state: StackState) -> None:
     )
     # The password of our own broker's user for services outside is shown on a terminal only, since a file or
     # a log would keep it. That of a given broker is never shown.
-    told = state.nats_urls and sys.stdout.isatty()
-    broker = state.nats_url if told else redact(state.nats_url)
+    on_terminal = state.nats_urls and sys.stdout.isatty()
+    broker = state.nats_url if on_terminal else redact(state.nats_url)
     key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
     grpc = f"gRPC {state.grpc_address}, " if state.grpc_address else ""
     lines = [

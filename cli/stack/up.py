@@ -37,7 +37,7 @@ def up(options: UpOptions) -> None:
     os.umask(OWN_UMASK)  # files of this command and its services are for this user only
     state_dir = StateDir(options.state_dir)
     runner.refuse_if_up(state_dir.path)
-    refuse_open_network(options.host, os.environ.get("RYZ_API_KEYS", ""), told=options.open_to_network)
+    refuse_open_network(options.host, os.environ.get("RYZ_API_KEYS", ""), allowed=options.open_to_network)
     if options.precision not in {"auto", "fp32"} and options.kernels == "plain":
         fail(
             f"`--precision {options.precision}` needs the compiled kernels: leave out one of the two.",

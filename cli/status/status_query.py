@@ -53,7 +53,7 @@ class StatusReport:
     def groups(self) -> list[dict[str, Any]]:
         """Return each group by its leader's answer, with the leader's pid and state, or a `SilentGroup`."""
         rivals = self.rivals()
-        told = [
+        rows = [
             {
                 **one.detail,
                 "state": one.detail.get("state", one.state),
@@ -63,7 +63,7 @@ class StatusReport:
             for one in self.of_kind("worker")
         ]
         silent = [group.as_dict() for group in silent_groups(self.services)]
-        return sorted(told + silent, key=lambda group: str(group.get("group")))
+        return sorted(rows + silent, key=lambda group: str(group.get("group")))
 
     def rivals(self) -> dict[str, list[str]]:
         """Return the other leaders that live under a leader's group name, by the leader's instance."""

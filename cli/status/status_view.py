@@ -44,10 +44,10 @@ def _read_at_start(report: StatusReport) -> str:
         return ""
     read, refused = details[0]["store_read"], details[0].get("store_refused_commands", 0)
     counts = ", ".join(f"{number:,} {kind}" for kind, number in read.items() if number)
-    told = f"\nread at the start of Redis: {counts}" if counts else ""
+    text = f"\nread at the start of Redis: {counts}" if counts else ""
     if refused:
-        told += f"\nRedis refused {refused:,} commands of its log: docs/operations.md, RyzSessionLogRefused"
-    return told
+        text += f"\nRedis refused {refused:,} commands of its log: docs/operations.md, RyzSessionLogRefused"
+    return text
 
 
 def _services(report: StatusReport) -> Table:
@@ -111,8 +111,8 @@ def _groups(report: StatusReport, groups: list[dict[str, Any]]) -> Table:
 
 def _drafts(speculation: dict[str, Any]) -> str:
     """What came of draft tokens, or nothing if there were none."""
-    told = [_right(speculation, ""), _draft_model(speculation)]
-    return "; ".join(text for text in told if text)
+    parts = [_right(speculation, ""), _draft_model(speculation)]
+    return "; ".join(text for text in parts if text)
 
 
 def _right(speculation: dict[str, Any], kind: str) -> str:

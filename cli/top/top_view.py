@@ -123,8 +123,8 @@ def render(fleet: FleetRates, width: int, broker: str, interval_s: float) -> Ren
         parts += [Text(), fitting_table(RANKS, fleet.ranks, width)]
     if fleet.news:
         parts.append(Text())
-        for at_s, told in fleet.news[-NEWS:]:
-            parts.append(Text(f"{time.strftime('%H:%M:%S', time.localtime(at_s))} {told}", style="yellow"))
+        for at_s, event in fleet.news[-NEWS:]:
+            parts.append(Text(f"{time.strftime('%H:%M:%S', time.localtime(at_s))} {event}", style="yellow"))
     return Group(*parts)
 
 

@@ -54,7 +54,7 @@ class DecisionLog:
         logs = moved and log.is_enabled_for(level)
         if not logs and parent is None:
             return move
-        told: dict[str, str | float | int] = {
+        figures: dict[str, str | float | int] = {
             "group": chosen.group,
             "reason": chosen.reason,
             "preferred_group": chosen.preferred_group,
@@ -64,11 +64,11 @@ class DecisionLog:
             "move_s": round(move.seconds, 4),
         }
         if last is not None:
-            told["stay_cost_s"] = round(self._costs.total_s(facts, last, last), 4)
+            figures["stay_cost_s"] = round(self._costs.total_s(facts, last, last), 4)
         if logs:
-            log.log(level, "session moved", request_id=incoming.request_id, **told)
+            log.log(level, "session moved", request_id=incoming.request_id, **figures)
         if parent is not None:
-            self._record_span(parent, told, seconds)
+            self._record_span(parent, figures, seconds)
         return move
 
     def record_refusal(self, incoming: Incoming, reason: str, seconds: float) -> None:
@@ -85,11 +85,11 @@ class DecisionLog:
         return parent if parent is not None and parent.sampled else None
 
     def _record_span(
-        self, parent: TraceParent, told: Mapping[str, str | float | int], seconds: float, error: str = ""
+        self, parent: TraceParent, figures: Mapping[str, str | float | int], seconds: float, error: str = ""
     ) -> None:
         assert self._spans is not None
         ended_ns = time.monotonic_ns()
-        attributes: dict[str, Attribute] = {f"ryz.route.{name}": value for name, value in told.items()}
+        attributes: dict[str, Attribute] = {f"ryz.route.{name}": value for name, value in figures.items()}
         span = SpanFacts(
             "choice of a group",
             parent.trace_id,

@@ -32,7 +32,7 @@ class FleetWatch:
         self._monitor = SelfEchoMonitor(
             self._tick_s, context.settings.constants.reconnect_s, self._clock(), self._bus.restored_at
         )
-        self._told_no_echo = False
+        self._logged_no_echo = False
 
     async def listen(self) -> None:
         """Subscribes to the echoes."""
@@ -56,8 +56,8 @@ class FleetWatch:
         self._state.expire(now)
         if not connected:
             return
-        if self._monitor.echo_missing_s(now) > _NO_ECHO_S and not self._told_no_echo:
-            self._told_no_echo = True
+        if self._monitor.echo_missing_s(now) > _NO_ECHO_S and not self._logged_no_echo:
+            self._logged_no_echo = True
             log.warning("this router does not hear itself, silent groups go unnoticed", subject=self._echo,
                         remedy="let it publish and subscribe to its own inbox")  # fmt: skip
             self._metrics.event("deaf")
@@ -72,7 +72,7 @@ class FleetWatch:
             return None
         sent_at, late_total_s = _TIMES.unpack(message.data)
         now = self._clock()
-        self._told_no_echo = False
+        self._logged_no_echo = False
         proven_at = self._monitor.on_echo(min(sent_at, now), late_total_s, now)
         if proven_at is not None and self._fleet.expire(now, proven_at, self._monitor.delay_s(now)):
             return self._losses.publish_losses()

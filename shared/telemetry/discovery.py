@@ -53,7 +53,7 @@ class DiscoveredService:
         """Returns the answer to a question; None for a verb that is not known."""
         if verb not in TYPES:
             return None
-        told: dict[str, Any] = {
+        reply: dict[str, Any] = {
             "type": f"io.nats.micro.v1.{TYPES[verb]}_response",
             "name": self.name,
             "id": subjects.token(self.instance_id),
@@ -61,12 +61,12 @@ class DiscoveredService:
             "metadata": dict(self.describe()),
         }
         if verb == "INFO":
-            told["description"] = f"{self.name} of Ryzanstein"
-            told["endpoints"] = [_endpoint(one) | {"metadata": {}} for one in _endpoints(served)]
+            reply["description"] = f"{self.name} of Ryzanstein"
+            reply["endpoints"] = [_endpoint(one) | {"metadata": {}} for one in _endpoints(served)]
         elif verb == "STATS":
-            told["started"] = self.started.isoformat(timespec="microseconds").replace("+00:00", "Z")
-            told["endpoints"] = [_stats(one) for one in _endpoints(served)]
-        return told
+            reply["started"] = self.started.isoformat(timespec="microseconds").replace("+00:00", "Z")
+            reply["endpoints"] = [_stats(one) for one in _endpoints(served)]
+        return reply
 
 
 async def answer_discovery(buses: Sequence[CountingBus], service: DiscoveredService) -> None:
@@ -77,9 +77,9 @@ async def answer_discovery(buses: Sequence[CountingBus], service: DiscoveredServ
         verb, *wanted = message.subject.split(".")[1:]
         if wanted != [service.name, subjects.token(service.instance_id)][: len(wanted)]:
             return
-        told = service.answer(verb, [served for one in buses for served in one.served])
-        if told is not None and can_answer(message.reply):
-            await bus.publish(message.reply, json.dumps(told).encode())
+        reply = service.answer(verb, [served for one in buses for served in one.served])
+        if reply is not None and can_answer(message.reply):
+            await bus.publish(message.reply, json.dumps(reply).encode())
 
     await bus.subscribe(subjects.SRV_ALL, answer, max_pending=MAX_PENDING)
 

@@ -27,8 +27,10 @@ async def answer_explain(bus: Bus, service: str, instance_id: str, timelines: Ti
         found = timelines.find(wanted, MAX_TIMELINES)
         while found and message.reply:
             now_us = time.time_ns() // 1000
-            told = Explanation(service=service, instance_id=instance_id, now_us=now_us, timelines=found)
-            data = encode(told)
+            explanation = Explanation(
+                service=service, instance_id=instance_id, now_us=now_us, timelines=found
+            )
+            data = encode(explanation)
             if len(data) <= bus.max_payload:
                 await bus.publish(message.reply, data)
                 return

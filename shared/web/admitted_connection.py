@@ -188,9 +188,9 @@ class AdmittedConnection(HttpToolsProtocol):
 
     def _mark_gone(self) -> None:
         self.gone = True
-        told, self.on_gone = self.on_gone, None
-        if told is not None:
-            told()
+        callback, self.on_gone = self.on_gone, None
+        if callback is not None:
+            callback()
 
     def _hold_headers(self, count: int) -> None:
         if count != self._held:

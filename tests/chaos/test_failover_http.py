@@ -150,11 +150,11 @@ def test_messages_and_responses_survive_their_leader(
         os.kill(leaders[group], signal.SIGKILL)
         killed.append(group)
 
-    told = stream(pair.state, kill_leader)
+    answer = stream(pair.state, kill_leader)
     (other,) = leaders.keys() - killed
     after = metrics[other].value("ryz_worker_prompt_tokens_total")
     assert after > before[other], "the answer did not go on in the other group: it had ended before the kill"
-    assert nameless(told) == nameless(expected)
+    assert nameless(answer) == nameless(expected)
     await_idle(pair, groups=2)
 
 

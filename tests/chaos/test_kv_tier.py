@@ -163,7 +163,7 @@ def test_one_trouble_after_another_while_everybody_talks(chaos: Chaos, lights: L
     story = Story(chaos, "load", HELD_OUT_NAMES[26:37])
     story.turn()  # a session's first turn needs the store to know that it is new
     stored(chaos, story)
-    with story.told_at_once() as talking:
+    with story.all_at_once() as talking:
         while talking():
             for trouble in (
                 chaos.no_redis(),

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.timeout(scaled(300, 1200))
 
 def drain(stack: Stack, group: str) -> None:
     """Drains a group and waits until its restarted worker is ready."""
-    told = ryz("groups", "drain", group, "--timeout", "0.3", "--until-ready", "--json", cwd=stack.folder)
-    assert told.returncode == 0, told.stderr
-    assert json.loads(told.stdout)["object"] == "group.drained"
+    result = ryz("groups", "drain", group, "--timeout", "0.3", "--until-ready", "--json", cwd=stack.folder)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["object"] == "group.drained"
 
 
 def test_rolling_restart_of_groups_and_routers(pair: Stack) -> None:

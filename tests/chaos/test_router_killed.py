@@ -25,7 +25,7 @@ TOKENS = 40
 WINDOW_S = 0.08  # covers whole requests; the router holds one for less than 1 ms
 SETTLE_S = 2.1  # a service that was ready this long before it died is restarted without a longer pause
 ENDED_S = 20.0
-DONE, TOLD = "ryz_worker_requests_total", "ryz_worker_generation_tokens_total"
+DONE, GENERATED = "ryz_worker_requests_total", "ryz_worker_generation_tokens_total"
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ class Burst:
         with ThreadPoolExecutor(BURST) as pool:
             # a separate process kills on time; this one is busy with sixteen threads
             killer = subprocess.Popen(["sh", "-c", f"sleep {after_s:.4f}; kill -9 {dead}"])
-            told = [pool.submit(read, self._client, body) for body in self._bodies]
-            said = [one.result(ENDED_S) for one in told]
+            futures = [pool.submit(read, self._client, body) for body in self._bodies]
+            said = [one.result(ENDED_S) for one in futures]
         assert killer.wait(ENDED_S) == 0
         assert time.monotonic() - began < ENDED_S
         for one, expected in zip(said, self.expected, strict=True):
@@ -73,7 +73,7 @@ class Burst:
             return metrics.value(name, **labels)
 
         done = sum(total(group, DONE, outcome="done") for group in self._groups)
-        return done, sum(total(group, TOLD) for group in self._groups)
+        return done, sum(total(group, GENERATED) for group in self._groups)
 
     def offsets(self, times: int) -> list[float]:
         """Seconds until the kill, from before the first request is sent until all have ended."""

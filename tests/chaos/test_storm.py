@@ -52,8 +52,8 @@ async def weather(
         visits=sum(one.endings.total() for one in (first, rough, last)),
         endings=dict(sorted(rough.endings.items())),
         problems=sum(len(one.problems) for one in (first, rough, last)),
-        before=before.told(),
-        after=after.told(),
+        before=before.as_dict(),
+        after=after.as_dict(),
         grown=growth(before, after),
     )
     assert_right(first, rough, last)

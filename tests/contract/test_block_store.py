@@ -291,11 +291,11 @@ async def test_holdings_end_with_their_session(kit: Kit) -> None:
     due = await kit.store.due_holders(100)
     assert sorted(due) == sorted((kit.tenant, name) for name in fates)
     assert len(await kit.store.due_holders(2)) == 2
-    told = {key: fates[key[1]] for key in due}
-    assert await kit.store.check_holders(told, recheck_ms=0, grace_ms=60_000) == 1
+    answers = {key: fates[key[1]] for key in due}
+    assert await kit.store.check_holders(answers, recheck_ms=0, grace_ms=60_000) == 1
     assert await kit.alive(kept + first_turn + deleted) == [True, True, False]
     await asyncio.sleep(0.02)
-    assert await kit.store.check_holders(told, recheck_ms=60_000, grace_ms=10) == 1
+    assert await kit.store.check_holders(answers, recheck_ms=60_000, grace_ms=10) == 1
     assert await kit.alive(kept + first_turn) == [True, False]
     assert await kit.store.due_holders(100) == []
     assert await kit.store.check_holders({}, recheck_ms=0, grace_ms=0) == 0

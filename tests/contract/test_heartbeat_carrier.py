@@ -128,7 +128,7 @@ async def test_the_newest_description_goes_out_at_each_interval(make: Make, hear
     assert numbers == sorted(set(numbers))
 
 
-async def test_a_change_is_told_at_once_and_the_last_word_goes_out(make: Make, heard: Heard) -> None:
+async def test_a_change_is_reported_at_once_and_the_last_word_goes_out(make: Make, heard: Heard) -> None:
     carrier = make(60.0, 120.0)
     states: tuple[State, ...] = ("starting", "ready", "draining")
     await carrier.start(beat(state=states[0]))
@@ -169,9 +169,9 @@ async def test_a_loop_that_hangs_stops_them_until_it_goes_on(make: Make, heard: 
     await until(lambda: heard.last.vitals is not None and heard.last.vitals.leader == "hung")
     assert time.monotonic() - began > STALE_S - 0.2
     await asyncio.sleep(0.2)
-    told = [beat.vitals.leader for _, beat in heard.beats if beat.vitals is not None]
-    assert 1 <= told.count("hung") <= 2
-    assert told[-1] == "hung"
+    reported = [beat.vitals.leader for _, beat in heard.beats if beat.vitals is not None]
+    assert 1 <= reported.count("hung") <= 2
+    assert reported[-1] == "hung"
     before = len(heard.beats)
     await asyncio.sleep(0.3)
     assert len(heard.beats) == before

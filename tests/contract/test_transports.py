@@ -38,14 +38,14 @@ async def test_the_answer_is_counted_under_its_route_and_its_tenant(gateway: Gat
 @each_transport
 @pytest.mark.parametrize(("key", "code"), [("", "missing_api_key"), ("secret-key-of-eve", "invalid_api_key")])
 async def test_a_key_is_needed(gateway: Gateway, transport: str, key: str, code: str) -> None:
-    told = await TRANSPORTS[transport](gateway, key=key)
-    assert told.code == code
+    reported = await TRANSPORTS[transport](gateway, key=key)
+    assert reported.code == code
 
 
 @each_transport
 async def test_a_session_is_named_by_its_header(gateway: Gateway, transport: str) -> None:
-    told = await TRANSPORTS[transport](gateway, key=KEY, session="talk-1")
-    assert told.session_id == "talk-1"
+    reported = await TRANSPORTS[transport](gateway, key=KEY, session="talk-1")
+    assert reported.session_id == "talk-1"
     session = gateway.fleet.requests[-1].session
     assert session is not None
     assert (session.session_id, session.given) == ("talk-1", True)
@@ -105,6 +105,6 @@ async def test_a_caller_that_leaves_ends_its_generation(gateway: Gateway, transp
 @each_transport
 async def test_the_rate_of_a_tenant_holds_for_all(transport: str) -> None:
     async with running_gateway(grpc_port=free_port(), rate_limit_rps=0.01, rate_limit_burst=2) as gateway:
-        told: list[Told] = [await TRANSPORTS[transport](gateway) for _ in range(3)]
-        assert [one.code for one in told] == ["", "", "rate_limited"]
-        assert "over its limit of 0.01 requests a second" in told[2].message
+        reported: list[Told] = [await TRANSPORTS[transport](gateway) for _ in range(3)]
+        assert [one.code for one in reported] == ["", "", "rate_limited"]
+        assert "over its limit of 0.01 requests a second" in reported[2].message

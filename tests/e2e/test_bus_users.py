@@ -45,9 +45,9 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
     folder = null_stack.folder
     restarts = {one.name: one.restarts for one in null_stack.state.services}
     stays = await NatsBus.connect(null_stack.state.nats_url, name="stays")
-    told = await asyncio.to_thread(add, folder, "billing", "--tenant", "acme", "--max-rps", "2")
-    assert told["RYZ_NATS_TENANT"] == "acme"
-    url, billing = told["RYZ_NATS_URL"], Caller("acme", "billing")
+    reported = await asyncio.to_thread(add, folder, "billing", "--tenant", "acme", "--max-rps", "2")
+    assert reported["RYZ_NATS_TENANT"] == "acme"
+    url, billing = reported["RYZ_NATS_URL"], Caller("acme", "billing")
     try:
         with pytest.raises(InvalidRequest, match="ask for the tenant 'billing': give the user's"):
             async with InferenceClient.connect(url):

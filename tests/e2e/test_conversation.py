@@ -49,14 +49,14 @@ def test_the_second_turn_knows_the_first_by_the_session_alone(torch_stack: Stack
 
 def test_the_second_response_knows_the_first_by_its_id(torch_stack: Stack) -> None:
     with closing(client_of(torch_stack)) as client:
-        told = client.responses.create(model="demo", input="My name is Ada.", temperature=0)
+        first = client.responses.create(model="demo", input="My name is Ada.", temperature=0)
         with client.responses.stream(
-            model="demo", input="What is my name?", temperature=0, previous_response_id=told.id
+            model="demo", input="What is my name?", temperature=0, previous_response_id=first.id
         ) as stream:
             deltas = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
             answer = stream.get_final_response()
         assert client.responses.retrieve(answer.id).output_text == deltas == answer.output_text
-    assert answer.status == told.status == "completed"
+    assert answer.status == first.status == "completed"
     assert deltas.strip() == "Your name is Ada."
     assert answer.usage is not None
     assert answer.usage.input_tokens_details.cached_tokens >= 16  # in the group that answered the first one
@@ -73,8 +73,8 @@ def test_the_second_turn_knows_the_first_by_the_history(torch_stack: Stack) -> N
 
 def test_chat_keeps_the_session_between_commands(torch_stack: Stack) -> None:
     base = ["chat", "--session", "cli", "--temperature", "0"]
-    told = ryz(*base, "--once", "My name is Vera.", cwd=torch_stack.folder)
-    assert told.returncode == 0, told.stderr
+    result = ryz(*base, "--once", "My name is Vera.", cwd=torch_stack.folder)
+    assert result.returncode == 0, result.stderr
     asked = ryz(*base, cwd=torch_stack.folder, stdin="What is my name?\n")
     assert asked.stdout == "Your name is Vera.\n"
 
@@ -97,9 +97,9 @@ def test_an_unknown_model_is_the_callers_mistake(null_stack: Stack) -> None:
 
 
 def test_status_shows_services_groups_and_ranks(torch_stack: Stack) -> None:
-    told = ryz("status", "--json", cwd=torch_stack.folder)
-    assert told.returncode == 0, told.stderr
-    report = json.loads(told.stdout)
+    result = ryz("status", "--json", cwd=torch_stack.folder)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
     kinds = sorted(one["service"] for one in report["services"])
     assert kinds == ["gateway", "kvstate", "router", "router", "worker", "worker"]
     assert all(one["state"] == "ready" for one in report["services"])

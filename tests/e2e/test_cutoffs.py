@@ -193,12 +193,12 @@ async def test_the_time_of_each_request_is_explained_and_traced(
 
 async def explain(stack: Stack, names: Set[str]) -> dict[str, Course]:
     """What the services recorded of these requests; asks again while a service that has no core is late."""
-    told: dict[str, Course] = {}
+    found: dict[str, Course] = {}
     async with asyncio.timeout(PATIENCE_S):
-        while told.keys() != names:
+        while found.keys() != names:
             heard = await query_explanations(find_broker("", stack.state_dir), stack.state_dir, "r-")
-            told = {one.request_id: one for one in courses(heard) if one.request_id in names}
-    return told
+            found = {one.request_id: one for one in courses(heard) if one.request_id in names}
+    return found
 
 
 async def check_traces(collector: Collector, names: list[str], moved: Set[str]) -> None:
@@ -218,8 +218,8 @@ async def check_traces(collector: Collector, names: list[str], moved: Set[str]) 
         both += {"g0", "g1"} <= {span.attributes.get("ryz.group") for span in spans}
         assert {"gateway", "router", "worker"} <= {span.service for span in spans}
         if name not in moved:  # else the caller alone can tell what a killed leader did
-            told = [times for what, times in parts if what != "frames"]
-            without_frames.append(covered(root.begin_ns, root.end_ns, told))
+            reported = [times for what, times in parts if what != "frames"]
+            without_frames.append(covered(root.begin_ns, root.end_ns, reported))
     print(
         f"spans cover {min(shares):.4f} at least, {median(without_frames):.4f} without frames; {both} moved"
     )

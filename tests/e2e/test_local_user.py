@@ -125,8 +125,8 @@ def test_processes_are_closed_and_command_lines_tell_no_secret(scene: Scene) -> 
     assert [one for one in found if one[0] in kinds or one[1].startswith("/proc/")] == []
     lines = [what for kind, what in found if kind == "command line"]
     assert len(lines) == len(scene.has.pids), "command lines are for all to read"
-    told = [line for line in lines if any(word in line for word in (*scene.secrets, SESSION, WORDS))]
-    assert told == []
+    leaked = [line for line in lines if any(word in line for word in (*scene.secrets, SESSION, WORDS))]
+    assert leaked == []
 
 
 def test_no_socket_takes_a_connection(scene: Scene) -> None:

@@ -85,8 +85,8 @@ def text_of(answer: httpx.Response) -> str:
 
 def waiting(stack: Stack) -> int:
     """Number of waiting requests that the busy group reports."""
-    told = stack.status()["services"]
-    found = [one["detail"] for one in told if one["detail"].get("group") == BUSY]
+    services = stack.status()["services"]
+    found = [one["detail"] for one in services if one["detail"].get("group") == BUSY]
     return int(found[0]["waiting"]) if found else 0
 
 
@@ -131,10 +131,10 @@ def test_the_second_turn_is_right_on_another_group(stack: Stack) -> None:
             made = client.post("/v1/sessions", json={"session_id": f"{opening}-{here}", "pinned_group": BUSY})
             assert made.status_code == 201, made.text
             both = (there, f"{opening}-{here}")
-            told = [say(client, f"{opening.replace('-', ' ')} {name}.", one, temperature) for one in both]
-            took = [f"{one.headers['x-ryz-group']} ({one.headers['x-ryz-route']})" for one in told]
+            answers = [say(client, f"{opening.replace('-', ' ')} {name}.", one, temperature) for one in both]
+            took = [f"{one.headers['x-ryz-group']} ({one.headers['x-ryz-route']})" for one in answers]
             assert all(one.startswith(BUSY) for one in took), took
-            assert tokens_of(told[0]) == tokens_of(told[1])
+            assert tokens_of(answers[0]) == tokens_of(answers[1])
             expected = tokens_of(say(client, "What is my name?", both[1], temperature))
             stories.append((name, temperature, there, expected))
         odd: list[tuple[str, object, list[str]]] = []

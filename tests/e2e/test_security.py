@@ -18,7 +18,7 @@ from shared.bus import RequestTimedOut
 from shared.bus.accounts import ACCOUNTS
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest
-from tests.kits.e2e import told_secrets
+from tests.kits.e2e import leaked_secrets
 from tests.kits.e2e.stack import RYZ, Stack, ryz, wait_for
 from tests.kits.e2e.written_lines import check_lines, lines_of, wait_for_lines
 
@@ -27,7 +27,7 @@ from tests.kits.e2e.written_lines import check_lines, lines_of, wait_for_lines
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack that only this file uses, because the tests read its logs and kill a leader."""
     with Stack(
-        tmp_path_factory.mktemp("guarded-stack"), "--engine", "null", env=told_secrets.ENVIRONMENT
+        tmp_path_factory.mktemp("guarded-stack"), "--engine", "null", env=leaked_secrets.ENVIRONMENT
     ) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
@@ -48,7 +48,7 @@ def logs(stack: Stack) -> dict[str, str]:
 
 def use(stack: Stack) -> None:
     """Uses every kind of message on the broker."""
-    key = {"Authorization": f"Bearer {told_secrets.API_KEY}"}
+    key = {"Authorization": f"Bearer {leaked_secrets.API_KEY}"}
     with httpx.Client(base_url=stack.state.url, timeout=30, headers=key) as http:
         body = {"model": "demo", "max_tokens": 40, "messages": [{"role": "user", "content": "Hello?"}]}
         session = {"X-Session-Id": "secure-1"}
@@ -107,9 +107,9 @@ def test_a_detached_stack_tells_its_terminal_and_no_log(tmp_path: Path) -> None:
     try:
         assert state.nats_url in shown.replace("\r\n", "")
         secret = state.nats_url.split(":")[2].partition("@")[0]
-        told = {path.name: path.read_text() for path in source.logs.iterdir()}
-        assert "supervisor.log" in told
-        assert [name for name, text in told.items() if secret in text] == []
+        output = {path.name: path.read_text() for path in source.logs.iterdir()}
+        assert "supervisor.log" in output
+        assert [name for name, text in output.items() if secret in text] == []
         modes = {str(path): path.lstat().st_mode & 0o077 for path in (source.path, *source.path.rglob("*"))}
         assert {path for path, mode in modes.items() if mode} == set()
     finally:
@@ -157,9 +157,9 @@ async def test_a_service_outside_reaches_no_session(guarded: Stack) -> None:
 
 
 def test_the_lines_of_a_request_that_moved_name_it_and_its_trace_in_every_service(guarded: Stack) -> None:
-    told_secrets.move_a_stream(guarded, "told-8")
+    leaked_secrets.move_a_stream(guarded, "told-8")
     lines = wait_for_lines(guarded, "told-8", "request")
-    assert {one["trace_id"] for one in lines} == {told_secrets.TRACE}
+    assert {one["trace_id"] for one in lines} == {leaked_secrets.TRACE}
     events = {(one["service"], one["event"]) for one in lines}
     assert {
         ("gateway", "request offered to another group"),
@@ -168,7 +168,7 @@ def test_the_lines_of_a_request_that_moved_name_it_and_its_trace_in_every_servic
         ("router", "session moved"),
         ("worker", "prompt taken"),
     } <= events
-    shown = ryz("logs", "--request", told_secrets.TRACE, "--json", cwd=guarded.folder).stdout
+    shown = ryz("logs", "--request", leaked_secrets.TRACE, "--json", cwd=guarded.folder).stdout
     written = [json.loads(line) for line in shown.splitlines()]  # spans are among them
     assert len({one["service"] for one in written if "service" in one}) == 3
 
@@ -176,27 +176,27 @@ def test_the_lines_of_a_request_that_moved_name_it_and_its_trace_in_every_servic
 def test_the_broker_tells_routers_that_a_leader_is_gone(guarded: Stack) -> None:
     os.kill(guarded.pid_of("worker-g1"), signal.SIGKILL)
 
-    def told() -> bool:
+    def routers_know() -> bool:
         lines = logs(guarded)["router"].splitlines()
         lost = [json.loads(line) for line in lines if '"group lost"' in line]
         return any(one["group"] == "g1" and one["reason"] == "disconnected" for one in lost)
 
-    wait_for(told, "the router knows it from the broker")
+    wait_for(routers_know, "the router knows it from the broker")
     wait_for(lambda: guarded.state.services[-2].ready and guarded.pid_of("worker-g1") > 0, "it is back")
 
 
-def test_no_text_and_no_key_is_told_also_when_something_fails(guarded: Stack) -> None:
-    told_secrets.use_with_words(guarded)
-    told = told_secrets.everything_told(guarded)
-    words = (*told_secrets.SECRETS, *passwords(guarded))
-    found = {(where, word) for where, text in told.items() for word in words if word in text}
+def test_no_text_and_no_key_is_reported_also_when_something_fails(guarded: Stack) -> None:
+    leaked_secrets.use_with_words(guarded)
+    reported = leaked_secrets.all_output(guarded)
+    words = (*leaked_secrets.SECRETS, *passwords(guarded))
+    found = {(where, word) for where, text in reported.items() for word in words if word in text}
     assert found == set()
-    assert "prompt taken" in told["log of worker-g0"] + told["log of worker-g1"], "debug level"
-    assert '"kind": "SpanKind' in "".join(told.values()), "there are spans"
+    assert "prompt taken" in reported["log of worker-g0"] + reported["log of worker-g1"], "debug level"
+    assert '"kind": "SpanKind' in "".join(reported.values()), "there are spans"
     (trace,) = {one["trace_id"] for one in lines_of(guarded, "told-1")}
-    assert trace != told_secrets.TRACE, "without a caller's trace the gateway makes one"
+    assert trace != leaked_secrets.TRACE, "without a caller's trace the gateway makes one"
     assert {"gateway", "worker"} == {one["service"] for one in lines_of(guarded, "told-1")}
-    assert "told-1" in told["explain"] or "told-8" in told["explain"], "what is told is looked at"
+    assert "told-1" in reported["explain"] or "told-8" in reported["explain"], "what is told is looked at"
 
 
 def test_every_line_of_ours_follows_the_schema(guarded: Stack) -> None:

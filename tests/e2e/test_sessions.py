@@ -35,9 +35,9 @@ def keyed_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 def sessions(stack: Stack, *args: str) -> Any:
     """The JSON output of a `ryz sessions` command."""
-    told = ryz("sessions", *args, "--json", cwd=stack.folder)
-    assert told.returncode == 0, told.stderr
-    return json.loads(told.stdout)
+    result = ryz("sessions", *args, "--json", cwd=stack.folder)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 def say(stack: Stack, text: str, session_id: str = SESSION) -> httpx.Response:
@@ -118,8 +118,8 @@ def test_a_moved_session_answers_from_its_new_group(torch_stack: Stack) -> None:
     assert {one["group"] for one in shown["groups"]} == {"g0", "g1"}
     answer = say(torch_stack, "What is my name?", "moved")
     assert said(answer) == f"Your name is {NAME}."
-    told = [answer.headers.get(f"x-ryz-{name}") for name in ("group", "route", "kv")]
-    assert told in (["g1", "last_group", "warm"], ["g1", "preferred", "warm"])
+    headers = [answer.headers.get(f"x-ryz-{name}") for name in ("group", "route", "kv")]
+    assert headers in (["g1", "last_group", "warm"], ["g1", "preferred", "warm"])
 
 
 def test_a_pin_to_nowhere_and_a_file_of_another_model(torch_stack: Stack, null_stack: Stack) -> None:

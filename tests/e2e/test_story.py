@@ -33,12 +33,12 @@ def wrong_answers(stack: Stack, by: str) -> dict[str, str]:
     wrong = {}
     with httpx.Client(base_url=stack.state.url, timeout=30) as client:
         for name in NAMES:
-            told, asked = {"role": "user", "content": f"My name is {name}."}, "What is my name?"
+            statement, asked = {"role": "user", "content": f"My name is {name}."}, "What is my name?"
             session_id = f"story-{name}" if by == "session" else ""
-            first = ask(client, [told], session_id)
+            first = ask(client, [statement], session_id)
             question = [{"role": "user", "content": asked}]
             if by == "history":
-                question = [told, {"role": "assistant", "content": first}, *question]
+                question = [statement, {"role": "assistant", "content": first}, *question]
             answer = ask(client, question, session_id)
             if answer != f"Your name is {name}.":
                 wrong[name] = answer
@@ -66,6 +66,6 @@ def test_status_tells_what_ranks_compute_with(
 ) -> None:
     stack: Stack = request.getfixturevalue(name)
     report = json.loads(ryz("status", "--json", cwd=stack.folder).stdout)
-    told = [rank["kernels"] for group in report["groups"] for rank in group["ranks"]]
-    assert len(told) == 2 * len(report["groups"]) > 0
-    assert all(re.fullmatch(pattern, kernels) for kernels in told), told
+    kernels_shown = [rank["kernels"] for group in report["groups"] for rank in group["ranks"]]
+    assert len(kernels_shown) == 2 * len(report["groups"]) > 0
+    assert all(re.fullmatch(pattern, kernels) for kernels in kernels_shown), kernels_shown

@@ -98,9 +98,9 @@ def test_second_stacks_are_refused_and_a_killed_leader_is_back_soon(
         url = first.await_ready().state.url
         with begin(tmp_path / "b", "--stack", "same", *shared) as second:
             assert second.process.wait(timeout=50) != 0
-            told = second.output.read_text()
-        assert "worker cannot start: group same-g0 has a leader already: instance " in told
-        assert "--stack NAME" in told
+            output = second.output.read_text()
+        assert "worker cannot start: group same-g0 has a leader already: instance " in output
+        assert "--stack NAME" in output
         assert ask(url, "hello")[0] == "same-g0"
 
         own_store = ryz("up", "--port", "0", "--nats-url", nats.url, *NULL, cwd=tmp_path)

@@ -38,7 +38,7 @@ def test_what_lasts_with_a_directory_for_sessions(tmp_path: Path) -> None:
         assert things.is_deleted(second)
         restart_store(second)
         assert things.present(second) == IN_SESSION_STORE | IN_STATE_DIR
-        assert told_at_start(second)["sessions"] >= 3
+        assert read_at_start(second)["sessions"] >= 3
         kill_everything(second)
     with Stack(tmp_path, *options) as third:
         third.await_ready()
@@ -60,10 +60,10 @@ def kvstate(stack: Stack) -> dict[str, object]:
     return next((one["detail"] for one in services if one["service"] == "kvstate"), {"store": "?"})
 
 
-def told_at_start(stack: Stack) -> dict[str, int]:
-    told = kvstate(stack)["store_read"]
-    assert isinstance(told, dict)
-    return told
+def read_at_start(stack: Stack) -> dict[str, int]:
+    reported = kvstate(stack)["store_read"]
+    assert isinstance(reported, dict)
+    return reported
 
 
 def end_in_order(stack: Stack) -> None:

@@ -56,8 +56,8 @@ class Collector:
 
     def take(self, body: bytes) -> None:
         """Takes the body of an export."""
-        told = ExportTraceServiceRequest.FromString(body)
-        for part in told.resource_spans:
+        exported = ExportTraceServiceRequest.FromString(body)
+        for part in exported.resource_spans:
             names = {one.key: one.value.string_value for one in part.resource.attributes}
             for scope in part.scope_spans:
                 self.spans += [_heard(names["service.name"], span) for span in scope.spans]

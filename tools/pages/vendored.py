@@ -33,8 +33,8 @@ def fetch_package(name: str, version: str, integrity: str, folder: Path) -> Path
         subprocess.CalledProcessError: npm cannot fetch it.
     """
     command = ["npm", "pack", f"{name}@{version}", "--json", "--pack-destination", str(folder)]
-    told = subprocess.run(command, capture_output=True, check=True, timeout=120, text=True).stdout
-    packed: list[dict[str, Any]] = json.loads(told)
+    output = subprocess.run(command, capture_output=True, check=True, timeout=120, text=True).stdout
+    packed: list[dict[str, Any]] = json.loads(output)
     path = folder / str(packed[0]["filename"])
     algorithm, _, recorded = integrity.partition("-")
     found = base64.b64encode(hashlib.new(algorithm, path.read_bytes()).digest()).decode()

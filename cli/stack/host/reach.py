@@ -16,9 +16,9 @@ CONNECT_S = 2.0
 PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443, "redis": 6379, "rediss": 6379}
 
 
-def refuse_open_network(host: str, api_keys: str, *, told: bool) -> None:
-    """Fail if the API would be open to the network, unless `told` says that this is meant."""
-    if not told and open_network(host, bool(api_keys.strip())):
+def refuse_open_network(host: str, api_keys: str, *, allowed: bool) -> None:
+    """Fail if the API would be open to the network, unless `allowed` says that this is meant."""
+    if not allowed and open_network(host, bool(api_keys.strip())):
         fail(
             f"`--host {host}` without API keys would serve every machine that reaches this one. Set "
             "RYZ_API_KEYS=KEY:TENANT, or say with `--open-to-network` that this is meant.",

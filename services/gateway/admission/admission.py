@@ -71,7 +71,7 @@ class Admission:
         try:
             self.rates.take_units(caller.tenant, now_s)
         finally:
-            caller.told += self.rates.headers(caller.tenant, now_s)
+            caller.response_headers += self.rates.headers(caller.tenant, now_s)
 
     def take_slots(self, caller: Caller, count: int) -> None:
         """Takes places that the call holds until its end; raises like `Quota.take_units`."""
@@ -93,7 +93,7 @@ class Admission:
         try:
             caller.estimate = self.tokens.take_estimate(caller.tenant, now_s, size // BYTES_PER_TOKEN)
         finally:
-            caller.told += self.tokens.headers(caller.tenant, now_s)
+            caller.response_headers += self.tokens.headers(caller.tenant, now_s)
         self.take_slots(caller, 1)
         caller.timeline.mark("read", {"bytes": size})
 

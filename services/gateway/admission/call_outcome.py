@@ -38,8 +38,8 @@ class CallOutcome:
             kv = "fetch"
         if kv:
             headers.append((b"x-ryz-kv", kv.encode()))
-        if told := self._session():
-            headers.append((b"x-ryz-session", told.encode()))
+        if session := self._session():
+            headers.append((b"x-ryz-session", session.encode()))
         return headers
 
     def _session(self) -> str:
@@ -51,8 +51,8 @@ class CallOutcome:
         if ended is not None:
             reason = f"; reason={ended.reason}" if ended.reason else ""
             replaced = "; replaced" if ended.replaced else ""
-            told = f"{ended.state}; turns={ended.turns}; version={ended.version}; {ended.stored}"
-            return f"{told}{reason}{replaced}"
+            text = f"{ended.state}; turns={ended.turns}; version={ended.version}; {ended.stored}"
+            return f"{text}{reason}{replaced}"
         accepted = self.accepted
         if accepted is None or accepted.session_version < 0:
             return ""

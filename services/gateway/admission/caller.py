@@ -66,7 +66,7 @@ class Caller:
         headers: What the call says beside its body, by names of HTTP in lower case.
         connection: Tells when the caller leaves.
         delivery: How much of the answer was sent.
-        told: Headers of every answer to the call, also of a refusal; the first ones have its id.
+        response_headers: Headers of every answer to the call, also of a refusal; the first ones have its id.
         shown_id: The id of the call as the caller sees it.
         request_id: The id of the call as it travels.
         client: Address and port; None: not known.
@@ -90,7 +90,7 @@ class Caller:
     headers: RawHeaders
     connection: Connection
     delivery: Delivery
-    told: Headers
+    response_headers: Headers
     shown_id: str
     request_id: str
     client: Sequence[object] | None = None
@@ -114,7 +114,9 @@ class Caller:
         """Takes the ids of an earlier call, whose answer is sent here."""
         self.request_id, self.shown_id = request_id, shown_id
         shown = shown_id.encode()
-        self.told[:] = [(name, shown if name in _ID_HEADERS else value) for name, value in self.told]
+        self.response_headers[:] = [
+            (name, shown if name in _ID_HEADERS else value) for name, value in self.response_headers
+        ]
 
 
 def new_caller(
@@ -131,13 +133,13 @@ def new_caller(
     """The caller of a call that has just come, not admitted yet; see `Caller` for the arguments."""
     shown_id, request_id = request_ids(headers, new_request_id())
     shown = shown_id.encode()
-    told = [(name, shown) for name in (_ID_HEADERS if is_anthropic(route) else _ID_HEADERS[:1])]
+    response_headers = [(name, shown) for name in (_ID_HEADERS if is_anthropic(route) else _ID_HEADERS[:1])]
     return Caller(
         route,
         headers,
         connection,
         delivery,
-        told,
+        response_headers,
         shown_id,
         request_id,
         client=client,

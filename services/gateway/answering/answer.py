@@ -214,8 +214,8 @@ class Answer:
         outcome.usages = [stream.usage for stream in streams]
         outcome.session = streams[0].session
         asked = streams[0].request.session
-        told = outcome.session if asked is not None and asked.given else None
-        return AnswerEnd(outcome.usages, streams[0].next_seq - 1, told)
+        session = outcome.session if asked is not None and asked.given else None
+        return AnswerEnd(outcome.usages, streams[0].next_seq - 1, session)
 
     async def completions(self) -> list[Completion]:
         """Waits for the whole answer: one completion for each generation, in place of frames and end.

@@ -64,7 +64,7 @@ class DirectCall:
     def headers(self) -> dict[bytes, bytes]:
         """The headers of the answer, also of an error; of several with one name, the last."""
         own = self.caller.outcome.headers() if self.error is None else self.error.headers
-        return dict([*self.caller.told, *own])
+        return dict([*self.caller.response_headers, *own])
 
     async def respond(self) -> None:
         """See `Responder`."""

@@ -22,5 +22,5 @@ def limit_priority(
     """The requests with a priority of `most` at most, and what their caller is told of it."""
     if all(request.priority <= most for request in requests):
         return list(requests), []
-    told = LeftOut("priority", why=f"limited to {-most}")
-    return [msgspec.structs.replace(one, priority=min(one.priority, most)) for one in requests], [told]
+    limited = LeftOut("priority", why=f"limited to {-most}")
+    return [msgspec.structs.replace(one, priority=min(one.priority, most)) for one in requests], [limited]

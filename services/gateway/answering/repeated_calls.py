@@ -41,9 +41,9 @@ class RepeatedCalls:
             return False
         self._context.metrics.repeated.inc()
         caller.take_ids(request.request_id, token.shown_id)
-        caller.told.append(REPLAYED)
+        caller.response_headers.append(REPLAYED)
         if call.stream:
-            caller.told.append((b"x-stream-id", request.request_id.encode()))
+            caller.response_headers.append((b"x-stream-id", request.request_id.encode()))
         answer.set_parts([request], token)
         grace_s = min(token.grace_s, self._context.settings.stream_max_grace_s)
         await answer.enter_with_grace(found.stream, grace_s)

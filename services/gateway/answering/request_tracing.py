@@ -93,8 +93,8 @@ def _spans(
     name = f"{operation} {request.model}" if generates else f"{request.method} {request.route}"
     error = request.failure or (f"status {request.status}" if request.status >= 500 else "")
     begin_ns, end_ns = marks[0].at_ns, marks[-1].at_ns
-    told = _described(request, operation)
-    yield SpanFacts(name, ids[0], trace.parent_id, begin_ns, end_ns, told, "server", error, ids[1])
+    attributes = _described(request, operation)
+    yield SpanFacts(name, ids[0], trace.parent_id, begin_ns, end_ns, attributes, "server", error, ids[1])
     read_ns = next((mark.at_ns for mark in marks if mark.name == "read"), begin_ns)
     first_ns = min((first for first, _ in streams), default=end_ns)
     last_ns = max((last for _, last in streams), default=end_ns)
@@ -109,7 +109,7 @@ def _spans(
 
 def _described(request: AnsweredRequest, operation: str) -> dict[str, Attribute]:
     outcome = request.outcome
-    told: dict[str, Attribute] = {
+    attributes: dict[str, Attribute] = {
         "http.request.method": request.method,
         "http.route": request.route,
         "http.response.status_code": request.status,
@@ -117,9 +117,9 @@ def _described(request: AnsweredRequest, operation: str) -> dict[str, Attribute]
         "ryz.tenant": request.tenant,
     }
     if request.failure or request.status >= 400:
-        told["error.type"] = request.failure or str(request.status)
+        attributes["error.type"] = request.failure or str(request.status)
     if operation and request.model:
-        told |= {
+        attributes |= {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": "ryzanstein",
             "gen_ai.request.model": request.model,
@@ -128,7 +128,7 @@ def _described(request: AnsweredRequest, operation: str) -> dict[str, Attribute]
             "gen_ai.usage.output_tokens": sum(usage.completion_tokens for usage in outcome.usages),
         }
     if outcome.group:
-        told["ryz.group"] = outcome.group
+        attributes["ryz.group"] = outcome.group
     if outcome.accepted is not None:
-        told |= {"ryz.route.reason": outcome.accepted.reason, "ryz.kv": outcome.accepted.kv}
-    return told
+        attributes |= {"ryz.route.reason": outcome.accepted.reason, "ryz.kv": outcome.accepted.kv}
+    return attributes

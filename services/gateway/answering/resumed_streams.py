@@ -72,9 +72,9 @@ class ResumedStreams:
         answer.set_parts([request], token)
         _check_reach(found, wanted.last, needs_start=form.needs_start(request))
         caller.take_ids(request.request_id, token.shown_id)
-        caller.told.append((b"x-stream-id", request.request_id.encode()))
+        caller.response_headers.append((b"x-stream-id", request.request_id.encode()))
         if request.session is not None:
-            caller.told.append((b"x-session-id", request.session.session_id.encode()))
+            caller.response_headers.append((b"x-session-id", request.session.session_id.encode()))
 
     async def end(self, stream_id: str, caller: Caller) -> None:
         """Ends the generation of a stream; raises like `start`."""

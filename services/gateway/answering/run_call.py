@@ -102,14 +102,14 @@ class Answering:
         timeout_s = time_limit_s(
             caller.headers, call.timeout_s, default_s=settings.default_timeout_s, max_s=settings.max_timeout_s
         )
-        caller.told += self._ignored_of(caller.route).tell(
+        caller.response_headers += self._ignored_of(caller.route).tell(
             call.unknown_fields, call.left_out, caller.request_id
         )
         positions = call.slots or len(call.requests)
         if positions > 1:
             self._context.admission.take_slots(caller, positions - 1)
         if call.session_id:
-            caller.told.append((b"x-session-id", call.session_id.encode()))
+            caller.response_headers.append((b"x-session-id", call.session_id.encode()))
         caller.begun = True
         if call.whole is not None:
             return MadeAnswer(self._context, caller, call, timeout_s)
@@ -191,7 +191,7 @@ class Answering:
             )
             token = _token_of(call, caller, grace_s)
             request = msgspec.structs.replace(only, note=token.encode())
-            caller.told.append((STREAM_HEADER, request.request_id.encode()))
+            caller.response_headers.append((STREAM_HEADER, request.request_id.encode()))
             answer.set_parts([request], token)
             stream = client.submit(request, timeout_s=timeout_s, headers=trace)
             await answer.enter_with_grace(stream, grace_s)

@@ -64,7 +64,7 @@ class NewBatchRoute:
         """See `HttpExchange.handle`."""
         body = await take_model(exchange, BatchRequest)
         unknown = [*(body.model_extra or ()), *body.unknown_inside]
-        exchange.caller.told += self._ignored.tell(unknown, [], exchange.caller.request_id)
+        exchange.caller.response_headers += self._ignored.tell(unknown, [], exchange.caller.request_id)
         try:
             record = await self._service.create(exchange.caller.tenant, body)
         except RyzError as error:

@@ -135,8 +135,8 @@ class ChatChunkWriter(_ChunkWriter):
         for delta in deltas:
             start = self._prefix + b"%d" % (prompt * self._n + delta.choice)
             if delta.prompt_token_ids:
-                told = self._tokens_field(b"prompt_token_ids", delta.prompt_token_ids)
-                head = b',"delta":{},"logprobs":null,"finish_reason":null}]' + told
+                prompt_ids = self._tokens_field(b"prompt_token_ids", delta.prompt_token_ids)
+                head = b',"delta":{},"logprobs":null,"finish_reason":null}]' + prompt_ids
                 events.append((b"", start + head + self._suffix[2:]))
             if delta.parts:
                 for index, part in enumerate(delta.parts):
@@ -191,10 +191,10 @@ class CompletionChunkWriter(_ChunkWriter):
             logprobs = b"null"
             if self._logprobs:
                 ended = delta.finish_reason is not None
-                told = self._offsets[index].take(delta.text, delta.logprobs, ended=ended)
-                if not told and not delta.text and not ended and not ids:
+                entries = self._offsets[index].take(delta.text, delta.logprobs, ended=ended)
+                if not entries and not delta.text and not ended and not ids:
                     continue  # tokens whose text is not clear yet
-                logprobs = _encode(completion_logprobs(told)) if told else b"null"
+                logprobs = _encode(completion_logprobs(entries)) if entries else b"null"
             events.append(self._event(index, delta.text, logprobs, delta.finish_reason, ids))
         return events
 

@@ -77,7 +77,7 @@ def completion_call(body: CompletionRequest, origin: CallOrigin, *, max_prompts:
     return _call(body, origin, requests, unknown, left_out)
 
 
-def _told(body: SamplingBody) -> Iterator[bytes]:
+def _format_words(body: SamplingBody) -> Iterator[bytes]:
     if body.prompt_logprobs is not None:
         yield PROMPT_LOGPROBS
     if body.service_tier is not None:
@@ -108,7 +108,7 @@ def _call(
         timeout_s=body.timeout,
         unknown_fields=[*unknown, *inner_without_tools(body.unknown_inside, left_out)],
         left_out=left_out,
-        format_data=b" ".join(_told(body)),
+        format_data=b" ".join(_format_words(body)),
         field_names=field_names_of(body),
     )
 

@@ -112,8 +112,8 @@ def chunk_options(token: ResumeToken, request: GenerateRequest) -> ChunkOptions:
 
 def shown_of(token: ResumeToken, request: GenerateRequest) -> PromptShown:
     """What the answer to a request tells of its prompt."""
-    told = PROMPT_LOGPROBS in token.format_data.split()
-    return PromptShown(request.echo, told, request.prompt_ids, custom_names(request))
+    prompt_logprobs = PROMPT_LOGPROBS in token.format_data.split()
+    return PromptShown(request.echo, prompt_logprobs, request.prompt_ids, custom_names(request))
 
 
 def with_tier(envelope: Envelope, token: ResumeToken) -> Envelope:

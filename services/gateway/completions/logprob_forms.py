@@ -36,14 +36,14 @@ class TextOffsets:
         """Adds text and tokens; returns the tokens that are told now, with their places."""
         self._length += len(text)
         waiting = self._waiting = [*self._waiting, *entries]
-        told: list[tuple[TokenLogprob, int]] = []
+        ready: list[tuple[TokenLogprob, int]] = []
         for entry in waiting:
             position = self._length if entry.offset < 0 else self._start + entry.offset
             if entry.offset >= 0 and position >= self._length and not ended:
                 break
-            told.append((entry, min(position, self._length)))
-        self._waiting = waiting[len(told) :]
-        return told
+            ready.append((entry, min(position, self._length)))
+        self._waiting = waiting[len(ready) :]
+        return ready
 
 
 def completion_logprobs(entries: Sequence[tuple[TokenLogprob, int]]) -> dict[str, Any]:

@@ -64,17 +64,17 @@ def usage_of(usages: Sequence[Usage]) -> dict[str, Any]:
 
 def session_of(outcome: SessionOutcome) -> dict[str, Any]:
     """The field `session` of answers: what became of the turn."""
-    told: dict[str, Any] = {
+    session: dict[str, Any] = {
         "state": outcome.state,
         "turns": outcome.turns,
         "version": outcome.version,
         "stored": outcome.stored,
     }
     if outcome.reason:
-        told["reason"] = outcome.reason
+        session["reason"] = outcome.reason
     if outcome.replaced:
-        told["replaced"] = True
-    return told
+        session["replaced"] = True
+    return session
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> msgspec.Raw:

@@ -144,7 +144,7 @@ class HttpRoute:
             client=scope.get("client"),
             method=scope["method"],
         )
-        reply.headers = caller.told
+        reply.headers = caller.response_headers
         exchange = HttpExchange(self._context, self._handle, scope, receive, reply, caller)
         traced_id = str(scope["path_params"].get(self._traced_as, "")) if self._traced_as else ""
         await self._frame.serve(caller, exchange, traced_id)

@@ -47,5 +47,5 @@ class CountTokensFormat(BodyFormat[CountTokensRequest]):
 
     async def _count(self, query: TokenizeQuery, started: StartedCall) -> bytes:
         asked = msgspec.structs.replace(query, model=started.call.model)
-        told = await self._client.tokenize(asked, timeout_s=started.timeout_s)
-        return msgspec.json.encode({"input_tokens": told.count})
+        tokenized = await self._client.tokenize(asked, timeout_s=started.timeout_s)
+        return msgspec.json.encode({"input_tokens": tokenized.count})

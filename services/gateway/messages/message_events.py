@@ -57,11 +57,11 @@ class MessageEventWriter:
             "stop_details": None,
             "container": None,
         }
-        told: list[Event] = [
+        events: list[Event] = [
             ("message_delta", {"delta": end, "usage": usage_of(usages[0])}),
             ("message_stop", {}),
         ]
-        return _encoded(told)
+        return _encoded(events)
 
     def failure(self, answer: ErrorAnswer) -> StreamEvent:
         """See `EventWriter`."""

@@ -121,8 +121,8 @@ def _thinking(thinking: ThinkingBody | None, max_tokens: int) -> str:
             "thinking.budget_tokens",
             f"must be less than `max_tokens`, which is {max_tokens}, got {thinking.budget_tokens}",
         )
-    told = "true" if thinking.type == "enabled" else "false"
-    return f'{{"enable_thinking":{told},"thinking":{told}}}'  # templates know one or the other name
+    thinks = "true" if thinking.type == "enabled" else "false"
+    return f'{{"enable_thinking":{thinks},"thinking":{thinks}}}'  # templates know one or the other name
 
 
 def _wrong(param: str, problem: str) -> InvalidRequest:

@@ -67,7 +67,7 @@ class ClusterState:
     sessions: OrderedDict[tuple[str, str], tuple[str, int, int]] = field(default_factory=OrderedDict)
     incidents: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_INCIDENTS))
     lost: set[str] = field(default_factory=set)
-    told: int = 0
+    num_incidents: int = 0
 
     def take_beat(self, beat: Heartbeat, now_s: float, wall_ms: int) -> None:
         """Takes the heartbeat of a group."""
@@ -175,12 +175,14 @@ class ClusterState:
                 self.lost.discard(beat.group)
         elif beat.state in _AWAY and not entry.down_s:
             entry.down_s, entry.why = now_s, beat.state
-            told = "lost a rank and restarts it" if beat.state == "recovering" else f"is {beat.state}"
-            self._tell(beat.state, f"{beat.group} {told}", wall_ms, group=beat.group)
+            change = "lost a rank and restarts it" if beat.state == "recovering" else f"is {beat.state}"
+            self._tell(beat.state, f"{beat.group} {change}", wall_ms, group=beat.group)
 
     def _tell(self, kind: str, text: str, wall_ms: int, **data: Any) -> None:
-        self.told += 1
-        self.incidents.append({"number": self.told, "kind": kind, "text": text, "at_ms": wall_ms, **data})
+        self.num_incidents += 1
+        self.incidents.append(
+            {"number": self.num_incidents, "kind": kind, "text": text, "at_ms": wall_ms, **data}
+        )
 
 
 def _counted(entry: GroupEntry) -> tuple[int, int, int]:

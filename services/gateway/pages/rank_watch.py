@@ -45,13 +45,13 @@ class RankWatch:
 
     async def _take_answer(self, message: Message) -> None:
         try:
-            told = decode(message.data, ServiceStatus)
+            status = decode(message.data, ServiceStatus)
         except InvalidRequest:
             return  # also the broker's word that no service listens
-        group, ranks = told.detail.get("group"), told.detail.get("ranks")
+        group, ranks = status.detail.get("group"), status.detail.get("ranks")
         if isinstance(group, str) and isinstance(ranks, list):
             shown = [_shown(row) for row in ranks[:MAX_RANKS] if isinstance(row, dict)]
-            self._state.take_ranks(group, told.instance_id, shown)
+            self._state.take_ranks(group, status.instance_id, shown)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

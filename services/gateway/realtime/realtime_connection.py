@@ -266,9 +266,9 @@ class RealtimeConnection:
             waited_s = self._time() - began_s
             if waited_s > SLOW_S:
                 self._metrics.realtime_slow.inc()
-                told = server_messages.slow(waited_s, limit_s)
+                message = server_messages.slow(waited_s, limit_s)
                 async with asyncio.timeout(limit_s):
-                    await self._asgi_send({"type": "websocket.send", "text": told.decode()})
+                    await self._asgi_send({"type": "websocket.send", "text": message.decode()})
         self._metrics.response_bytes.inc(len(text))
 
     def _close(self, code: int) -> None:

@@ -7,7 +7,7 @@ import msgspec
 _encode = msgspec.json.encode
 PONG = b'{"type":"pong"}'
 # headers of an answer that `accepted` tells
-_TOLD = (
+_SHOWN_HEADERS = (
     b"x-request-id",
     b"x-session-id",
     b"x-stream-id",
@@ -44,8 +44,8 @@ def not_openai() -> bytes:
 
 def accepted(request_id: str, status: int, headers: Mapping[bytes, bytes]) -> bytes:
     """A stream begins; its ids are told."""
-    told = {name.decode(): headers[name].decode("latin-1") for name in _TOLD if name in headers}
-    return _encode({"type": "accepted", "id": request_id, "status": status, "headers": told})
+    shown = {name.decode(): headers[name].decode("latin-1") for name in _SHOWN_HEADERS if name in headers}
+    return _encode({"type": "accepted", "id": request_id, "status": status, "headers": shown})
 
 
 def event(request_id: bytes, event_id: str, kind: str, data: bytes) -> bytes:
@@ -57,9 +57,9 @@ def event(request_id: bytes, event_id: str, kind: str, data: bytes) -> bytes:
         kind: Its type; empty: it has none.
         data: Its data as JSON.
     """
-    told_id = b',"event_id":"%b"' % event_id.encode() if event_id else b""
-    told_kind = b',"event":%b' % _encode(kind) if kind else b""
-    return b'{"type":"event","id":%b%b%b,"data":%b}' % (request_id, told_id, told_kind, data)
+    id_field = b',"event_id":"%b"' % event_id.encode() if event_id else b""
+    kind_field = b',"event":%b' % _encode(kind) if kind else b""
+    return b'{"type":"event","id":%b%b%b,"data":%b}' % (request_id, id_field, kind_field, data)
 
 
 def done(request_id: str) -> bytes:
@@ -69,9 +69,9 @@ def done(request_id: str) -> bytes:
 
 def answer(request_id: str, status: int, headers: Mapping[bytes, bytes], body: bytes) -> bytes:
     """A whole answer, which may be an error of the route."""
-    told = {name.decode(): headers[name].decode("latin-1") for name in _TOLD if name in headers}
+    shown = {name.decode(): headers[name].decode("latin-1") for name in _SHOWN_HEADERS if name in headers}
     kind = "answer" if status < 400 else "error"
-    head = _encode({"type": kind, "id": request_id, "status": status, "headers": told})
+    head = _encode({"type": kind, "id": request_id, "status": status, "headers": shown})
     return b'%b,"data":%b}' % (head[:-1], body or b"null")
 
 
@@ -90,8 +90,8 @@ def cancelled(request_id: str) -> bytes:
 
 def cut(request_id: str, stream_id: str) -> bytes:
     """A request was cut off in the middle; with a stream id it can be resumed."""
-    told = {"type": "cut", "id": request_id} | ({"stream_id": stream_id} if stream_id else {})
-    return _encode(told)
+    message = {"type": "cut", "id": request_id} | ({"stream_id": stream_id} if stream_id else {})
+    return _encode(message)
 
 
 def slow(waited_s: float, cut_after_s: float) -> bytes:

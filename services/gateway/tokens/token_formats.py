@@ -62,13 +62,13 @@ class TokenizeFormat(BodyFormat[TokenizeRequest]):
 
     async def _tokenize(self, query: TokenizeQuery, started: StartedCall) -> bytes:
         asked = msgspec.structs.replace(query, model=started.call.model)
-        told = await self._client.tokenize(asked, timeout_s=started.timeout_s)
+        tokenized = await self._client.tokenize(asked, timeout_s=started.timeout_s)
         return msgspec.json.encode(
             {
-                "count": told.count,
-                "max_model_len": told.context_length,
-                "tokens": unpack_tokens(told.token_ids),
-                "token_strs": _shown(told) if query.texts else None,
+                "count": tokenized.count,
+                "max_model_len": tokenized.context_length,
+                "tokens": unpack_tokens(tokenized.token_ids),
+                "token_strs": _shown(tokenized) if query.texts else None,
             }
         )
 
@@ -102,14 +102,15 @@ class DetokenizeFormat(BodyFormat[DetokenizeRequest]):
 
     async def _detokenize(self, query: DetokenizeQuery, started: StartedCall) -> bytes:
         asked = msgspec.structs.replace(query, model=started.call.model)
-        told = await self._client.detokenize(asked, timeout_s=started.timeout_s)
-        return msgspec.json.encode({"prompt": told.text})
+        tokenized = await self._client.detokenize(asked, timeout_s=started.timeout_s)
+        return msgspec.json.encode({"prompt": tokenized.text})
 
 
-def _shown(told: Tokenized) -> list[str]:
+def _shown(tokenized: Tokenized) -> list[str]:
     """The texts of the tokens; parts of characters as in log probabilities."""
     return [
-        part_text(told.parts[index]) if index in told.parts else text for index, text in enumerate(told.texts)
+        part_text(tokenized.parts[index]) if index in tokenized.parts else text
+        for index, text in enumerate(tokenized.texts)
     ]
 
 

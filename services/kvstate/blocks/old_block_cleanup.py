@@ -38,8 +38,8 @@ async def remove_leftovers(sessions: RedisLink, blocks: RedisLink) -> int:
 
 async def _server(link: RedisLink) -> str:
     """Returns the id of the Redis process at the other end."""
-    (told,) = await link.pipeline([("INFO", "server")])
-    return str(told["run_id"])
+    (info,) = await link.pipeline([("INFO", "server")])
+    return str(info["run_id"])
 
 
 async def _remove(link: RedisLink) -> int:

@@ -115,8 +115,8 @@ class RedisSessionStore:
 
     async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
         """See `SessionStore.deleted_ms`."""
-        (told,) = await self._link.pipeline([("GET", keys.gone(tenant, session_id))])
-        return int(told) if told is not None else None
+        (value,) = await self._link.pipeline([("GET", keys.gone(tenant, session_id))])
+        return int(value) if value is not None else None
 
     async def fates(self, sessions: Sequence[tuple[str, str]]) -> list[SessionFate]:
         """See `SessionStore.fates`."""
@@ -158,8 +158,8 @@ class RedisSessionStore:
 
     async def can_write(self) -> bool:
         """See `SessionStore.can_write`; asks also while the circuit is open."""
-        (told,) = await self._link.pipeline([("INFO", "persistence")], probe=True)
-        states = (told.get(name, "ok") for name in ("aof_last_write_status", "rdb_last_bgsave_status"))
+        (info,) = await self._link.pipeline([("INFO", "persistence")], probe=True)
+        states = (info.get(name, "ok") for name in ("aof_last_write_status", "rdb_last_bgsave_status"))
         self.writable = all(state == "ok" for state in states)
         return self.writable
 

@@ -11,7 +11,7 @@ class PinTable:
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
         self._groups: dict[tuple[str, str], str] = {}
-        self._told: dict[tuple[str, str], str] = {}  # changes since the list was asked for
+        self._changes: dict[tuple[str, str], str] = {}  # changes since the list was asked for
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -22,8 +22,8 @@ class PinTable:
 
     def set_pin(self, tenant: str, session_id: str, group: str) -> bool:
         """A pin changed; an empty group frees the session. False: there are too many to keep it."""
-        if len(self._told) < self._max_entries or (tenant, session_id) in self._told:
-            self._told[tenant, session_id] = group
+        if len(self._changes) < self._max_entries or (tenant, session_id) in self._changes:
+            self._changes[tenant, session_id] = group
         if not group:
             self._groups.pop((tenant, session_id), None)
             return True
@@ -34,12 +34,12 @@ class PinTable:
 
     def start_list(self) -> None:
         """The list of all pins is asked for now."""
-        self._told.clear()
+        self._changes.clear()
 
     def replace_list(self, pins: Iterable[Pin]) -> bool:
         """The whole list; what was told since it was asked for is newer. False: it was cut at the limit."""
         groups = {(tenant, session_id): group for tenant, session_id, group in pins}
-        groups.update(self._told)
+        groups.update(self._changes)
         kept = [(key, group) for key, group in groups.items() if group]
         self._groups = dict(kept[: self._max_entries])
         return len(kept) <= self._max_entries

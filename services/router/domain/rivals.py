@@ -15,11 +15,11 @@ TELL_EVERY_S = 60.0
 
 @dataclass(slots=True)
 class Rival:
-    """A former instance that still sends heartbeats; `told_at`: when it was logged last, or None."""
+    """A former instance that still sends heartbeats; `reported_at`: when it was logged last, or None."""
 
     instance_id: str
     heard_at: float
-    told_at: float | None = None
+    reported_at: float | None = None
 
 
 class Rivals:
@@ -52,9 +52,9 @@ class Rivals:
         if rival is None or rival.instance_id != instance_id:
             rival = self._rivals[group] = Rival(instance_id, now)
         rival.heard_at = now
-        if rival.told_at is not None and now - rival.told_at < TELL_EVERY_S:
+        if rival.reported_at is not None and now - rival.reported_at < TELL_EVERY_S:
             return False
-        rival.told_at = now
+        rival.reported_at = now
         return True
 
     def of(self, group: str, now: float) -> str:

@@ -90,15 +90,15 @@ class SessionMemory:
             self._note_group((asker.tenant, session_id), group, now)
 
     def note_turn(
-        self, tenant: str, session_id: str, routing_key: str, told: KnownSession, now: float
+        self, tenant: str, session_id: str, routing_key: str, reported: KnownSession, now: float
     ) -> None:
         """A leader has told where the session is; the tokens that the turn added follow from it."""
-        before = self.find(tenant, session_id, routing_key, now) or KnownSession(told.group)
-        added = told.tokens - before.tokens
+        before = self.find(tenant, session_id, routing_key, now) or KnownSession(reported.group)
+        added = reported.tokens - before.tokens
         if added > 0:
             self._mean_turn += (_SMOOTHING if self._mean_turn else 1.0) * (added - self._mean_turn)
         turn_tokens = added if added > 0 else before.turn_tokens
-        found = KnownSession(told.group, told.tokens or before.tokens, turn_tokens)
+        found = KnownSession(reported.group, reported.tokens or before.tokens, turn_tokens)
         self._known.put((tenant, routing_key), found, now)
         if session_id != routing_key:
             self._known.put((tenant, session_id), found, now)

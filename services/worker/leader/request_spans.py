@@ -74,7 +74,7 @@ class RequestSpans:
 
     def _described(self, generation: Generation) -> dict[str, Attribute]:
         request, choices = generation.request, generation.choices
-        told: dict[str, Attribute] = {
+        attributes: dict[str, Attribute] = {
             "gen_ai.request.model": request.model,
             "gen_ai.usage.input_tokens": generation.prompt_tokens,
             "gen_ai.usage.output_tokens": generation.usage.completion_tokens,
@@ -85,8 +85,8 @@ class RequestSpans:
             "ryz.tenant": request.tenant,
         }
         if request.session is not None and request.session.session_id:
-            told["gen_ai.conversation.id"] = request.session.session_id
-        return told
+            attributes["gen_ai.conversation.id"] = request.session.session_id
+        return attributes
 
 
 def _spans(
@@ -118,14 +118,14 @@ def _step_spans(own: TraceParent, record: StepRecord, phases: list[SpanFacts]) -
     """One step, below the phase in which it was submitted, and what each rank did for it."""
     step = record.step
     above = next((one for one in phases if one.begin_ns <= step.submitted_ns < one.end_ns), None)
-    told: dict[str, Attribute] = {
+    attributes: dict[str, Attribute] = {
         "ryz.step": step.step_id,
         "ryz.sequences": step.sequences,
         "ryz.decode_tokens": step.decode_tokens,
         "ryz.prefill_tokens": step.prefill_tokens,
     }
     parent_id = own.span_id if above is None else above.span_id
-    span = SpanFacts("step", own.trace_id, parent_id, step.planned_ns, step.result_ns, told)
+    span = SpanFacts("step", own.trace_id, parent_id, step.planned_ns, step.result_ns, attributes)
     yield span
     for rank in record.ranks:
         parts: dict[str, Attribute] = {

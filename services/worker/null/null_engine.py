@@ -202,9 +202,9 @@ class NullEngine:
         self._computed[future] = result
         while self._outstanding and self._outstanding[0] in self._computed:
             first = self._outstanding.popleft()
-            told = self._computed.pop(first)
+            computed = self._computed.pop(first)
             if not first.done():
-                first.set_result(told)
+                first.set_result(computed)
 
     def _compute(self, plan: StepPlan, masks: Sequence[bytes], prompts: list[PromptPart]) -> list[Sampled]:
         self._begin(plan, len(masks))
@@ -267,18 +267,18 @@ class NullEngine:
         first = piece.start + piece.num_tokens - piece.drafts
         drafts = known.tokens[first:]
         del known.tokens[first:]
-        told: list[Sampled] = []
+        sampled: list[Sampled] = []
         for index in range(piece.drafts + 1):
             token_id = self._tokens[(first + index) % len(self._tokens)]
             if known.early_ends:
                 token_id = known.choose(token_id, ANY_TOKEN, self._vocab_size)
             top = [Alternative(token_id, 0.0)] if known.logprobs > 0 else []
-            told.append(Sampled(seq_id=piece.seq_id, token_id=token_id, top=top))
+            sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id, top=top))
             known.tokens.append(token_id)
             if drafts[index : index + 1] != [token_id]:
                 self._blocks.forget_tokens(known, first + index)
                 break
-        return told
+        return sampled
 
     def _admit(self, new: NewSequence) -> None:
         if new.seq_id in self._known:

@@ -144,15 +144,15 @@ class HealthMonitor:
             )
         return Failure("rank_died", text, rank.rank, is_own_fault(reason) and not outside, outside=outside)
 
-    def failure_of_report(self, rank: RankProcess, told: RankFailed, *, serving: bool) -> Failure:
+    def failure_of_report(self, rank: RankProcess, report: RankFailed, *, serving: bool) -> Failure:
         """Return the failure that a rank has reported; `serving`: it was ready before."""
-        message = f"rank {rank.rank}: {told.message}" if serving else told.message
+        message = f"rank {rank.rank}: {report.message}" if serving else report.message
         kind: FailureKind = "rank_failed" if serving else "start_failed"
-        if told.refused or told.memory:
-            kind = "refused" if told.refused else "memory"
+        if report.refused or report.memory:
+            kind = "refused" if report.refused else "memory"
         # a rank whose neighbour was killed may report an error first
         outside = self._ended_from_outside()
-        fault = serving and (told.bug or told.memory) and not outside
+        fault = serving and (report.bug or report.memory) and not outside
         return Failure(kind, message, rank.rank, fault, outside=outside)
 
     def _ended_from_outside(self) -> bool:

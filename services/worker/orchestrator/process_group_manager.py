@@ -85,9 +85,9 @@ class RankProcess:
     def describe_end(self, wait_s: float = 0.0) -> str:
         """Tell how the process ended: `killed by SIGKILL`, `exit code 1`; `still running` after `wait_s`."""
         deadline = time.monotonic() + wait_s
-        while (told := self.process.describe_end()) == STILL_RUNNING and time.monotonic() < deadline:
+        while (end := self.process.describe_end()) == STILL_RUNNING and time.monotonic() < deadline:
             time.sleep(_EXIT_POLL_S)
-        return told
+        return end
 
     def close(self) -> None:
         """Close the leader's ends of all its sockets."""

@@ -244,8 +244,10 @@ class RankEngine:
 
     def _on_frame(self, process: RankProcess, kind: FrameKind, body: bytes) -> None:
         if kind is FrameKind.FAILED:
-            told = msgspec.msgpack.decode(body, type=RankFailed)
-            self._fail(self._steps.health.failure_of_report(process, told, serving=self._steps.num_sent > 0))
+            report = msgspec.msgpack.decode(body, type=RankFailed)
+            self._fail(
+                self._steps.health.failure_of_report(process, report, serving=self._steps.num_sent > 0)
+            )
         elif kind is FrameKind.READY:
             self._ready[process.rank] = msgspec.msgpack.decode(body, type=RankReady)
             all_ready = len(self._ready) == self._run.tensor_parallel

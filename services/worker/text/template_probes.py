@@ -163,8 +163,10 @@ class _Probes:
                 if own.shape.arguments_as_text:
                     self.findings.append("it takes the arguments of calls as text")
             else:
-                told = f"refuses calls: {own.error}" if own.error is not None else f"drops {_what(own.lost)}"
-                self.findings.append(f"it {told}; tools are told in words")
+                problem = (
+                    f"refuses calls: {own.error}" if own.error is not None else f"drops {_what(own.lost)}"
+                )
+                self.findings.append(f"it {problem}; tools are told in words")
         if not self.shape.own_tools:
             in_words = self._best(said, wanted, [self.shape])
             if in_words.error is not None:

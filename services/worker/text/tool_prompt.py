@@ -77,31 +77,35 @@ def in_words(
     Args:
         system: The template takes a system message; otherwise the first message of the user tells of tools.
     """
-    told: list[ChatMessage] = []
+    rendered: list[ChatMessage] = []
     for message in messages:
         if message.role == "tool":
             text = f"<tool_response>\n{message.content}\n</tool_response>"
-            if told and told[-1].role == "user" and told[-1].content.startswith("<tool_response>"):
-                told[-1] = replace(told[-1], content=f"{told[-1].content}\n{text}")
+            if (
+                rendered
+                and rendered[-1].role == "user"
+                and rendered[-1].content.startswith("<tool_response>")
+            ):
+                rendered[-1] = replace(rendered[-1], content=f"{rendered[-1].content}\n{text}")
             else:
-                told.append(ChatMessage(role="user", content=text))
+                rendered.append(ChatMessage(role="user", content=text))
         elif message.tool_calls:
             calls = "\n".join(f"<tool_call>\n{_call_text(call)}\n</tool_call>" for call in message.tool_calls)
             content = f"{message.content}\n{calls}" if message.content else calls
-            told.append(replace(message, content=content, tool_calls=[]))
+            rendered.append(replace(message, content=content, tool_calls=[]))
         else:
-            told.append(message)
+            rendered.append(message)
     if not tools:
-        return told
+        return rendered
     lines = "\n".join(json.dumps(tool_dict(tool), ensure_ascii=False) for tool in tools)
     text = _INTRODUCTION.format(tools=lines)
-    if told and told[0].role in ("system", "developer"):
-        return [replace(told[0], content=f"{told[0].content}\n\n{text}"), *told[1:]]
+    if rendered and rendered[0].role in ("system", "developer"):
+        return [replace(rendered[0], content=f"{rendered[0].content}\n\n{text}"), *rendered[1:]]
     if system:
-        return [ChatMessage(role="system", content=text), *told]
-    if told and told[0].role == "user":
-        return [replace(told[0], content=f"{text}\n\n{told[0].content}"), *told[1:]]
-    return [ChatMessage(role="user", content=text), *told]
+        return [ChatMessage(role="system", content=text), *rendered]
+    if rendered and rendered[0].role == "user":
+        return [replace(rendered[0], content=f"{text}\n\n{rendered[0].content}"), *rendered[1:]]
+    return [ChatMessage(role="user", content=text), *rendered]
 
 
 def parsed_arguments(call: ToolCall) -> Any:

@@ -137,10 +137,10 @@ def _message_of(words: list[bytes]) -> tuple[bytes, int, bytes, int, int]:
     """Returns subject, subscription, reply, size of headers and whole size from the line before a message."""
     header = 0
     if words[0] == b"HMSG":
-        told = words.pop(-2) if len(words) > 4 else b""
-        if not told.isdigit() or len(told) > _DIGITS:
+        header_size = words.pop(-2) if len(words) > 4 else b""
+        if not header_size.isdigit() or len(header_size) > _DIGITS:
             raise ProtocolError(_UNREADABLE)
-        header = int(told)
+        header = int(header_size)
     if len(words) == 5:
         _, subject, sid, reply, size = words
     elif len(words) == 4:

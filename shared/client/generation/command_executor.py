@@ -48,12 +48,12 @@ class CommandExecutor:
             to_all: Every router gets it. The broker does not say whether there is one.
         """
         attempts = stream.state.attempts
-        told: dict[str, str | int | float] = {"attempt": attempts.number}
+        details: dict[str, str | int | float] = {"attempt": attempts.number}
         if attempts.interruptions:
             last = attempts.interruptions[-1]
             silent_ms = round((self._loop.time() - last.silent_since) * 1000, 1)
-            told |= {"lost": last.group, "reason": last.reason, "silent_ms": silent_ms}
-        stream.timeline.mark("published", told)
+            details |= {"lost": last.group, "reason": last.reason, "silent_ms": silent_ms}
+        stream.timeline.mark("published", details)
         left_ms = max(1, int((stream.deadline - self._loop.time()) * 1000))
         headers = {**stream.headers, subjects.HEADER_TIMEOUT: str(left_ms)}
         if stream.trace is not None:
@@ -176,11 +176,11 @@ class CommandExecutor:
         session = stream.request.session
         if session is None or not stream.group:
             return
-        told = Delivered(
+        delivered = Delivered(
             request_id=stream.request_id, tenant=stream.request.tenant, session_id=session.session_id
         )
         try:
-            await self._bus.publish(subjects.delivered(stream.group), encode(told))
+            await self._bus.publish(subjects.delivered(stream.group), encode(delivered))
         except RyzError as error:
             log.debug("not told that an answer arrived", **_ids(stream), error=error.message)
 

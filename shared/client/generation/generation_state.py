@@ -307,7 +307,9 @@ class GenerationState:
         if frame.resumable and running:
             if frame.data.get("suspect") is True:
                 attempts.count_crash()
-            return self._lose_leader(frame.message, str(frame.data.get("reason", frame.code)), now, told=True)
+            return self._lose_leader(
+                frame.message, str(frame.data.get("reason", frame.code)), now, reported=True
+            )
         error = from_code(frame.code, frame.message, frame.data)
         passing = attempts.accepted and frame.code in PASSING and (attempts.losses or not running)
         if passing or frame.resumable:
@@ -317,5 +319,5 @@ class GenerationState:
         self.lifecycle.end(error)
         return NOTHING
 
-    def _lose_leader(self, why: str, reason: str, now: float, *, told: bool = False) -> Commands:
-        return self.lifecycle.lose_leader(why, reason, self._heard_at, now, told=told)
+    def _lose_leader(self, why: str, reason: str, now: float, *, reported: bool = False) -> Commands:
+        return self.lifecycle.lose_leader(why, reason, self._heard_at, now, reported=reported)

@@ -142,7 +142,7 @@ class RequestLifecycle:
         return (SendCancel(""),) if self.error is not None else NOTHING
 
     def lose_leader(
-        self, why: str, reason: str, heard_at: float, now: float, *, told: bool = False
+        self, why: str, reason: str, heard_at: float, now: float, *, reported: bool = False
     ) -> Commands:
         """The leader is lost to this request, which goes on elsewhere at once if it may.
 
@@ -151,11 +151,11 @@ class RequestLifecycle:
             reason: The same in a word.
             heard_at: Its last frame or answer.
             now: Seconds on the client's clock.
-            told: It has said so itself, and needs no cancel.
+            reported: It has said so itself, and needs no cancel.
         """
         attempts, group, heard = self.attempts, self.leader.group, self._context.heard
         self._context.stats.lost += 1
-        cancel = () if told else (self.leader.cancel(attempts.number),)
+        cancel = () if reported else (self.leader.cancel(attempts.number),)
         shown_in_part = self._buffer.next_seq < self._must_reach
         if shown_in_part or not attempts.count_loss(self.leader, reason, heard_at, now, heard):
             self.end(endings.group_lost(self._request_id, group, why, reason, attempts.losses))

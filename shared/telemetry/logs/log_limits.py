@@ -90,9 +90,9 @@ class LogLimiter:
             self._ends = now + INTERVAL_S
         log = structlog.get_logger(__name__)
         for (level, event, exception), count in over.items():
-            told = {"exception_type": exception} if exception else {}
+            fields = {"exception_type": exception} if exception else {}
             write = log.error if level in ("error", "critical") else log.warning
-            write(LEFT_OUT, of=event or "other events", of_level=level, count=count, **told)
+            write(LEFT_OUT, of=event or "other events", of_level=level, count=count, **fields)
 
     async def tell_regularly(self) -> None:
         """Tells of the last lines of a flood as well, after which no line comes; runs until cancelled."""

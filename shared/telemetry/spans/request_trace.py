@@ -98,8 +98,8 @@ def _attempt_spans(
     trace_id, parent_id, model = ids
     began_ns, ended_ns = limits_ns
     if not attempts:  # it was taken over from another gateway, and its first attempts are told by that one
-        told: dict[str, Attribute] = {"gen_ai.request.model": model}
-        return [SpanFacts("attached", trace_id, parent_id, began_ns, ended_ns, told, "client", problem)]
+        attributes: dict[str, Attribute] = {"gen_ai.request.model": model}
+        return [SpanFacts("attached", trace_id, parent_id, began_ns, ended_ns, attributes, "client", problem)]
     begins = {number: _first(marks, "published", number, began_ns) for number in attempts}
     numbers = sorted(attempts, key=lambda number: begins[number])
     spans: list[SpanFacts] = []
@@ -107,18 +107,26 @@ def _attempt_spans(
         later = numbers[index + 1 :]
         begin_ns = begins[number]
         end_ns = begins[later[0]] if later else _first(marks, "last frame", number, ended_ns)
-        told = {"ryz.attempt": number, "gen_ai.request.model": model, "messaging.system": "nats"}
+        attributes = {"ryz.attempt": number, "gen_ai.request.model": model, "messaging.system": "nats"}
         mine = [mark for mark in marks if mark.data.get("attempt", number) == number]
         for mark in mine:
             if mark.name == "published" and "lost" in mark.data:
-                told |= {f"ryz.{name}": value for name, value in mark.data.items() if name != "attempt"}
+                attributes |= {f"ryz.{name}": value for name, value in mark.data.items() if name != "attempt"}
             elif mark.name == "accepted":
-                told["ryz.group"] = mark.data.get("group", "")
+                attributes["ryz.group"] = mark.data.get("group", "")
         error = "its group was lost" if later else problem
         span_id = attempts[number]
         spans.append(
             SpanFacts(
-                f"attempt {number}", trace_id, parent_id, begin_ns, end_ns, told, "client", error, span_id
+                f"attempt {number}",
+                trace_id,
+                parent_id,
+                begin_ns,
+                end_ns,
+                attributes,
+                "client",
+                error,
+                span_id,
             )
         )
         accepted = [mark.at_ns for mark in mine if mark.name == "accepted" and mark.at_ns <= end_ns]

@@ -40,8 +40,10 @@ def test_a_stack_at_load_without_faults_raises_no_alert(tmp_path: Path) -> None:
             "tokens_over_50ms": "ryz:tokens_over_50ms:ratio_rate5m",
             "work_imbalance": "max(ryz_router_work_imbalance)",
         }
-        told = {name: [round(one.value, 3) for one in prometheus.query(text)] for name, text in rates.items()}
-    record("alerts: calm", seconds=CALM_S, answered=load.answered, failed=load.failed, fired=seen, **told)
+        reported = {
+            name: [round(one.value, 3) for one in prometheus.query(text)] for name, text in rates.items()
+        }
+    record("alerts: calm", seconds=CALM_S, answered=load.answered, failed=load.failed, fired=seen, **reported)
     assert not seen
     assert load.answered > CALM_S
     assert not load.failed

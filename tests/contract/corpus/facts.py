@@ -11,7 +11,7 @@ from typing import Any
 from tests.contract.corpus.tables.bodies import LIMIT_S
 from tests.contract.corpus.transports import Ask, Outcome
 
-Told = Callable[[Sequence[Outcome]], Any]
+Observe = Callable[[Sequence[Outcome]], Any]
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class Fact:
 
     Attributes:
         asks: The requests, one after another.
-        told: What is looked at.
+        observed: What is looked at.
         expected: What it has to be.
     """
 
     asks: tuple[Ask, ...]
-    told: Told
+    observed: Observe
     expected: Any
 
 
@@ -51,7 +51,7 @@ _COSTLY = Ask({"model": "costly"}, gateway="tight")
 _KEYED = {"idempotency-key": "once"}
 _NEW, _FIRST = {"if-none-match": "*"}, {"if-match": '"1"'}
 FACTS: dict[str, Fact] = {
-    "the answer": Fact((Ask(),), lambda told: told[0].text, " fox jumps"),
+    "the answer": Fact((Ask(),), lambda outcomes: outcomes[0].text, " fox jumps"),
     "no key": _refused("missing_api_key", Ask(key="")),
     "a wrong key": _refused("invalid_api_key", Ask(key="key-of-nobody")),
     "the key names the tenant": _refused(
@@ -60,14 +60,14 @@ FACTS: dict[str, Fact] = {
         Ask(session="mine", headers={"x-session-must-exist": "true"}, tenant="b"),
     ),
     "a rate of requests": Fact((_TIGHT,) * 4, _codes, ["", "", "", "rate_limited"]),
-    "a rate says when": Fact((_TIGHT,) * 4, lambda told: told[-1].says_when, True),
+    "a rate says when": Fact((_TIGHT,) * 4, lambda outcomes: outcomes[-1].says_when, True),
     "a rate of tokens": _refused("rate_limited", _COSTLY, _TIGHT),
     "an answer that may be too long": _refused(
         "invalid_request", Ask({"n": 2, "max_tokens": 1000}, gateway="tight")
     ),
     "a body that is too large": _refused("request_too_large", Ask(content="x" * 9000, gateway="tight")),
     "an unknown field is told": Fact(
-        (Ask({"frobnicate": 1}),), lambda told: "frobnicate" in told[0].ignored, True
+        (Ask({"frobnicate": 1}),), lambda outcomes: "frobnicate" in outcomes[0].ignored, True
     ),
     "a strict gateway refuses it": _refused("invalid_request", Ask({"frobnicate": 1}, gateway="tight")),
     "a wrong type": _refused("invalid_request", Ask({"temperature": "hot"})),
@@ -75,17 +75,21 @@ FACTS: dict[str, Fact] = {
     "a wrong choice of a tool": _refused("invalid_request", Ask({"tool_choice": "required"})),
     "a broken schema": _refused("invalid_request", Ask({"guided_json": {"type": "strang"}})),
     "an unknown model": _refused("model_not_found", Ask({"model": "nobody"})),
-    "another name of the model": Fact((Ask({"model": "gpt-5"}),), lambda told: told[0].text, " fox jumps"),
+    "another name of the model": Fact(
+        (Ask({"model": "gpt-5"}),), lambda outcomes: outcomes[0].text, " fox jumps"
+    ),
     "too many tokens": _refused("context_length_exceeded", Ask(content="word " * 4000)),
     "a late refusal": _refused("context_length_exceeded", Ask({"model": "refuses-late"})),
     "a full group": Fact(
-        (Ask({"model": "full"}),), lambda told: (told[0].code, told[0].says_when), ("overloaded", True)
+        (Ask({"model": "full"}),),
+        lambda outcomes: (outcomes[0].code, outcomes[0].says_when),
+        ("overloaded", True),
     ),
     "a poisoned request": _refused("poison", Ask({"model": "poisoned"})),
     "a fault in the middle": _refused("internal", Ask({"model": "breaks"})),
     "a time limit": _refused("deadline_exceeded", Ask({"model": "stuck"}, limit_s=LIMIT_S)),
-    "a made session": Fact((Ask(),), lambda told: told[0].session_id[:2], "s-"),
-    "a named session": Fact((Ask(session="tea"),), lambda told: told[0].session_id, "tea"),
+    "a made session": Fact((Ask(),), lambda outcomes: outcomes[0].session_id[:2], "s-"),
+    "a named session": Fact((Ask(session="tea"),), lambda outcomes: outcomes[0].session_id, "tea"),
     "turns of a session": Fact((Ask(session="rice"),) * 2, _turns, [1, 2]),
     "it must exist": _refused(
         "session_not_found", Ask(session="none", headers={"x-session-must-exist": "true"})
@@ -97,12 +101,16 @@ FACTS: dict[str, Fact] = {
     "a mode of a session": _refused("invalid_request", Ask(session="odd", headers={"x-session-mode": "odd"})),
     "a repeat": Fact(
         (Ask(headers=_KEYED),) * 2,
-        lambda told: (_codes(told), told[0].request_id == told[1].request_id, told[1].text),
+        lambda outcomes: (
+            _codes(outcomes),
+            outcomes[0].request_id == outcomes[1].request_id,
+            outcomes[1].text,
+        ),
         (["", ""], True, " fox jumps"),
     ),
     "a repeat with another body": _refused("conflict", Ask(headers=_KEYED), Ask({"n": 2}, headers=_KEYED)),
     "a wrong key of a repeat": _refused("invalid_request", Ask(headers={"idempotency-key": "k" * 256})),
-    "an id of the request": Fact((Ask(request_id="mine"),), lambda told: told[0].request_id, "mine"),
+    "an id of the request": Fact((Ask(request_id="mine"),), lambda outcomes: outcomes[0].request_id, "mine"),
 }
 
 
@@ -110,7 +118,7 @@ FACTS: dict[str, Fact] = {
 class Difference:
     """What a transport does today instead of what is expected, and why."""
 
-    told: Any
+    observed: Any
     why: str
 
 

@@ -37,13 +37,13 @@ async def test_it_holds_over_every_transport(stack: CorpusStack, fact: str) -> N
         found = [await outcomes(stack, fact, transport) for transport in TRANSPORTS]
     else:
         found = await asyncio.gather(*(outcomes(stack, fact, transport) for transport in TRANSPORTS))
-    told = {name: FACTS[fact].told(came) for name, came in zip(TRANSPORTS, found, strict=True)}
+    observed = {name: FACTS[fact].observed(came) for name, came in zip(TRANSPORTS, found, strict=True)}
     expected = dict.fromkeys(TRANSPORTS, FACTS[fact].expected)
     for (named, transport), difference in KNOWN.items():
         if named == fact:
-            assert difference.told != FACTS[fact].expected
-            expected[transport] = difference.told
-    assert told == expected, dict(zip(TRANSPORTS, found, strict=True))
+            assert difference.observed != FACTS[fact].expected
+            expected[transport] = difference.observed
+    assert observed == expected, dict(zip(TRANSPORTS, found, strict=True))
 
 
 async def test_known_differences_have_reasons() -> None:

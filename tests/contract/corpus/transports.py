@@ -55,14 +55,14 @@ class Ask:
         return str(self.fields.get("model", "demo"))
 
     @property
-    def told(self) -> dict[str, str]:
+    def sent_headers(self) -> dict[str, str]:
         """The headers of HTTP, without the time limit and the id."""
         return self.headers | ({"x-session-id": self.session} if self.session else {})
 
     @property
     def named(self) -> dict[str, str]:
         """The same with the id."""
-        return self.told | ({"x-request-id": self.request_id} if self.request_id else {})
+        return self.sent_headers | ({"x-request-id": self.request_id} if self.request_id else {})
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Outcome:
 Transport = Callable[[Ask, Address, str], Awaitable[Outcome]]
 
 
-def _turns(told: str, body: JSON | None = None) -> int:
+def _turns(header: str, body: JSON | None = None) -> int:
     """Of `X-Ryz-Session`, or of the answer's body."""
-    found = [part for part in told.split("; ") if part.startswith("turns=")]
+    found = [part for part in header.split("; ") if part.startswith("turns=")]
     if found:
         return int(found[0].removeprefix("turns="))
     return int(((body or {}).get("session") or {}).get("turns", 0))
@@ -166,7 +166,7 @@ def _grpc(*, streams: bool, pieces: bool = False) -> Transport:
         call = Grpc(
             [Infer(inputs, ask.model, limit, request_id=ask.request_id)],
             method="ModelStreamInfer" if streams else "ModelInfer",
-            metadata=tuple(ask.told.items()),
+            metadata=tuple(ask.sent_headers.items()),
             key=ask.key,
         )
         heard = await call.send(address, key)
@@ -176,17 +176,19 @@ def _grpc(*, streams: bool, pieces: bool = False) -> Transport:
         trailing = {name: value for name, _, value in marked}
         responses = [json.loads(line) for line in heard.body.decode().splitlines()]
         inferred = [one.get("infer_response", one) for one in responses]
-        told: JSON = {}
+        parameters: JSON = {}
         for one in inferred:
-            told |= {name: next(iter(value.values())) for name, value in one.get("parameters", {}).items()}
+            parameters |= {
+                name: next(iter(value.values())) for name, value in one.get("parameters", {}).items()
+            }
         return Outcome(
-            code=trailing.get("x-ryz-code", "") or told.get("error_code", ""),
+            code=trailing.get("x-ryz-code", "") or parameters.get("error_code", ""),
             text="".join(_text(one) for one in inferred),
-            request_id=trailing.get("x-request-id", "") or told.get("request_id", ""),
-            session_id=trailing.get("x-session-id", "") or told.get("session_id", ""),
+            request_id=trailing.get("x-request-id", "") or parameters.get("request_id", ""),
+            session_id=trailing.get("x-session-id", "") or parameters.get("session_id", ""),
             turns=_turns(trailing.get("x-ryz-session", "")),
-            ignored=trailing.get("x-ryz-ignored", "") or told.get("ignored", ""),
-            says_when="retry-after" in trailing or "retry_after_s" in told,
+            ignored=trailing.get("x-ryz-ignored", "") or parameters.get("ignored", ""),
+            says_when="retry-after" in trailing or "retry_after_s" in parameters,
         )
 
     return send

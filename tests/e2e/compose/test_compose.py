@@ -187,16 +187,16 @@ def test_images_carry_their_bill_of_materials(stack: ComposeStack, service: str)
     bill = json.loads(stack.inside(service, "cat", "/srv/ryzanstein/sbom.json"))
     assert bill["bomFormat"] == "CycloneDX"
     assert bill["metadata"]["component"]["name"] == "ryzanstein"
-    told = {one["name"].lower().replace("_", "-"): one["version"] for one in bill["components"]}
+    listed = {one["name"].lower().replace("_", "-"): one["version"] for one in bill["components"]}
     listing = (
         "import importlib.metadata as m, json, sys\n"
         "paths = [path for path in sys.path if path.startswith('/srv/venv')]\n"
         "found = m.distributions(path=paths)\n"
         "print(json.dumps({one.name.lower().replace('_', '-'): one.version for one in found}))"
     )
-    assert told == json.loads(stack.inside(service, "python", "-c", listing))
-    assert {"fastapi", "nats-py", "redis", "msgspec"} <= set(told)
-    assert ("torch" in told) == service.startswith("worker")
+    assert listed == json.loads(stack.inside(service, "python", "-c", listing))
+    assert {"fastapi", "nats-py", "redis", "msgspec"} <= set(listed)
+    assert ("torch" in listed) == service.startswith("worker")
 
 
 @pytest.mark.parametrize("service", SERVICES)

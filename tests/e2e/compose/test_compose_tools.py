@@ -48,9 +48,9 @@ def test_a_password_that_cannot_work_is_told_before_anything_starts(stack: Compo
     try:
         with pytest.raises(AssertionError):
             other.compose("up", "-d", timeout_s=UP_TIMEOUT_S)
-        told = other.compose("logs", "check-env")
-        assert "RYZ_NATS_ROUTER_PASSWORD begins with a digit" in told
-        assert "digits-first" not in told
+        output = other.compose("logs", "check-env")
+        assert "RYZ_NATS_ROUTER_PASSWORD begins with a digit" in output
+        assert "digits-first" not in output
         assert other.container("nats") == "" or other.state("nats", "{{.State.Status}}") == "created"
     finally:
         other.compose("down", "--volumes", timeout_s=60)

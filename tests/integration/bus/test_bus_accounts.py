@@ -284,12 +284,12 @@ async def test_routers_hear_of_a_connection_that_is_gone(broker: GuardedNats) ->
         stack.push_async_callback(router.close)
         gone: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
 
-        async def told(message: Message) -> None:
+        async def on_report(message: Message) -> None:
             name = json.loads(message.data)["client"]["name"]
             if name.startswith("worker/i-"):  # clients of the previous test may still disconnect
                 gone.put_nowait((name, read_disconnect(message.data) is not None))
 
-        await router.subscribe(subjects.BROKER_DISCONNECT, told)
+        await router.subscribe(subjects.BROKER_DISCONNECT, on_report)
         liar = await NatsBus.connect(broker.url("outside"), name="worker/i-2")
         await liar.close()
         beside = await NatsBus.connect(broker.url("worker"), name="worker/i-1/outside")

@@ -91,9 +91,9 @@ async def test_groups_are_listed_and_drained(
     async with asyncio.timeout(PATIENCE_S):
         while (await listed(ryz))["cg0"]["running"] != 1:
             pass
-    told = json.loads((await ryz("drain", "cg0", "--timeout", "600", "--no-wait", "--json")).stdout)
-    assert (told["object"], told["requests"]) == ("group.draining", 1)
-    assert told["timeout_s"] == pytest.approx(600, abs=5)
+    output = json.loads((await ryz("drain", "cg0", "--timeout", "600", "--no-wait", "--json")).stdout)
+    assert (output["object"], output["requests"]) == ("group.draining", 1)
+    assert output["timeout_s"] == pytest.approx(600, abs=5)
     assert (await listed(ryz))["cg0"]["state"] == "draining"
     assert "with 1 request in hand" in refused(await ryz("drain", "cg0"), 4)
     assert first.returncode is None
@@ -118,9 +118,9 @@ async def test_waiting_until_it_is_back(ryz: Ryz, nats_url: str, stack: AsyncExi
     starting = asyncio.create_task(start_again())
     result = await ryz("drain", "cg2", "--until-ready", "--json")
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert told["object"] == "group.drained"
-    assert told["instance_id"] == before["instance_id"] != told["ready_instance_id"]
+    output = json.loads(result.stdout)
+    assert output["object"] == "group.drained"
+    assert output["instance_id"] == before["instance_id"] != output["ready_instance_id"]
     await starting
 
 
@@ -128,8 +128,8 @@ async def test_one_that_does_not_come_back_is_named(ryz: Ryz, nats_url: str, sta
     await stack.enter_async_context(worker(nats_url, "cg3"))
     await stack.enter_async_context(worker(nats_url, "cg4"))
     await ready(ryz, "cg3", "cg4")
-    told = refused(await ryz("drain", "cg3", "--until-ready", "--ready-timeout", "1"), 1)
-    assert "cg3 has ended, and was not ready again within 1 s" in told
+    message = refused(await ryz("drain", "cg3", "--until-ready", "--ready-timeout", "1"), 1)
+    assert "cg3 has ended, and was not ready again within 1 s" in message
 
 
 async def test_a_group_that_says_nothing_is_listed_as_lost(
@@ -155,8 +155,8 @@ async def test_a_group_that_says_nothing_is_listed_as_lost(
     assert 0 < lost["heard_s_ago"] < 30
     table = (await ryz("list")).stdout
     assert "frozen, last heard" in table
-    told = refused(await ryz("drain", "cg5"), 1)
-    assert "cg5 cannot drain: its leader does not answer (lost: frozen, last heard" in told
+    message = refused(await ryz("drain", "cg5"), 1)
+    assert "cg5 cannot drain: its leader does not answer (lost: frozen, last heard" in message
     frozen.send_signal(signal.SIGCONT)
     assert "heard_s_ago" not in await becomes("ready")
     frozen.terminate()  # a clean end is no loss
@@ -170,13 +170,13 @@ async def test_a_group_that_says_nothing_is_listed_as_lost(
 
 async def test_no_broker(ryz: Ryz) -> None:
     for words in (("list",), ("drain", "g0")):
-        told = refused(await ryz(*words, url="nats://127.0.0.1:9"), 1)
-        assert "No broker answers at nats://127.0.0.1:9" in told
+        message = refused(await ryz(*words, url="nats://127.0.0.1:9"), 1)
+        assert "No broker answers at nats://127.0.0.1:9" in message
 
 
 @pytest.mark.parametrize("command", ["list", "drain"])
 def test_every_command_has_help(command: str) -> None:
-    told = CliRunner().invoke(app, ["groups", command, "--help"])
-    assert told.exit_code == 0
+    result = CliRunner().invoke(app, ["groups", command, "--help"])
+    assert result.exit_code == 0
     for option in ("--nats-url", "--state-dir", "--json"):
-        assert option in told.stdout
+        assert option in result.stdout

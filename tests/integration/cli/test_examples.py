@@ -73,7 +73,7 @@ async def test_it_gives_up_in_time_and_cancels(name: str, nats_url: str, nats_bu
 
 
 @both
-async def test_no_broker_is_told_in_a_sentence(name: str) -> None:
+async def test_no_broker_is_reported_in_a_sentence(name: str) -> None:
     code, _, err = await run_example(name, "--nats-url", "nats://127.0.0.1:9")
     assert code == 1
     (line,) = err.splitlines()

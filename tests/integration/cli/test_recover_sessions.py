@@ -69,8 +69,8 @@ async def test_what_was_stored_is_shown_and_comes_back(
     assert shown.returncode == 0
     assert "On disk and not read back: 35 sessions, 10 pins and 8 responses of 2 tenants." in shown.stdout
     assert "In use: 2 sessions, 0 pins and 0 responses of 1 tenant" in shown.stdout
-    told = json.loads(ryz("sessions", "recover", str(disk), "--json", cwd=tmp_path).stdout)
-    names = {(one["tenant"], one["session_id"]) for one in told["missing"]["sessions"]}
+    output = json.loads(ryz("sessions", "recover", str(disk), "--json", cwd=tmp_path).stdout)
+    names = {(one["tenant"], one["session_id"]) for one in output["missing"]["sessions"]}
     assert names == {key for key in kept.sessions if key not in {("acme", "s1"), ("acme", "new")}}
     assert ("acme", "twice") not in names
     assert not is_accepted(disk), "nothing was changed"

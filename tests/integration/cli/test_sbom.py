@@ -32,15 +32,15 @@ def test_it_has_every_dependency_with_the_version_that_is_installed(tmp_path: Pa
     assert validator.validate_str(json.dumps(document | {"components": document["components"][:5]})) is None
     assert document["bomFormat"] == "CycloneDX"
     assert document["metadata"]["component"]["name"] == "ryzanstein"
-    told = {canonical(one["name"]): one for one in document["components"]}
+    listed = {canonical(one["name"]): one for one in document["components"]}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = project["dependencies"] + project["optional-dependencies"]["worker"]
     names = {canonical(re.split(r"[\[<>=!~; ]", requirement)[0]) for requirement in wanted}
     assert len(names) > 15
     for name in names:
-        assert told[name]["version"] == metadata.version(name)
-        assert told[name]["purl"].startswith(f"pkg:pypi/{name}@")
-    assert canonical("nats-py") in told
+        assert listed[name]["version"] == metadata.version(name)
+        assert listed[name]["purl"].startswith(f"pkg:pypi/{name}@")
+    assert canonical("nats-py") in listed
     assert str(ROOT) not in bill.read_text(), "no path of the machine that made it"
 
 

@@ -144,12 +144,12 @@ def test_many_fetches_at_once_end_each_for_itself(redis_url: str) -> None:
             both.mover.fetch(FetchBlocks(fetch_id=1000 + number, blocks=positions, names=b"".join(part)))
             both.mover.fetch(whether_it_is_there)
         both.reports.until(lambda: len(both.reports.fetched) == 2 * len(parts))
-        told = [said(both.reports.fetched[1000 + number]) for number in range(len(parts))]
-        assert told[2] == {"count": 1, "missing": True}
-        assert told[7]["count"] == 1
-        assert "WRONGTYPE" in str(told[7]["error"])
-        assert told[10] == {"count": 1, "corrupt": stored[31]}
-        assert [one for number, one in enumerate(told) if number not in {2, 7, 10}] == [{"count": 3}] * 10
+        reported = [said(both.reports.fetched[1000 + number]) for number in range(len(parts))]
+        assert reported[2] == {"count": 1, "missing": True}
+        assert reported[7]["count"] == 1
+        assert "WRONGTYPE" in str(reported[7]["error"])
+        assert reported[10] == {"count": 1, "corrupt": stored[31]}
+        assert [one for number, one in enumerate(reported) if number not in {2, 7, 10}] == [{"count": 3}] * 10
         assert not any(both.reports.fetched[-1 - number].error for number in range(len(parts)))
         for number in range(len(parts)):
             first, count = 3 * number, both.reports.fetched[1000 + number].count
@@ -176,7 +176,7 @@ def test_an_order_that_makes_no_sense_is_answered(redis_url: str) -> None:
         assert said(both.fetch(stored)) == {"count": 4}
 
 
-def test_more_than_may_wait_is_dropped_and_every_copy_told_once(redis_url: str) -> None:
+def test_more_than_may_wait_is_dropped_and_every_copy_reported_once(redis_url: str) -> None:
     blocks = FakeBlocks(range(2), num_blocks=400)
     blocks.fill(seed=4)
     each = 2 * (HEADER_BYTES + HEAD_BYTES)
@@ -185,8 +185,8 @@ def test_more_than_may_wait_is_dropped_and_every_copy_told_once(redis_url: str) 
     with rank(config, blocks) as writer:
         writer.take(stored)  # far faster than the mover can write them
         writer.reports.copies(400)
-        told = [*_split(writer.reports.written), *_split(writer.reports.dropped)]
-        assert sorted(told) == stored
+        reported = [*_split(writer.reports.written), *_split(writer.reports.dropped)]
+        assert sorted(reported) == stored
         assert writer.reports.dropped
         assert any("waiting to be written" in message.error for message in writer.reports.stored)
         for at, name in enumerate(stored):  # what was written is correct although buffers were reused
@@ -245,13 +245,13 @@ def test_the_channel_serves_a_leader_and_ends_with_it(redis_url: str) -> None:
         mover = kv_channel.start(own.detach(), _config(redis_url), blocks)
         mover.copy_out([StoreBlock(at, name) for at, name in enumerate(stored)])
         frames = _frames(leader)
-        names_told = b""
-        while len(names_told) < 16 * 3:
+        reported_names = b""
+        while len(reported_names) < 16 * 3:
             kind, body = next(frames)
             assert kind is FrameKind.STORED
-            names_told += msgspec.msgpack.decode(body, type=StoreResult).names
-        assert names_told == b"".join(stored)
-        frame = pack_frame(FrameKind.FETCH, FetchBlocks(fetch_id=5, blocks=[8, 9, 10], names=names_told))
+            reported_names += msgspec.msgpack.decode(body, type=StoreResult).names
+        assert reported_names == b"".join(stored)
+        frame = pack_frame(FrameKind.FETCH, FetchBlocks(fetch_id=5, blocks=[8, 9, 10], names=reported_names))
         for at in range(len(frame)):  # a frame may arrive in pieces of any size
             leader.send(frame[at : at + 1])
         kind, body = next(frames)
@@ -273,7 +273,7 @@ def test_a_leader_that_left_is_not_missed(redis_url: str, capfd: pytest.CaptureF
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_is_no_frame_ends_the_channel_and_is_told(
+def test_what_is_no_frame_ends_the_channel_and_is_reported(
     redis_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     leader, own = socket.socketpair()

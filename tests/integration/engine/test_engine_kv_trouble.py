@@ -223,7 +223,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
             target.sendall(data)
 
 
-def test_one_that_is_no_redis_is_told_apart() -> None:
+def test_one_that_is_no_redis_is_distinguished() -> None:
     def web(sock: socket.socket) -> None:
         sock.recv(65536)
         sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")

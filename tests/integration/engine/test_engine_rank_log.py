@@ -52,17 +52,17 @@ def fail_by(what: str, form: str, until_reports: int) -> tuple[int, bytes, str]:
         forked = msgspec.msgpack.decode(ours.recv(MAX_PACKET_BYTES), type=ForkServerReport)
         assert isinstance(forked, Forked)
         leader.sendall(pack_frame(FrameKind.CONFIG, CONFIG))
-        told = leader.recv(65536)
+        report = leader.recv(65536)
         for _ in range(until_reports):
             ours.recv(MAX_PACKET_BYTES)
     _, text = process.communicate(timeout=60)
-    return forked.pid, told, text
+    return forked.pid, report, text
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_a_rank_that_fails_logs_its_trace_with_its_name(form: str) -> None:
-    pid, told, text = fail_by("exception", form, 0)
-    assert b"the moon is wrong" in told
+    pid, report, text = fail_by("exception", form, 0)
+    assert b"the moon is wrong" in report
     if form == "console":
         assert "a rank failed" in text
         assert "the moon is wrong" in text
@@ -76,8 +76,8 @@ def test_a_rank_that_fails_logs_its_trace_with_its_name(form: str) -> None:
 
 
 def test_the_stack_of_a_rank_that_a_signal_ended_is_a_line() -> None:
-    pid, told, text = fail_by("signal", "json", 1)
-    assert told == b""
+    pid, report, text = fail_by("signal", "json", 1)
+    assert report == b""
     (line,) = [json.loads(one) for one in text.splitlines()]
     assert problems_of(line) == []
     wanted = {"event": "a rank was ended by a signal", "level": "error", "service": "worker", "role": "rank",

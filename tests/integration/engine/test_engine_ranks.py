@@ -139,7 +139,7 @@ async def test_the_same_tokens_alone_and_in_a_batch(model: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "victim"), [("model", 0), ("model", 1), ("uneven", 1)])
-async def test_the_death_of_a_rank_is_told_at_once(
+async def test_the_death_of_a_rank_is_reported_at_once(
     name: str, victim: int, request: pytest.FixtureRequest
 ) -> None:
     async with running(request.getfixturevalue(name), 2) as (engine, info):
@@ -148,9 +148,9 @@ async def test_the_death_of_a_rank_is_told_at_once(
         # the limit is below the time limit of a step, which would end it too
         with pytest.raises(
             EngineFailed, match=rf"rank {victim} \(pid \d+\) is gone: killed by SIGKILL"
-        ) as told:
+        ) as raised:
             await asyncio.wait_for(generate(engine, [PROMPT], 400, [GREEDY], first_id=7), 20)
-        assert told.value.failure.outside
+        assert raised.value.failure.outside
         with pytest.raises(EngineFailed, match="is gone"):
             await engine.submit(StepPlan(step_id=1))
         assert {row["state"] for row in engine.status()} == {"failed"}

@@ -187,13 +187,13 @@ def test_a_wrong_token_and_too_few_ranks_are_told(model: Path) -> None:
         (["--join", "a:1", "--model", "none"], "none/config.json does not exist"),
     ],
 )
-def test_what_a_joining_host_gets_wrong_is_told_at_once(words: list[str], said: str) -> None:
+def test_what_a_joining_host_gets_wrong_is_reported_at_once(words: list[str], said: str) -> None:
     process = run([], "-m", "services.worker.engine", *words)
     assert said in process.communicate(timeout=30)[1]
     assert process.returncode == 2
 
 
-def test_a_missing_token_is_told() -> None:
+def test_a_missing_token_is_reported() -> None:
     process = run([], "-m", "services.worker.engine", "--join", "a:1", "--model", "models/demo", token="")
     assert "RYZ_RANK_TOKEN must be" in process.communicate(timeout=30)[1]
     assert process.returncode == 2

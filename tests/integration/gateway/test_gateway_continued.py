@@ -99,8 +99,8 @@ async def test_messages_are_prefilled(http: httpx.AsyncClient) -> None:
 
 async def test_tokenize_leaves_the_last_message_open(http: httpx.AsyncClient) -> None:
     body = {"model": "demo", "messages": [USER, BEGUN], "continue_final_message": True}
-    told = (await http.post("/tokenize", json=body)).json()
-    assert bytes(told["tokens"]).decode() == PROMPT + "I am "
+    answer = (await http.post("/tokenize", json=body)).json()
+    assert bytes(answer["tokens"]).decode() == PROMPT + "I am "
 
 
 async def test_the_session_has_one_message_of_both_parts(http: httpx.AsyncClient) -> None:
@@ -187,12 +187,12 @@ async def test_grpc_goes_on_and_tells_the_ids(gateway: Gateway) -> None:
     inputs = [chat([USER, BEGUN]), texts("sampling_parameters", json.dumps(fields))]
     async with triton_client(gateway) as client:
         result = await client.infer("demo", inputs)
-    told = {
+    reported = {
         name: result.as_numpy(name)[0].decode() for name in ("text_output", "token_ids", "prompt_token_ids")
     }
-    assert told["text_output"] == said(PROMPT + "I am ")
-    assert bytes(json.loads(told["token_ids"])).decode() == told["text_output"]
-    assert bytes(json.loads(told["prompt_token_ids"])).decode() == PROMPT + "I am "
+    assert reported["text_output"] == said(PROMPT + "I am ")
+    assert bytes(json.loads(reported["token_ids"])).decode() == reported["text_output"]
+    assert bytes(json.loads(reported["prompt_token_ids"])).decode() == PROMPT + "I am "
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,8 @@ async def test_an_evaluation_harness_scores_prompts(http: httpx.AsyncClient, max
 async def test_a_stream_tells_the_same(http: httpx.AsyncClient, prompt: Any, more: dict[str, Any]) -> None:
     body = {"prompt": prompt, "echo": True, "max_tokens": 4, **more}
     whole = await ask(http, **body)
-    told = {choice.pop("index"): choice for choice in whole["choices"]}
-    assert await streamed(http, **body) == told
+    choices = {choice.pop("index"): choice for choice in whole["choices"]}
+    assert await streamed(http, **body) == choices
 
 
 async def test_prompt_logprobs_have_the_shape_of_vllm(http: httpx.AsyncClient) -> None:

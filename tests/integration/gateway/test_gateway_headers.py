@@ -11,15 +11,15 @@ CHAT = "/v1/chat/completions"
 GOOD = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
 
 
-async def test_methods_are_told_and_head_is_answered() -> None:
+async def test_methods_are_reported_and_head_is_answered() -> None:
     async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
         for path, methods in (
             (CHAT, "OPTIONS, POST"),
             ("/v1/models", "GET, HEAD, OPTIONS"),
             ("/v1/streams/x", "DELETE, GET, OPTIONS"),
         ):
-            told = await http.options(path)
-            assert (told.status_code, told.headers["allow"], told.content) == (204, methods, b"")
+            answer = await http.options(path)
+            assert (answer.status_code, answer.headers["allow"], answer.content) == (204, methods, b"")
             assert (await http.put(path)).headers["allow"] == methods
         assert (await http.options("/v1/nothing")).status_code == 404
         head, got = await http.head("/v1/models"), await http.get("/v1/models")

@@ -135,16 +135,16 @@ async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-@pytest.mark.parametrize(("path", "fields", "told"), LEFT_OUT)
-async def test_what_a_model_can_do_without_is_told(
-    gateway: Gateway, http: httpx.AsyncClient, path: str, fields: dict[str, Any], told: str
+@pytest.mark.parametrize(("path", "fields", "left_out"), LEFT_OUT)
+async def test_what_a_model_can_do_without_is_reported(
+    gateway: Gateway, http: httpx.AsyncClient, path: str, fields: dict[str, Any], left_out: str
 ) -> None:
     body = {"model": "demo", **BODIES[path], **fields}
     for stream in (False, True):
         answer = await http.post(path, json=body | {"stream": stream})
-        assert (answer.status_code, answer.headers.get("x-ryz-ignored")) == (200, told), answer.text
+        assert (answer.status_code, answer.headers.get("x-ryz-ignored")) == (200, left_out), answer.text
     if path == RESPONSES:
-        assert (await http.post(path, json=body)).json()["ignored"] == told.split(", ")
+        assert (await http.post(path, json=body)).json()["ignored"] == left_out.split(", ")
     tools = gateway.fleet.requests[-1].tools
     kept = [tool for tool in fields.get("tools", ()) if tool in (CHAT_TOOL, TOOL, CLAUDE_TOOL)]
     assert [tool.name for tool in tools.tools] == ["weather"] * len(kept) if tools else not kept
@@ -180,8 +180,8 @@ async def test_what_changes_the_answer_is_refused_on_all_apis(
     assert f"`{next(iter(fields))}`" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(("path", "fields", "told"), LEFT_OUT)
-async def test_strict_fields_refuse_all_of_it(path: str, fields: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("path", "fields", "left_out"), LEFT_OUT)
+async def test_strict_fields_refuse_all_of_it(path: str, fields: dict[str, Any], left_out: str) -> None:
     async with (
         running_gateway(strict_fields=True) as strict,
         httpx.AsyncClient(base_url=strict.url) as client,
@@ -326,9 +326,9 @@ async def test_custom_tools_of_responses_take_a_text(gateway: Gateway, http: htt
 async def test_priority_is_served(
     gateway: Gateway, http: httpx.AsyncClient, path: str, case: tuple[int, int, str | None]
 ) -> None:
-    given, served, told = case
+    given, served, left_out = case
     answer = await http.post(path, json={"model": "demo", **BODIES[path], "priority": given})
-    assert (answer.status_code, answer.headers.get("x-ryz-ignored")) == (200, told)
+    assert (answer.status_code, answer.headers.get("x-ryz-ignored")) == (200, left_out)
     assert gateway.fleet.requests[-1].priority == served
 
 

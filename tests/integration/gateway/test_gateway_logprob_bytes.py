@@ -107,12 +107,14 @@ async def test_offsets_are_positions_in_the_text(
     assert await streamed(http, **body) == (text, logprobs)
 
 
-async def test_prompts_are_told_with_their_bytes(http: httpx.AsyncClient) -> None:
+async def test_prompts_are_reported_with_their_bytes(http: httpx.AsyncClient) -> None:
     found = await ask(http, "/completions", prompt="aü", max_tokens=1, prompt_logprobs=1)
     scores = found["choices"][0]["prompt_logprobs"]
     shown = [entry and {one["decoded_token"] for one in entry.values()} for entry in scores]
     assert shown[0] is None
     assert r"bytes:\xc3" in shown[1]
     assert r"bytes:\xbc" in shown[2]
-    told = await http.post("/../tokenize", json={"model": "demo", "prompt": "aü", "return_token_strs": True})
-    assert told.json()["token_strs"] == ["a", r"bytes:\xc3", r"bytes:\xbc"]
+    answer = await http.post(
+        "/../tokenize", json={"model": "demo", "prompt": "aü", "return_token_strs": True}
+    )
+    assert answer.json()["token_strs"] == ["a", r"bytes:\xc3", r"bytes:\xbc"]

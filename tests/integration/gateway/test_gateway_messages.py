@@ -205,10 +205,10 @@ async def test_a_stream_is_resumed(http: httpx.AsyncClient) -> None:
 
 
 async def test_tokens_of_prompts_and_messages(http: httpx.AsyncClient) -> None:
-    told = (
+    reply = (
         await http.post("/tokenize", json={"model": "demo", "prompt": "ab", "return_token_strs": True})
     ).json()
-    assert told == {"count": 2, "max_model_len": 2048, "tokens": [97, 98], "token_strs": ["a", "b"]}
+    assert reply == {"count": 2, "max_model_len": 2048, "tokens": [97, 98], "token_strs": ["a", "b"]}
     chat = (await http.post("/tokenize", json={"model": "demo", "messages": HELLO})).json()
     body = {"model": "demo", "messages": HELLO, "max_tokens": 1}
     answer = (await http.post("/v1/chat/completions", json=body)).json()

@@ -114,7 +114,7 @@ async def test_deleting_a_session_takes_its_blocks_and_tells_all(
         await sessions.delete(tenant, "s")
 
 
-async def test_a_pin_is_told_kept_and_listed(
+async def test_a_pin_is_reported_kept_and_listed(
     kvstate: Service, sessions: SessionsClient, nats_bus: NatsBus
 ) -> None:
     tenant = new_tenant()

@@ -203,7 +203,7 @@ async def test_a_second_replica_knows_all_and_goes_on_when_the_first_is_killed(
         await redis.aclose()
 
 
-async def test_a_redis_that_would_delete_sessions_is_told_of(
+async def test_a_redis_that_would_delete_sessions_is_reported(
     nats_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with own_redis(tmp_path) as (server, redis):

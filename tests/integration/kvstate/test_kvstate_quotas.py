@@ -48,7 +48,7 @@ async def test_a_flood_of_sessions_costs_no_other_tenant_anything(
             assert value(service, "session_bytes") >= used
 
 
-async def test_a_record_over_the_quota_is_told_where_it_is_created_and_committed(
+async def test_a_record_over_the_quota_is_reported_where_it_is_created_and_committed(
     nats_url: str, redis_url: str, nats_bus: NatsBus
 ) -> None:
     tenant, admin = new_tenant(), SessionAdmin(nats_bus, timeout_s=2.0, gather_s=0.1)

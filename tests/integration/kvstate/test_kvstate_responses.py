@@ -50,7 +50,7 @@ async def test_a_conversation_is_put_read_and_deleted(kvstate: Service, nats_bus
             await ask
 
 
-async def test_limits_are_told(kvstate: Service, nats_bus: Bus) -> None:
+async def test_limits_are_reported(kvstate: Service, nats_bus: Bus) -> None:
     tenant, client = new_tenant(), ResponsesClient(nats_bus, owner="a", timeout_s=2.0, lease_ms=15_000)
     for size in (150_000, 1_500_000):  # over the store's limit, and over that of a message
         with pytest.raises(RequestTooLarge, match="store: false"):

@@ -39,7 +39,9 @@ def counted(kept: KeptRecords) -> StoreContents:
     return StoreContents(len(kept.sessions), len(kept.pins), len(kept.responses), len(kept.deleted))
 
 
-async def told_contents(nats_url: str, nats_bus: NatsBus, store: KeptStore, kept: KeptRecords) -> None:
+async def check_reported_contents(
+    nats_url: str, nats_bus: NatsBus, store: KeptStore, kept: KeptRecords
+) -> None:
     """A new replica of the service finds and tells all of it."""
     async with running(nats_url, store.url) as service:
         assert await read_records(nats_bus, kept) == kept
@@ -68,7 +70,7 @@ async def test_a_thousand_sessions_are_equal_after_restarts(
             store.rewrite()
         store.stop(kill="SIGKILL" in how)
         store.start()
-        await told_contents(nats_url, nats_bus, store, kept)
+        await check_reported_contents(nats_url, nats_bus, store, kept)
 
 
 async def test_a_kill_in_mid_write_costs_two_seconds_at_most(
@@ -116,7 +118,7 @@ async def test_a_cut_file_costs_the_last_write_alone(
     newest = store.files[-1]
     os.truncate(newest, newest.stat().st_size - 700)
     store.start()
-    await told_contents(nats_url, nats_bus, store, kept)
+    await check_reported_contents(nats_url, nats_bus, store, kept)
 
 
 async def test_a_store_that_refused_its_log_ends_the_start(

@@ -110,7 +110,9 @@ async def test_another_tenants_session_does_not_exist(kvstate: Service, nats_bus
         await ask(nats_bus, subjects.SESSION_GET, SessionGet(tenant="other", session_id="s"), SessionFound)
 
 
-async def test_stale_and_too_large_records_are_told(nats_url: str, redis_url: str, nats_bus: NatsBus) -> None:
+async def test_stale_and_too_large_records_are_reported(
+    nats_url: str, redis_url: str, nats_bus: NatsBus
+) -> None:
     tenant = new_tenant()
     async with running(nats_url, redis_url, session_max_bytes=2000):
         first = SessionCommit(records=[record(tenant, "a", 2)])
@@ -159,7 +161,7 @@ async def test_a_foreign_cursor_names_the_field(kvstate: Service, nats_bus: Nats
     assert caught.value.data["param"] == "cursor"
 
 
-async def test_redis_away_is_told_at_once_and_passes(
+async def test_redis_away_is_reported_at_once_and_passes(
     nats_url: str, nats_bus: NatsBus, own_redis: RedisServer
 ) -> None:
     tenant = new_tenant()

@@ -167,7 +167,7 @@ def test_no_network_is_one_sentence(hub: FileServer, monkeypatch: pytest.MonkeyP
         pull(hub_name(MODEL))
 
 
-def test_a_full_disk_is_told_and_the_next_pull_goes_on(hub: FileServer) -> None:
+def test_a_full_disk_is_reported_and_the_next_pull_goes_on(hub: FileServer) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
     try:
         with pytest.raises(CommandError, match=r"cannot be written: File too large\. Make room; .* goes on"):

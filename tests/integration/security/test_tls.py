@@ -239,8 +239,8 @@ def test_files_are_checked(authority: Authority, stranger: Authority, tmp_path: 
         (("", ours.cert, ""), "RYZ_NATS_CERT=.*cannot be used"),
         (("", "", ours.key), "RYZ_NATS_KEY is set without RYZ_NATS_CERT"),
     ]
-    for given, told in wrong:
-        with pytest.raises(InvalidRequest, match=told):
+    for given, message in wrong:
+        with pytest.raises(InvalidRequest, match=message):
             client_context("NATS", *given)
     with pytest.raises(InvalidRequest, match="rediss://"):
         with_files("redis://h:1/0", authority.ca, "", "")

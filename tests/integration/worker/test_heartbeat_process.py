@@ -120,7 +120,7 @@ async def test_the_interpreters_lock_delays_nothing(leader: Leader, heard: Heard
     assert max(ages) > 200
 
 
-async def test_a_loop_that_hangs_is_told_and_so_is_its_end(leader: Leader, heard: Heard) -> None:
+async def test_a_loop_that_hangs_is_reported_and_so_is_its_end(leader: Leader, heard: Heard) -> None:
     began = time.monotonic()
     await leader.do(f"wait {STALE_S + 1}")
     await until(lambda: heard.said(began)[-1:] == ["running"])
@@ -132,7 +132,7 @@ async def test_a_loop_that_hangs_is_told_and_so_is_its_end(leader: Leader, heard
     assert heard.numbers_grow
 
 
-async def test_a_frozen_leader_is_told_sooner_than_silence_would(leader: Leader, heard: Heard) -> None:
+async def test_a_frozen_leader_is_reported_sooner_than_silence_would(leader: Leader, heard: Heard) -> None:
     began = time.monotonic()
     os.kill(leader.process.pid, signal.SIGSTOP)
     await until(lambda: "frozen" in heard.said(began))
@@ -146,7 +146,7 @@ async def test_a_frozen_leader_is_told_sooner_than_silence_would(leader: Leader,
     assert set(heard.said(thawed)) <= {"running", ""}
 
 
-async def test_a_killed_leader_is_told_at_once_and_nothing_is_left(leader: Leader, heard: Heard) -> None:
+async def test_a_killed_leader_is_reported_at_once_and_nothing_is_left(leader: Leader, heard: Heard) -> None:
     began = time.monotonic()
     leader.process.kill()
     await until(lambda: "ended" in heard.said(began))

@@ -137,10 +137,10 @@ async def test_a_request_that_kills_engines_is_failed_after_two_and_no_other_is(
         assert texts(together) == texts(alone)
         assert len(texts(together)) == 31
         assert sum(engine.deaths for engine in engines) == 2
-        told = [entry for kit in kits for entry in kit.logs if entry["event"] == "request is poison"]
-        assert [entry["request_id"] for entry in {entry["request_id"]: entry for entry in told}.values()] == [
-            "poison"
-        ]
+        entries = [entry for kit in kits for entry in kit.logs if entry["event"] == "request is poison"]
+        assert [
+            entry["request_id"] for entry in {entry["request_id"]: entry for entry in entries}.values()
+        ] == ["poison"]
 
 
 async def test_two_of_them_are_found_both(memory_bus: MemoryBus) -> None:

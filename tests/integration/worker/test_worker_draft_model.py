@@ -114,8 +114,12 @@ async def test_guesses_of_a_model_change_no_token(
         right = kit.metric("spec_decode_num_model_accepted_tokens_total")
         assert guessed == kit.metric("spec_decode_num_draft_tokens_total") > 100
         assert right > 0.9 * guessed if alike else right < 0.4 * guessed
-        told: Any = kit.leader.detail()["speculation"]
-        assert (told["model"], told["model_up"], told["model_draft_tokens"]) == ("tiny draft", True, guessed)
+        counts: Any = kit.leader.detail()["speculation"]
+        assert (counts["model"], counts["model_up"], counts["model_draft_tokens"]) == (
+            "tiny draft",
+            True,
+            guessed,
+        )
         await kit.all_free()
     assert draft.engine.status() == []
 
@@ -167,6 +171,6 @@ async def test_a_draft_model_that_does_not_start_costs_no_answer(
         kit.expected_errors = {"the draft model is lost, answers go on without it"}
         await kit.until(lambda: bool(draft.failure))
         assert len(await _together(kit, "all")) == 4
-        told: Any = kit.leader.detail()["speculation"]
-        assert not told["model_up"]
-        assert told["model_failure"]
+        counts: Any = kit.leader.detail()["speculation"]
+        assert not counts["model_up"]
+        assert counts["model_failure"]

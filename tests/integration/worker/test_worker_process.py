@@ -99,8 +99,8 @@ async def test_a_drain_asked_for_moves_what_runs_and_ends_the_process(
         await until(lambda: len(frames) > 5)
         asked = codec.encode(DrainGroup(timeout_ms=200))
         answer = await nats_bus.request(subjects.drain("wp2"), asked, timeout_s=5)
-        told = codec.decode_reply(answer.data, Draining)
-        assert (told.group, told.requests) == ("wp2", 1)
+        draining = codec.decode_reply(answer.data, Draining)
+        assert (draining.group, draining.requests) == ("wp2", 1)
         async with asyncio.timeout(PATIENCE_S):
             assert process.stderr is not None
             log = (await process.stderr.read()).decode()

@@ -113,8 +113,8 @@ class WatchedStack:
         """Waits until all services and groups are ready."""
 
         def whole() -> bool:
-            told = self.stack.status()["groups"]
-            return len([one for one in told if one["state"] == "ready"]) >= self.groups and all(
+            groups = self.stack.status()["groups"]
+            return len([one for one in groups if one["state"] == "ready"]) >= self.groups and all(
                 service.ready for service in self.stack.state.services
             )
 

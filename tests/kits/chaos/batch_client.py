@@ -27,16 +27,16 @@ class BatchCaller:
         """The answer of a gateway that is well."""
         give_up = time.monotonic() + self._patience_s
         while True:
-            told = ""
+            text = ""
             try:
                 answer = httpx.request(method, f"{self._url()}/v1{path}", timeout=20, **options)
                 if answer.status_code == 200:
                     return answer
-                told = answer.text
-                assert answer.status_code >= 500 or answer.status_code == 429, told
+                text = answer.text
+                assert answer.status_code >= 500 or answer.status_code == 429, text
             except (httpx.TransportError, OSError) as error:
-                told = repr(error)
-            assert time.monotonic() < give_up, told
+                text = repr(error)
+            assert time.monotonic() < give_up, text
             time.sleep(STEP_S)
 
     def submit(self, lines: bytes) -> str:

@@ -50,7 +50,7 @@ async def _kill(urls: Mapping[str, str], victims: list[Victim], chance: random.R
         fleet = FleetProbe(hears, asks)
         await fleet.listen()
         await asyncio.sleep(0.3)
-        told = []
+        killed = []
         for victim in victims:
             pids = await all_ready(fleet)
             await asyncio.sleep(0.3 + chance.random() * 0.5 + SETTLE_S * (victim == "leader"))
@@ -60,9 +60,9 @@ async def _kill(urls: Mapping[str, str], victims: list[Victim], chance: random.R
             os.kill(leader if victim == "leader" else chance.choice(ranks), signal.SIGKILL)
             await fleet.await_away(group, at)
             await _back(fleet, group, at)
-            told.append(Killed(group, victim, time.monotonic() - at))
+            killed.append(Killed(group, victim, time.monotonic() - at))
         await all_ready(fleet)
-        return told
+        return killed
 
 
 async def _back(fleet: FleetProbe, group: str, since: float) -> None:

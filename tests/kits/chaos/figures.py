@@ -19,6 +19,6 @@ def record(test: str, **figures: Any) -> None:
     if not _PATH:
         return
     path = Path(_PATH)
-    told = json.loads(path.read_text()) if path.exists() else {"machine": machine(SERVING_PACKAGES)}
-    told[test] = {"commit": commit()} | figures  # figures in one file may come from several commits
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    figures_of = json.loads(path.read_text()) if path.exists() else {"machine": machine(SERVING_PACKAGES)}
+    figures_of[test] = {"commit": commit()} | figures  # figures in one file may come from several commits
+    path.write_text(json.dumps(figures_of, indent=1) + "\n")

@@ -132,9 +132,9 @@ class Talk:
         assert answer.elapsed.total_seconds() < TURN_S, self
         self.groups.append(answer.headers["x-ryz-group"])
         self.sources.append(answer.headers.get("x-ryz-kv", ""))
-        told = answer.json()
-        tokens = [one["token"] for one in told["choices"][0]["logprobs"]["content"]]
-        return Said(told["usage"]["prompt_tokens"], tokens)
+        reply = answer.json()
+        tokens = [one["token"] for one in reply["choices"][0]["logprobs"]["content"]]
+        return Said(reply["usage"]["prompt_tokens"], tokens)
 
 
 class Chaos:
@@ -143,9 +143,10 @@ class Chaos:
     def __init__(self, stack: Stack, redis: RedisServer, proxy: ThreadedProxy) -> None:
         self.stack, self.redis, self.proxy = stack, redis, proxy
         self._clients: dict[str, httpx.Client] = {}
-        told = stack.status()["services"]
+        services = stack.status()["services"]
         self.metrics = {
-            one["detail"].get("group", one["service"]): Metrics(one["detail"]["admin_url"]) for one in told
+            one["detail"].get("group", one["service"]): Metrics(one["detail"]["admin_url"])
+            for one in services
         }
 
     def client_of(self, tenant: str) -> httpx.Client:
@@ -248,16 +249,16 @@ class Story:
                     assert 2 * self._moved >= self._again - 1, talk
 
     @contextmanager
-    def told_at_once(self) -> Iterator[Callable[[], bool]]:
+    def all_at_once(self) -> Iterator[Callable[[], bool]]:
         """Runs all turns but the last of all sessions, a thread each; yields whether any is still running."""
         self._alternates = False
         with ThreadPoolExecutor(len(self.talks)) as pool:
-            told = [
+            futures = [
                 pool.submit(self._tell, talk, expected)
                 for talk, expected in zip(self.talks, self._expected, strict=True)
             ]
-            yield lambda: not all(one.done() for one in told)
-            for one in told:
+            yield lambda: not all(one.done() for one in futures)
+            for one in futures:
                 one.result()
 
     @staticmethod

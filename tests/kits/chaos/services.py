@@ -74,23 +74,23 @@ def ready_code(url: str) -> int:
 
 def metrics_of(stack: Stack) -> dict[str, Metrics]:
     """The metrics of each service by its name, those of workers by their group."""
-    told = {
+    services = {
         one["detail"].get("group", one["service"]): Metrics(one["detail"]["admin_url"])
         for one in stack.status()["services"]
     }
-    return told | {"gateway": Metrics(stack.state.url)}
+    return services | {"gateway": Metrics(stack.state.url)}
 
 
 def await_idle(stack: Stack, groups: int, timeout_s: float = PATIENCE_S) -> None:
     """Waits until all groups are ready, no request runs or waits, and all blocks are free."""
 
     def idle() -> bool:
-        told = stack.status()["groups"]
-        return len(told) == groups and all(
+        rows = stack.status()["groups"]
+        return len(rows) == groups and all(
             group["state"] == "ready"
             and (group["running"], group["waiting"]) == (0, 0)
             and group["free_blocks"] == group["total_blocks"]
-            for group in told
+            for group in rows
         )
 
     wait_for(idle, f"{groups} groups are ready and idle", timeout_s)

@@ -67,18 +67,18 @@ class Said:
         if data == "[DONE]":
             self.dones += 1
             return
-        told = json.loads(data)
-        if "error" in told:
-            self.errors.append(told["error"])
+        event_data = json.loads(data)
+        if "error" in event_data:
+            self.errors.append(event_data["error"])
             return
-        if told.get("usage"):
-            self.counts = told["usage"]["prompt_tokens"], told["usage"]["completion_tokens"]
-        for choice in told["choices"]:
+        if event_data.get("usage"):
+            self.counts = event_data["usage"]["prompt_tokens"], event_data["usage"]["completion_tokens"]
+        for choice in event_data["choices"]:
             index = choice["index"]
             self.texts[index] += choice["delta"].get("content") or ""
             self.logprobs[index] += (choice["logprobs"] or {}).get("content") or []
             if choice["finish_reason"]:
-                assert index not in self.finish, told
+                assert index not in self.finish, event_data
                 self.finish[index] = choice["finish_reason"]
 
 

@@ -67,8 +67,8 @@ class AnthropicMessagesTests:
                 {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Rain"},
             ]},
         ]  # fmt: skip
-        told = anthropic.messages.create(model=served.model, messages=messages, max_tokens=12, tools=[TOOL])
-        assert told.content
+        answer = anthropic.messages.create(model=served.model, messages=messages, max_tokens=12, tools=[TOOL])
+        assert answer.content
 
     def test_tokens_are_counted_as_they_are_billed(self, anthropic: Anthropic, served: Served) -> None:
         counted = anthropic.messages.count_tokens(model=served.model, messages=HELLO)

@@ -164,7 +164,7 @@ class OpenResponsesCases(OpenResponsesRequests):
         form = {"format": {"type": "json_schema", "name": "number", "schema": schema, "strict": True}}
         assert json.loads(self.create(http, served, "One or two?", text=form).output_text)["n"] in {1, 2}
 
-    def test_13_what_was_asked_is_told(self, http: httpx.Client, served: Served) -> None:
+    def test_13_what_was_asked_is_reported(self, http: httpx.Client, served: Served) -> None:
         answer = self.create(
             http, served, "Hello.", instructions="Be brief.", metadata={"a": "b"}, top_p=0.5, store=False
         )

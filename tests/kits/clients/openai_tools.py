@@ -155,15 +155,15 @@ class OpenAIResponsesToolTests:
         (call,) = [item for item in asked.output if item.type == "function_call"]
         assert json.loads(call.arguments)["unit"] in UNITS
         result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "Rain"}
-        told = openai.responses.create(
+        answer = openai.responses.create(
             model=served.model,
             input=[result],
             previous_response_id=asked.id,
             max_output_tokens=16,
             temperature=0,
         )
-        assert told.previous_response_id == asked.id
-        assert told.output_text
+        assert answer.previous_response_id == asked.id
+        assert answer.output_text
 
     def test_a_streamed_call_has_its_arguments_in_pieces(self, openai: OpenAI, served: Served) -> None:
         with openai.responses.stream(

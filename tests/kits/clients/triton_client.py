@@ -45,13 +45,13 @@ class TritonClientTests:
         with triton.InferenceServerClient(served.grpc) as connected:
             yield connected
 
-    def test_the_model_is_ready_and_told(self, client: Any, served: Served) -> None:
+    def test_the_model_is_ready_and_reported(self, client: Any, served: Served) -> None:
         assert client.is_server_ready()
         assert client.is_model_ready(served.model, headers=HEADERS)
         index = client.get_model_repository_index(headers=HEADERS)
         assert [model.name for model in index.models] == [served.model]
-        told = client.get_model_metadata(served.model, headers=HEADERS)
-        assert "text_input" in [tensor.name for tensor in told.inputs]
+        metadata = client.get_model_metadata(served.model, headers=HEADERS)
+        assert "text_input" in [tensor.name for tensor in metadata.inputs]
         with pytest.raises(InferenceServerException, match="UNAUTHENTICATED"):
             client.get_model_metadata(served.model)
 
@@ -89,8 +89,8 @@ class TritonClientTests:
             headers=HEADERS,
         )
         path = f"{served.url}/v1/sessions/triton-ada"
-        told = httpx.get(path, headers=HEADERS, params={"messages": "true"}, timeout=60).json()
-        assert told["turns"] == 1
+        reply = httpx.get(path, headers=HEADERS, params={"messages": "true"}, timeout=60).json()
+        assert reply["turns"] == 1
         answer = {"role": "assistant", "content": first.as_numpy("text_output")[0].decode()}
         body = {"model": served.model, "messages": [FIRST, answer, SECOND], "temperature": 0, "max_tokens": 8}
         asked = httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=HEADERS, timeout=60)

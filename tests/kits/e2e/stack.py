@@ -117,15 +117,15 @@ class Stack:
 
     def whole_status(self) -> dict[str, Any]:
         """The same, once every service that the supervisor runs has answered."""
-        told: dict[str, Any] = {}
+        status: dict[str, Any] = {}
 
         def all_answered() -> bool:
-            told.update(self.status())
+            status.update(self.status())
             running = {one.pid for one in self.state.services if one.name.startswith(_ANSWERING)}
-            return running <= {one["pid"] for one in told["services"]}
+            return running <= {one["pid"] for one in status["services"]}
 
         wait_for(all_answered, "all services answer")
-        return told
+        return status
 
     def pid_of(self, name: str) -> int:
         """The process of a service."""

@@ -142,16 +142,16 @@ class HashEngine:
     def _check_drafts(self, piece: ScheduledChunk, known: _Known, before: list[int | None]) -> list[Sampled]:
         """Samples after each draft; the slots of wrong ones keep what was computed with them."""
         self._extend(piece, known, before)
-        first, told = piece.start + piece.num_tokens - piece.drafts, list[Sampled]()
+        first, sampled = piece.start + piece.num_tokens - piece.drafts, list[Sampled]()
         for position in range(first, first + piece.drafts + 1):
             state = self._slots[self._slot(known, position - 1)]
             assert state is not None
             one = sample(state, known.new.choice)
-            told.append(Sampled(seq_id=piece.seq_id, token_id=one.token_id, error=one.error))
+            sampled.append(Sampled(seq_id=piece.seq_id, token_id=one.token_id, error=one.error))
             if one.error or known.tokens[position : position + 1] != [one.token_id]:
                 known.tokens[position:] = [one.token_id]
                 break
-        return told
+        return sampled
 
     def _extend(self, piece: ScheduledChunk, known: _Known, before: list[int | None]) -> int:
         known.table += piece.new_blocks

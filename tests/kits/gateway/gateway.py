@@ -161,8 +161,8 @@ class Fleet:
         def accepted(**ids: Any) -> AnyFrame:
             session = request.session.session_id if request.session else ""
             reason, kv = self.decided
-            told = request.sampling.missing_of(DEFAULTS)
-            return Accepted(group=GROUP, session_id=session, reason=reason, kv=kv, sampling=told, **ids)
+            sampling = request.sampling.missing_of(DEFAULTS)
+            return Accepted(group=GROUP, session_id=session, reason=reason, kv=kv, sampling=sampling, **ids)
 
         if request.model not in {
             "demo",

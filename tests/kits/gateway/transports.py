@@ -64,14 +64,14 @@ def _of_http(stream: bool) -> Ask:
             answer = await client.post(gateway.url + CHAT, json=_body(model, stream, fields), headers=headers)
         if answer.status_code != 200:
             return _failed(answer.json()["error"])
-        told = answer.headers.get("x-session-id", "")
+        session_id = answer.headers.get("x-session-id", "")
         if not stream:
-            return Told(text=answer.json()["choices"][0]["message"]["content"], session_id=told)
+            return Told(text=answer.json()["choices"][0]["message"]["content"], session_id=session_id)
         lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
         events = [json.loads(line) for line in lines if line != "[DONE]"]
         if "error" in events[-1]:
             return _failed(events[-1]["error"])
-        return Told(text=_spoken(events), session_id=told)
+        return Told(text=_spoken(events), session_id=session_id)
 
     return ask
 
@@ -92,22 +92,22 @@ def _of_websocket(stream: bool) -> Ask:
             if session:
                 request["headers"] = {"X-Session-Id": session}
             await socket.send(json.dumps(request))
-            events, told = list[dict[str, Any]](), ""
+            events, session_id = list[dict[str, Any]](), ""
             async with asyncio.timeout(_LIMIT_S):
                 async for raw in socket:
                     message = json.loads(raw)
-                    told = message.get("headers", {}).get("x-session-id", told)
+                    session_id = message.get("headers", {}).get("x-session-id", session_id)
                     if message["type"] == "error":
                         return _failed(message["data"]["error"])
                     if message["type"] == "answer":
                         text = message["data"]["choices"][0]["message"]["content"]
-                        return Told(text=text, session_id=told)
+                        return Told(text=text, session_id=session_id)
                     if message["type"] == "event":
                         events.append(message["data"])
                         if "error" in message["data"]:
                             return _failed(message["data"]["error"])
                     if message["type"] == "done":
-                        return Told(text=_spoken(events), session_id=told)
+                        return Told(text=_spoken(events), session_id=session_id)
         raise AssertionError("the connection was closed before the end of the answer")
 
     return ask

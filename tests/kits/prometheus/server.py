@@ -131,10 +131,10 @@ class PrometheusServer(ServerProcess):
             QueryError: The expression is not valid.
         """
         asked = {"query": expression, **({} if at is None else {"time": f"{at:.3f}"})}
-        told = self._ask("query", asked)
-        if told["resultType"] == "scalar":
-            return [QueriedSample({}, float(told["result"][1]))]
-        return [QueriedSample(one["metric"], float(one["value"][1])) for one in told["result"]]
+        answer = self._ask("query", asked)
+        if answer["resultType"] == "scalar":
+            return [QueriedSample({}, float(answer["result"][1]))]
+        return [QueriedSample(one["metric"], float(one["value"][1])) for one in answer["result"]]
 
     def series(self, selector: str, begin: float, end: float) -> list[dict[str, str]]:
         """Return the labels of all series of a selector that have samples between two times."""
@@ -144,8 +144,8 @@ class PrometheusServer(ServerProcess):
 
     def alerts(self) -> list[ActiveAlert]:
         """Return the alerts that are pending or firing."""
-        told = self._ask("alerts", {})["alerts"]
-        return [ActiveAlert(one["labels"]["alertname"], one["state"], one["labels"]) for one in told]
+        answer = self._ask("alerts", {})["alerts"]
+        return [ActiveAlert(one["labels"]["alertname"], one["state"], one["labels"]) for one in answer]
 
     def firing(self) -> set[str]:
         """Return the names of the alerts that fire."""
@@ -158,8 +158,8 @@ class PrometheusServer(ServerProcess):
 
     def down(self) -> dict[str, str]:
         """Return the addresses whose last scrape failed, with the reason."""
-        told = self._ask("targets", {"state": "active"})["activeTargets"]
-        return {one["scrapeUrl"]: one["lastError"] for one in told if one["health"] != "up"}
+        answer = self._ask("targets", {"state": "active"})["activeTargets"]
+        return {one["scrapeUrl"]: one["lastError"] for one in answer if one["health"] != "up"}
 
     def wait_for(self, expression: str, within_s: float = 10.0) -> list[QueriedSample]:
         """Return the series of an expression as soon as it has any; fails after `within_s` seconds."""
@@ -178,10 +178,10 @@ class PrometheusServer(ServerProcess):
         return time.monotonic() - begin
 
     def _ask(self, what: str, asked: Mapping[str, str]) -> Any:
-        told = self._http.get(what, params=asked).json()
-        if told["status"] != "success":
-            raise QueryError(told["error"])
-        return told["data"]
+        answer = self._http.get(what, params=asked).json()
+        if answer["status"] != "success":
+            raise QueryError(answer["error"])
+        return answer["data"]
 
     def _write_config(self, targets: Sequence[ScrapeTarget]) -> None:
         every = f"{self._scrape_ms}ms"

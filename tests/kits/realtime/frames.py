@@ -24,14 +24,14 @@ def frame(
     payload: bytes, opcode: int = TEXT, *, fin: bool = True, rsv: int = 0, masked: bool = True, extra: int = 0
 ) -> bytes:
     """One frame, whose length may be told as more than it is (`extra`)."""
-    told = len(payload) + extra
+    length = len(payload) + extra
     head = bytearray([(fin << 7) | (rsv << 4) | opcode])
-    if told < 126:
-        head += bytes([(masked << 7) | told])
-    elif told < 65536:
-        head += bytes([(masked << 7) | 126]) + told.to_bytes(2)
+    if length < 126:
+        head += bytes([(masked << 7) | length])
+    elif length < 65536:
+        head += bytes([(masked << 7) | 126]) + length.to_bytes(2)
     else:
-        head += bytes([(masked << 7) | 127]) + told.to_bytes(8)
+        head += bytes([(masked << 7) | 127]) + length.to_bytes(8)
     if not masked:
         return bytes(head) + payload
     mask = os.urandom(4)

@@ -88,15 +88,15 @@ async def _read_some(socket: ClientConnection, readers: Sequence[Reader], count:
 
 def said(reader: Reader) -> dict[str, str]:
     """The text and the end of each choice; how both are cut into events depends on the time."""
-    told: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for _, text in reader.events:
         data = json.loads(text)
         for choice in data.get("choices", []):
             new = choice["delta"].get("content") if "delta" in choice else choice["text"]
             key = f"choice {choice['index']}"
-            told[key] = told.get(key, "") + (new or "") + (choice["finish_reason"] or "")
+            texts[key] = texts.get(key, "") + (new or "") + (choice["finish_reason"] or "")
         if data.get("type") == "content_block_delta":
-            told["text"] = told.get("text", "") + data["delta"]["text"]
+            texts["text"] = texts.get("text", "") + data["delta"]["text"]
         elif "type" in data:
-            told["types"] = told.get("types", "") + f" {data['type']}"
-    return told
+            texts["types"] = texts.get("types", "") + f" {data['type']}"
+    return texts

@@ -66,18 +66,18 @@ class Client:
         return bool(self.events) and self.events[-1][1] == "[DONE]"
 
     @property
-    def told(self) -> dict[Any, Any]:
+    def summary(self) -> dict[Any, Any]:
         """Text, logprobs and finish reason of each choice, independent of the division into events.
 
         The number of tokens in an event depends on the group's load.
         """
-        told: dict[Any, Any] = {"done": self.done}
+        summary: dict[Any, Any] = {"done": self.done}
         for _, data in self.events:
             chunk = json.loads(data) if data != "[DONE]" else {"choices": []}
             if usage := chunk.get("usage"):
-                told["usage"] = (usage["prompt_tokens"], usage["completion_tokens"])
+                summary["usage"] = (usage["prompt_tokens"], usage["completion_tokens"])
             for choice in chunk["choices"]:
-                so_far = told.setdefault(
+                so_far = summary.setdefault(
                     choice["index"], {"text": "", "logprobs": [], "offsets": [], "ends": []}
                 )
                 so_far["text"] += choice.get("text", choice.get("delta", {}).get("content", ""))
@@ -85,7 +85,7 @@ class Client:
                 so_far["logprobs"] += logprobs.get("content") or logprobs.get("tokens") or []
                 so_far["offsets"] += logprobs.get("text_offset", [])
                 so_far["ends"] += [choice["finish_reason"]] if choice["finish_reason"] else []
-        return told
+        return summary
 
     async def begin(self, url: str, *, cut_after: int = 0) -> None:
         """Starts the stream and reads it, up to `cut_after` bytes if that is not 0."""

@@ -205,5 +205,5 @@ class Group(Kit):
         assert scheduler is not None
         scheduler.blocks.drop(names)
 
-    async def told(self, blocks: int) -> None:
+    async def until_held(self, blocks: int) -> None:
         await self.until(lambda: any(len(one.names) == 16 * blocks for one in self.index.held))

@@ -31,13 +31,13 @@ def test_calls_are_answered_one_after_the_other(child: ChildObject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [({"refuse": "not here"}, "^not here$"), ({"broken": True}, "ZeroDivisionError: no luck")],
 )
-def test_what_cannot_be_made_says_why(arguments: dict[str, object], told: str) -> None:
+def test_what_cannot_be_made_says_why(arguments: dict[str, object], message: str) -> None:
     helper = ChildObject(HELPER, arguments)
     try:
-        with pytest.raises(BenchError, match=told):
+        with pytest.raises(BenchError, match=message):
             helper.receive(30)
         with pytest.raises(BenchError, match="process of Helper ended: exit code 0"):
             helper.call("variable", "HOME")
@@ -45,7 +45,7 @@ def test_what_cannot_be_made_says_why(arguments: dict[str, object], told: str) -
         helper.close()
 
 
-def test_a_death_is_told_with_its_exit_code(child: ChildObject) -> None:
+def test_a_death_is_reported_with_its_exit_code(child: ChildObject) -> None:
     with pytest.raises(BenchError, match="process of Helper ended: exit code 3"):
         child.call("leave", 3)
     with pytest.raises(BenchError, match="ended: exit code 3"):

@@ -48,18 +48,18 @@ def test_the_rows_are_printed_as_a_table(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--backends", "nccl"], "--backends is one of shm, gloo"),
         (["--sizes", "0"], "--sizes takes numbers from 1"),
         (["--sizes", "6"], "--sizes takes multiples of 4"),
     ],
 )
-def test_bad_input_is_refused(options: list[str], told: str) -> None:
+def test_bad_input_is_refused(options: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["collectives", *options])
     assert isinstance(result.exception, CommandError)
     assert result.exception.exit_code == 2
-    assert told in str(result.exception)
+    assert message in str(result.exception)
 
 
 def test_ranks_that_do_not_meet_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

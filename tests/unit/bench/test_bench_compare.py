@@ -72,7 +72,7 @@ def test_serving_latency_errors_and_cpu_count(tmp_path: Path) -> None:
     assert worse == {"p99_ms", "errors", "cpu_ms_per_request"}
 
 
-def test_rows_of_one_file_only_and_other_machines_are_told(tmp_path: Path) -> None:
+def test_rows_of_one_file_only_and_other_machines_are_reported(tmp_path: Path) -> None:
     report = engine_report(machine={**MACHINE, "cpu": "B"})
     report["rows"].append({**report["rows"][0], "batch": 16})
     old, new = written(tmp_path, engine_report(), report)
@@ -84,7 +84,7 @@ def test_rows_of_one_file_only_and_other_machines_are_told(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("report", "told"),
+    ("report", "message"),
     [
         ([], "has no `rows`"),
         ({"rows": []}, "has no `rows`"),
@@ -94,9 +94,9 @@ def test_rows_of_one_file_only_and_other_machines_are_told(tmp_path: Path) -> No
         ({"rows": engine_report()["rows"] * 2}, "two rows of model m"),
     ],
 )
-def test_what_cannot_be_compared_is_named(tmp_path: Path, report: Any, told: str) -> None:
+def test_what_cannot_be_compared_is_named(tmp_path: Path, report: Any, message: str) -> None:
     old, new = written(tmp_path, engine_report(), report)
-    with pytest.raises(BenchError, match=told):
+    with pytest.raises(BenchError, match=message):
         compare_files(old, new)
 
 

@@ -21,13 +21,13 @@ from services.worker.rank_protocol.page_policy import PagePolicy
 
 @pytest.mark.skipif(not targets(), reason="the kernels are for x86-64 with AVX2")
 def test_losses_are_those_of_the_oracle() -> None:
-    model, told = demo_model(), list[str]()
+    model, progress = demo_model(), list[str]()
     policies = ["window=4096", "window=16,sinks=16"]
     plan = ContextPlan(
         model=model, precision="fp32", contexts=(100, 40), tokens=10, threads=1, attention=policies
     )
-    result = measure(plan, told.append)
-    assert len(told) == num_steps(plan)
+    result = measure(plan, progress.append)
+    assert len(progress) == num_steps(plan)
     rows = result["rows"]
     assert [(row["context"], row["case"]) for row in rows] == [
         (context, case) for context in (40, 100) for case in ("exact", "fp8 KV", *policies)

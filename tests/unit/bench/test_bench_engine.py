@@ -218,7 +218,7 @@ async def test_a_failed_engine_is_a_failed_measurement(tiny: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--precision", "int4"], "--precision is one of fp32, bf16, int8, codes"),
         (["--kernels", "fast"], "--kernels is one of auto, native, avx512, avx2, plain"),
@@ -234,11 +234,11 @@ async def test_a_failed_engine_is_a_failed_measurement(tiny: Path, tmp_path: Pat
         (["--device", "cuda", "--peer", "llama.cpp"], "choose of transformers"),
     ],
 )
-def test_bad_input_is_refused_before_anything_starts(tiny: Path, options: list[str], told: str) -> None:
+def test_bad_input_is_refused_before_anything_starts(tiny: Path, options: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["engine", "--model", str(tiny), *options])
     assert isinstance(result.exception, CommandError), result.output
     assert result.exception.exit_code == 2
-    assert told in str(result.exception)
+    assert message in str(result.exception)
 
 
 def test_a_gpu_computes_in_the_type_of_the_precision(tiny: Path) -> None:
@@ -294,11 +294,11 @@ def test_the_command_shows_tables_or_one_object(
     assert "transformers: not available: int8" in result.stderr
 
 
-def test_a_disturbed_measurement_is_told() -> None:
+def test_a_disturbed_measurement_is_reported() -> None:
     row = REPORT["rows"][0]
     assert remarks([row]) == ["transformers: not available: int8"]
-    (told,) = remarks([{**row, "peers": {}, "bandwidth_share": 1.2}])
-    assert told.startswith("At batch 8 more was read than the memory gave")
+    (reported,) = remarks([{**row, "peers": {}, "bandwidth_share": 1.2}])
+    assert reported.startswith("At batch 8 more was read than the memory gave")
 
 
 def test_a_failure_is_one_sentence(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

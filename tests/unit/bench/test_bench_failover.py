@@ -28,35 +28,35 @@ def report(faults: list[InjectedFault], *readings: Reading) -> dict[str, Any]:
 def test_a_pause_counts_for_the_streams_whose_group_was_hit() -> None:
     hit, other = reading([1.0, 1.99, 2.1, 2.2], 2.02), reading([1.0, 1.98, 2.03, 2.2])
     over = reading([0.5, 1.0])  # ended before the fault
-    told = report([InjectedFault("leader", "g0", 2.0, back_s=1.5, fetch_s=0.02)], hit, other, over)
-    assert told["interrupted"] == 1
-    assert told["pause_ms"]["p50"] == 110.0
-    assert told["others_ms"]["p50"] == 170.0  # from 2.03 to the next piece at 2.2, within the window
-    parts = told["breakdown_ms"]
+    measured = report([InjectedFault("leader", "g0", 2.0, back_s=1.5, fetch_s=0.02)], hit, other, over)
+    assert measured["interrupted"] == 1
+    assert measured["pause_ms"]["p50"] == 110.0
+    assert measured["others_ms"]["p50"] == 170.0  # from 2.03 to the next piece at 2.2, within the window
+    parts = measured["breakdown_ms"]
     assert [parts[name]["p50"] for name in ("detect", "republish", "fetch", "first_token")] == [
         20.0, 10.0, 20.0, 30.0,
     ]  # fmt: skip
-    assert (told["unequal"], told["lost"], told["hung"]) == (1, 2, 1)
-    assert told["killed"] == {"rank": 0, "leader": 1}
-    (row,) = told["faults"]
+    assert (measured["unequal"], measured["lost"], measured["hung"]) == (1, 2, 1)
+    assert measured["killed"] == {"rank": 0, "leader": 1}
+    (row,) = measured["faults"]
     assert (row["streams"], row["pause_ms"]["max"], row["back_s"]) == (1, 110.0, 1.5)
 
 
 def test_what_the_next_fault_did_is_not_put_down_to_the_one_before() -> None:
     other = reading([1.0, 1.98, 2.03, 2.5, 2.9, 3.0], 2.53)  # hit by the second fault only
-    told = report([InjectedFault("rank", "g1", 2.0), InjectedFault("rank", "g0", 2.51)], other)
-    assert told["interrupted"] == 1
-    assert [row["streams"] for row in told["faults"]] == [0, 1]
-    assert told["others_ms"]["p50"] == 470.0
-    assert told["pause_ms"]["p50"] == 400.0
+    measured = report([InjectedFault("rank", "g1", 2.0), InjectedFault("rank", "g0", 2.51)], other)
+    assert measured["interrupted"] == 1
+    assert [row["streams"] for row in measured["faults"]] == [0, 1]
+    assert measured["others_ms"]["p50"] == 470.0
+    assert measured["pause_ms"]["p50"] == 400.0
 
 
-def test_losses_that_no_pause_stands_for_are_told() -> None:
+def test_losses_that_no_pause_stands_for_are_reported() -> None:
     hit = reading([1.9, 2.11, 2.2], 2.02)
     late = reading([2.2, 2.3], 2.02)  # sent to the group after its loss
     late.began = 2.01
-    told = report([InjectedFault("rank", "g0", 2.0)], hit, late)
-    assert (told["interrupted"], told["uncounted"]) == (1, 1)
+    measured = report([InjectedFault("rank", "g0", 2.0)], hit, late)
+    assert (measured["interrupted"], measured["uncounted"]) == (1, 1)
 
 
 def test_the_longest_of_several_pauses_after_a_fault_counts() -> None:

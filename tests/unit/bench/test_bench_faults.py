@@ -112,8 +112,8 @@ def test_the_command_tells_the_counts_and_why_it_gave_up(
     ended = f"The measurement ended after 1 of 9 faults: {gave_up}."
     assert str(result.exception) == (ended if gave_up else "None")
     if as_json:
-        told = json.loads(result.stdout)
-        assert (told["kills"], told["gave_up"]) == (1, gave_up)
+        output = json.loads(result.stdout)
+        assert (output["kills"], output["gave_up"]) == (1, gave_up)
     else:
         assert "0 unequal, 0 lost" in result.stdout
         assert "7 answers valid" in result.stdout

@@ -129,7 +129,7 @@ def test_the_command_writes_a_changed_shape_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--shape", "7b"], "--shape is one of tiny"),
         (["--dtype", "int8"], "--dtype is one of fp32"),
@@ -141,11 +141,11 @@ def test_the_command_writes_a_changed_shape_once(tmp_path: Path) -> None:
         (["--layers", "0"], "--layers must be a positive number"),
     ],
 )
-def test_sizes_that_make_no_model_are_named(tmp_path: Path, options: list[str], told: str) -> None:
+def test_sizes_that_make_no_model_are_named(tmp_path: Path, options: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["make-model", str(tmp_path / "model"), *options])
     assert isinstance(result.exception, CommandError)
     assert result.exception.exit_code == 2
-    assert told in str(result.exception)
+    assert message in str(result.exception)
     assert not (tmp_path / "model").exists()
 
 

@@ -153,7 +153,7 @@ def test_answers_are_those_of_fp32_and_end_at_its_end(model: Path, fp32: OwnLogi
         oracle = ReferenceDecoder(checkpoint, read_config(model))
         answers = [oracle.generate(prompt, 4) for prompt in prompts]
     ends = frozenset({answers[0][1]})
-    lengths = [next((n + 1 for n, token in enumerate(told) if token in ends), 4) for told in answers]
+    lengths = [next((n + 1 for n, token in enumerate(tokens) if token in ends), 4) for tokens in answers]
     scores = score_chats(fp32, {"self": Doubled(fp32)}, prompts, (4, ends), lambda _: None)
     assert scores["self"].num_tokens == sum(lengths)
     assert lengths[0] <= 2

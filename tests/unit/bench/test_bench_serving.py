@@ -56,7 +56,7 @@ async def test_all_doors_are_measured_on_one_stack(stream: bool) -> None:
     assert report["cpu_ms_per_realtime_request"]["server"] > 0
 
 
-async def test_a_stack_without_grpc_is_told() -> None:
+async def test_a_stack_without_grpc_is_reported() -> None:
     plan = ServingPlan(concurrency=[1], doors=["grpc"])
     with pytest.raises(BenchError, match="--grpc HOST:PORT"):
         measure(plan, RunningStack("http://127.0.0.1:1", "demo"), lambda _: None)

@@ -60,12 +60,12 @@ def test_the_same_seed_draws_the_same_turns_by_zipfs_law() -> None:
 
 
 def test_openings_are_conversations_of_any_length() -> None:
-    told = openings(SessionsPlan())
-    assert len(told) == 64
-    spoken = [sum(len(message["content"]) for message in said) for said in told]
+    conversations = openings(SessionsPlan())
+    assert len(conversations) == 64
+    spoken = [sum(len(message["content"]) for message in said) for said in conversations]
     assert min(spoken) < 1000
     assert 3000 < max(spoken) < 1500 * 4
-    assert all(said[-1]["role"] == "assistant" for said in told if said)
+    assert all(said[-1]["role"] == "assistant" for said in conversations if said)
 
 
 def test_a_long_conversation_begins_anew_and_late_answers_of_the_old_one_do_not_count() -> None:

@@ -100,7 +100,7 @@ async def test_an_event_in_two_packets_has_the_time_of_the_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pieces", "told"),
+    ("pieces", "message"),
     [
         ([b"HTTP/1.1 503 Busy\r\ncontent-length: 5\r\n\r\nlater"], "status 503: later"),
         ([], "status 0"),
@@ -111,8 +111,8 @@ async def test_an_event_in_two_packets_has_the_time_of_the_second() -> None:
         ([HEAD, chunked(b'data: {"choices": 1}\n\n'), chunked(usage(3)) + END], "no completion chunk"),
     ],
 )
-async def test_what_is_not_a_right_answer_gives_no_figure(pieces: Pieces, told: str) -> None:
-    with pytest.raises(BenchError, match=told):
+async def test_what_is_not_a_right_answer_gives_no_figure(pieces: Pieces, message: str) -> None:
+    with pytest.raises(BenchError, match=message):
         await streamed(pieces)
 
 

@@ -91,10 +91,10 @@ def test_ctrl_c_stops_an_answer_and_then_leaves(
 ) -> None:
     typed(monkeypatch, "a long story", KeyboardInterrupt, "never read")
     conversation(FakeApi(KeyboardInterrupt())).converse()
-    told = capsys.readouterr()
-    assert "one" in told.out
-    assert told.err.count("Ctrl-C again leaves") == 1
-    assert "ryz chat --session s1" in told.err
+    output = capsys.readouterr()
+    assert "one" in output.out
+    assert output.err.count("Ctrl-C again leaves") == 1
+    assert "ryz chat --session s1" in output.err
 
 
 def test_one_ctrl_c_at_the_prompt_only_hints(
@@ -174,7 +174,7 @@ def answer(service: str, pid: int, **detail: Any) -> ServiceStatus:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("speculation", "expected"),
     [
         ({}, ""),
         ({"model": "small"}, "draft model small is starting"),
@@ -186,8 +186,8 @@ def answer(service: str, pid: int, **detail: Any) -> ServiceStatus:
         ),
     ],
 )
-def test_status_tells_of_the_draft_model(told: dict[str, Any], expected: str) -> None:
-    group = {"group": "g0", "state": "ready", "model": "demo", "speculation": told}
+def test_status_tells_of_the_draft_model(speculation: dict[str, Any], expected: str) -> None:
+    group = {"group": "g0", "state": "ready", "model": "demo", "speculation": speculation}
     screen = Console(file=io.StringIO(), width=160)
     screen.print(render(StatusReport("nats://x", None, [answer("worker", 1, **group)])))
     text = screen.file.getvalue()  # type: ignore[attr-defined]
@@ -345,9 +345,9 @@ def test_every_command_has_help(command: str) -> None:
 
 
 def test_help_offers_only_what_there_is() -> None:
-    told = CliRunner().invoke(app, ["bench", "--help"]).stdout
-    assert "serving" in told
-    assert "completion" not in told.replace("chat completion", "")
+    output = CliRunner().invoke(app, ["bench", "--help"]).stdout
+    assert "serving" in output
+    assert "completion" not in output.replace("chat completion", "")
 
 
 def test_the_command_is_named_as_it_was_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,9 +374,9 @@ def test_a_failure_is_one_line_and_an_exit_code(
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 1
-    told = capsys.readouterr().err
-    assert told.startswith("No stack is up in")
-    assert len(told.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert output.startswith("No stack is up in")
+    assert len(output.splitlines()) == 1
 
 
 def test_the_page_of_settings_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

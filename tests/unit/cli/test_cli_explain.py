@@ -18,13 +18,13 @@ def heard(
     moments = [Moment(name=name, at_us=START_US + at + ahead_us, data=data) for at, name, data in seen]
     timeline = Timeline(request_id="r-1", attempt=attempt, moments=moments)
     sent_us = START_US + 10_000_000
-    told = Explanation(
+    explanation = Explanation(
         service=service,
         instance_id=f"{service}-1",
         now_us=sent_us + way_us // 2 + ahead_us,
         timelines=[timeline],
     )
-    return HeardExplanation(told, sent_us, sent_us + way_us)
+    return HeardExplanation(explanation, sent_us, sent_us + way_us)
 
 
 def whats(course: Course) -> list[str]:
@@ -143,8 +143,8 @@ NAMES = sorted({name for _, name in SPANS} | {"received", "accepted", "supersede
     )
 )
 def test_spans_sum_to_the_whole_whatever_was_noted(noted: list[tuple[str, str, int, int]]) -> None:
-    told = [heard(service, (at, name, {}), attempt=attempt) for service, name, at, attempt in noted]
-    (course,) = courses(told)
+    explanations = [heard(service, (at, name, {}), attempt=attempt) for service, name, at, attempt in noted]
+    (course,) = courses(explanations)
     ends = [span.begins_ms + span.took_ms for span in course.spans]
     assert all(span.took_ms >= 0 for span in course.spans)
     assert course.total_ms == pytest.approx(max(ends, default=0.0))

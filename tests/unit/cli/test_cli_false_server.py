@@ -14,7 +14,7 @@ from cli.sessions.sessions_api import SessionsApi
 
 Ask = Callable[[SessionsApi], object]
 Api = TypeVar("Api", bound=HttpApi)
-TOLD = "does not answer as a gateway of this version does.*--url"
+MESSAGE = "does not answer as a gateway of this version does.*--url"
 
 
 def answering(kind: type[Api], content: bytes, headers: dict[str, str] | None = None) -> Api:
@@ -42,38 +42,38 @@ def answering(kind: type[Api], content: bytes, headers: dict[str, str] | None = 
         lambda api: api.import_file(b"{}", "", replace=False),
     ],
 )  # fmt: skip
-def test_answers_of_another_shape_are_told(ask: Ask, content: bytes) -> None:
-    with pytest.raises(CommandError, match=TOLD):
+def test_answers_of_another_shape_are_reported(ask: Ask, content: bytes) -> None:
+    with pytest.raises(CommandError, match=MESSAGE):
         ask(answering(SessionsApi, content))
 
 
-def test_bytes_that_cannot_be_unpacked_are_told() -> None:
+def test_bytes_that_cannot_be_unpacked_are_reported() -> None:
     def answer(_: httpx.Request) -> httpx.Response:
         return httpx.Response(200, stream=httpx.ByteStream(b"no gzip"), headers={"Content-Encoding": "gzip"})
 
     api = SessionsApi("http://127.0.0.1:9", "")
     api._http = httpx.Client(base_url=api.url, transport=httpx.MockTransport(answer))
-    with pytest.raises(CommandError, match=TOLD):
+    with pytest.raises(CommandError, match=MESSAGE):
         api.newest(50)
 
 
 @pytest.mark.parametrize("models", ["words", "[]", "{}", '{"data": 5}', '{"data": [{}]}', '{"data": ["x"]}'])
-def test_models_of_another_shape_are_told(models: str) -> None:
-    with pytest.raises(CommandError, match=TOLD):
+def test_models_of_another_shape_are_reported(models: str) -> None:
+    with pytest.raises(CommandError, match=MESSAGE):
         answering(ChatApi, models.encode()).first_model()
 
 
 @pytest.mark.parametrize(
     "event", ["words", "[]", "5", '{"choices": 5}', '{"choices": ["x"]}', '{"error": 5}']
 )
-def test_events_of_another_shape_are_told(event: str) -> None:
+def test_events_of_another_shape_are_reported(event: str) -> None:
     with pytest.raises(EventError):
         list(texts([f"data: {event}\n\n".encode()], StreamPosition()))
-    with pytest.raises(CommandError, match=TOLD):
+    with pytest.raises(CommandError, match=MESSAGE):
         list(answering(ChatApi, f"data: {event}\n\n".encode()).stream({}, "s"))
 
 
-def test_pieces_that_are_no_text_are_told() -> None:
+def test_pieces_that_are_no_text_are_reported() -> None:
     event = json.dumps({"choices": [{"delta": {"content": 5}}]})
-    with pytest.raises(CommandError, match=TOLD):
+    with pytest.raises(CommandError, match=MESSAGE):
         list(answering(ChatApi, f"data: {event}\n\n".encode()).stream({}, "s"))

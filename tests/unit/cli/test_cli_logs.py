@@ -90,7 +90,7 @@ def test_json_lines_are_those_that_were_written(state_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told", "code"),
+    ("options", "message", "code"),
     [
         (["--since", "yesterday"], "`--since` is a span such as 90s", 2),
         (["--since", "1s"], "There is no such line.", 1),
@@ -98,14 +98,14 @@ def test_json_lines_are_those_that_were_written(state_dir: Path) -> None:
         (["--service", "none"], "There is no service 'none'; there are gateway-0, nats", 2),
     ],
 )
-def test_wrong_options_are_named(state_dir: Path, options: list[str], told: str, code: int) -> None:
+def test_wrong_options_are_named(state_dir: Path, options: list[str], message: str, code: int) -> None:
     result = CliRunner().invoke(app, ["logs", "--state-dir", str(state_dir), *options])
     assert isinstance(result.exception, CommandError)
-    assert told in str(result.exception)
+    assert message in str(result.exception)
     assert result.exception.exit_code == code
 
 
-def test_without_logs_the_remedy_is_told(tmp_path: Path) -> None:
+def test_without_logs_the_remedy_is_reported(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["logs", "--state-dir", str(tmp_path / "none")])
     assert "no stack was started there" in str(result.exception)
 
@@ -157,8 +157,8 @@ def test_lines_of_a_pipe_are_merged_by_time_under_the_names_of_their_containers(
     )
     shown = CliRunner().invoke(app, ["logs", "--from", "-"], input=piped)
     assert shown.exit_code == 0, shown.output
-    told = [line.split()[2:4] for line in shown.output.splitlines()]
-    assert told == [["nats_1", "something"], ["gateway_1", "one"], ["worker-g0_1", "two"], ["x", "three"]]
+    reported = [line.split()[2:4] for line in shown.output.splitlines()]
+    assert reported == [["nats_1", "something"], ["gateway_1", "one"], ["worker-g0_1", "two"], ["x", "three"]]
     one = CliRunner().invoke(
         app, ["logs", "--from", "-", "--request", "ada", "--level", "warning"], input=piped
     )

@@ -186,7 +186,7 @@ def test_a_directory_for_sessions_is_made_and_used_again(tmp_path: Path) -> None
 
 @AS_ROOT
 @pytest.mark.parametrize(
-    ("whose", "told"),
+    ("whose", "message"),
     [
         ("itself", "it belongs to another user"),
         ("a link to it", "is a link that another user made"),
@@ -200,7 +200,7 @@ def test_a_directory_for_sessions_is_made_and_used_again(tmp_path: Path) -> None
         ("an older kind", r"dump\.rdb belongs to another user"),
     ],
 )
-def test_sessions_are_not_read_from_what_others_made(tmp_path: Path, whose: str, told: str) -> None:
+def test_sessions_are_not_read_from_what_others_made(tmp_path: Path, whose: str, message: str) -> None:
     parent, kept, other = tmp_path / "parent", tmp_path / "parent" / "kept", tmp_path / "other"
     folder, given = kept / "appendonlydir", kept
     folder.mkdir(parents=True)
@@ -224,5 +224,5 @@ def test_sessions_are_not_read_from_what_others_made(tmp_path: Path, whose: str,
     else:
         owned = {"itself": kept, "a folder in it": folder, "a log in it": log, "an older kind": dump}[whose]
         os.chown(owned, THEIRS, THEIRS)
-    with pytest.raises(CommandError, match=rf"{told}.*--redis-dir"):
+    with pytest.raises(CommandError, match=rf"{message}.*--redis-dir"):
         make_redis_dir(given)

@@ -134,7 +134,7 @@ def test_collectives_bound_the_clocks_of_two_ranks_by_who_comes_last() -> None:
     assert clock_of_collectives(one, other) is None  # they contradict each other
 
 
-def test_what_was_not_recorded_is_told_and_the_rest_is_written(tmp_path: Path) -> None:
+def test_what_was_not_recorded_is_reported_and_the_rest_is_written(tmp_path: Path) -> None:
     group = recording("g0", recorded_rank(0), RecordedRank(rank=1, problem="rank 1 ended during the profile"))
     good = heard("g0", group)
     busy = "group g1 records a profile already, which ends in 3.0 s"
@@ -157,11 +157,11 @@ def test_what_was_not_recorded_is_told_and_the_rest_is_written(tmp_path: Path) -
     assert not (tmp_path / "q.json").exists()
 
 
-def heard(group: str, told: GroupRecording) -> HeardLeader:
+def heard(group: str, recording_of: GroupRecording) -> HeardLeader:
     """A leader whose recording has arrived."""
     import zlib  # noqa: PLC0415
 
-    parts = {0: zlib.compress(msgspec.msgpack.encode(told))}
+    parts = {0: zlib.compress(msgspec.msgpack.encode(recording_of))}
     return HeardLeader(group, "h", recording=True, parts=parts, count=1)
 
 
@@ -183,21 +183,21 @@ async def test_leaders_record_what_they_do_and_refuse_a_second_profile_at_once(m
         (refused,) = second.leaders.values()
         assert "group g0 records a profile already, which ends in " in refused.refused
         await first
-        told = session.leaders["i"].unpacked()
-        assert told.group == "g0"
-        assert 2e9 <= told.ended_ns - told.began_ns < 30e9
-        rows = np.frombuffer(told.steps, np.int64).reshape(-1, 10)
+        unpacked = session.leaders["i"].unpacked()
+        assert unpacked.group == "g0"
+        assert 2e9 <= unpacked.ended_ns - unpacked.began_ns < 30e9
+        rows = np.frombuffer(unpacked.steps, np.int64).reshape(-1, 10)
         assert len(rows) >= 8
-        assert (rows[:, 2] >= told.began_ns).all()
-        assert len(np.frombuffer(told.rank_steps, np.int64)) == 12 * len(rows)
-        subjects = {one.subject for one in told.messages}
+        assert (rows[:, 2] >= unpacked.began_ns).all()
+        assert len(np.frombuffer(unpacked.rank_steps, np.int64)) == 12 * len(rows)
+        subjects = {one.subject for one in unpacked.messages}
         assert "ryz.v1.work.g0" in subjects  # in
-        assert any(one.outgoing and one.subject == kit.inbox for one in told.messages)
+        assert any(one.outgoing and one.subject == kit.inbox for one in unpacked.messages)
         await session.record(0.1, 0)  # the next one is not refused
         assert session.leaders["i"].recording
 
 
-async def test_a_leader_that_ends_meanwhile_is_told(
+async def test_a_leader_that_ends_meanwhile_is_reported(
     memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.profile.profile_query._CHECK_S", 0.05)
@@ -214,7 +214,7 @@ async def test_a_leader_that_ends_meanwhile_is_told(
     assert session.leaders["j"].unpacked().group == "g1"
 
 
-async def test_an_engine_that_begins_again_meanwhile_is_told(
+async def test_an_engine_that_begins_again_meanwhile_is_reported(
     memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = null_engine(delay_s=0.002)
@@ -228,9 +228,9 @@ async def test_an_engine_that_begins_again_meanwhile_is_told(
         monkeypatch.setattr(engine, "compute", _failing)
         await kit.failure(chat("r"))
         await recording
-        told = session.leaders["i"].unpacked()
-    assert "started again meanwhile" in told.problem
-    assert told.problem in profile_file([TimedRecording(told, ClockOffset(0, 0))]).notes[0]
+        unpacked = session.leaders["i"].unpacked()
+    assert "started again meanwhile" in unpacked.problem
+    assert unpacked.problem in profile_file([TimedRecording(unpacked, ClockOffset(0, 0))]).notes[0]
 
 
 def _failing(*_: object) -> None:

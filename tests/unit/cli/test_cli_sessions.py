@@ -161,9 +161,9 @@ async def test_deleting_wants_to_be_sure(
 
 async def test_what_is_wrong_is_said(ryz: Ryz, services: SessionServices) -> None:
     await services.leave(subjects.SESSION_LIST)
-    told = refused(await ryz("list"), 1)
-    assert "KV state service does not answer" in told
-    assert "try again in 1 s" in told
+    message = refused(await ryz("list"), 1)
+    assert "KV state service does not answer" in message
+    assert "try again in 1 s" in message
     assert (await ryz("pin", "s1")).exit_code == 2
     nowhere = CliRunner().invoke(app, ["sessions", "list", "--url", "http://127.0.0.1:9"])
     assert "Is the stack up?" in refused(nowhere, 1)
@@ -172,8 +172,8 @@ async def test_what_is_wrong_is_said(ryz: Ryz, services: SessionServices) -> Non
 async def test_a_key_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_gateway(api_keys="key-of-ada:ada") as gateway:
         words = ["sessions", "list", "--url", gateway.url]
-        told = refused(await asyncio.to_thread(CliRunner().invoke, app, words), 1)
-        assert "HTTP 401" in told
+        message = refused(await asyncio.to_thread(CliRunner().invoke, app, words), 1)
+        assert "HTTP 401" in message
         with_key = [*words, "--api-key", "key-of-ada"]
         assert ok(await asyncio.to_thread(CliRunner().invoke, app, with_key)) == "No sessions.\n"
         monkeypatch.setenv("RYZ_API_KEY", "key-of-ada")
@@ -184,10 +184,10 @@ async def test_a_key_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     "command", ["list", "create", "show", "pin", "unpin", "move", "export", "import", "delete"]
 )
 def test_every_command_has_help(command: str) -> None:
-    told = CliRunner().invoke(app, ["sessions", command, "--help"])
-    assert told.exit_code == 0
+    result = CliRunner().invoke(app, ["sessions", command, "--help"])
+    assert result.exit_code == 0
     for option in ("--url", "--api-key", "--state-dir", "--json"):
-        assert option in told.stdout
+        assert option in result.stdout
 
 
 def test_sizes() -> None:

@@ -106,9 +106,9 @@ def test_what_does_not_fit_is_refused_with_figures(free: int, given: GivenSizing
     machine = replace(LAPTOP, free_bytes=free * GIB)
     with pytest.raises(DoesNotFit):
         choose_sizing(LARGE, 8192, machine, given)
-    told = refusal(LARGE, 8192, machine, given)
-    assert re.search(r"would need [\d.]+ GiB:.*for weights.* Free are [\d.]+ GiB, of which", told)
-    assert remedy in told
+    message = refusal(LARGE, 8192, machine, given)
+    assert re.search(r"would need [\d.]+ GiB:.*for weights.* Free are [\d.]+ GiB, of which", message)
+    assert remedy in message
 
 
 def test_every_rank_gets_a_thread() -> None:
@@ -183,17 +183,17 @@ def test_all_may_grow_to_their_bounds_and_two_groups_are_preferred(
     if fits[1] is None:
         least = GROUP_BYTES + size.weight_bytes("bf16") + size.kv_token_bytes("bf16") * 2048
         assert least + LEAST_STORE_BYTES * STORE_OVERHEAD > machine.room_bytes
-        told = refusal(size, 8192, machine, OPEN)
-        assert " more free memory" in told
+        message = refusal(size, 8192, machine, OPEN)
+        assert " more free memory" in message
         return
     sizing = choose_sizing(size, 8192, machine, OPEN)
     assert sizing == (fits[2] or fits[1])
     assert sizing.needed_bytes + sizing.store_bytes * STORE_OVERHEAD <= machine.room_bytes
     assert LEAST_STORE_BYTES <= sizing.store_bytes <= machine.store_bytes
     assert 2048 <= sizing.kv_cache_tokens <= KV_TOKENS
-    told = describe_losses(sizing, size, 8192, machine, OPEN)
-    assert ("One group only" in told) == (sizing.groups == 1)
-    assert ("in place of 65,536" in told) == (sizing.kv_cache_tokens < KV_TOKENS)
+    message = describe_losses(sizing, size, 8192, machine, OPEN)
+    assert ("One group only" in message) == (sizing.groups == 1)
+    assert ("in place of 65,536" in message) == (sizing.kv_cache_tokens < KV_TOKENS)
 
 
 def test_stores_do_not_take_failover_away() -> None:
@@ -224,9 +224,9 @@ def test_stores_get_a_quarter_where_the_kv_could_take_all() -> None:
 def test_what_was_given_up_names_what_brings_it_back() -> None:
     machine = replace(LAPTOP, free_bytes=3 * GIB, store_bytes=4 * GIB)
     size = model_of(10**9)
-    told = describe_losses(choose_sizing(size, 8192, machine, OPEN), size, 8192, machine, OPEN)
-    assert "One group only, since two do not fit: running streams end if it fails." in told
-    more = re.search(r"(\d+) MiB more free memory", told)
+    message = describe_losses(choose_sizing(size, 8192, machine, OPEN), size, 8192, machine, OPEN)
+    assert "One group only, since two do not fit: running streams end if it fails." in message
+    more = re.search(r"(\d+) MiB more free memory", message)
     assert more
     enough = replace(machine, free_bytes=machine.free_bytes + int(more.group(1)) * 2**20)
     assert choose_sizing(size, 8192, enough, OPEN).groups == 2
@@ -235,8 +235,8 @@ def test_what_was_given_up_names_what_brings_it_back() -> None:
         here = replace(machine, free_bytes=free * GIB // 2)
         one = sizing_of(size, 8192, here, OPEN, 1)
         if one and not sizing_of(size, 8192, here, OPEN, 2):
-            told = describe_losses(one, size, 8192, here, OPEN)
-            assert ("`--precision int8`" in told) == (sizing_of(size, 8192, here, int8, 2) is not None)
+            message = describe_losses(one, size, 8192, here, OPEN)
+            assert ("`--precision int8`" in message) == (sizing_of(size, 8192, here, int8, 2) is not None)
     # who asked for one group is not told what it means
     asked = replace(OPEN, groups=1)
     assert "One group" not in describe_losses(
@@ -249,15 +249,15 @@ def test_what_was_given_up_names_what_brings_it_back() -> None:
     one = sizing_of(LARGE, 8192, tight, OPEN, 1)
     assert one
     assert 8192 > two.kv_cache_tokens < one.kv_cache_tokens
-    told = describe_losses(two, LARGE, 8192, tight, OPEN)
-    assert f"no request may have more. `--groups 1` leaves room for {one.kv_cache_tokens:,}" in told
+    message = describe_losses(two, LARGE, 8192, tight, OPEN)
+    assert f"no request may have more. `--groups 1` leaves room for {one.kv_cache_tokens:,}" in message
 
 
 def test_kv_that_was_asked_for_and_does_not_fit_is_refused_with_what_would() -> None:
     machine = MachineFacts(cores=2, free_bytes=int(10.2 * GIB), kernels=True, store_bytes=int(9.4 * GIB))
     given = GivenSizing(kv_cache_tokens=10**8)
-    told = refusal(SMALL, 8192, machine, given)
-    found = re.search(r"RYZ_KV_CACHE_TOKENS of ([\d,]+) or less", told)
+    message = refusal(SMALL, 8192, machine, given)
+    found = re.search(r"RYZ_KV_CACHE_TOKENS of ([\d,]+) or less", message)
     assert found
     tokens = int(found.group(1).replace(",", ""))
     assert sizing_of(SMALL, 8192, machine, replace(given, kv_cache_tokens=tokens), 1)
@@ -278,33 +278,33 @@ def test_parameters_are_those_in_the_files() -> None:
     assert measure_model(demo_model(), kernels=False).stored_bytes == 4, "the plain path computes in fp32"
 
 
-def test_up_settles_what_it_was_not_told(tmp_path: Path) -> None:
-    told = options(
+def test_up_settles_what_it_was_not_reported(tmp_path: Path) -> None:
+    given = options(
         tmp_path, engine="torch", model=demo_model(), groups=0, tensor_parallel=0, threads=0,
         precision="auto", kernels="auto", kv_cache_tokens=None,
     )  # fmt: skip
-    settled, line = settle_sizing(told)
+    settled, line = settle_sizing(given)
     assert (settled.groups, settled.tensor_parallel, settled.precision) == (2, 1, "bf16")
     assert settled.threads == max(1, usable_cores() // 2)
     assert settled.kv_cache_tokens == KV_TOKENS
     assert line.startswith("2 M parameters")
-    assert machine_facts(told).store_bytes == int(total_bytes() * told.redis_memory_share)
-    assert settled.redis_memory_share <= told.redis_memory_share + 1e-9
-    shared, _ = settle_sizing(replace(told, kv_cache_tokens=0))
+    assert machine_facts(given).store_bytes == int(total_bytes() * given.redis_memory_share)
+    assert settled.redis_memory_share <= given.redis_memory_share + 1e-9
+    shared, _ = settle_sizing(replace(given, kv_cache_tokens=0))
     assert shared.kv_cache_tokens == 0, "the worker takes a share of the free memory"
 
 
 def test_up_on_gpus_leaves_to_the_workers_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RYZ_DEVICE", "cuda")
-    told = options(
+    given = options(
         tmp_path, engine="torch", model=demo_model(), groups=0, tensor_parallel=0, threads=0,
         precision="auto", kernels="auto", kv_cache_tokens=None,
     )  # fmt: skip
-    settled, line = settle_sizing(told)
+    settled, line = settle_sizing(given)
     assert (settled.groups, settled.tensor_parallel, settled.precision) == (1, 1, "auto")
     assert settled.kv_cache_tokens == 0
     assert "a GPU for each rank; KV in a share of what is free there." in line
-    settled, line = settle_sizing(replace(told, groups=2, tensor_parallel=4, kv_cache_tokens=4096))
+    settled, line = settle_sizing(replace(given, groups=2, tensor_parallel=4, kv_cache_tokens=4096))
     assert (settled.groups, settled.tensor_parallel, settled.kv_cache_tokens) == (2, 4, 4096)
     assert "KV for 4,096 tokens" in line
 

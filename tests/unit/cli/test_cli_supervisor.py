@@ -76,15 +76,15 @@ def test_a_taken_port_is_explained() -> None:
 
 async def test_a_draft_model_is_used_unless_a_setting_says_otherwise(tmp_path: Path) -> None:
     given = options(tmp_path, model=tmp_path, draft_model=tmp_path / "small", engine="torch")
-    told = []
+    drafts = []
     for environ in ({}, {"RYZ_SPECULATION": "lookup"}):
         probes = Probes()
         plan = plan_stack(given, probes, environ)
         await probes.close()
         (env, *_) = [spec.env for spec in plan.specs if spec.name == "worker-g0"]
-        told.append((env["RYZ_DRAFT_MODEL"], env["RYZ_SPECULATION"]))
+        drafts.append((env["RYZ_DRAFT_MODEL"], env["RYZ_SPECULATION"]))
     small = str(tmp_path / "small")
-    assert told == [(small, "draft"), (small, "lookup")]
+    assert drafts == [(small, "draft"), (small, "lookup")]
 
 
 def test_a_host_that_is_not_ours_is_explained() -> None:
@@ -301,7 +301,7 @@ def test_a_model_directory_is_checked(tmp_path: Path) -> None:
     assert find_model(None, "null", 2) is None
 
 
-def test_a_name_on_the_hub_is_told_apart() -> None:
+def test_a_name_on_the_hub_is_distinguished() -> None:
     with pytest.raises(CommandError, match=r"`hf:someone/some-model-1\.5b`") as caught:
         find_model(Path("someone/some-model-1.5b"), "torch", 2)
     assert "train-demo" not in str(caught.value)

@@ -29,14 +29,14 @@ def service(name: str, instance: str, **detail: Any) -> ServiceStatus:
 
 
 def leader(group: str, tokens: int, ranks: list[dict[str, Any]], **detail: Any) -> ServiceStatus:
-    told = {
+    described = {
         "group": group, "model": "demo", "state": "ready", "running": 3, "waiting": 1, "queued_tokens": 500,
         "free_blocks": 25, "total_blocks": 100, "computed_tokens": tokens,
         "first_token_s": {"bounds": BOUNDS, "counts": [0, 0, 0, 0]},
         "inter_token_s": {"bounds": BOUNDS, "counts": [0, 0, 0, 0]},
         "ranks": ranks,
     }  # fmt: skip
-    return service("worker", f"i-{group}", **{**told, **detail})
+    return service("worker", f"i-{group}", **{**described, **detail})
 
 
 def rank(number: int, steps: int, step_s: float, **seconds: float) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def test_sampling_on_rank_0_makes_no_rank_slow() -> None:
     assert [one.is_slow for one in fleet.ranks] == [False, False]
 
 
-def test_a_step_that_does_not_end_is_told_and_an_idle_group_has_no_requests_a_second() -> None:
+def test_a_step_that_does_not_end_is_reported_and_an_idle_group_has_no_requests_a_second() -> None:
     hung = rank(0, 110, 2.0, linears=1.3) | {"running_step_s": 12.3}
     quiet = looks(
         report(AFTER),
@@ -130,7 +130,7 @@ def test_a_leader_that_began_again_has_no_rates_and_losses_are_news() -> None:
     assert "disconnected, last heard 3 s ago" in shown(gone)
     back = looks(report(BEFORE, ROUTER), report(lost), report(again, ROUTER))
     assert back.groups[0].tokens_per_s is None
-    assert [told for _, told in back.news] == [
+    assert [reported for _, reported in back.news] == [
         "g0 is lost, was ready: disconnected, last heard 3 s ago", "g0 is ready, was lost",
     ]  # fmt: skip
 
@@ -162,7 +162,7 @@ def command(tmp_path: Path, *options: str) -> list[str]:
     return [sys.executable, "-P", "-m", "cli", "top", *nowhere, *options]
 
 
-def test_a_broker_that_is_away_is_told_and_q_ends_the_view(tmp_path: Path) -> None:
+def test_a_broker_that_is_away_is_reported_and_q_ends_the_view(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     environment = module_environment({**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"})
     with subprocess.Popen(

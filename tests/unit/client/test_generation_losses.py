@@ -269,7 +269,7 @@ def test_an_adopted_stream_asks_for_all_and_survives_a_loss_once_it_has_caught_u
 def test_any_number_of_losses_anywhere_gives_the_same_tokens(data: st.DataObject) -> None:
     total = data.draw(st.integers(1, 12))
     state = make()
-    told = 0  # tokens that the current group counts as sent: those before its resume point and its own
+    counted = 0  # tokens that the current group counts as sent: those before its resume point and its own
     losses = 0
     state.on_frame(accepted(), "g0", 0.0)
     while not state.finished:
@@ -278,16 +278,16 @@ def test_any_number_of_losses_anywhere_gives_the_same_tokens(data: st.DataObject
             losses += 1
             publish = state.on_group_down(state.group, "", "silent", 0.0)[-1]
             assert isinstance(publish, Publish)
-            told = len(unpack_tokens(publish.resume.token_ids[0])) if publish.resume else 0
+            counted = len(unpack_tokens(publish.resume.token_ids[0])) if publish.resume else 0
             seq = publish.resume.next_seq if publish.resume else 0
             frame = Accepted(request_id="r1", attempt=publish.attempt, seq=seq, group=f"g{losses}")
             state.on_frame(frame, frame.group, 0.0)
             continue
-        if told == total:
+        if counted == total:
             last: AnyFrame = Done(request_id="r1", attempt=number, seq=state.next_seq, usage=Usage())
         else:
-            last = tokens(state.next_seq, told, attempt=number)
-            told += 1
+            last = tokens(state.next_seq, counted, attempt=number)
+            counted += 1
         state.on_frame(last, state.group, 0.0)
     got = [
         one

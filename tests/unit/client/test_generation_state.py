@@ -69,22 +69,22 @@ def arrivals(draw: st.DrawFn) -> tuple[list[AnyFrame], list[int], list[bool]]:
     frames = frames_of(draw(st.integers(0, 8)), draw(st.booleans()))
     numbers = st.integers(0, len(frames) - 1)
     order = draw(st.lists(numbers, max_size=24))  # frames may be lost, doubled or reordered
-    groups_told = draw(st.lists(st.booleans(), min_size=len(order), max_size=len(order)))
-    return frames, order, groups_told
+    groups_named = draw(st.lists(st.booleans(), min_size=len(order), max_size=len(order)))
+    return frames, order, groups_named
 
 
 @given(arrivals(), st.integers(1, 4), st.lists(st.just(False) | st.booleans(), max_size=1))
 def test_any_loss_order_and_duplication_gives_the_same_stream(
     arrival: tuple[list[AnyFrame], list[int], list[bool]], resend_limit: int, lost_answers: list[bool]
 ) -> None:
-    frames, order, groups_told = arrival
+    frames, order, groups_named = arrival
     state, leader = make(), Leader(frames, resend_limit, lost_answers)
     got: list[AnyFrame] = []
     now = 0.0
-    for number, told in zip(order, groups_told, strict=True):
+    for number, named in zip(order, groups_named, strict=True):
         if state.finished:
             break
-        leader.carry_out(state, state.on_frame(frames[number], "g0" if told else "", now), now)
+        leader.carry_out(state, state.on_frame(frames[number], "g0" if named else "", now), now)
     for _ in range(200):
         if state.finished:
             break

@@ -60,10 +60,10 @@ class Leader:
         self.asked.append(decode(message.data, Attach))
         self.inboxes.add(message.reply)
         if len(self.asked) > self.silent:
-            told = Attached(
+            answer = Attached(
                 request=encode(self.request), group=self.group, first_seq=self.first_seq, next_seq=self.kept
             )
-            await self.bus.publish(message.reply, encode(told))
+            await self.bus.publish(message.reply, encode(answer))
 
     async def _resend(self, message: Message) -> None:
         resend = decode(message.data, Resend)

@@ -331,8 +331,8 @@ async def test_what_a_stream_waits_for_and_who_goes_on_is_logged(
         if request.attempt == 0:
             return answer(request)[:2]
         if request.attempt < 3:
-            told: dict[str, Any] = {"code": "unavailable", "message": f"g0 is away ({request.attempt})"}
-            return [Failed(request_id=request.request_id, attempt=request.attempt, **told)]
+            reported: dict[str, Any] = {"code": "unavailable", "message": f"g0 is away ({request.attempt})"}
+            return [Failed(request_id=request.request_id, attempt=request.attempt, **reported)]
         return answer(request)
 
     leader.script = script

@@ -43,7 +43,7 @@ def tokens(seq: int, token: int) -> Tokens:
     return Tokens(request_id="r1", seq=seq, deltas=[Delta(text="x", token_ids=pack_tokens([token]))])
 
 
-def told(state: GenerationState) -> list[int]:
+def attempts_stopped(state: GenerationState) -> list[int]:
     deltas = [delta for frame in state.answer.ready for delta in frame.deltas]
     return [token for delta in deltas for token in codec.unpack_tokens(delta.token_ids)]
 
@@ -55,7 +55,7 @@ def test_frames_of_another_instance_of_the_same_name_count_for_nothing() -> None
     for seq in (1, 2, 3):  # the other instance is faster
         assert state.on_frame(tokens(seq, 9), "g0", 0.0, "b") == ()
         assert state.on_frame(tokens(seq, seq), "g0", 0.0, "a") == ()
-    assert told(state) == [1, 2, 3]
+    assert attempts_stopped(state) == [1, 2, 3]
 
 
 def test_whose_tokens_come_first_has_the_attempt_though_the_other_accepts_later() -> None:
@@ -63,7 +63,7 @@ def test_whose_tokens_come_first_has_the_attempt_though_the_other_accepts_later(
     state.on_frame(tokens(1, 1), "g0", 0.0, "a")  # frame 0 has not arrived yet
     assert state.on_frame(accepted("b"), "g0", 0.0, "b") == (SendCancel("g0", 0, "b"),)
     state.on_frame(accepted("a"), "g0", 0.0, "a")
-    assert told(state) == [1]
+    assert attempts_stopped(state) == [1]
     assert state.answer.accepted == accepted("a")
 
 

@@ -43,9 +43,9 @@ def test_every_alert_has_series_on_which_it_fires_and_others_on_which_it_does_no
     for test in unit_tests():
         name = test["name"].partition(" ")[0]
         (expected,) = test["promql_expr_test"]
-        told = {FIRES.findall(sample["labels"])[0] for sample in expected["exp_samples"]}
-        (fires if name in told else silent).add(name)
-        assert (" does not fire: " in test["name"]) != (name in told), test["name"]
+        firing = {FIRES.findall(sample["labels"])[0] for sample in expected["exp_samples"]}
+        (fires if name in firing else silent).add(name)
+        assert (" does not fire: " in test["name"]) != (name in firing), test["name"]
     assert fires == silent == set(alerts())
 
 

@@ -77,7 +77,7 @@ def test_none_known(service: Service, constraints: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out == "2 pinned packages, 0 known vulnerabilities\n"
 
 
-def test_a_known_one_fails_and_is_told(
+def test_a_known_one_fails_and_is_reported(
     service: Service, constraints: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     service.known["one"] = KNOWN

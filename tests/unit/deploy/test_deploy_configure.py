@@ -74,7 +74,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "value", "says"), WRONG)
-def test_what_no_service_could_start_with_is_told_once_and_nothing_is_written(
+def test_what_no_service_could_start_with_is_reported_once_and_nothing_is_written(
     tmp_path: Path, name: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / ".env"

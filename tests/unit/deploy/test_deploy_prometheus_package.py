@@ -39,7 +39,7 @@ def test_the_package_is_unpacked_beside_python(fake_path: Path) -> None:
     assert "prometheus_2.42.0_amd64.deb" in (fake_path / "promtool").read_text()
 
 
-def test_a_failure_is_told_and_tried_again_later(
+def test_a_failure_is_reported_and_tried_again_later(
     fake_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAKE_APT", "fails")

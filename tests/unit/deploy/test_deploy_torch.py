@@ -61,7 +61,7 @@ def test_the_build_for_cpus_suits_the_pin(index: str, bare: Path, capfd: pytest.
     assert f"torch for CPUs comes from {index}" in capfd.readouterr().out
 
 
-def test_an_index_that_is_not_reached_is_told_and_the_installation_goes_on(
+def test_an_index_that_is_not_reached_is_reported_and_the_installation_goes_on(
     bare: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert install_torch.main(["http://127.0.0.1:9"]) == 0
@@ -71,7 +71,7 @@ def test_an_index_that_is_not_reached_is_told_and_the_installation_goes_on(
     assert not bare.exists()
 
 
-def test_an_index_without_the_pinned_version_is_told(
+def test_an_index_without_the_pinned_version_is_reported(
     index: str, bare: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(install_torch, "pin", lambda: "torch==2.13.1")

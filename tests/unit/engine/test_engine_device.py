@@ -198,10 +198,14 @@ def test_a_build_without_nccl_is_refused(gpus: list[torch.device], monkeypatch: 
 def test_nccl_is_told_which_gpu_and_how_long(
     gpus: list[torch.device], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: dict[str, Any] = {}
+    options_given: dict[str, Any] = {}
     monkeypatch.setattr(distributed, "is_nccl_available", lambda: True)
-    monkeypatch.setattr(distributed, "TCPStore", lambda *index, **options: told.update(options, place=index))
-    monkeypatch.setattr(distributed, "init_process_group", lambda name, **how: told.update(how, name=name))
+    monkeypatch.setattr(
+        distributed, "TCPStore", lambda *index, **options: options_given.update(options, place=index)
+    )
+    monkeypatch.setattr(
+        distributed, "init_process_group", lambda name, **how: options_given.update(how, name=name)
+    )
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
     given: dict[str, Any] = {
         "tensor_parallel": 2,
@@ -212,10 +216,10 @@ def test_nccl_is_told_which_gpu_and_how_long(
     }
     made = rank.connect(config(rank=1, **given))
     assert (made.rank, made.world) == (1, 2)
-    assert (told["name"], told["place"]) == ("nccl", ("h", 7, 2))
-    assert (told["rank"], told["world_size"], told["is_master"]) == (1, 2, False)
-    assert told["device_id"] == torch.device("cuda", 1)
-    assert told["timeout"].total_seconds() == 20
+    assert (options_given["name"], options_given["place"]) == ("nccl", ("h", 7, 2))
+    assert (options_given["rank"], options_given["world_size"], options_given["is_master"]) == (1, 2, False)
+    assert options_given["device_id"] == torch.device("cuda", 1)
+    assert options_given["timeout"].total_seconds() == 20
     assert os.environ["NCCL_SOCKET_IFNAME"] == "eth9"
 
 

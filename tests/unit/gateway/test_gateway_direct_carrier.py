@@ -28,14 +28,14 @@ async def test_a_call_waits_while_its_transport_does_not_take_what_it_has() -> N
 
 
 async def test_a_call_that_waits_goes_on_when_its_caller_leaves() -> None:
-    carrier, told = DirectCarrier(), list[str]()
-    carrier.on_gone = lambda: told.append("gone")
+    carrier, reported = DirectCarrier(), list[str]()
+    carrier.on_gone = lambda: reported.append("gone")
     waiting = asyncio.create_task(carrier.put([b"a"], PIECE + 1))
     await asyncio.sleep(0)
     carrier.leave()
     carrier.leave()
     await waiting
-    assert (told, carrier.gone, carrier.waits_since) == (["gone"], True, 0.0)
+    assert (reported, carrier.gone, carrier.waits_since) == (["gone"], True, 0.0)
 
 
 async def test_what_the_transport_raises_is_raised() -> None:

@@ -52,7 +52,7 @@ def test_anything_else_is_refused(raw: bytes) -> None:
     assert bad.value.error.message
 
 
-def test_the_id_of_a_wrong_message_is_told() -> None:
+def test_the_id_of_a_wrong_message_is_reported() -> None:
     with pytest.raises(BadMessage) as bad:
         read_message(b'{"type": "request", "id": "a"}')
     assert bad.value.request_id == "a"

@@ -44,7 +44,7 @@ def run_pytest(folder: Path, *modules: str) -> "subprocess.CompletedProcess[str]
     )  # fmt: skip
 
 
-def test_results_of_all_processes_are_told(tmp_path: Path) -> None:
+def test_results_of_all_processes_are_reported(tmp_path: Path) -> None:
     module = (
         "import pytest",
         "def test_good(): pass",
@@ -101,7 +101,7 @@ def test_tests_that_measure_time_run_when_no_other_runs(tmp_path: Path) -> None:
     assert done.returncode == pytest.ExitCode.OK
 
 
-def test_tests_that_were_not_run_are_told(tmp_path: Path) -> None:
+def test_tests_that_were_not_run_are_reported(tmp_path: Path) -> None:
     """Here every process ends before it asks for tests."""
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:capture\n")
     done = run_pytest(tmp_path, "def test_other(): pass\n")

@@ -13,13 +13,13 @@ MOST_S = 0.5  # measured: 0.0001; without a bound on announced lengths: 1.3
 
 def test_what_can_be_read_of_a_message_tells_whom_to_answer() -> None:
     data = msgpack.packb({"request_id": "r-1", "attempt": 2, "reply_to": "_INBOX.a.f", "model": 7})
-    told = sender(Message("ryz.v1.generate.demo", data, reply="_INBOX.a.r"))
-    assert (told.request_id, told.attempt, told.reply_to) == ("r-1", 2, "_INBOX.a.f")
+    found = sender(Message("ryz.v1.generate.demo", data, reply="_INBOX.a.r"))
+    assert (found.request_id, found.attempt, found.reply_to) == ("r-1", 2, "_INBOX.a.f")
 
 
 def test_a_message_that_cannot_be_read_is_answered_on_its_reply_subject() -> None:
-    told = sender(Message("ryz.v1.generate.demo", b"\xc1", reply="_INBOX.a.r-1"))
-    assert (told.request_id, told.attempt, told.reply_to) == ("r-1", 0, "_INBOX.a.r-1")
+    found = sender(Message("ryz.v1.generate.demo", b"\xc1", reply="_INBOX.a.r-1"))
+    assert (found.request_id, found.attempt, found.reply_to) == ("r-1", 0, "_INBOX.a.r-1")
 
 
 def test_lengths_that_are_not_there_cost_nothing() -> None:

@@ -254,7 +254,7 @@ def test_one_grid_targets_all_linears() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--bits", "3"], "--bits is 4 or 8"),
         (["--size", "many"], "--size takes bytes such as 120MB"),
@@ -264,11 +264,11 @@ def test_one_grid_targets_all_linears() -> None:
         (["--text", "/nowhere.txt"], "/nowhere.txt cannot be read"),
     ],
 )
-def test_refusals_name_the_remedy(tiny: Path, tmp_path: Path, options: list[str], told: str) -> None:
+def test_refusals_name_the_remedy(tiny: Path, tmp_path: Path, options: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["quantize", str(tiny), "-o", str(tmp_path / "out"), *options])
     assert isinstance(result.exception, CommandError), result.output
     assert result.exception.exit_code == 2
-    assert told in str(result.exception)
+    assert message in str(result.exception)
     assert not (tmp_path / "out").exists()
 
 

@@ -68,14 +68,14 @@ def test_templates_take_the_value_where_they_should(fact: facts.Fact) -> None:
 def test_a_name_is_answered_as_it_was_told_last() -> None:
     asked = 0
     for messages in _conversations(5, 4000):
-        told = None
+        stated = None
         for user, assistant in pairwise(messages):
             if user.role != "user":
                 continue
             if tells := re.fullmatch(r"my name(?: is|'s) ([^ ]+?)[.!]?", user.content, re.IGNORECASE):
-                told = tells[1]
-            elif told is not None and re.match(r"what(?: is|'s) my name\b", user.content, re.IGNORECASE):
-                asked += assistant.content == f"Your name is {told}."
+                stated = tells[1]
+            elif stated is not None and re.match(r"what(?: is|'s) my name\b", user.content, re.IGNORECASE):
+                asked += assistant.content == f"Your name is {stated}."
     assert asked > 20
 
 
@@ -85,8 +85,8 @@ def test_a_memory_test_asks_once_for_what_was_told_before() -> None:
         messages = draw_memory_test(rng, num_facts=4, turns=12, rare=0.5)
         answers = [found[1] for m in messages if (found := re.fullmatch(r"Your name is (.+)\.", m.content))]
         assert len(answers) <= 2  # two only if one message both tells and asks
-        told = " ".join(message.content for message in messages[:8])
-        assert all(answer in told for answer in answers)
+        stated = " ".join(message.content for message in messages[:8])
+        assert all(answer in stated for answer in answers)
 
 
 def test_a_correction_ends_with_the_newest_value() -> None:
@@ -96,8 +96,8 @@ def test_a_correction_ends_with_the_newest_value() -> None:
         messages = draw_correction(rng, rare=0.5)
         answer = re.fullmatch(r"Your name is (.+)\.", messages[-1].content)
         if answer is not None:
-            told = [m for m in messages[:-2] if m.role == "assistant" and answer[1] in m.content]
-            assert told
+            stated = [m for m in messages[:-2] if m.role == "assistant" and answer[1] in m.content]
+            assert stated
             seen += 1
     assert seen > 50
 

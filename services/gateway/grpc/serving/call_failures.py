@@ -81,7 +81,7 @@ class GrpcFailure(Exception):
             return 0.0
 
     @property
-    def told(self) -> dict[str, str | float]:
+    def parameters(self) -> dict[str, str | float]:
         """The same as parameters of a response on a stream."""
         found: dict[str, str | float] = {
             "error_code": self.code,

@@ -58,8 +58,8 @@ class HealthService(health_pb2_grpc.HealthServicer):
         except RyzError as error:
             failure = error
         if failure is not None:
-            told = failure_of(failure)
-            await context.abort(told.status, told.message, tuple(told.trailing))
+            failed = failure_of(failure)
+            await context.abort(failed.status, failed.message, tuple(failed.trailing))
 
     async def _watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
         if request.service not in self._services:
@@ -67,12 +67,12 @@ class HealthService(health_pb2_grpc.HealthServicer):
             await context.write(health_pb2.HealthCheckResponse(status=unknown))
             await self._draining.wait()
             return
-        told = None
+        sent = None
         while True:
             draining = self._draining.is_set()
             state = await self._state()
-            if state.status != told:
-                told = state.status
+            if state.status != sent:
+                sent = state.status
                 await context.write(state)
             if draining:
                 return

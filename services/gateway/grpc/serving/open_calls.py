@@ -109,5 +109,5 @@ class Reflection(reflection.ReflectionServicer):
         except RyzError as error:
             failure = error
         if failure is not None:
-            told = failure_of(failure)
-            await unused_context.abort(told.status, told.message, tuple(told.trailing))
+            failed = failure_of(failure)
+            await unused_context.abort(failed.status, failed.message, tuple(failed.trailing))

@@ -68,7 +68,7 @@ class ServerCalls:
             await self._check_model(request.name, request.version, context)
         else:
             self._check_key(context)
-        return pb.ModelStatisticsResponse(model_stats=self._parts.counts.told(request.name))
+        return pb.ModelStatisticsResponse(model_stats=self._parts.counts.statistics(request.name))
 
     async def repository_index(
         self, request: pb.RepositoryIndexRequest, context: Context

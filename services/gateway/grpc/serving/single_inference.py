@@ -32,7 +32,7 @@ _CHAT, _TEXT = "/v1/chat/completions", "/v1/completions"
 _answer = msgspec.json.Decoder(AnswerPart)
 Write = Callable[[ModelInferResponse], Awaitable[None]]
 # headers as parameters of responses
-_TOLD = {b"x-request-id": "request_id", b"x-ryz-group": "group", b"x-ryz-ignored": "ignored"}
+_PARAMETERS = {b"x-request-id": "request_id", b"x-ryz-group": "group", b"x-ryz-ignored": "ignored"}
 
 
 class SingleInference:
@@ -102,7 +102,7 @@ class SingleInference:
                 served = found.error.code != "model_not_found"
                 raise failure_of_call(found.error, found.headers, begun=found.begun)
             if whole:
-                response = ResponseMaker(call, _told(found)).whole(
+                response = ResponseMaker(call, _parameters(found)).whole(
                     _answer.decode(whole[0]), streamed=streamed
                 )
                 await write(response)
@@ -120,7 +120,7 @@ class SingleInference:
         events, carrier = answer.events(), found.carrier
         with self._parts.needs.direct.open_stream:
             await events.open(self._parts.needs.direct.header_wait_s)
-            maker = ResponseMaker(call, _told(found))
+            maker = ResponseMaker(call, _parameters(found))
             carrier.started = True
             while not events.ended:
                 for _, batch in await events.next_batch():
@@ -139,6 +139,6 @@ class SingleInference:
             log.warning("the session of a sequence that ended is kept", status=answer_for(error).status)
 
 
-def _told(call: DirectCall) -> dict[str, str]:
+def _parameters(call: DirectCall) -> dict[str, str]:
     """Headers of the answer as parameters of its responses."""
-    return {_TOLD[name]: value.decode() for name, value in call.headers.items() if name in _TOLD}
+    return {_PARAMETERS[name]: value.decode() for name, value in call.headers.items() if name in _PARAMETERS}

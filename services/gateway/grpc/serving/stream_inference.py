@@ -126,8 +126,8 @@ class _OpenStream:
             log.error("a request on a gRPC stream failed", exc_info=error)
         if self._true_errors or failure.ends_stream:
             raise failure
-        told = failed_response(model, request_id, failure.told)
-        await self._write(ModelStreamInferResponse(error_message=failure.message, infer_response=told))
+        response = failed_response(model, request_id, failure.parameters)
+        await self._write(ModelStreamInferResponse(error_message=failure.message, infer_response=response))
 
     async def _write(self, response: ModelStreamInferResponse) -> None:
         limit_s = self._parts.settings.write_timeout_s

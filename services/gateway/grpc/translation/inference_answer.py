@@ -68,12 +68,12 @@ class ResponseMaker:
 
     Args:
         call: The request.
-        told: What the gateway tells of it in every response, by the name of the parameter.
+        parameters: What the gateway tells of it in every response, by the name of the parameter.
     """
 
-    def __init__(self, call: InferenceCall, told: Mapping[str, str]) -> None:
+    def __init__(self, call: InferenceCall, parameters: Mapping[str, str]) -> None:
         self._call = call
-        self._told = told
+        self._parameters = parameters
         self._session_id = ""
         self._model = call.model
         self._finish_reasons: dict[int, str] = {}
@@ -94,9 +94,9 @@ class ResponseMaker:
         if self._shows_messages(choices):
             outputs.append(text_tensor("message", [_encode(choice.part) for choice in choices]))
         outputs.append(text_tensor("finish_reason", [choice.finish_reason or "" for choice in choices]))
-        outputs += _told("logprobs", [choice.logprobs for choice in choices])
-        outputs += _told("token_ids", [choice.token_ids for choice in choices])
-        outputs += _told("prompt_token_ids", _prompts(answer))
+        outputs += _json_tensor("logprobs", [choice.logprobs for choice in choices])
+        outputs += _json_tensor("token_ids", [choice.token_ids for choice in choices])
+        outputs += _json_tensor("prompt_token_ids", _prompts(answer))
         return self._response([*outputs, *self._counts()], final=streamed)
 
     def parts(self, event: AnswerPart) -> list[ModelInferResponse]:
@@ -108,17 +108,17 @@ class ResponseMaker:
         for choice in event.choices:
             if choice.finish_reason:
                 self._finish_reasons[choice.index] = choice.finish_reason
-            told = [
-                *_told("logprobs", [choice.logprobs]),
-                *_told("token_ids", [choice.token_ids]),
-                *_told("prompt_token_ids", _prompts(event)),
+            details = [
+                *_json_tensor("logprobs", [choice.logprobs]),
+                *_json_tensor("token_ids", [choice.token_ids]),
+                *_json_tensor("prompt_token_ids", _prompts(event)),
             ]
-            if not (choice.output or choice.has_more or told):
+            if not (choice.output or choice.has_more or details):
                 continue
             outputs = [text_tensor("text_output", [choice.output])]
             if self._shows_messages([choice]):
                 outputs.append(text_tensor("message", [_encode(choice.part)]))
-            outputs += told
+            outputs += details
             response = self._response(outputs, final=False)
             if choice.index:
                 response.parameters["index"].int64_param = choice.index
@@ -152,24 +152,24 @@ class ResponseMaker:
             response.raw_output_contents.append(output.raw)
         if call.stream or final:
             response.parameters[FINAL].bool_param = final
-        for name, value in self._told.items():
+        for name, value in self._parameters.items():
             response.parameters[name].string_param = value
         if self._session_id:
             response.parameters["session_id"].string_param = self._session_id
         return response
 
 
-def failed_response(model: str, request_id: str, told: dict[str, str | float]) -> ModelInferResponse:
+def failed_response(model: str, request_id: str, parameters: dict[str, str | float]) -> ModelInferResponse:
     """The response beside an error on a stream: which request it was, and what programs may read.
 
     Args:
         model: The model that was asked for.
         request_id: The caller's id of the request.
-        told: Parameters about the error.
+        parameters: Parameters about the error.
     """
     response = ModelInferResponse(model_name=model, id=request_id)
     response.parameters[FINAL].bool_param = True
-    for name, value in told.items():
+    for name, value in parameters.items():
         response.parameters[name].CopyFrom(
             InferParameter(string_param=value)
             if isinstance(value, str)
@@ -178,7 +178,7 @@ def failed_response(model: str, request_id: str, told: dict[str, str | float]) -
     return response
 
 
-def _told(name: str, values: Sequence[msgspec.Raw]) -> list[OutputTensor]:
+def _json_tensor(name: str, values: Sequence[msgspec.Raw]) -> list[OutputTensor]:
     """A tensor of JSON texts; nothing if none of them is there."""
     texts = [bytes(value) for value in values]
     return [text_tensor(name, texts)] if any(text != b"null" for text in texts) else []

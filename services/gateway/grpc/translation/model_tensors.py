@@ -41,12 +41,12 @@ _OUTPUTS = {
 
 def model_metadata(model: str) -> ModelMetadataResponse:
     """The tensors of a model."""
-    told = ModelMetadataResponse(name=model, versions=[VERSION], platform=PLATFORM)
+    metadata = ModelMetadataResponse(name=model, versions=[VERSION], platform=PLATFORM)
     for name, (datatype, _, size) in _INPUTS.items():
-        told.inputs.add(name=name, datatype=datatype, shape=[size])
+        metadata.inputs.add(name=name, datatype=datatype, shape=[size])
     for name, (datatype, _, size) in _OUTPUTS.items():
-        told.outputs.add(name=name, datatype=datatype, shape=[size])
-    return told
+        metadata.outputs.add(name=name, datatype=datatype, shape=[size])
+    return metadata
 
 
 def model_config(model: str) -> ModelConfigResponse:

@@ -49,7 +49,7 @@ class Generation:
         choices: Its choices, once it is prepared.
         next_seq: Number of the next frame.
         prompt_tokens: Tokens of its prompt.
-        prompt_told: Whether the caller of a stream has the counts of the prompt.
+        prompt_sent: Whether the caller of a stream has the counts of the prompt.
         open_choices: Choices that go on.
         turn: Of its session; None without one.
         session_turns: Turns of the session before this one.
@@ -79,7 +79,7 @@ class Generation:
     choices: list[ChoiceState] = field(default_factory=list)
     next_seq: int = 0
     prompt_tokens: int = 0
-    prompt_told: bool = False
+    prompt_sent: bool = False
     open_choices: int = 0
     turn: TurnContext | None = None
     session_turns: int = 0
@@ -163,8 +163,8 @@ class Generation:
             return None
         request = self.request
         counts: Usage | None = None
-        if not self.prompt_told and request.delivery == "stream":
-            self.prompt_told, counts = True, self._prompt_usage()
+        if not self.prompt_sent and request.delivery == "stream":
+            self.prompt_sent, counts = True, self._prompt_usage()
         return Tokens(
             request_id=request.request_id,
             attempt=request.attempt,

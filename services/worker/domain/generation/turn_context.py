@@ -138,9 +138,9 @@ def turn_of(request: GenerateRequest, record: SessionRecord | None, resumed_at: 
                 "this Idempotency-Key was used for another call; use a new key for each call",
                 reason="idempotency_key_reused",
             )
-        told = rewind(record, record.recent[-position].version) if position > 1 else record
-        if told is not None:
-            seen = told.messages[:-1] + (messages[-1:] if request.continues else [])
+        earlier = rewind(record, record.recent[-position].version) if position > 1 else record
+        if earlier is not None:
+            seen = earlier.messages[:-1] + (messages[-1:] if request.continues else [])
             return TurnContext(session, seen, record, commits=False, stored=position)
     if record is not None and 0 <= resumed_at < record.version:
         record = (rewind(record, resumed_at) or record) if resumed_at else None

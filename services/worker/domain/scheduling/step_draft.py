@@ -40,8 +40,8 @@ class StepDraft:
         self.masked = self.masked or masked
         sliding_first, sliding_blocks = 0, list[int]()
         if end > sequence.sliding_capacity and self._sliding is not None:
-            told = sequence.sliding_capacity // BLOCK_SIZE
-            sliding_first, sliding_blocks = self._sliding.extend(sequence.seq_id, told, end)
+            sent = sequence.sliding_capacity // BLOCK_SIZE
+            sliding_first, sliding_blocks = self._sliding.extend(sequence.seq_id, sent, end)
             sequence.sliding_capacity = BLOCK_SIZE * (sliding_first + len(sliding_blocks))
         self.chunks.append(
             ScheduledChunk(

@@ -18,7 +18,7 @@ class _Held:
     Attributes:
         draft_id: Its seq_id there, which is never used again.
         blocks: In the order of its positions.
-        told: How many of the blocks the engine has been told of.
+        num_sent: How many of the blocks the engine has been told of.
         sure: So many first tokens there are those of the target.
         guesses: Tokens that were sampled there for the positions after them.
         computed: The KV of so many first tokens and guesses is in the blocks.
@@ -27,7 +27,7 @@ class _Held:
 
     draft_id: int
     blocks: list[int] = field(default_factory=list)
-    told: int = 0
+    num_sent: int = 0
     sure: int = 0
     guesses: list[int] = field(default_factory=list)
     computed: int = 0
@@ -169,7 +169,7 @@ class DraftCache:
         assert sorted(used + self._free) == list(range(self._num_blocks)), "blocks are lost or used twice"
         for held in self._held.values():
             assert held.computed <= len(held.blocks) * BLOCK_SIZE, "tokens without blocks"
-            assert held.told <= len(held.blocks), "the engine was told of blocks that are not there"
+            assert held.num_sent <= len(held.blocks), "the engine was told of blocks that are not there"
 
     def _grow(self, held: _Held, end: int) -> bool:
         """Gives a sequence blocks for so many tokens; False if it cannot have them."""
@@ -182,6 +182,6 @@ class DraftCache:
 
     @staticmethod
     def _take_new(held: _Held) -> list[int]:
-        new = held.blocks[held.told :]
-        held.told = len(held.blocks)
+        new = held.blocks[held.num_sent :]
+        held.num_sent = len(held.blocks)
         return new

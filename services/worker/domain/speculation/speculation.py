@@ -83,14 +83,14 @@ class Speculation:
         self.model, self.model_up = ModelCosts(MAX_SEQUENCES), False
         self._by_model = self._right_by_model = 0
         self._drafting_s = 0.0  # of the draft model since the last step
-        self._told = DraftCounts()
+        self._reported = DraftCounts()
 
     def take_counts(self) -> DraftCounts:
         """Returns what came of drafts since the last call."""
         counts = self.num_steps, self.num_drafted, self.num_accepted, self._by_model, self._right_by_model
-        now, told = DraftCounts(*counts), self._told
-        self._told = now
-        return DraftCounts(*(new - old for new, old in zip(now, told, strict=True)))
+        now, before = DraftCounts(*counts), self._reported
+        self._reported = now
+        return DraftCounts(*(new - old for new, old in zip(now, before, strict=True)))
 
     def begin_step(self, running: list[Sequence], on_trial: int) -> bool:
         """Forgets sequences that left; returns whether the next step may have drafts, or some are in flight.

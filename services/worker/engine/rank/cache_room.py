@@ -30,8 +30,8 @@ def agreed_sizes(
         counts = collectives.all_gather(torch.tensor([float(own.num_blocks)]))
         count = int(counts.min())
         own = PoolSizes(count, _sliding(config, shape, count) if backend.sliding_bytes else 0)
-    told = collectives.broadcast(b"%d %d" % own)
-    return PoolSizes(*(int(number) for number in told.split()))
+    agreed = collectives.broadcast(b"%d %d" % own)
+    return PoolSizes(*(int(number) for number in agreed.split()))
 
 
 def _sizes(config: RankConfig, shape: ModelConfig, backend: ComputeBackend) -> PoolSizes:

@@ -87,12 +87,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _join_until_refused(address: tuple[str, int], token: str, options: argparse.Namespace) -> int:
-    told = False
+    announced = False
     while True:
         try:
             with connect(address, token) as sock:
                 log.info("joined the leader", leader=options.join)
-                told = False
+                announced = False
                 code = _run_rank(sock, options)
             log.warning("the leader is gone, or gave this rank up", leader=options.join)
             if code == REFUSED:
@@ -101,8 +101,8 @@ def _join_until_refused(address: tuple[str, int], token: str, options: argparse.
             log.error("the leader refuses this rank", leader=options.join, why=str(error))
             return REFUSED
         except OSError as error:
-            if not told:
-                told = True
+            if not announced:
+                announced = True
                 log.warning("no leader yet", leader=options.join, error=str(error), remedy="it is tried on")
         if options.once:
             return 1

@@ -17,8 +17,8 @@ def write_rank_lines(role: str, rank: int | None = None) -> None:
     names: dict[str, str | int] = {"service": "worker", "role": role, "pid": os.getpid()}
     # a rank that joins from another host has no leader's instance in its environment
     instance = os.environ.get("RYZ_INSTANCE_ID") or f"{socket.gethostname()}-{os.getpid()}"
-    told = {"instance": instance, "group": os.environ.get("RYZ_GROUP", "")}
-    names |= {name: value for name, value in told.items() if value}
+    given = {"instance": instance, "group": os.environ.get("RYZ_GROUP", "")}
+    names |= {name: value for name, value in given.items() if value}
     if rank is not None:
         names["rank"] = rank
     form = os.environ.get("RYZ_LOG_FORMAT") or (

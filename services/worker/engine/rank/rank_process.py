@@ -75,20 +75,20 @@ def serve(
         tell: Log errors here as well, since the leader's log is on another host.
     """
     # collectives are closed after the report, so that the leader hears the cause before other ranks' errors
-    with closing(sock), ExitStack() as open_until_told:
+    with closing(sock), ExitStack() as open_until_reported:
         try:
             config = _config(frames := _frames(sock), descriptors or {}, adapt)
             if config is not None:
                 # before other descriptors are open
                 lifeline = hold_in_thread(config.life_fd) if config.life_fd >= 0 else 0
-                collectives = open_until_told.enter_context(closing(connect(config)))
+                collectives = open_until_reported.enter_context(closing(connect(config)))
                 _serve(sock, frames, started, config, collectives, lifeline=lifeline)
         except EXPECTED as error:
             refused = isinstance(error, ModelError) and not isinstance(error, MemoryShort)
             if tell:
                 log.error("the rank ends", why=str(error))
-            told = RankFailed(message=str(error), refused=refused, memory=isinstance(error, MemoryShort))
-            return _report(sock, told)
+            failure = RankFailed(message=str(error), refused=refused, memory=isinstance(error, MemoryShort))
+            return _report(sock, failure)
         except (BrokenPipeError, ConnectionResetError, LeaderGone):
             return 0  # the leader closed the socket while this rank was sending, or waited for masks
         except Exception as error:
@@ -275,9 +275,9 @@ def _receive(sock: socket.socket) -> bytes:
         return b""  # the same as an orderly end
 
 
-def _report(sock: socket.socket, told: RankFailed) -> int:
+def _report(sock: socket.socket, failure: RankFailed) -> int:
     try:
-        sock.sendall(pack_frame(FrameKind.FAILED, told))
+        sock.sendall(pack_frame(FrameKind.FAILED, failure))
     except OSError:
-        log.error("the leader is gone, and cannot be told", why=told.message)
-    return 2 if told.refused else 1
+        log.error("the leader is gone, and cannot be told", why=failure.message)
+    return 2 if failure.refused else 1

@@ -197,10 +197,10 @@ def _with_embeddings(
     if all(state.embedding is None for state in states):
         return sampled
     tokens = deque(sampled)
-    told: list[Sampled] = []
+    results: list[Sampled] = []
     for part, state in zip(plan.chunks, states, strict=True):
         if part.sample and not state.samples(part):
-            told.append(Sampled(seq_id=part.seq_id, token_id=0))
+            results.append(Sampled(seq_id=part.seq_id, token_id=0))
         while tokens and tokens[0].seq_id == part.seq_id:
-            told.append(tokens.popleft())
-    return told
+            results.append(tokens.popleft())
+    return results

@@ -82,10 +82,10 @@ class HeartbeatProcess:
 
     def _read_control(self) -> None:
         with suppress(BlockingIOError):
-            told = os.read(self._control, 64)
-            if not told:
+            data = os.read(self._control, 64)
+            if not data:
                 self._watch.note_end()
-            if not told or END in told:
+            if not data or END in data:
                 signal.alarm(END_S)  # a connection that is being made does not always heed its end
                 asyncio.get_running_loop().remove_reader(self._control)
                 self._ended.set()

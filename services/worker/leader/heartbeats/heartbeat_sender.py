@@ -15,7 +15,7 @@ from shared.messages import Heartbeat, Vitals
 
 log = structlog.get_logger(__name__)
 RUNNING = "running"
-TOLD_TIMES = 2  # heartbeats that say that the leader does not run; then there are none until it goes on
+STOPPED_BEATS = 2  # heartbeats that say that the leader does not run; then there are none until it goes on
 
 NewestDescription = tuple[Heartbeat, float] | None  # and when it was made, in monotonic seconds
 
@@ -61,7 +61,7 @@ class HeartbeatSender:
         self._watch = watch
         self._woken = asyncio.Event()
         self._ended = False
-        self._told, self._told_of = 0, RUNNING
+        self._stopped_beats, self._sent_state = 0, RUNNING
 
     def wake(self) -> None:
         """Sends without waiting for the interval's end."""
@@ -102,19 +102,19 @@ class HeartbeatSender:
         heartbeat, described_at = newest
         now = time.monotonic()
         vitals = self._watch.look(now - described_at, now)
-        if vitals.leader != self._told_of:
-            self._told, self._told_of = 0, vitals.leader
+        if vitals.leader != self._sent_state:
+            self._stopped_beats, self._sent_state = 0, vitals.leader
             _log_change(vitals)
         if vitals.leader != RUNNING:
-            if self._told >= TOLD_TIMES:
+            if self._stopped_beats >= STOPPED_BEATS:
                 return
-            self._told += 1
+            self._stopped_beats += 1
         heartbeat = replace(heartbeat, seq=self.seq, vitals=replace(vitals, late_ms=round(1000 * late_s)))
         try:
             await bus.publish(subjects.heartbeat(heartbeat.group), codec.encode(heartbeat))
         except Unavailable:
             log.debug("heartbeat not sent, the broker is away", seq=heartbeat.seq)
-            self._told = 0  # it was not told
+            self._stopped_beats = 0  # it was not told
         else:
             self.sent_at = now
         self.seq += 1

@@ -45,10 +45,10 @@ class DeliveryTracker:
             return True
         return False
 
-    async def confirm_delivery(self, told: Delivered, _: Message) -> None:
+    async def confirm_delivery(self, delivered: Delivered, _: Message) -> None:
         """Takes a confirmation: a gateway sends the end of an answer to a caller that is connected."""
-        key = told.tenant, told.session_id
+        key = delivered.tenant, delivered.session_id
         found = self._open.get(*key)
-        if found is not None and found[0] == told.request_id:
+        if found is not None and found[0] == delivered.request_id:
             found[1].set()
             self._open.pop(*key)

@@ -104,24 +104,24 @@ class SessionRecords:
             Unavailable: Neither the store nor the group that had the last turn answers.
         """
         key = (tenant, session_id)
-        (stored, problem), told = await asyncio.gather(
+        (stored, problem), from_peer = await asyncio.gather(
             read_record(self._store, key, self._limits.lookup_timeout_s), self._ask_peer(key, last_group)
         )
         if isinstance(problem, SessionNotFound) and problem.data.get("deleted"):
             deleted_ms = problem.data.get("deleted_ms")
             self._forget_until(key, deleted_ms)
-            if told is not None and (deleted_ms is None or told.created_ms <= deleted_ms):
-                told = None  # the peer missed the deletion, and must not bring the session back
+            if from_peer is not None and (deleted_ms is None or from_peer.created_ms <= deleted_ms):
+                from_peer = None  # the peer missed the deletion, and must not bring the session back
         if stored is not None:
             cached = self._cache.use(key)
             if cached is not None and cached.created_ms != stored.created_ms:
                 self._cache.pop(key)  # deleted and begun anew elsewhere
             elif cached is not None:
                 self._cache.see(key, time.monotonic())
-        elsewhere = _newer(stored, told)
+        elsewhere = _newer(stored, from_peer)
         newest = _newer(elsewhere, self._newest(key) if stored is not None else self.vouched(*key))
         away = problem is not None and not isinstance(problem, SessionNotFound)
-        unsure = away and (newest is None or (last_group != "" and told is None))
+        unsure = away and (newest is None or (last_group != "" and from_peer is None))
         unsure = unsure or (newest is None and self.writer.waiting(key) is not None)
         outcome = "unavailable" if unsure else "cached" if away else "unknown" if problem else "found"
         self._metrics.session_lookups.labels(outcome).inc()

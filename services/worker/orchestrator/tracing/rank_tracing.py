@@ -219,8 +219,8 @@ def ping_life(sock: socket.socket, number: int) -> RoundTrip | None:
             heard_ns = time.monotonic_ns()
             if len(answer) < LIFE_PONG.size:
                 return None
-            told, received_ns, answered_ns = LIFE_PONG.unpack(answer)
-            if told == number:
+            echoed, received_ns, answered_ns = LIFE_PONG.unpack(answer)
+            if echoed == number:
                 return RoundTrip(sent_ns, received_ns, answered_ns, heard_ns)
     except OSError:
         return None

@@ -102,11 +102,11 @@ async def test_lines_tell_what_was_left_out(gateway: BatchGateway) -> None:
     more = chat_lines(1, first=5).replace(b'"max_tokens"', b'"prediction": {}, "max_tokens"')
     done = await ended(client, (await submitted(client, chat_lines(1) + more)).id)
     assert done.request_counts.completed == 2
-    told = {
+    reported = {
         one["custom_id"]: one["response"].get("ignored")
         for one in await lines_of(client, done.output_file_id)
     }
-    assert told == {"line-0": None, "line-5": "prediction (a hint for speed)"}
+    assert reported == {"line-0": None, "line-5": "prediction (a hint for speed)"}
 
 
 async def test_requests_that_fail_go_to_the_error_file(gateway: BatchGateway) -> None:

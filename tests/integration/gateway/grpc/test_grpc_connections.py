@@ -241,8 +241,8 @@ async def test_reflection_shows_the_protocol(gateway: Gateway) -> None:
                 pool.Add(FileDescriptorProto.FromString(data))
         kind = GetMessageClass(pool.FindMessageTypeByName("inference.ServerMetadataResponse"))
         answer = await channel.unary_unary(f"/{SERVICE}/ServerMetadata")(b"")
-        told: Any = kind.FromString(answer)
-        assert told.name == "ryzanstein"
+        reported: Any = kind.FromString(answer)
+        assert reported.name == "ryzanstein"
 
 
 async def test_tls_with_the_certificate_of_http(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ async def test_tls_with_the_certificate_of_http(tmp_path: Path) -> None:
             assert await call.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_taken_port_is_told(gateway: Gateway) -> None:
+async def test_a_taken_port_is_reported(gateway: Gateway) -> None:
     with pytest.raises(Unavailable, match=f"cannot listen on 127.0.0.1:{gateway.grpc_port} for gRPC"):
         async with running_gateway(grpc_port=gateway.grpc_port):
             pass

@@ -54,12 +54,14 @@ async def test_a_model_tells_its_tensors(client: Any) -> None:
     assert await client.is_model_ready("demo")
     assert await client.is_model_ready("a/b", "1")
     assert not await client.is_model_ready("none")
-    told = await client.get_model_metadata("demo")
-    assert {"text_input", "messages", "stream", "sampling_parameters"} <= {one.name for one in told.inputs}
-    assert told.outputs[0].name == "text_output"
+    metadata = await client.get_model_metadata("demo")
+    assert {"text_input", "messages", "stream", "sampling_parameters"} <= {
+        one.name for one in metadata.inputs
+    }
+    assert metadata.outputs[0].name == "text_output"
     config = (await client.get_model_config("demo")).config
     assert config.model_transaction_policy.decoupled
-    assert {one.name for one in config.input} == {one.name for one in told.inputs}
+    assert {one.name for one in config.input} == {one.name for one in metadata.inputs}
     with pytest.raises(InferenceServerException, match="no group serves the model 'none'"):
         await client.get_model_metadata("none")
 

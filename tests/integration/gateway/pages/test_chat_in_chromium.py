@@ -104,7 +104,7 @@ async def test_escape_closes_what_is_on_top_before_it_stops(browser: Browser, fl
         await page.wait_for_selector(".broke:text-is('Stopped')")
 
 
-async def test_a_wrong_key_is_told_as_wrong(browser: Browser, fleet: Fleet) -> None:
+async def test_a_wrong_key_is_reported_as_wrong(browser: Browser, fleet: Fleet) -> None:
     async with open_page(browser, fleet.gateways[0] + "/", key="a-key-that-is-not-known") as opened:
         page = opened.page
         await page.wait_for_selector("#key-note:not([hidden])")

@@ -144,11 +144,11 @@ BAD: list[tuple[str | bytes, str]] = [
 async def test_bad_messages_are_answered_and_the_connection_goes_on(gateway: Gateway) -> None:
     async with connected(gateway) as socket:
         await receive(socket)
-        for raw, told in BAD:
+        for raw, problem in BAD:
             await socket.send(raw)
             message = await receive(socket)
             assert message["type"] == "error", raw
-            assert told in json.dumps(message, ensure_ascii=False), raw
+            assert problem in json.dumps(message, ensure_ascii=False), raw
         await send(socket, "ping")
         assert await receive(socket) == {"type": "pong"}
 

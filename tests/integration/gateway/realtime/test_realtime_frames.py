@@ -37,7 +37,7 @@ def resident_mib() -> float:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway() -> AsyncIterator[Gateway]:
     unhandled: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, told: unhandled.append(told))
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
     async with running_gateway(write_timeout_s=5.0, realtime_grace_s=0.2) as running:
         yield running
         assert running.metric("ryz_gateway_realtime_sockets") == 0

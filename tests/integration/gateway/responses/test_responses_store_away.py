@@ -99,6 +99,6 @@ async def test_a_background_response_that_ends_while_the_store_is_away_is_stored
         with away(fleet, "kvstate killed"):
             await fleet.until(lambda: fleet.running() == 0, "the response has ended at its group", ANSWER_S)
             await asyncio.sleep(3)
-        told = (await read_back(http, begun.json()["id"])).json()
-        assert told["store"] is True
-        assert [item["content"] for item in told["output"]] == [i["content"] for i in expected["output"]]
+        answer = (await read_back(http, begun.json()["id"])).json()
+        assert answer["store"] is True
+        assert [item["content"] for item in answer["output"]] == [i["content"] for i in expected["output"]]

@@ -187,8 +187,8 @@ async def test_a_completion_says_why_it_went_where_it_went(gateway: Gateway, htt
         body = {"model": "demo", "messages": HELLO, "stream": stream}
         gateway.fleet.decided = ("overflow", "fetch")
         answer = await http.post("/v1/chat/completions", json=body)
-        told = [answer.headers.get(f"x-ryz-{name}") for name in ("group", "route", "kv")]
-        assert told == ["g0", "overflow", "fetch"]
+        headers = [answer.headers.get(f"x-ryz-{name}") for name in ("group", "route", "kv")]
+        assert headers == ["g0", "overflow", "fetch"]
         gateway.fleet.decided = ("", "")
         answer = await http.post("/v1/chat/completions", json=body)
         assert answer.headers.keys() & {"x-ryz-route", "x-ryz-kv"} == set()

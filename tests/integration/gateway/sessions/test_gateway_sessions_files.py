@@ -41,8 +41,8 @@ async def test_an_exported_session_goes_on_under_another_name(
     assert error_of(exists)[:2] == (409, "conflict")
     renamed = await http.post("/v1/sessions/import", params={"session_id": "new"}, content=file.content)
     assert renamed.status_code == 201, renamed.text
-    stored, told = services.records[TENANT, "new"], record("new")
-    assert (stored.messages, stored.token_ids) == (told.messages, told.token_ids)
+    stored, expected = services.records[TENANT, "new"], record("new")
+    assert (stored.messages, stored.token_ids) == (expected.messages, expected.token_ids)
     assert (stored.version, stored.last_group, stored.turns) == (1, "", 1)
     assert stored.created_ms > 2000
 

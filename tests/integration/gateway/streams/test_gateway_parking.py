@@ -44,8 +44,8 @@ class Keeper:
         self.request = replace(self.request, call_key=asked.call_key, call_digest=asked.call_digest)
         self.asked.set()
         await self.answers.wait()
-        told = Attached(request=encode(self.request), group=GROUP, next_seq=1)
-        await self.gateway.fleet.bus.publish(message.reply, encode(told))
+        answer = Attached(request=encode(self.request), group=GROUP, next_seq=1)
+        await self.gateway.fleet.bus.publish(message.reply, encode(answer))
 
     async def _cancel(self, message: Message) -> None:
         self.cancels.append(decode(message.data, Cancel))

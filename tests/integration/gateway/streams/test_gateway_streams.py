@@ -84,7 +84,7 @@ async def test_a_stream_broken_at_any_byte_goes_on_exactly_there(fleet: Fleet, b
             cut = rng.choice([0, rng.randrange(1, size)])
             gateway = rng.choice(fleet.gateways)
             await client.resume(gateway, cut_after=cut, query=bool(index % 3))
-        assert client.told == expected.told
+        assert client.summary == expected.summary
         await same_as_a_whole(fleet, client)
 
     await asyncio.gather(*(broken(index) for index in range(6)))
@@ -111,7 +111,7 @@ async def test_twenty_streams_outlive_their_gateway(fleet: Fleet) -> None:
         fleet.start_gateway(1)
         fleet.await_gateway(1)
     for client, whole in zip(clients, expected, strict=True):
-        assert client.told == whole.told
+        assert client.summary == whole.summary
         await same_as_a_whole(fleet, client)
     await fleet.until(lambda: not fleet.running(), "the group has nothing left")
 
@@ -145,7 +145,7 @@ async def test_the_example_reads_on_when_its_gateway_is_killed(fleet: Fleet) -> 
     finally:
         fleet.start_gateway(1)
         fleet.await_gateway(1)
-    assert (process.returncode, (begun + rest).decode()) == (0, expected.told[0]["text"] + "\n")
+    assert (process.returncode, (begun + rest).decode()) == (0, expected.summary[0]["text"] + "\n")
 
 
 async def test_a_stopping_gateway_leaves_streams_that_have_a_grace(fleet: Fleet) -> None:
@@ -156,7 +156,7 @@ async def test_a_stopping_gateway_leaves_streams_that_have_a_grace(fleet: Fleet)
         await fleet.until(lambda: len(kept.events) > 5 and len(lost.events) > 5, "both streams run")
         await asyncio.to_thread(fleet.kill, "gateway1", 15)
         await asyncio.gather(*reading)
-        assert (kept.told["done"], kept.error, lost.error) == (False, "", "unavailable")
+        assert (kept.summary["done"], kept.error, lost.error) == (False, "", "unavailable")
         await kept.resume(fleet.gateways[0])
         assert kept.done
         await same_as_a_whole(fleet, kept)
@@ -227,7 +227,7 @@ async def test_it_is_the_tenants_own_and_asked_for_properly(fleet: Fleet) -> Non
     await client.resume(fleet.gateways[1])  # the refused calls above have not changed the stream
     assert client.done
     expected = await undisturbed(fleet, client.body)
-    assert client.told == expected.told
+    assert client.summary == expected.summary
 
 
 @pytest.mark.parametrize("indices", [(0, 0), (0, 1)])
@@ -278,7 +278,7 @@ async def test_a_stream_that_lost_its_group_is_resumed_on_another_gateway(
         left = f"g{1 - int(group)}"
         assert (client.error, client.answers[-1].headers["x-ryz-group"]) == ("", left)
         await client.resume(fleet.gateways[0])
-        assert client.told == expected.told
+        assert client.summary == expected.summary
         again = Client(body, stream_id=client.stream_id)
         await again.resume(fleet.gateways[1])  # the beginning of the stream was lost with the first group
         assert (again.error, again.answers[0].status_code) == ("stream_gone", 410)

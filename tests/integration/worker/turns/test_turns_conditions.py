@@ -36,7 +36,7 @@ async def test_a_session_that_must_exist_and_does_not_is_a_404(fleet: TurnsFleet
     assert (await fleet.turn("two", "missing", session_must_exist=True)).status_code == 200
 
 
-async def test_a_session_that_was_lost_with_store_and_group_is_told(fleet: TurnsFleet) -> None:
+async def test_a_session_that_was_lost_with_store_and_group_is_reported(fleet: TurnsFleet) -> None:
     made = (await fleet.turn("hello", "")).headers["x-session-id"]
     named = await fleet.turn("hello", "named")
     assert (await fleet.turn("two", made)).json()["session"]["turns"] == 2
@@ -56,5 +56,5 @@ async def test_a_session_that_was_lost_with_store_and_group_is_told(fleet: Turns
     assert again.headers["x-ryz-session"] == "new; turns=1; version=1; stored"
     assert named.json()["session"]["state"] == "new"
     assert (await fleet.turn("two", "named", session_must_exist=True)).status_code == 404
-    told = await fleet.turn("two", "named")
-    assert told.headers["x-ryz-session"] == "new; turns=1; version=1; stored"
+    answer = await fleet.turn("two", "named")
+    assert answer.headers["x-ryz-session"] == "new; turns=1; version=1; stored"

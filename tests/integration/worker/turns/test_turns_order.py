@@ -52,7 +52,7 @@ async def test_turns_that_run_in_two_groups_at_once_are_joined(spread: TurnsFlee
     assert together  # the store had to join some; otherwise the test shows nothing
 
 
-async def test_a_record_over_the_limit_is_told(spread: TurnsFleet) -> None:
+async def test_a_record_over_the_limit_is_reported(spread: TurnsFleet) -> None:
     await spread.turn("short", "large")
     answer = await spread.turn("x" * 3000, "large")
     assert answer.headers["x-ryz-session"] == "continued; turns=2; version=2; not_stored; reason=too_large"
@@ -61,7 +61,7 @@ async def test_a_record_over_the_limit_is_told(spread: TurnsFleet) -> None:
 
 
 async def test_a_stream_ends_with_what_became_of_its_turn(spread: TurnsFleet) -> None:
-    told = []
+    chunks = []
     for usage in (False, True):
         options = {"include_usage": usage}
         answer = await spread.turn("hello", f"streamed-{usage}", stream=True, stream_options=options)
@@ -69,15 +69,15 @@ async def test_a_stream_ends_with_what_became_of_its_turn(spread: TurnsFleet) ->
         assert answer.headers.get("x-ryz-session", "new; turns=1") == "new; turns=1"
         *_, last, done, end = answer.text.split("\n\n")
         assert (done.rpartition("data: ")[2], end) == ("[DONE]", "")
-        told.append(json.loads(last.rpartition("data: ")[2]))
-    assert [chunk["session"] for chunk in told] == [
+        chunks.append(json.loads(last.rpartition("data: ")[2]))
+    assert [chunk["session"] for chunk in chunks] == [
         {"state": "new", "turns": 1, "version": 1, "stored": "stored"}
     ] * 2
-    assert told[0]["choices"][0]["delta"] == {}
-    assert (told[1]["choices"], told[1]["usage"]["completion_tokens"]) == ([], 4)
+    assert chunks[0]["choices"][0]["delta"] == {}
+    assert (chunks[1]["choices"], chunks[1]["usage"]["completion_tokens"]) == ([], 4)
 
 
-async def test_a_store_that_is_down_is_told(spread: TurnsFleet) -> None:
+async def test_a_store_that_is_down_is_reported(spread: TurnsFleet) -> None:
     await spread.turn("one", "down")
     spread.redis.stop()
     try:

@@ -28,10 +28,10 @@ async def test_a_turn_whose_stream_was_cut_and_ran_on_is_there_once(fleet: Turns
         await asyncio.sleep(number * 0.03)  # it continues without a client and ends
         again = await fleet.turn("one", session, index=number % 2, max_tokens=LONG)
         assert again.headers["x-ryz-session"].endswith("stored; replaced"), again.headers
-        told = again.json()["session"]
-        assert (told["turns"], told["version"]) == (1 + len(before), 2 + len(before))
+        reply = again.json()["session"]
+        assert (reply["turns"], reply["version"]) == (1 + len(before), 2 + len(before))
         assert await fleet.said(session) == [*before, "one"], session
-        replaced += told["replaced"]
+        replaced += reply["replaced"]
         after = await fleet.turn("two", session)
         assert after.json()["session"]["turns"] == 2 + len(before)
         assert await fleet.said(session) == [*before, "one", "two"]

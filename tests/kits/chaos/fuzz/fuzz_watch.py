@@ -46,8 +46,8 @@ class Watch:
                 file.seek(self._read[name])
                 lines = file.read().decode(errors="replace").splitlines()
             for line in lines:
-                told = json.loads(line) if line.startswith("{") else {"level": "error"}
-                if told.get("level") in {"error", "critical"} or "exception" in told:
+                entry = json.loads(line) if line.startswith("{") else {"level": "error"}
+                if entry.get("level") in {"error", "critical"} or "exception" in entry:
                     found.append(f"{name}: {line[:3000]}")
         return found[:5]
 
@@ -60,10 +60,10 @@ class Watch:
 
     def _busy(self) -> dict[str, object]:
         """The activity of each service that is not idle."""
-        told = self.stack.status()["services"]
-        assert sorted(one["service"] for one in told) == KINDS
+        services = self.stack.status()["services"]
+        assert sorted(one["service"] for one in services) == KINDS
         busy: dict[str, object] = {}
-        for one in told:
+        for one in services:
             detail = one["detail"]
             load = detail.get("load", {})
             if one["state"] != "ready" or detail.get("running") or load.get("running") or load.get("waiting"):

@@ -73,9 +73,10 @@ def _case(number: int) -> HostileCase:
 def _show(name: str, took: list[Took]) -> None:
     shares = (0.5, 0.9, 0.99)
     for unit, times in zip(("clock", "rank"), zip(*took, strict=True), strict=True):
-        told = ", ".join(f"p{share * 100:.0f} {1000 * quantile(times, share):.0f}" for share in shares)
+        reported = ", ".join(f"p{share * 100:.0f} {1000 * quantile(times, share):.0f}" for share in shares)
         print(
-            f"{name:12}{unit:6} {told} ms   ({len(took)} answers, load {os.getloadavg()[0]:.1f})", flush=True
+            f"{name:12}{unit:6} {reported} ms   ({len(took)} answers, load {os.getloadavg()[0]:.1f})",
+            flush=True,
         )
 
 

@@ -56,7 +56,7 @@ class Stock:
     named_segments: list[str] = field(default_factory=list)
     zombies: int = 0
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The fields by name, for JSON; `asdict` would count the entries of counters."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
@@ -94,22 +94,22 @@ async def statuses(stack: Stack, bus: NatsBus) -> dict[str, ServiceStatus]:
     found: dict[str, ServiceStatus] = {}
     names = {one.pid: one.name for one in stack.state.services}
 
-    async def told(message: Message) -> None:
+    async def on_answer(message: Message) -> None:
         status = decode(message.data, ServiceStatus)
         found[names.get(status.pid, status.service)] = status
 
     inbox = bus.new_inbox()
-    subscription = await bus.subscribe(inbox, told)
+    subscription = await bus.subscribe(inbox, on_answer)
     await bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
     await asyncio.sleep(ASK_S)
     await subscription.unsubscribe()
     return found
 
 
-def busy(told: dict[str, ServiceStatus], names: set[str], url: str) -> list[str]:
+def busy(reported: dict[str, ServiceStatus], names: set[str], url: str) -> list[str]:
     """Descriptions of what differs from an idle stack."""
-    wrong = [f"{name} says nothing" for name in names - told.keys()]
-    for name, status in told.items():
+    wrong = [f"{name} says nothing" for name in names - reported.keys()]
+    for name, status in reported.items():
         detail: dict[str, Any] = status.detail
         if name.startswith("worker-"):
             detail = {"state is": detail["state"] != "ready", **detail}
@@ -136,13 +136,13 @@ async def take_when_quiet(stack: Stack, bus: NatsBus) -> Stock:
     while True:
         wrong = [f"{one.name} is not ready" for one in stack.state.services if not one.ready]
         if not wrong:
-            told = await statuses(stack, bus)
+            reported = await statuses(stack, bus)
             try:
-                wrong = busy(told, names, stack.state.url)
+                wrong = busy(reported, names, stack.state.url)
             except httpx.TransportError as error:
                 wrong = [repr(error)]
         if not wrong:
-            return _take(stack, told)
+            return _take(stack, reported)
         assert time.monotonic() < give_up, f"not quiet within {QUIET_S:g} s: {wrong}"
         await asyncio.sleep(0.5)
 
@@ -153,8 +153,8 @@ def _host_dir(stack: Stack) -> str:
     return next((psutil.Process(pid).environ().get("RYZ_KV_HOST_DIR", "") for pid in workers), "")
 
 
-def _take(stack: Stack, told: dict[str, ServiceStatus]) -> Stock:
-    stock = Stock(tasks=Counter({name: int(one.detail["tasks"]) for name, one in told.items()}))
+def _take(stack: Stack, reported: dict[str, ServiceStatus]) -> Stock:
+    stock = Stock(tasks=Counter({name: int(one.detail["tasks"]) for name, one in reported.items()}))
     others = {path.name for path in SHM.glob("ryz-kv-*")} - {Path(_host_dir(stack)).name}  # of other stacks
     stock.named_segments = sorted({path.name for path in SHM.iterdir() if "ryz" in path.name} - others)
     stock.zombies = sum(

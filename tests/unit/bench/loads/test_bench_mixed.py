@@ -31,10 +31,10 @@ async def test_every_target_is_measured() -> None:
         targets=(0, 1),
         rounds=1,
     )
-    told: list[str] = []
-    report = await measure(plan, told.append)
+    progress: list[str] = []
+    report = await measure(plan, progress.append)
     free, limited = report["rows"]
-    assert told == ["round 1, no target", "round 1, target 1 ms"]
+    assert progress == ["round 1, no target", "round 1, target 1 ms"]
     assert (free["target_ms"], limited["target_ms"]) == (0, 1)
     assert free["cut_steps"] == 0
     assert limited["cut_steps"] > 0

@@ -24,10 +24,10 @@ async def test_tasks_and_batches_have_a_row_each_with_equal_tokens() -> None:
     plan = SpeculationPlan(
         model=demo_model(), precision="fp32", threads=1, batches=(1, 2), tokens=120, repeats=1
     )
-    told: list[str] = []
-    report = await measure(plan, told.append)
-    assert told[0] == "loading"
-    assert told[1:3] == ["copy x 1: warm-up", "copy x 1: repeat 1"]
+    progress: list[str] = []
+    report = await measure(plan, progress.append)
+    assert progress[0] == "loading"
+    assert progress[1:3] == ["copy x 1: warm-up", "copy x 1: repeat 1"]
     assert [(row["task"], row["batch"]) for row in report["rows"]] == [
         ("copy", 1), ("free", 1), ("copy", 2), ("free", 2),
     ]  # fmt: skip
@@ -47,9 +47,9 @@ async def test_a_draft_model_is_measured_beside_prompt_lookup(monkeypatch: pytes
     plan = SpeculationPlan(
         model=demo, draft_model=demo, precision="fp32", threads=1, batches=(2,), tokens=60, repeats=1
     )
-    told: list[str] = []
-    report = await measure(plan, told.append)
-    assert told[:2] == ["loading", "loading the draft model"]
+    progress: list[str] = []
+    report = await measure(plan, progress.append)
+    assert progress[:2] == ["loading", "loading the draft model"]
     rows = report["rows"]
     assert [(row["task"], row["guesses"]) for row in rows] == [
         ("copy", "lookup"), ("copy", "draft"), ("free", "lookup"), ("free", "draft"),

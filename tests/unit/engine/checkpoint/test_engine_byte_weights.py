@@ -200,22 +200,22 @@ def test_what_is_damaged_or_of_another_form_is_refused(tiny: Path, tmp_path: Pat
     write_quantized(tiny, tmp_path, quantize, quantization)
     tensors = load_file(tmp_path / "model.safetensors")
 
-    def refused(changed: dict[str, Tensor | None], told: str) -> None:
+    def refused(changed: dict[str, Tensor | None], message: str) -> None:
         left = {name: one for name, one in (tensors | changed).items() if one is not None}
         save_file(left, tmp_path / "model.safetensors")
-        with pytest.raises(ModelError, match=told):
+        with pytest.raises(ModelError, match=message):
             stored_tensors(tmp_path)
 
     refused({f"{NAME}.weight_scale_inv": None}, "F8_E4M3, and no matrix with a weight_scale")
     refused({f"{NAME}.weight_scale_inv": torch.ones(2, 3)}, r"scales F32 \[2, 3\] or zero points do not fit")
     refused({f"{NAME}.weight": torch.zeros(64, 160, dtype=torch.int8)}, "zero points do not fit")
     config = json.loads((tmp_path / "config.json").read_text())
-    for changed, told in (
+    for changed, message in (
         ({"quant_method": "fp8", "expert_dtype": "fp4"}, "`quantization_config.expert_dtype` is 'fp4'"),
         (BITNET | {"quantization_mode": "online"}, "`quantization_config.quantization_mode` is 'online'"),
         (compressed("nvfp4-pack-quantized", "float"), "the format here is 'nvfp4-pack-quantized'"),
         (INT8 | {"kv_cache_scheme": {"num_bits": 8}}, "without quantized KV"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": changed}))
-        with pytest.raises(ModelError, match=told):
+        with pytest.raises(ModelError, match=message):
             read_config(tmp_path)

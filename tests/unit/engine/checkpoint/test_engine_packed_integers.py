@@ -169,10 +169,10 @@ def test_what_is_damaged_or_of_another_form_is_refused(tiny: Path, tmp_path: Pat
     write(tiny, tmp_path, Grid(bits=4, group=32))
     tensors = load_file(tmp_path / "model.safetensors")
 
-    def refused(changed: dict[str, Tensor | None], told: str) -> None:
+    def refused(changed: dict[str, Tensor | None], message: str) -> None:
         left = {name: one for name, one in (tensors | changed).items() if one is not None}
         save_file(left, tmp_path / "model.safetensors")
-        with pytest.raises(ModelError, match=told):
+        with pytest.raises(ModelError, match=message):
             stored_tensors(tmp_path)
 
     refused({f"{NAME}.weight_scale": None}, "no proper weight_scale and weight_shape")

@@ -163,10 +163,10 @@ def test_what_is_damaged_or_of_another_form_is_refused(tiny: Path, tmp_path: Pat
     write(tiny, tmp_path, FORMATS["gptq"])
     tensors = load_file(tmp_path / "model.safetensors")
 
-    def refused(changed: dict[str, Tensor | None], told: str) -> None:
+    def refused(changed: dict[str, Tensor | None], message: str) -> None:
         left = {name: one for name, one in (tensors | changed).items() if one is not None}
         save_file(left, tmp_path / "model.safetensors")
-        with pytest.raises(ModelError, match=told):
+        with pytest.raises(ModelError, match=message):
             stored_tensors(tmp_path)
 
     refused({f"{NAME}.scales": None}, "qzeros and scales are I32, I32, missing")
@@ -175,7 +175,7 @@ def test_what_is_damaged_or_of_another_form_is_refused(tiny: Path, tmp_path: Pat
     refused({f"{NAME}.g_idx": order + 1}, "names groups from 1 to 5, there are 5")
     refused({f"{NAME}.g_idx": order[1:].clone()}, r"a g_idx is I32 \[159\], not 160")
     config = json.loads((tmp_path / "config.json").read_text())
-    for changed, told in (
+    for changed, message in (
         ({"bits": 5}, "`quantization_config.bits` is 5"),
         ({"checkpoint_format": "marlin"}, "`quantization_config.checkpoint_format` is 'marlin'"),
         ({"quant_method": "bitsandbytes"}, "'bitsandbytes' are not read; take the model as GGUF"),
@@ -183,5 +183,5 @@ def test_what_is_damaged_or_of_another_form_is_refused(tiny: Path, tmp_path: Pat
     ):
         quantized = config["quantization_config"] | changed
         (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": quantized}))
-        with pytest.raises(ModelError, match=told):
+        with pytest.raises(ModelError, match=message):
             read_config(tmp_path)

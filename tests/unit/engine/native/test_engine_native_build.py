@@ -234,8 +234,8 @@ def test_the_command_says_where_they_are(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["build"])
     assert main() == 0
-    told = f"Compiling the kernels for avx2 ...\nKernels for avx2: {find('avx2')}\n"
-    assert capsys.readouterr().out == told
+    printed = f"Compiling the kernels for avx2 ...\nKernels for avx2: {find('avx2')}\n"
+    assert capsys.readouterr().out == printed
     assert main() == 0
     assert capsys.readouterr().out == f"Kernels for avx2: {find('avx2')}\n"
     monkeypatch.setattr(sys, "argv", ["build", "--all"])

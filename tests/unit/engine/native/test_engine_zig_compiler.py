@@ -76,9 +76,9 @@ def test_where_it_cannot_be_fetched_the_plain_path_serves(
     next(index.iterdir()).unlink()
     monkeypatch.setattr(sys, "argv", ["build", "--fetch-compiler"])
     assert main() == 0
-    told = f"No kernels for avx2: pip could not fetch {zig_compiler.ZIGLANG}: No matching distribution"
+    printed = f"No kernels for avx2: pip could not fetch {zig_compiler.ZIGLANG}: No matching distribution"
     said = capfd.readouterr().out
-    assert told in said
+    assert printed in said
     assert "It serves with the plain path" in said
     monkeypatch.setattr(zig_compiler, "NEEDED_MB", 10**9)
     assert main() == 0

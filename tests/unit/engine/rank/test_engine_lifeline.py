@@ -72,7 +72,7 @@ class Watched:
     def __init__(self, process: "subprocess.Popen[bytes]", sock: socket.socket, life: socket.socket) -> None:
         self.process, self.sock, self.life = process, sock, life
         with sock.makefile("rb") as lines:
-            self.told: dict[str, Any] = json.loads(lines.readline())
+            self.reported: dict[str, Any] = json.loads(lines.readline())
 
     def ended(self, wait_s: float = 0.0) -> list[socket.socket]:
         return select.select([self.sock, self.life], [], [], wait_s)[0]
@@ -111,12 +111,12 @@ class TestLinux:
     @pytest.mark.parametrize("before", [CONTAINER, OLDER_KERNEL])
     def test_the_thread_has_the_socket_and_nothing_else(self, before: str) -> None:
         with process(before=before) as watched:
-            told = watched.told
-            assert told["thread"] in told["tasks"]
-            assert told["thread"] != watched.process.pid
-            assert told["thread_has"] == [True]
-            assert not told["main_has_it"]
-            assert told["collects"]
+            reported = watched.reported
+            assert reported["thread"] in reported["tasks"]
+            assert reported["thread"] != watched.process.pid
+            assert reported["thread_has"] == [True]
+            assert not reported["main_has_it"]
+            assert reported["collects"]
             assert not watched.ended()
 
     def test_a_death_is_seen_before_the_memory_is_free(self) -> None:
@@ -150,7 +150,7 @@ class TestLinux:
     def test_the_end_of_the_leader_ends_the_thread_only(self) -> None:
         with process(after="sock.recv(1); sock.sendall(b'%d' % threading.active_count())") as watched:
             watched.life.close()
-            task = f"/proc/{watched.process.pid}/task/{watched.told['thread']}"
+            task = f"/proc/{watched.process.pid}/task/{watched.reported['thread']}"
             for _ in range(1000):
                 if not os.path.exists(task):
                     break
@@ -160,9 +160,9 @@ class TestLinux:
 
     def test_a_kernel_that_refuses_changes_nothing(self) -> None:
         with process(before=REFUSED) as watched:
-            assert watched.told["thread"] == 0
-            assert watched.told["main_has_it"]
-            assert watched.told["collects"]
+            assert watched.reported["thread"] == 0
+            assert watched.reported["main_has_it"]
+            assert watched.reported["collects"]
             assert not watched.ended()
             watched.process.kill()
             watched.process.wait(30)
@@ -171,6 +171,6 @@ class TestLinux:
 
 def test_elsewhere_there_is_none() -> None:
     with process(before="sys.platform = 'darwin'") as watched:
-        assert watched.told["thread"] == 0
-        assert watched.told["main_has_it"]
+        assert watched.reported["thread"] == 0
+        assert watched.reported["main_has_it"]
         assert not watched.ended()

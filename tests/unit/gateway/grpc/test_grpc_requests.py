@@ -147,7 +147,7 @@ def test_a_sequence_is_a_session() -> None:
         (request({"logit_bias": "{"}, text_input="a"), "`logit_bias` needs JSON"),
     ],
 )
-def test_what_is_wrong_is_told(made: ModelInferRequest, problem: str) -> None:
+def test_what_is_wrong_is_reported(made: ModelInferRequest, problem: str) -> None:
     with pytest.raises(InvalidRequest, match=problem):
         read_call(made)
 

@@ -61,7 +61,7 @@ def test_typed_elements() -> None:
         ("BOOL", b"\1", [1] * 9, "at most 8 sizes"),
     ],
 )
-def test_what_is_wrong_is_told(datatype: str, data: bytes, shape: list[int], problem: str) -> None:
+def test_what_is_wrong_is_reported(datatype: str, data: bytes, shape: list[int], problem: str) -> None:
     with pytest.raises(InvalidRequest, match=problem) as caught:
         read(raw(datatype, data, shape))
     assert caught.value.data["param"] == "x"

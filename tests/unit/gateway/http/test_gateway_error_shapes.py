@@ -47,10 +47,10 @@ def test_a_leaders_error_names_the_callers_field() -> None:
     error = InvalidRequest(
         "`structured`: `not` cannot be enforced", param="structured.definition", keyword="not"
     )
-    told = renamed(error, {"structured": "response_format"})
-    assert isinstance(told, InvalidRequest)
-    assert told.message == "`response_format`: `not` cannot be enforced"
-    assert told.data == {"param": "response_format.definition", "keyword": "not"}
+    reported = renamed(error, {"structured": "response_format"})
+    assert isinstance(reported, InvalidRequest)
+    assert reported.message == "`response_format`: `not` cannot be enforced"
+    assert reported.data == {"param": "response_format.definition", "keyword": "not"}
     stop = InvalidRequest("`stop` has 5 texts, `stop_token_ids` none", param="stop")
     assert renamed(stop, {"stop": "stop_sequences"}).message == (
         "`stop_sequences` has 5 texts, `stop_token_ids` none"

@@ -127,9 +127,9 @@ def test_a_name_is_logged_once_whatever_message_it_is_in() -> None:
     with structlog.testing.capture_logs() as logs:
         for index in range(3):
             unknown.tell([f"messages[{index}].foo"], [], "r-1")
-        told = unknown.tell(["messages[0].bar"], [LeftOut("tools[1]", "tool", "bash, x")], "r-2")
+        reported = unknown.tell(["messages[0].bar"], [LeftOut("tools[1]", "tool", "bash, x")], "r-2")
         assert unknown.tell([], [], "r-3") == []
-    assert told == [(b"x-ryz-ignored", b"tools[1] (bash_ x), messages[0].bar")]
+    assert reported == [(b"x-ryz-ignored", b"tools[1] (bash_ x), messages[0].bar")]
     assert [line["fields"] for line in logs] == [
         ["messages[0].foo"],
         ["messages[0].bar", "tools[1] (bash_ x)"],

@@ -22,7 +22,7 @@ def kinds(state: ClusterState) -> list[str]:
     return [incident["kind"] for incident in state.incidents]
 
 
-def test_a_lost_group_is_told_once_with_its_requests_and_its_return() -> None:
+def test_a_lost_group_is_reported_once_with_its_requests_and_its_return() -> None:
     state = ClusterState()
     state.take_beat(beat(1), 10.0, 1)
     down = GroupDown(group="g0", instance_id="a", reason="disconnected")
@@ -45,7 +45,7 @@ def test_a_loss_of_an_earlier_instance_changes_nothing() -> None:
     assert not state.incidents
 
 
-def test_a_lost_rank_and_a_pause_are_told() -> None:
+def test_a_lost_rank_and_a_pause_are_reported() -> None:
     state = ClusterState()
     state.take_beat(beat(1), 10.0, 1)
     state.take_beat(beat(2, state="recovering"), 10.025, 1)
@@ -96,7 +96,7 @@ async def test_ranks_are_asked_for_and_shown_without_host_and_pid() -> None:
     async def answer(message: Message) -> None:
         for instance, rows in (("a", [row]), ("b", [])):  # the second one is not the instance that beats
             detail = {"group": "g0", "ranks": rows}
-            told = ServiceStatus(
+            status = ServiceStatus(
                 service="worker",
                 instance_id=instance,
                 state="ready",
@@ -105,7 +105,7 @@ async def test_ranks_are_asked_for_and_shown_without_host_and_pid() -> None:
                 pid=17,
                 detail=detail,
             )
-            await leader.publish(message.reply, encode(told))
+            await leader.publish(message.reply, encode(status))
         await leader.publish(message.reply, b"garbage")
 
     await leader.subscribe(subjects.STATUS, answer)
@@ -123,7 +123,7 @@ async def test_ranks_are_asked_for_and_shown_without_host_and_pid() -> None:
     await leader.close()
 
 
-def test_a_return_without_a_view_is_told_when_a_view_opens_and_counts_go_on() -> None:
+def test_a_return_without_a_view_is_reported_when_a_view_opens_and_counts_go_on() -> None:
     state = ClusterState()
     state.take_down(GroupDown(group="g0", instance_id="a", reason="silent"), 10.0, 1)
     state.take_beat(beat(1, instance="b", ended_total=7), 600.0, 2)

@@ -48,8 +48,8 @@ async def test_its_events_come_by_number_and_end_regularly() -> None:
 async def test_its_numbers_are_the_ids_of_server_sent_events() -> None:
     run = run_of()
     (batch,) = [[(event.number, [event.for_stream]) for event in run.kept.above(1)]]
-    told = encoded_batch(batch, ids=True, numbered=True)
-    assert told.startswith(b"event: response.in_progress\nid: 2\ndata: {")
+    reported = encoded_batch(batch, ids=True, numbered=True)
+    assert reported.startswith(b"event: response.in_progress\nid: 2\ndata: {")
     assert b"id:" not in encoded_batch(batch, ids=False, numbered=True)
 
 

@@ -75,7 +75,7 @@ def test_a_new_instance_is_welcome_at_once() -> None:
     assert fleet.take_losses() == []
 
 
-def test_an_instance_that_was_replaced_before_its_time_was_over_is_told_of() -> None:
+def test_an_instance_that_was_replaced_before_its_time_was_over_is_reported() -> None:
     fleet = new_fleet()
     fleet.observe(beat(0, instance="i2"), 0.05)
     assert fleet.take_losses() == [Loss("g0", "i1", "silent")]

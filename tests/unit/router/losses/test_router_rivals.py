@@ -22,7 +22,7 @@ def alternate(fleet: Fleet, seconds: float, *, start: float = 0.0) -> list[str]:
     return changes
 
 
-def test_requests_are_meant_for_exactly_one_of_two_and_the_other_is_told_of_once() -> None:
+def test_requests_are_meant_for_exactly_one_of_two_and_the_other_is_reported_once() -> None:
     fleet = new_fleet()
     fleet.observe(beat(1, instance="first"), 0.0)
     changes = alternate(fleet, 30.0)

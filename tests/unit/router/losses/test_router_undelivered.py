@@ -109,10 +109,10 @@ async def test_a_report_of_an_earlier_sending_does_not_count_against_the_next_gr
 async def test_a_heartbeat_that_changes_a_group_lets_no_later_one_wait(memory_bus: MemoryBus) -> None:
     """What is awaited moves later heartbeats behind an echo, which then proves a silence that was none."""
     world = World(memory_bus, "g0")
-    told = Message(subjects.heartbeat("g0"), b"")
+    invalid = Message(subjects.heartbeat("g0"), b"")
     take = world.handlers.on_heartbeat
-    assert take(heartbeat("g0", 2, "draining"), told) is None
-    assert take(heartbeat("g0", 3, "ready"), told) is None
-    loss = take(heartbeat("g0", 1, "ready", instance=2), told)
+    assert take(heartbeat("g0", 2, "draining"), invalid) is None
+    assert take(heartbeat("g0", 3, "ready"), invalid) is None
+    loss = take(heartbeat("g0", 1, "ready", instance=2), invalid)
     assert loss is not None
     await loss

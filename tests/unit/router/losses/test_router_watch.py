@@ -37,7 +37,7 @@ class Broker:
         self.connected = True
         self.restored_at = 0.0
         self.queue: list[Message] = []
-        self.told: list[GroupDown] = []
+        self.reported: list[GroupDown] = []
 
     def new_inbox(self) -> str:
         return "_INBOX.x"
@@ -48,7 +48,7 @@ class Broker:
         if not self.connected:
             raise Unavailable("no broker")
         if subject == subjects.GROUP_DOWN:
-            self.told.append(decode(data, GroupDown))
+            self.reported.append(decode(data, GroupDown))
         else:
             self.queue.append(Message(subject, data))
 
@@ -139,9 +139,9 @@ async def test_silence_is_a_loss_and_everybody_hears_of_it_once() -> None:
     world.beating = False
     assert LOST_S <= await world.until_lost() <= LOST_S + 2 * TICK_S
     await world.go(1.0)
-    (told,) = world.broker.told
-    assert (told.group, told.instance_id, told.reason) == ("g0", "i", "silent")
-    assert told.router_id == world.context.settings.instance_id
+    (reported,) = world.broker.reported
+    assert (reported.group, reported.instance_id, reported.reason) == ("g0", "i", "silent")
+    assert reported.router_id == world.context.settings.instance_id
     lost = {"reason": "silent", "group": "g0"}
     assert world.registry.get_sample_value("ryz_router_groups_lost_total", lost) == 1
 
@@ -157,7 +157,7 @@ async def test_a_router_that_stood_still_finds_the_news_in_its_socket() -> None:
     await world.read()
     await world.go(0.5)
     assert world.ready
-    assert not world.broker.told
+    assert not world.broker.reported
 
 
 async def test_news_that_waits_unread_is_not_silence() -> None:
@@ -168,7 +168,7 @@ async def test_news_that_waits_unread_is_not_silence() -> None:
     while world.broker.queue:
         await world.read(at_most=3)
         assert world.ready
-    assert not world.broker.told
+    assert not world.broker.reported
 
 
 async def test_a_machine_that_stood_still_is_no_groups_silence() -> None:
@@ -181,7 +181,7 @@ async def test_a_machine_that_stood_still_is_no_groups_silence() -> None:
     world.beating = True
     await world.go(1.0)
     assert world.ready
-    assert not world.broker.told
+    assert not world.broker.reported
 
 
 async def test_a_machine_that_stumbles_again_and_again_loses_no_group() -> None:

@@ -57,7 +57,7 @@ def test_pins_change_and_are_freed() -> None:
     assert len(pins) == 0
 
 
-def test_what_was_told_while_the_list_came_is_newer() -> None:
+def test_what_was_reported_while_the_list_came_is_newer() -> None:
     pins = PinTable(10)
     pins.set_pin("t", "old", "g0")
     pins.start_list()

@@ -39,9 +39,9 @@ def test_where_no_group_has_them_the_groups_say_so_themselves() -> None:
     assert names(fleet_of(g0="a", g1="b"), weights="c") == ["g0", "g1"]
 
 
-@pytest.mark.parametrize(("told", "weights"), [("abc/fp16", "abc"), ("abc", "abc"), ("", "")])
-def test_the_weights_are_read_off_a_request(told: str, weights: str) -> None:
-    resume = ResumePoint(token_ids=[b""], next_seq=1, fingerprint=told)
+@pytest.mark.parametrize(("fingerprint", "weights"), [("abc/fp16", "abc"), ("abc", "abc"), ("", "")])
+def test_the_weights_are_read_off_a_request(fingerprint: str, weights: str) -> None:
+    resume = ResumePoint(token_ids=[b""], next_seq=1, fingerprint=fingerprint)
     request = GenerateRequest(request_id="r", model="m", prompt="x", attempt=1, resume=resume)
     facts = read(Message("x", encode(request), "_INBOX.a.r", {}), 0.0).facts
     assert facts.weights == weights

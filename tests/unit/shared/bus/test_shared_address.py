@@ -8,7 +8,7 @@ from shared.settings import RedisSettings
 
 
 @pytest.mark.parametrize("word", ["hush#word", "hush/word", "hush?word"])
-def test_a_password_that_is_not_escaped_is_not_told(word: str) -> None:
+def test_a_password_that_is_not_escaped_is_not_reported(word: str) -> None:
     with pytest.raises(InvalidRequest, match="RYZ_KV_REDIS_URL is no address") as caught:
         RedisSettings().redis_address(f"redis://worker:{word}@127.0.0.1:6379/0", "RYZ_KV_REDIS_URL")
     assert "hush" not in caught.value.message

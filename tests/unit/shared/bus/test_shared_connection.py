@@ -24,9 +24,9 @@ def make() -> NatsConnection:
 async def test_a_connection_that_fails_while_it_closes_is_given_up_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[bool] = []
+    reported: list[bool] = []
     connection = make()
-    connection._on_down = lambda *, final: told.append(final)
+    connection._on_down = lambda *, final: reported.append(final)
 
     async def fails(self: Client, status: int, do_cbs: bool = True) -> None:
         raise OSError("gone")
@@ -35,7 +35,7 @@ async def test_a_connection_that_fails_while_it_closes_is_given_up_all_the_same(
     for _ in range(2):
         with pytest.raises(OSError, match="gone"):
             await connection._close(Client.CLOSED)
-    assert told == [True]
+    assert reported == [True]
 
 
 async def test_a_cancellation_while_a_slow_broker_is_waited_for_is_not_lost() -> None:

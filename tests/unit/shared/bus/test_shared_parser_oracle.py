@@ -39,54 +39,54 @@ class Ours:
     """Keeps what `BrokerParser` tells."""
 
     def __init__(self) -> None:
-        self.told: Told = []
+        self.read: Told = []
 
     def deliver(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        self.told.append(("message", sid, subject, reply, data, headers))
+        self.read.append(("message", sid, subject, reply, data, headers))
 
     async def _process_err(self, message: str) -> None:
-        self.told.append(("err", message))
+        self.read.append(("err", message))
 
     async def _process_ping(self) -> None:
-        self.told.append(("ping",))
+        self.read.append(("ping",))
 
     async def _process_pong(self) -> None:
-        self.told.append(("pong",))
+        self.read.append(("pong",))
 
     async def _process_info(self, info: dict[str, Any]) -> None:
-        self.told.append(("info", info))
+        self.read.append(("info", info))
 
 
 class Theirs(Ours):
     """Keeps what nats-py's parser tells."""
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any) -> None:
-        self.told.append(("message", sid, subject, bytes(reply or b""), bytes(data), bytes(headers or b"")))
+        self.read.append(("message", sid, subject, bytes(reply or b""), bytes(data), bytes(headers or b"")))
 
 
-async def told_by_nats_py(pieces: list[bytes]) -> Told:
+async def read_by_nats_py(pieces: list[bytes]) -> Told:
     theirs = Theirs()
     parser = Parser(theirs)  # type: ignore[no-untyped-call, unused-ignore]
     for piece in pieces:
         await parser.parse(piece)
-    return theirs.told
+    return theirs.read
 
 
-async def told_by_parse(pieces: list[bytes]) -> Told:
+async def read_by_parse(pieces: list[bytes]) -> Told:
     ours = Ours()
     parser = BrokerParser(ours)
     for piece in pieces:
         await parser.parse(piece)
-    return ours.told
+    return ours.read
 
 
-async def told_by_feed(pieces: list[bytes]) -> tuple[Told, Told]:
+async def read_by_feed(pieces: list[bytes]) -> tuple[Told, Told]:
     """Messages, and what a second parser makes of the control lines that the first one leaves."""
     ours, rest = Ours(), Ours()
     parser, lines = BrokerParser(ours), BrokerParser(rest)
     for piece in pieces:
         await lines.parse(parser.feed(piece))
-    return ours.told, rest.told
+    return ours.read, rest.read
 
 
 @given(STREAM, st.lists(st.integers(0, 2000), max_size=10))
@@ -94,9 +94,9 @@ def test_any_stream_in_any_pieces_is_read_as_nats_py_reads_it(stream: list[Any],
     data = b"".join(encoded(part) for part in stream)
     edges = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
     pieces = [data[start:end] for start, end in pairwise(edges)]
-    expected = asyncio.run(told_by_nats_py(pieces))
-    assert asyncio.run(told_by_parse(pieces)) == expected
-    messages, control = asyncio.run(told_by_feed(pieces))
+    expected = asyncio.run(read_by_nats_py(pieces))
+    assert asyncio.run(read_by_parse(pieces)) == expected
+    messages, control = asyncio.run(read_by_feed(pieces))
     assert messages == [one for one in expected if one[0] == "message"]
     assert control == [one for one in expected if one[0] != "message"]
 

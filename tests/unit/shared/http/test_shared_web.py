@@ -19,13 +19,13 @@ class Held:
 
     def __init__(self) -> None:
         self.lines: Lines = new_lines()
-        self.told: list[str] = []
+        self.notices: list[str] = []
 
     def expire(self, waited_for: str) -> None:
-        self.told.append(waited_for)
+        self.notices.append(waited_for)
 
     def drop(self) -> None:
-        self.told.append("drop")
+        self.notices.append("drop")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_who_has_waited_longest_without_a_request_gives_way() -> None:
     gate.idle.add(idle, 0.0)
     gate.first_byte.add(silent, 5.0)
     assert gate.admit(Held(), "10.0.0.2", 10.0) is None
-    assert (silent.told, idle.told, busy.told) == (["drop"], [], [])
+    assert (silent.notices, idle.notices, busy.notices) == (["drop"], [], [])
     gate.release(silent)
     gate.first_byte.discard(silent)
     gate.idle.discard(idle)
@@ -77,15 +77,15 @@ def test_who_has_waited_longest_without_a_request_gives_way() -> None:
     assert gate.stats.refused_connections == {"connections": 1}
 
 
-def test_deadlines_are_told_once_they_are_over() -> None:
+def test_deadlines_are_reported_once_they_are_over() -> None:
     gate = Gate(HttpConnections(), HttpLimits(http_headers_s=2.0))
     early, late = Held(), Held()
     gate.headers.add(early, 0.0)
     gate.headers.add(late, 1.0)
     gate.expire(1.9)
-    assert not early.told
+    assert not early.notices
     gate.expire(2.5)
-    assert (early.told, late.told) == (["headers"], [])
+    assert (early.notices, late.notices) == (["headers"], [])
 
 
 def test_networks_are_checked_at_the_start() -> None:

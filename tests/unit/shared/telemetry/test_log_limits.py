@@ -71,7 +71,7 @@ def test_a_flood_leaves_a_few_lines_of_each_kind_and_no_error_vanishes(
     assert limiter.written["error"] == BURST + 2
 
 
-def test_what_was_left_out_is_told_when_the_interval_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_left_out_is_reported_when_the_interval_is_over(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(CommonSettings(), "router")
     clock = Clock()
     limiter = LogLimiter(2, clock)
@@ -79,32 +79,32 @@ def test_what_was_left_out_is_told_when_the_interval_is_over(capsys: pytest.Capt
     assert taken == [True, True, False, False, False, False, False]
     clock.now += INTERVAL_S
     assert limiter.takes("info", "something else")
-    (told,) = lines(capsys)
+    (reported,) = lines(capsys)
     assert {"event": LEFT_OUT, "level": "error", "of": "a failure", "of_level": "error", "count": 5,
-            "exception_type": "KeyError"}.items() <= told.items()  # fmt: skip
+            "exception_type": "KeyError"}.items() <= reported.items()  # fmt: skip
     assert limiter.takes("error", "a failure", "KeyError"), "a new interval"
     clock.now += INTERVAL_S
     limiter.tell_left_out(clock.now)
     assert lines(capsys) == []
 
 
-async def test_the_end_of_a_flood_is_told_without_another_line(
+async def test_the_end_of_a_flood_is_reported_without_another_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure_logging(CommonSettings(), "router")
     monkeypatch.setattr("shared.telemetry.logs.log_limits.INTERVAL_S", 0.02)
     limiter = LogLimiter(1)
     assert [limiter.takes("warning", "w") for _ in range(3)] == [True, False, False]
-    told: list[dict[str, object]] = []
+    reported: list[dict[str, object]] = []
 
     def is_told() -> bool:
-        told.extend(lines(capsys))
-        return bool(told)
+        reported.extend(lines(capsys))
+        return bool(reported)
 
     telling = asyncio.create_task(limiter.tell_regularly())
     await until(is_told)
     telling.cancel()
-    assert told[0]["count"] == 2
+    assert reported[0]["count"] == 2
 
 
 def test_kinds_without_number_have_one_limit_together() -> None:

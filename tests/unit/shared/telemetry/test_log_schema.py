@@ -7,7 +7,7 @@ from tools.docs.logs import LogEvent, log_events
 
 EVENTS = log_events()
 # what calls add with `**`; tests of whole stacks see these fields
-EXPANDED = {"_ids(stream)", "generation.log_ids", "rank", "told", "fields"}
+EXPANDED = {"_ids(stream)", "generation.log_ids", "rank", "figures", "fields"}
 LINE = {
     "timestamp": "2026-11-23T06:00:00.123456Z",
     "level": "info",

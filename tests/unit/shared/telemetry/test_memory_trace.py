@@ -16,7 +16,7 @@ def tracing() -> Iterator[MemoryTrace]:
     tracemalloc.stop()
 
 
-def test_the_line_that_holds_most_is_told_and_then_the_one_that_grew(tracing: MemoryTrace) -> None:
+def test_the_line_that_holds_most_is_reported_and_then_the_one_that_grew(tracing: MemoryTrace) -> None:
     held = [bytes(1000) for _ in range(1000)]
     with capture_logs() as lines:
         tracing.tell()

@@ -128,7 +128,7 @@ def test_what_is_too_much_is_dropped_and_counted_and_a_bug_does_not_end_the_expo
     assert lines[-1]["resource"]["attributes"]["service.name"] == "demo"
 
 
-def test_a_missing_exporter_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_exporter_is_reported_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "urllib3", None)
     with pytest.raises(Unavailable, match=r"pip install 'ryzanstein\[tracing\]'"):
         exporting(trace_export="otlp")

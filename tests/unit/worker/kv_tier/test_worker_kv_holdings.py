@@ -83,7 +83,7 @@ class Teller:
         return [len(one.names) // 16 for one in self.index.held[before:]]
 
 
-async def test_running_sequences_are_told_now_and_then_and_at_their_end() -> None:
+async def test_running_sequences_are_reported_now_and_then_and_at_their_end() -> None:
     teller = Teller()
     one = teller.sequence("a", FEW_BLOCKS + 3, written=False)
     teller.write(one, FEW_BLOCKS - 1)
@@ -119,7 +119,7 @@ async def test_one_with_nothing_written_leaves() -> None:
     assert not teller.ownership._held
 
 
-async def test_what_was_not_heard_is_told_again_and_then_forgotten() -> None:
+async def test_what_was_not_heard_is_reported_again_and_then_forgotten() -> None:
     teller = Teller()
     teller.index.away = True
     teller.ownership.end_generation(teller.sequence("a", 3))
@@ -162,7 +162,7 @@ async def test_there_are_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None
     assert not teller.ownership._held
 
 
-async def test_only_what_is_lost_is_written_again_and_told() -> None:
+async def test_only_what_is_lost_is_written_again_and_reported() -> None:
     teller = Teller()
     whole, torn = teller.sequence("a", 10), teller.sequence("b", 10)
     names = torn.choices[0].sequence.block_names
@@ -199,7 +199,7 @@ async def test_what_is_over_a_quota_does_not_make_others_write_again() -> None:
     assert teller.index.finds == 0
 
 
-async def test_a_store_without_room_is_told_again_after_the_pause() -> None:
+async def test_a_store_without_room_is_reported_again_after_the_pause() -> None:
     teller = Teller()
     teller.ownership.end_generation(teller.sequence("a", 4))
     teller.index.answers = [BlocksCommitted(stored=0, pause_ms=2000, evicted=3)]

@@ -89,7 +89,7 @@ async def test_a_block_is_stored_when_every_rank_has_written_it(ranks: Ranks) ->
     assert not ranks.blocks._copies
 
 
-async def test_a_rank_that_is_gone_is_told_of(ranks: Ranks) -> None:
+async def test_a_rank_that_is_gone_is_reported(ranks: Ranks) -> None:
     ranks.ends[1].shutdown(socket.SHUT_RDWR)
     await until(lambda: bool(ranks.lost))
     assert ranks.lost == ["rank 1 closed its KV socket"]

@@ -37,7 +37,7 @@ async def store(memory_bus: MemoryBus) -> Store:
     """A store that has the prompt's blocks."""
     async with Group(memory_bus, group="source") as kit:
         await kit.run(ask("s"))
-        await kit.told(12)
+        await kit.until_held(12)
         return kit.blocks
 
 
@@ -149,7 +149,7 @@ async def test_errors_of_ranks_open_the_circuit_but_a_full_queue_does_not(memory
         kit.ranks.error = ""
         await kit.until(lambda: kit.state["state"] == "used")
         await kit.run(ask("c", [8] * 100))
-        await kit.told(6)
+        await kit.until_held(6)
 
 
 async def test_damaged_blocks_are_computed_written_anew_and_not_fetched_before(
@@ -181,7 +181,7 @@ async def test_damaged_blocks_are_computed_written_anew_and_not_fetched_before(
 async def test_what_the_store_lost_is_written_again(memory_bus: MemoryBus) -> None:
     async with Group(memory_bus) as kit:
         await kit.run(ask("a"))
-        await kit.told(12)
+        await kit.until_held(12)
         lost = dict(kit.blocks)
         kit.blocks.clear()
         names = kit.leader.kv_names(PROMPT)
@@ -199,7 +199,7 @@ async def test_what_is_here_and_was_never_written_is_written_when_it_is_used(mem
         await kit.until(lambda: kit.metric("kv_dropped_blocks_total") >= 12)
         kit.ranks.error = ""
         assert source_of(await kit.run(ask("b"))) == "warm"
-        await kit.told(12)
+        await kit.until_held(12)
 
 
 async def test_a_deadline_passes_while_blocks_are_fetched(memory_bus: MemoryBus, store: Store) -> None:
@@ -363,7 +363,7 @@ async def test_fetches_that_ranks_cannot_do_open_the_circuit(memory_bus: MemoryB
 async def test_a_lookup_without_answer_says_nothing_of_what_is_stored(memory_bus: MemoryBus) -> None:
     async with Group(memory_bus) as kit:
         await kit.run(ask("a"))
-        await kit.told(12)
+        await kit.until_held(12)
         names = kit.leader.kv_names(PROMPT)
         kit.drop(names[6:])
         kit.index.away = True

@@ -124,8 +124,8 @@ async def test_no_caller_takes_a_request_to_where_no_frame_can_go() -> None:
         await kit.ask(chat("r", note=NOTE, sampling={"max_tokens": 20}))
         await kit.until(lambda: len(kit.frames["r"]) > 2)
         question = codec.encode(Attach(request_id="r", tenant="default", reply_to="a b"))
-        told = await bus.request(subjects.ATTACH, question, timeout_s=1)
-        assert codec.decode(told.data, ErrorReply).error == "invalid_request"
+        answer = await bus.request(subjects.ATTACH, question, timeout_s=1)
+        assert codec.decode(answer.data, ErrorReply).error == "invalid_request"
         assert isinstance((await kit.end_of("r"))[-1], Done)
 
 

@@ -24,11 +24,11 @@ def _with_tokenizer(directory: Path, change: dict[str, str]) -> Path:
         if file.suffix == ".json":
             shutil.copy(file, directory)
     path = directory / "tokenizer.json"
-    told = json.loads(path.read_text())
+    tokenizer = json.loads(path.read_text())
     for old, new in change.items():
-        told["model"]["vocab"][new] = told["model"]["vocab"].pop(old)
-    told["model"]["merges"] = []
-    path.write_text(json.dumps(told))
+        tokenizer["model"]["vocab"][new] = tokenizer["model"]["vocab"].pop(old)
+    tokenizer["model"]["merges"] = []
+    path.write_text(json.dumps(tokenizer))
     return directory
 
 

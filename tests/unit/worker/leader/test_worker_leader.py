@@ -96,7 +96,7 @@ async def test_what_cannot_be_done_is_refused(
     assert failed.message
 
 
-async def test_the_numbers_of_a_prompt_that_is_too_long_are_told(kit: Kit) -> None:
+async def test_the_numbers_of_a_prompt_that_is_too_long_are_reported(kit: Kit) -> None:
     failed = await kit.failure(chat("r", prompt="x" * 2040))
     assert {k: failed.data[k] for k in ("context_length", "prompt_tokens", "max_tokens")} == {
         "context_length": 2048, "prompt_tokens": 2040, "max_tokens": 16}  # fmt: skip
@@ -274,8 +274,8 @@ async def test_nonsense_is_answered_and_survived(kit: Kit, kind: str, data: byte
 @pytest.mark.parametrize("reply_to", ["", "a b", "a.*", ">", "a..b"])
 async def test_work_whose_answer_can_go_nowhere_is_not_begun(kit: Kit, reply_to: str) -> None:
     work = Work(request=codec.encode(chat("lost")), route=Route(group="g0", reason=""), reply_to=reply_to)
-    told = await kit.bus.request(subjects.work("g0"), codec.encode(work), timeout_s=1)
-    assert codec.decode(told.data, ErrorReply).error == "invalid_request"
+    reply = await kit.bus.request(subjects.work("g0"), codec.encode(work), timeout_s=1)
+    assert codec.decode(reply.data, ErrorReply).error == "invalid_request"
     assert text_of(await kit.run(chat("r"))) == answer(16)
     assert kit.metric("bad_messages_total", subject="work") == 1
     assert kit.metric("unsent_frames_total") == 0

@@ -240,8 +240,8 @@ async def test_drafts_are_counted_and_change_no_text(memory_bus: MemoryBus) -> N
         )
         assert checked >= right > 200  # the text repeats itself after 26 letters
         assert kit.metric("spec_decode_num_drafts_total") >= checked / 6
-        told = {"on": True, "draft_tokens": checked, "accepted_tokens": right}
-        assert kit.leader.detail()["speculation"] == told
+        counts = {"on": True, "draft_tokens": checked, "accepted_tokens": right}
+        assert kit.leader.detail()["speculation"] == counts
 
 
 async def test_the_choices_of_a_request_share_its_prompt(memory_bus: MemoryBus) -> None:

@@ -99,7 +99,7 @@ def test_an_end_token_of_another_type_is_no_text(tmp_path: Path) -> None:
     assert tokenizer.detokenizer().feed(263) == ""
 
 
-def test_empty_tokens_are_told_apart(tmp_path: Path) -> None:
+def test_empty_tokens_are_distinguished(tmp_path: Path) -> None:
     model = load_gguf_model(write_gguf(tmp_path / "x.gguf", with_tokens("", "", kind=TokenType.UNUSED)))
     assert model.tokenizer.vocab_size == 265
 

@@ -117,18 +117,18 @@ def recording_engine() -> RecordingEngine:
 
 @pytest.mark.sources
 @pytest.mark.parametrize(
-    ("sampling", "engine_gets", "told"),
+    ("sampling", "engine_gets", "applied"),
     [
         ({}, (0.2, 0.95, 7), {"temperature": 0.2, "top_p": 0.95, "top_k": 7}),
         ({"temperature": 1.0}, (1.0, 0.95, 7), {"temperature": None, "top_p": 0.95, "top_k": 7}),
         ({"temperature": 0, "top_p": 1.0, "top_k": 0}, (0.0, 1.0, 0), {"top_p": None, "top_k": None}),
     ],
 )
-async def test_direct_requests_get_the_defaults_and_are_told(
+async def test_direct_requests_get_the_defaults_and_are_reported(
     memory_bus: MemoryBus,
     sampling: dict[str, float],
     engine_gets: tuple[float, float, int],
-    told: dict[str, float | None],
+    applied: dict[str, float | None],
 ) -> None:
     defaults = join_defaults(SamplingDefaults(temperature=0.2, top_k=7))
     engine = recording_engine()
@@ -137,7 +137,7 @@ async def test_direct_requests_get_the_defaults_and_are_told(
     assert isinstance(accepted, Accepted)
     assert engine_gets in engine.sampled
     assert accepted.sampling is not None
-    assert {name: getattr(accepted.sampling, name) for name in told} == told
+    assert {name: getattr(accepted.sampling, name) for name in applied} == applied
 
 
 async def test_a_card_of_the_model_tells_them(memory_bus: MemoryBus) -> None:

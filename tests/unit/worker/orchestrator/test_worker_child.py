@@ -74,7 +74,7 @@ def test_one_that_was_killed_while_it_was_stopped_is_dead(process: "subprocess.P
         ("R", signal.SIGTRAP << 8 | 0x7F, None),
     ],
 )
-def test_the_end_of_a_stopped_process_is_not_told_by_what_stopped_it(
+def test_the_end_of_a_stopped_process_is_not_reported_by_what_stopped_it(
     monkeypatch: pytest.MonkeyPatch, state: str, status: int, code: int | None
 ) -> None:
     monkeypatch.setattr(child, "stat", lambda _: [state, str(int(status))])
@@ -98,7 +98,7 @@ def test_a_signal_is_named_before_and_after_the_process_is_collected(
     assert SpawnedRank(process).describe_end() == text
 
 
-def test_an_exit_code_is_told_unless_it_is_0() -> None:
+def test_an_exit_code_is_reported_unless_it_is_0() -> None:
     for code in (0, 3):
         with subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"]) as one:
             os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
@@ -106,5 +106,5 @@ def test_an_exit_code_is_told_unless_it_is_0() -> None:
             assert SpawnedRank(one).describe_end() == f"exit code {code}"
 
 
-def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+def test_a_signal_without_a_name_is_reported_by_its_number() -> None:
     assert exit_text(-(signal.SIGRTMIN + 6)) == f"killed by signal {signal.SIGRTMIN + 6}"

@@ -333,15 +333,15 @@ def test_a_rank_killed_while_the_kernel_ends_processes_for_memory_counts_as_shor
 def test_a_rank_that_complains_of_a_neighbour_that_was_killed_is_not_at_fault() -> None:
     world = World()
     world.ranks[1].end = "killed by SIGKILL"
-    told = RankFailed(message="connection closed by peer", bug=True)
-    reported = world.monitor.failure_of_report(world.ranks[0], told, serving=True)  # type: ignore[arg-type]
+    report = RankFailed(message="connection closed by peer", bug=True)
+    reported = world.monitor.failure_of_report(world.ranks[0], report, serving=True)  # type: ignore[arg-type]
     assert (reported.fault, reported.outside) == (False, True)
     world.ranks[0].end = "exit code 1"
     assert not world.monitor.failure_of_end(world.ranks[0], "", 5).fault  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("told", "serving", "expected"),
+    ("report", "serving", "expected"),
     [
         (RankFailed(message="m"), True, Failure("rank_failed", "rank 0: m", 0)),
         (RankFailed(message="m"), False, Failure("start_failed", "m", 0)),
@@ -351,9 +351,9 @@ def test_a_rank_that_complains_of_a_neighbour_that_was_killed_is_not_at_fault() 
         (RankFailed(message="m", refused=True), False, Failure("refused", "m", 0)),
     ],
 )
-def test_reports_of_ranks(told: RankFailed, serving: bool, expected: Failure) -> None:
+def test_reports_of_ranks(report: RankFailed, serving: bool, expected: Failure) -> None:
     world = World()
-    assert world.monitor.failure_of_report(world.ranks[0], told, serving=serving) == expected  # type: ignore[arg-type]
+    assert world.monitor.failure_of_report(world.ranks[0], report, serving=serving) == expected  # type: ignore[arg-type]
 
 
 def test_a_rank_without_a_page_counts_for_itself() -> None:

@@ -54,18 +54,18 @@ def test_all_states_stand_in_the_table_and_can_be_reached() -> None:
 
 
 def test_the_table_in_the_docs_is_the_one_in_the_code() -> None:
-    told: dict[str, dict[str, str]] = {}
+    table: dict[str, dict[str, str]] = {}
     lines = DOC.read_text(encoding="utf-8").split("## States", 1)[1].splitlines()
     rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
     header = rows[0][1:]
     for state, *cells in rows[2 : 2 + len(STATES)]:
-        told[state] = {event: after for event, after in zip(header, cells, strict=True) if after}
-    assert told == {state: dict(row) for state, row in TRANSITIONS.items()}
+        table[state] = {event: after for event, after in zip(header, cells, strict=True) if after}
+    assert table == {state: dict(row) for state, row in TRANSITIONS.items()}
 
 
 def test_each_kind_of_failure_stands_in_the_docs() -> None:
-    told = set(re.findall(r"`([a-z_]+)`", DOC.read_text(encoding="utf-8").split("## Failures", 1)[1]))
-    assert set(RULES) <= told
+    documented = set(re.findall(r"`([a-z_]+)`", DOC.read_text(encoding="utf-8").split("## Failures", 1)[1]))
+    assert set(RULES) <= documented
 
 
 def test_the_tests_that_the_docs_name_are_there() -> None:

@@ -97,7 +97,9 @@ async def test_what_is_no_frame_is_the_reason_for_the_end(rank: Rank) -> None:
     rank.life.close()
     rank.sock.sendall(b"\xff" * 100)
     await settle()
-    assert [told.partition(" of")[0] for told in rank.heard] == ["end 3: it sent what is no frame: a frame"]
+    assert [reported.partition(" of")[0] for reported in rank.heard] == [
+        "end 3: it sent what is no frame: a frame"
+    ]
 
 
 async def test_a_link_that_is_closed_says_nothing_more(rank: Rank) -> None:

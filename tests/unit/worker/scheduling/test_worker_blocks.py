@@ -41,7 +41,7 @@ def test_the_beginning_that_is_there_is_shared_but_never_the_last_token() -> Non
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
-def test_what_is_found_is_told_in_a_few_look_ups(cached: int, asked: int) -> None:
+def test_what_is_found_is_reported_in_a_few_look_ups(cached: int, asked: int) -> None:
     class Watched(list[bytes]):
         looked_up = 0
 

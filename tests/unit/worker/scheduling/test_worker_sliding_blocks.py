@@ -52,8 +52,8 @@ def test_a_fetch_brings_the_window_only() -> None:
     blocks.allocate(1, 10 * BLOCK_SIZE)
     assert blocks.sliding is not None
     assert len(blocks.sliding.skip_to(1, 9)) == 3
-    first, told = blocks.sliding.extend(1, 0, 10 * BLOCK_SIZE)
-    assert (first, len(told)) == (6, 4)
+    first, extended = blocks.sliding.extend(1, 0, 10 * BLOCK_SIZE)
+    assert (first, len(extended)) == (6, 4)
     blocks.check_invariants()
 
 

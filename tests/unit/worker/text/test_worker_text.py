@@ -91,9 +91,9 @@ class SlowMatcher:
 def test_each_piece_is_matched_as_by_the_slow_matcher(pieces: list[str], stops: list[str]) -> None:
     matcher, slow = StopMatcher(StopStrings(stops)), SlowMatcher(stops)
     for piece in pieces:
-        told = matcher.feed(piece)
-        assert told == slow.feed(piece)
-        if told[1]:
+        found = matcher.feed(piece)
+        assert found == slow.feed(piece)
+        if found[1]:
             return
     assert matcher.flush() == slow.flush()
 
@@ -104,9 +104,9 @@ def test_stop_strings_of_more_characters_than_are_remembered_are_matched() -> No
     pieces = [*chars[100:250], *chars[:249], *chars[690:960], *chars]
     matcher, slow = StopMatcher(StopStrings(stops)), SlowMatcher(stops)
     for piece in pieces:
-        told = matcher.feed(piece)
-        assert told == slow.feed(piece)
-        if told[1]:
+        found = matcher.feed(piece)
+        assert found == slow.feed(piece)
+        if found[1]:
             return
     raise AssertionError("no stop string was found")
 

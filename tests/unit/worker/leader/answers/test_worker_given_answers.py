@@ -127,13 +127,13 @@ def test_both_parts_are_the_whole_answer(prompt: str) -> None:
         (call,) = whole.tool_calls
         assert (call.name, call.arguments) == ("weather", ARGUMENTS), where
         assert choice.finish_reason == "tool_calls"
-        told: dict[type[AnswerPart], str] = {ReasoningPart: "", TextPart: "", ToolCallPart: ""}
+        texts: dict[type[AnswerPart], str] = {ReasoningPart: "", TextPart: "", ToolCallPart: ""}
         for part in parts:
-            told[type(part)] += part.arguments if isinstance(part, ToolCallPart) else part.text
-        assert message.reasoning + told[ReasoningPart] == REASONING, where
-        assert message.content + told[TextPart] == CONTENT.rstrip(), where
+            texts[type(part)] += part.arguments if isinstance(part, ToolCallPart) else part.text
+        assert message.reasoning + texts[ReasoningPart] == REASONING, where
+        assert message.content + texts[TextPart] == CONTENT.rstrip(), where
         given = "".join(one.arguments for one in message.tool_calls)
-        assert given + told[ToolCallPart] == ARGUMENTS, where
+        assert given + texts[ToolCallPart] == ARGUMENTS, where
         names = [one for one in parts if isinstance(one, ToolCallPart) and one.name]
         assert [(one.index, one.name) for one in names] == [(0, "weather")], where
         assert names[0].call_id == (message.tool_calls[0].call_id if message.tool_calls else call.call_id)

@@ -34,22 +34,22 @@ async def client(kit: Kit) -> InferenceClient:
 async def test_the_count_is_that_of_a_generation(kit: Kit, client: InferenceClient, filler: str) -> None:
     said = [*SAID, ChatMessage(role="user", content=filler)]
     prompt = "x" + filler
-    told = await client.tokenize(TokenizeQuery(model="demo", messages=said), timeout_s=5)
+    tokenized = await client.tokenize(TokenizeQuery(model="demo", messages=said), timeout_s=5)
     done = (await kit.run(chat(f"chat-{len(filler)}", messages=said)))[-1]
     assert isinstance(done, Done)
-    assert told.count == done.usage.prompt_tokens == len(unpack_tokens(told.token_ids))
-    assert told.context_length == 2048
-    told = await client.tokenize(TokenizeQuery(model="demo", prompt=prompt), timeout_s=5)
+    assert tokenized.count == done.usage.prompt_tokens == len(unpack_tokens(tokenized.token_ids))
+    assert tokenized.context_length == 2048
+    tokenized = await client.tokenize(TokenizeQuery(model="demo", prompt=prompt), timeout_s=5)
     done = (await kit.run(chat(f"text-{len(filler)}", prompt=prompt)))[-1]
     assert isinstance(done, Done)
-    assert told.count == done.usage.prompt_tokens
+    assert tokenized.count == done.usage.prompt_tokens
 
 
 async def test_tokens_become_their_text_again(client: InferenceClient) -> None:
-    told = await client.tokenize(TokenizeQuery(model="demo", prompt="naïve ☕", texts=True), timeout_s=5)
-    assert told.texts[:2] == ["n", "a"]
-    assert len(told.texts) == told.count
-    back = await client.detokenize(DetokenizeQuery(model="demo", token_ids=told.token_ids), timeout_s=5)
+    tokenized = await client.tokenize(TokenizeQuery(model="demo", prompt="naïve ☕", texts=True), timeout_s=5)
+    assert tokenized.texts[:2] == ["n", "a"]
+    assert len(tokenized.texts) == tokenized.count
+    back = await client.detokenize(DetokenizeQuery(model="demo", token_ids=tokenized.token_ids), timeout_s=5)
     assert back.text == "naïve ☕"
     many = DetokenizeQuery(model="demo", token_ids=pack_tokens([97] * 5000 + [256]))
     assert (await client.detokenize(many, timeout_s=5)).text == "a" * 5000 + "<|end|>"
@@ -89,7 +89,7 @@ async def test_what_cannot_be_answered(client: InferenceClient) -> None:
 
 
 @pytest.mark.parametrize("delivery", ["stream", "whole"])
-async def test_the_stop_string_is_told(kit: Kit, delivery: str) -> None:
+async def test_the_stop_string_is_reported(kit: Kit, delivery: str) -> None:
     free = deltas_of(await kit.run(chat(f"free-{delivery}")))
     text = "".join(delta.text for delta in free)
     stops = ["never seen", text[5:7], text[4:7]]

@@ -106,13 +106,13 @@ async def test_a_session_begun_anew_after_a_deletion_is_not_lost_with_it() -> No
 
 
 @pytest.mark.sources
-async def test_turns_are_told_as_they_end_and_in_order_while_the_store_is_away() -> None:
-    store, told = DictStore(), list[int]()
+async def test_turns_are_reported_as_they_end_and_in_order_while_the_store_is_away() -> None:
+    store, reported = DictStore(), list[int]()
     store.away = True
 
     class Announcer(TurnAnnouncer):
         async def announce(self, records: list[SessionRecord]) -> None:
-            told.extend(one.version for one in records)
+            reported.extend(one.version for one in records)
 
     announcer = Announcer("g0", MemoryBus(MemoryBroker()))
     sessions = SessionRecords(
@@ -125,4 +125,4 @@ async def test_turns_are_told_as_they_end_and_in_order_while_the_store_is_away()
     for version in (1, 2, 2, 3):  # the second version 2 is stale
         sessions.commit(record(version))
     await sessions.writer.flush_records(0.05)
-    assert told == [1, 2, 3]
+    assert reported == [1, 2, 3]

@@ -115,7 +115,7 @@ async def test_what_is_not_stored_yet_is_known_here(kit: Kit) -> None:
     assert kit.store.records["default", "m"].messages[1].content == text_of(first)
 
 
-async def test_records_that_wait_for_long_are_told(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_that_wait_for_long_are_reported(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     await kit.run(chat("a", **given("late")))
     kit.store.away = True
     await kit.run(chat("b", **given("late")))

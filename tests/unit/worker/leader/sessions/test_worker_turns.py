@@ -277,7 +277,7 @@ async def test_a_turn_with_the_beginning_of_its_answer_goes_before_one_without(k
         ("slow", "pending", ""),
     ],
 )
-async def test_what_is_not_stored_is_told(kit: Kit, trouble: str, stored: str, reason: str) -> None:
+async def test_what_is_not_stored_is_reported(kit: Kit, trouble: str, stored: str, reason: str) -> None:
     await kit.run(chat("first", **given()))
     store = kit.store
     assert isinstance(store, Lagging)
@@ -296,15 +296,15 @@ async def test_what_is_not_stored_is_told(kit: Kit, trouble: str, stored: str, r
 
         store.commit = slow  # type: ignore[method-assign]
         asyncio.get_running_loop().call_later(0.3, release.set)
-    told = outcome(await kit.run(chat("b", **given())))
-    assert (told.state, told.stored, told.reason) == ("continued", stored, reason)
+    ended = outcome(await kit.run(chat("b", **given())))
+    assert (ended.state, ended.stored, ended.reason) == ("continued", stored, reason)
     store.away = False
 
 
 async def test_a_turn_over_a_record_that_is_not_known_says_that_it_is_not_stored(kit: Kit) -> None:
     kit.store.away = True
-    told = outcome(await kit.run(chat("a", session={"session_id": "s", "mode": "replace"})))
-    assert (told.stored, told.reason) == ("not_stored", "store_away")
+    ended = outcome(await kit.run(chat("a", session={"session_id": "s", "mode": "replace"})))
+    assert (ended.stored, ended.reason) == ("not_stored", "store_away")
     kit.store.away = False
 
 

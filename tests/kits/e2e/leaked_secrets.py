@@ -136,18 +136,18 @@ def move_a_stream(stack: Stack, request_id: str) -> None:
     )
 
 
-def everything_told(stack: Stack) -> dict[str, str]:
+def all_output(stack: Stack) -> dict[str, str]:
     """All texts that a stack tells its operator, by where: logs with spans, metrics, states, explanations."""
-    told = {f"log of {path.stem}": path.read_text() for path in stack.state_dir.logs.glob("*.log")}
-    told["output"] = Path(stack.output).read_text()
+    output = {f"log of {path.stem}": path.read_text() for path in stack.state_dir.logs.glob("*.log")}
+    output["output"] = Path(stack.output).read_text()
     key = {"Authorization": f"Bearer {METRICS_KEY}"}
     status = stack.status()
-    told["status"] = json.dumps(status)
+    output["status"] = json.dumps(status)
     urls = [one["detail"]["admin_url"] or stack.state.url for one in status["services"]]
     for url in urls:
         metrics = httpx.get(f"{url}/metrics", headers=key, timeout=10)
         assert metrics.status_code == 200
-        told[f"metrics of {url}"] = metrics.text
-    told["explain"] = ryz("explain", "--json", "told", cwd=stack.folder).stdout
-    assert "moments" in told["explain"] or "spans" in told["explain"]
-    return told
+        output[f"metrics of {url}"] = metrics.text
+    output["explain"] = ryz("explain", "--json", "told", cwd=stack.folder).stdout
+    assert "moments" in output["explain"] or "spans" in output["explain"]
+    return output
