@@ -99,7 +99,7 @@ def fetch_from_hub(model: HubModel, staging: Path) -> dict[Path, str]:
                 resumed = False
             checksums[path] = sha256
             before += file.size
-            bar.reach(before)
+            bar.advance_to(before)
     return checksums
 
 
@@ -113,7 +113,7 @@ def _fetch(model: HubModel, file: HubFile, path: Path, bar: TransferBar, before:
         had, pause = size_of(part), None
         with hub_sentences(model.name, lambda: before + _there(path)):
             try:
-                _append(model, file, part, lambda done: bar.reach(before + done))
+                _append(model, file, part, lambda done: bar.advance_to(before + done))
                 break
             except Exception as error:
                 if not broke_off(error) or size_of(part) == had or (pause := next(again, None)) is None:
@@ -123,7 +123,7 @@ def _fetch(model: HubModel, file: HubFile, path: Path, bar: TransferBar, before:
     return path
 
 
-def _append(model: HubModel, file: HubFile, part: Path, reach: Callable[[int], None]) -> None:
+def _append(model: HubModel, file: HubFile, part: Path, progress: Callable[[int], None]) -> None:
     """Append to a part what it lacks, at most up to a piece more than the file's size."""
     from huggingface_hub import get_session, hf_hub_url  # noqa: PLC0415 (slow to import)
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]  # noqa: PLC0415
@@ -146,7 +146,7 @@ def _append(model: HubModel, file: HubFile, part: Path, reach: Callable[[int], N
                 out.write(piece)
                 out.flush()
                 have += len(piece)
-                reach(have)
+                progress(have)
                 if have > file.size:
                     return
 

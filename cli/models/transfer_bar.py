@@ -15,7 +15,7 @@ PAUSES_S = (0.5, 1.0, 2.0)  # before another attempt, if the last one brought so
 class TransferBar(Protocol):
     """Shows how far a transfer is."""
 
-    def reach(self, done: int) -> None:
+    def advance_to(self, done: int) -> None:
         """Show that so many bytes are there."""
         ...
 
@@ -31,7 +31,7 @@ class _Lines:
             f"{what}: {in_bytes(total)}{f', {in_bytes(done)} are there' if done else ''}", soft_wrap=True
         )
 
-    def reach(self, done: int) -> None:
+    def advance_to(self, done: int) -> None:
         now = time.monotonic()
         if now - self._shown_at < LINE_EVERY_S:
             return
@@ -75,7 +75,7 @@ def transfer_bar(what: str, total: int, done: int = 0) -> Iterator[TransferBar]:
         task = progress.add_task(what, total=total, completed=done)
 
         class _Bar:
-            def reach(self, done: int) -> None:
+            def advance_to(self, done: int) -> None:
                 progress.update(task, completed=done)
 
         yield _Bar()

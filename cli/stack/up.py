@@ -31,7 +31,7 @@ def up(options: UpOptions) -> None:
     from cli.stack import runner  # noqa: PLC0415
     from cli.stack.default_model import default_model  # noqa: PLC0415
     from cli.stack.host.private import OWN_UMASK  # noqa: PLC0415
-    from cli.stack.host.reach import refuse_open_network  # noqa: PLC0415
+    from cli.stack.host.reachability import refuse_open_network  # noqa: PLC0415
     from cli.stack.machine import settle_sizing  # noqa: PLC0415
 
     os.umask(OWN_UMASK)  # files of this command and its services are for this user only
@@ -58,7 +58,7 @@ def _settle(options: UpOptions, state_dir: StateDir) -> UpOptions:
     """Find the model and the names, make directories absolute, and check that given servers answer."""
     from cli.models.model_names import served_name  # noqa: PLC0415
     from cli.stack.host.naming import check_name, require_one_store, stack_name  # noqa: PLC0415
-    from cli.stack.host.reach import require_reachable  # noqa: PLC0415
+    from cli.stack.host.reachability import require_reachable  # noqa: PLC0415
     from cli.stack.model_dir import find_model  # noqa: PLC0415
     from cli.stack.servers.redis_dir import make_redis_dir, require_accepted  # noqa: PLC0415
 

@@ -66,7 +66,7 @@ class _Found:
 
 
 async def attach(
-    client: InferenceClient, target: AttachTarget, *, must_reach: int, find_s: float, timeout_s: float
+    client: InferenceClient, target: AttachTarget, *, needed_seq: int, find_s: float, timeout_s: float
 ) -> Attachment | None:
     """Takes a tenant's request over.
 
@@ -77,7 +77,7 @@ async def attach(
     Args:
         client: Takes the frames from here on.
         target: The request to look for.
-        must_reach: Frames below that number were shown; if the group is lost before they come again, the
+        needed_seq: Frames below that number were shown; if the group is lost before they come again, the
             request ends.
         find_s: How long leaders may take to answer.
         timeout_s: The deadline from now.
@@ -99,11 +99,11 @@ async def attach(
     )
     with client.unwanted.attaching():  # its frames may come before this caller knows their request
         found = await _find(client.bus, question, find_s)
-        return await _take_over(client, target, found, must_reach=must_reach, timeout_s=timeout_s)
+        return await _take_over(client, target, found, needed_seq=needed_seq, timeout_s=timeout_s)
 
 
 async def _take_over(
-    client: InferenceClient, target: AttachTarget, found: list[_Found], *, must_reach: int, timeout_s: float
+    client: InferenceClient, target: AttachTarget, found: list[_Found], *, needed_seq: int, timeout_s: float
 ) -> Attachment | None:
     """Makes the newest of the found attempts a stream of this client."""
     if not found:
@@ -124,7 +124,7 @@ async def _take_over(
         group=answer.group,
         instance_id=answer.instance_id,
         first_seq=answer.first_seq,
-        must_reach=must_reach if whole else NEVER,  # else tokens or the prompt are missing for good
+        needed_seq=needed_seq if whole else NEVER,  # else tokens or the prompt are missing for good
         timeout_s=timeout_s,
     )
     return Attachment(stream, request, answer.first_seq, answer.next_seq)

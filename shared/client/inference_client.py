@@ -155,7 +155,7 @@ class InferenceClient(ClientCalls):
         group: str,
         instance_id: str,
         first_seq: int,
-        must_reach: int,
+        needed_seq: int,
         timeout_s: float,
     ) -> GenerationStream:
         """Takes over a generation that a group runs already, and that sends its frames here from now on.
@@ -165,7 +165,7 @@ class InferenceClient(ClientCalls):
             group: The group.
             instance_id: Its instance.
             first_seq: Its first frame that the group has kept; frames from here on come first.
-            must_reach: Frames below that number were shown by another caller.
+            needed_seq: Frames below that number were shown by another caller.
             timeout_s: The deadline from now.
 
         Raises:
@@ -182,7 +182,7 @@ class InferenceClient(ClientCalls):
         request = msgspec.structs.replace(request, reply_to=self.reply_to)
         stream = self._stream(request, timeout_s, inject(None), whole=False)
         stream.state.answer.set_max_ready(MAX_WHOLE_FRAMES)  # all kept frames come at once
-        self._streams.adopt_stream(stream, stream.state.adopt(group, instance_id, first_seq, must_reach))
+        self._streams.adopt_stream(stream, stream.state.adopt(group, instance_id, first_seq, needed_seq))
         return stream
 
     def _stream(

@@ -61,7 +61,7 @@ def convert(
         if not to_gguf:
             draft.mkdir()
         with transfer_bar(path.name, work.total) as bar:
-            work.write(draft, bar.reach)
+            work.write(draft, bar.advance_to)
         _put(draft, target)
     except (BadGguf, ModelError) as error:
         fail(f"{error}.", 2)

@@ -66,11 +66,11 @@ class GgufModel:
         """Return the bytes that the weights will take."""
         return sum(num_bytes(tensor.shape, self._kind_of(tensor)) for tensor in self._tensors)
 
-    def write(self, target: Path, keys: dict[str, Any], reach: Callable[[int], None]) -> None:
+    def write(self, target: Path, keys: dict[str, Any], progress: Callable[[int], None]) -> None:
         """Write the file.
 
         Args:
-            reach: Called with the bytes that have been read so far.
+            progress: Called with the bytes that have been read so far.
         """
         writer = self._begin(target, keys)
         try:
@@ -78,7 +78,7 @@ class GgufModel:
             for tensor in self._tensors:
                 writer.write_tensor_data(to_kind(tensor.read(), tensor.kind, self._kind_of(tensor)))
                 done += tensor.num_bytes
-                reach(done)
+                progress(done)
             writer.flush()
         finally:
             writer.close()

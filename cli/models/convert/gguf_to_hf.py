@@ -61,11 +61,11 @@ class GgufToHf:
         """Return the bytes that the weights will take."""
         return sum(num_bytes(tensor.shape, self._kind_of(tensor)) for tensor in self._tensors)
 
-    def write(self, target: Path, reach: Callable[[int], None]) -> None:
+    def write(self, target: Path, progress: Callable[[int], None]) -> None:
         """Write the directory, which exists and is empty.
 
         Args:
-            reach: Called with the bytes that have been read so far.
+            progress: Called with the bytes that have been read so far.
         """
         self._write_texts(target)
         path = target / "model.safetensors"
@@ -75,7 +75,7 @@ class GgufToHf:
             for tensor in self._tensors:
                 to_kind(tensor.read(), tensor.kind, self._kind_of(tensor)).tofile(file)
                 done += tensor.num_bytes
-                reach(done)
+                progress(done)
         sync(path)
 
     def _kind_of(self, tensor: TargetTensor) -> GGMLQuantizationType:

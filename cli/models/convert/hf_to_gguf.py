@@ -40,13 +40,13 @@ class HfToGguf:
         """Return the bytes that the weights will take."""
         return self._model.needed
 
-    def write(self, target: Path, reach: Callable[[int], None]) -> None:
+    def write(self, target: Path, progress: Callable[[int], None]) -> None:
         """Write the file.
 
         Args:
-            reach: Called with the bytes that have been read so far.
+            progress: Called with the bytes that have been read so far.
         """
-        self._model.write(target, self._keys, reach)
+        self._model.write(target, self._keys, progress)
 
 
 def _texts(source: Path) -> dict[str, Any]:

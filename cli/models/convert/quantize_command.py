@@ -121,7 +121,7 @@ def _floats(file: Path, scratch: Path) -> Path:
     target = scratch / "floats"
     target.mkdir()
     with transfer_bar(f"{file.name} as bf16", work.total) as bar:
-        work.write(target, bar.reach)
+        work.write(target, bar.advance_to)
     return target
 
 

@@ -54,7 +54,7 @@ class RepeatedCalls:
         return await attach(
             self._context.client,
             AttachTarget(request.request_id, tenant, request.call_key, request.call_digest),
-            must_reach=0,
+            needed_seq=0,
             find_s=self._context.settings.constants.idempotency_find_ms / 1000,
             timeout_s=timeout_s,
         )

@@ -70,7 +70,7 @@ class ResumedStreams:
         if token is None or form is None:
             raise _gone("it was begun by a gateway of another version")
         answer.set_parts([request], token)
-        _check_reach(found, wanted.last, needs_start=form.needs_start(request))
+        _check_kept(found, wanted.last, needs_start=form.needs_start(request))
         caller.take_ids(request.request_id, token.shown_id)
         caller.response_headers.append((b"x-stream-id", request.request_id.encode()))
         if request.session is not None:
@@ -89,7 +89,7 @@ class ResumedStreams:
             found = await attach(
                 self._context.client,
                 AttachTarget(request_id, caller.tenant),
-                must_reach=wanted.last.seq + 1,
+                needed_seq=wanted.last.seq + 1,
                 find_s=self._context.settings.stream_attach_timeout_s,
                 timeout_s=wanted.timeout_s,
             )
@@ -104,7 +104,7 @@ class ResumedStreams:
         return found
 
 
-def _check_reach(found: Attachment, last: EventId, *, needs_start: bool) -> None:
+def _check_kept(found: Attachment, last: EventId, *, needs_start: bool) -> None:
     """Raises a 410 if the events that follow the last one cannot be made."""
     if last.seq >= found.next_seq:  # a part that ran elsewhere is lost, or the id is of another stream
         raise _gone(f"it has {found.next_seq} frames here, and none with number {last.seq}")

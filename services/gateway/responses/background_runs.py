@@ -211,7 +211,7 @@ class BackgroundRuns:
             found = await attach(
                 client,
                 AttachTarget(call.request.request_id, record.tenant),
-                must_reach=0,
+                needed_seq=0,
                 find_s=settings.stream_attach_timeout_s,
                 timeout_s=settings.max_timeout_s,
             )

@@ -99,15 +99,15 @@ class GenerationState:
             return self._buffer.due(self._heard_at, self._deadline)
         return min(self._deadline, self.lifecycle.offer_due)
 
-    def adopt(self, group: str, instance_id: str, first_seq: int, must_reach: int) -> Commands:
+    def adopt(self, group: str, instance_id: str, first_seq: int, needed_seq: int) -> Commands:
         """Take over a request that another caller has published and that a group runs.
 
-        Its frames from `first_seq` on are asked for. Those below `must_reach` were shown by the other caller
+        Its frames from `first_seq` on are asked for. Those below `needed_seq` were shown by the other caller
         and have to come as they were, so a loss of the group before them ends the request.
         """
         self.observed.adopt()
         self._buffer.start_at(first_seq)
-        self.lifecycle.adopt(group, instance_id, must_reach, self._heard_at)
+        self.lifecycle.adopt(group, instance_id, needed_seq, self._heard_at)
         return self._ask_resend()
 
     def on_frame(self, frame: AnyFrame, group: str, now: float, instance_id: str = "") -> Commands:

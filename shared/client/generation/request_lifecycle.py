@@ -53,7 +53,7 @@ class RequestLifecycle:
     """
 
     __slots__ = (
-        "_buffer", "_context", "_must_reach", "_request_id", "_retries", "_started_at", "_wait_until",
+        "_buffer", "_context", "_needed_seq", "_request_id", "_retries", "_started_at", "_wait_until",
         "attempts", "error", "leader", "phase", "waits", "was_cancelled",
     )  # fmt: skip
 
@@ -84,7 +84,7 @@ class RequestLifecycle:
         self._retries = RetrySchedule(context.settings, now)
         self._started_at = now
         self._wait_until = now + context.settings.wait_s  # while no group has begun it
-        self._must_reach = 0  # a loss of the leader before this frame number is an end
+        self._needed_seq = 0  # a loss of the leader before this frame number is an end
 
     @property
     def offered_at(self) -> float:
@@ -97,10 +97,10 @@ class RequestLifecycle:
         due = self._retries.due
         return min(due, self._wait_until) if self.waits else due
 
-    def adopt(self, group: str, instance_id: str, must_reach: int, now: float) -> None:
-        """A leader runs the request, whose frames below `must_reach` were shown elsewhere."""
+    def adopt(self, group: str, instance_id: str, needed_seq: int, now: float) -> None:
+        """A leader runs the request, whose frames below `needed_seq` were shown elsewhere."""
         self.assign_leader(group, instance_id, now)
-        self._must_reach = must_reach
+        self._needed_seq = needed_seq
 
     def assign_leader(self, group: str, instance_id: str, now: float) -> None:
         """A leader has answered."""
@@ -156,7 +156,7 @@ class RequestLifecycle:
         attempts, group, heard = self.attempts, self.leader.group, self._context.heard
         self._context.stats.lost += 1
         cancel = () if reported else (self.leader.cancel(attempts.number),)
-        shown_in_part = self._buffer.next_seq < self._must_reach
+        shown_in_part = self._buffer.next_seq < self._needed_seq
         if shown_in_part or not attempts.count_loss(self.leader, reason, heard_at, now, heard):
             self.end(endings.group_lost(self._request_id, group, why, reason, attempts.losses))
             return cancel

@@ -13,7 +13,7 @@ from cli.console import CommandError
 from cli.stack.host.naming import check_name, group_name, stack_name
 from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.host.private import MARKER
-from cli.stack.host.reach import require_reachable
+from cli.stack.host.reachability import require_reachable
 from cli.stack.model_dir import demo_model, find_model
 from cli.stack.plan import GRACE_S, plan_stack
 from cli.stack.probes import Probes

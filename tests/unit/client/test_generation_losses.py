@@ -254,9 +254,9 @@ def test_who_attached_has_it() -> None:
 
 def test_an_adopted_stream_asks_for_all_and_survives_a_loss_once_it_has_caught_up() -> None:
     adopted = make()
-    assert adopted.adopt("g0", "i0", 0, must_reach=2) == (AskResend("g0", 0, "i0"),)
+    assert adopted.adopt("g0", "i0", 0, needed_seq=2) == (AskResend("g0", 0, "i0"),)
     early = make()
-    early.adopt("g0", "i0", 0, must_reach=2)
+    early.adopt("g0", "i0", 0, needed_seq=2)
     assert early.on_group_down("g0", "i0", "silent", 1.0) == (SendCancel("g0", 0, "i0"),)
     assert isinstance(early.error, GroupLost)
     adopted.on_resend(

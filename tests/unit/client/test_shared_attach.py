@@ -93,7 +93,7 @@ async def client(bus: MemoryBus) -> AsyncIterator[InferenceClient]:
 
 async def test_all_its_frames_come_from_the_newest_attempt(bus: MemoryBus, client: InferenceClient) -> None:
     old, new = [await Leader(bus, group, attempt).start() for group, attempt in (("g0", 3), ("g1", 5))]
-    found = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
+    found = await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=2, timeout_s=5)
     assert found is not None
     async with found.stream as stream:
         text = "".join([frame.deltas[0].text async for frame in stream.frames()])
@@ -115,7 +115,7 @@ async def test_frames_that_come_before_the_answer_end_nothing(
         await bus.publish(decode(message.data, Attach).reply_to, encode(batch))
 
     await bus.subscribe(subjects.ATTACH, eager)
-    found = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=1, timeout_s=5)
+    found = await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=1, timeout_s=5)
     assert found is not None
     assert client.stats.ignored == 2
     async with found.stream as stream:
@@ -125,16 +125,16 @@ async def test_frames_that_come_before_the_answer_end_nothing(
 
 async def test_it_asks_more_than_once_under_one_name(bus: MemoryBus, client: InferenceClient) -> None:
     leader = await Leader(bus, "g0", 1, silent=2).start()
-    found = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=3, timeout_s=5)
+    found = await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=3, timeout_s=5)
     assert found is not None
     assert (len(leader.asked), len(leader.inboxes)) == (3, 1)
     await found.stream.cancel()
 
 
 async def test_no_leader_has_it(bus: MemoryBus, client: InferenceClient) -> None:
-    assert await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=0.15, timeout_s=5) is None
+    assert await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=0.15, timeout_s=5) is None
     leader = await Leader(bus, "g0", 1, silent=100).start()
-    assert await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=0.15, timeout_s=5) is None
+    assert await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=0.15, timeout_s=5) is None
     assert len(leader.asked) == 3
     assert client.num_open == 0
 
@@ -143,15 +143,15 @@ async def test_the_later_of_two_callers_in_one_process_keeps_it(
     bus: MemoryBus, client: InferenceClient
 ) -> None:
     leader = await Leader(bus, "g0", 4, kept=3).start()
-    later = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
+    later = await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=2, timeout_s=5)
     assert later is not None
     leader.request = msgspec.structs.replace(leader.request, attempt=2)
     with pytest.raises(Cancelled) as caught:
-        await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
+        await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=2, timeout_s=5)
     assert caught.value.data["reason"] == "attached_elsewhere"
     assert not later.stream.finished
     leader.request = msgspec.structs.replace(leader.request, attempt=5)
-    newest = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
+    newest = await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=2, timeout_s=5)
     assert newest is not None
     assert isinstance(later.stream.error, Cancelled)
     with pytest.raises(Cancelled):  # it is not started a second time
@@ -172,7 +172,7 @@ async def test_what_has_ended_is_read_and_never_begun_again(bus: MemoryBus, clie
     leader = await Leader(bus, "g0", 1).start()
     leader.request = msgspec.structs.replace(leader.request, prompt=None)
     leader.has_forgotten = True  # the leader dropped the request since
-    found = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
+    found = await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=2, timeout_s=5)
     assert found is not None
     with pytest.raises(GroupLost):
         await asyncio.wait_for(found.stream.next_frame(), PATIENCE_S)
@@ -191,7 +191,7 @@ async def test_a_loss_after_attaching(
 
     await bus.subscribe(subjects.GENERATE_ALL, router)
     leader = await Leader(bus, "g0", 1, first_seq=first_seq, kept=4).start()
-    found = await attach(client, AttachTarget("r", "default"), must_reach=first_seq, find_s=2, timeout_s=5)
+    found = await attach(client, AttachTarget("r", "default"), needed_seq=first_seq, find_s=2, timeout_s=5)
     assert found is not None
     while found.stream.next_seq < 4:
         await found.stream.next_frame()

@@ -66,7 +66,7 @@ class PrefillChunk:
     mask: Tensor | None
 
 
-class Reach(NamedTuple):
+class ReadRange(NamedTuple):
     """How far back the layers of a model read.
 
     Attributes:
@@ -85,7 +85,7 @@ class Reach(NamedTuple):
         return None if window else self.pages
 
 
-EVERYTHING = Reach()
+EVERYTHING = ReadRange()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class PlainBatch:
 def make_batch(
     chunks: Sequence[ScheduledChunk],
     states: Sequence[SequenceState],
-    reach: Reach = EVERYTHING,
+    read_range: ReadRange = EVERYTHING,
     *,
     sliding: bool = False,
 ) -> PlainBatch:
@@ -199,9 +199,9 @@ def make_batch(
     ordered = [states[i] for i in order]
     at = np.array(positions, np.int64)
     tables = {
-        window: [table_of(state, window, sliding) for state in ordered] for window in {0, *reach.windows}
+        window: [table_of(state, window, sliding) for state in ordered] for window in {0, *read_range.windows}
     }
-    windowed = tables[max(reach.windows)] if sliding else None
+    windowed = tables[max(read_range.windows)] if sliding else None
     return PlainBatch(
         token_ids=torch.tensor(token_ids, dtype=torch.int64),
         positions=torch.from_numpy(at),
@@ -209,10 +209,12 @@ def make_batch(
         sample_rows=torch.tensor(samples, dtype=torch.int64),
         attention_metadata={
             window: AttentionMetadata(
-                _decodes(at[:count], tables[window][:count], window, reach.pages_of(window)),
-                _prefills([chunks[i] for i in order[count:]], tables[window][count:], count, window, reach),
+                _decodes(at[:count], tables[window][:count], window, read_range.pages_of(window)),
+                _prefills(
+                    [chunks[i] for i in order[count:]], tables[window][count:], count, window, read_range
+                ),
             )
-            for window in reach.windows
+            for window in read_range.windows
         },
         prompt_rows=torch.tensor(prompt_rows, dtype=torch.int64) if prompt_rows else None,
         sliding_slots=None if windowed is None else torch.from_numpy(_slots(at, sizes, windowed)),
@@ -271,10 +273,10 @@ def decode_group(
 
 
 def _prefills(
-    chunks: list[ScheduledChunk], tables: list[Ints], begin: int, window: int, reach: Reach
+    chunks: list[ScheduledChunk], tables: list[Ints], begin: int, window: int, read_range: ReadRange
 ) -> list[PrefillChunk]:
     prefills: list[PrefillChunk] = []
-    pages = reach.pages_of(window)
+    pages = read_range.pages_of(window)
     for part, table in zip(chunks, tables, strict=True):
         end = begin + part.num_tokens
         first = _first_block(part.start, window)
@@ -284,7 +286,7 @@ def _prefills(
         if part.start:
             used = table[first : int(positions[-1]) // BLOCK_SIZE + 1]
             blocks = torch.from_numpy(used.copy())
-        later = part.start > 0 and (window > 0 or reach.masks_later_chunks)
+        later = part.start > 0 and (window > 0 or read_range.masks_later_chunks)
         if later or 0 < window < part.num_tokens or pages is not None:
             mask = _mask(positions, keys[None, :], window, pages)
         prefills.append(PrefillChunk(begin, end, len(keys), blocks, mask))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.engine.plain.batch import AttentionMetadata, DecodeGroup, PlainBatch, Reach
+from services.worker.engine.plain.batch import AttentionMetadata, DecodeGroup, PlainBatch, ReadRange
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.rank.sequences import Ints, SequenceState
@@ -88,7 +88,7 @@ class DecodeGraphs:
         self._model = model
         self._cache = cache
         self._capture = capture
-        self._reach = Reach(frozenset(model.config.windows), pages)
+        self._read_range = ReadRange(frozenset(model.config.windows), pages)
         # then neither padded rows of a table nor their keys are read
         self._in_place = pages is None and all(
             layer.attends_in_place(own) for layer, own in zip(model.layers, cache.layers, strict=True)
@@ -148,7 +148,7 @@ class DecodeGraphs:
         own = inputs.to(self._model.placement.device, copy=True)
 
         def work() -> Tensor | None:
-            return self._model.forward(padded_batch(own, sizes, self._reach), self._cache)
+            return self._model.forward(padded_batch(own, sizes, self._read_range), self._cache)
 
         replay, logits = self._capture(work)
         return _Recording(own, replay, logits)
@@ -164,7 +164,7 @@ def _fill_tables(sizes: tuple[int, int], starts: list[int], found: list[Ints], s
     return [slots, tables.reshape(-1)]
 
 
-def padded_batch(inputs: Tensor, sizes: tuple[int, int], reach: Reach) -> PlainBatch:
+def padded_batch(inputs: Tensor, sizes: tuple[int, int], read_range: ReadRange) -> PlainBatch:
     """The batch of a recording, made of its inputs by operators only, so that a replay makes it again.
 
     Args:
@@ -184,9 +184,9 @@ def padded_batch(inputs: Tensor, sizes: tuple[int, int], reach: Reach) -> PlainB
         sample_rows=torch.arange(sequences, device=inputs.device),
         attention_metadata={
             window: AttentionMetadata(
-                [_decodes(positions, tables[-1 if window else 0], window, reach.pages_of(window))], []
+                [_decodes(positions, tables[-1 if window else 0], window, read_range.pages_of(window))], []
             )
-            for window in reach.windows
+            for window in read_range.windows
         },
         sliding_slots=slots[1] if len(slots) > 1 else None,
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from services.worker.engine.config.layer_config import ExpertsConfig
 from services.worker.engine.kv_transfer.kv_blocks import PlainBlocks
-from services.worker.engine.plain.batch import Reach, make_batch
+from services.worker.engine.plain.batch import ReadRange, make_batch
 from services.worker.engine.plain.cuda_graphs import DecodeGraphs, GraphCapture
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU
@@ -60,7 +60,7 @@ class PlainCompute:
         on_gpu = model.placement.on_gpu
         self.likeliest: FindLikeliest | None = self.find_likeliest if on_gpu else None
         self._host_rows = torch.empty(0)  # where logits of a GPU are copied to
-        self._reach = Reach(frozenset(model.config.windows), pages, masks_later_chunks=not on_gpu)
+        self._read_range = ReadRange(frozenset(model.config.windows), pages, masks_later_chunks=not on_gpu)
         # which experts are computed depends on the tokens, so steps with experts cannot be recorded
         routed = any(isinstance(layer.mlp, ExpertsConfig) for layer in model.config.layers)
         self._graphs = None if capture is None or routed else DecodeGraphs(model, cache, capture, pages)
@@ -132,10 +132,10 @@ class PlainCompute:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The stream after the last layer, and which of its rows are sampled and wanted by prompts."""
         if self._tiled:
-            step = make_tiles(chunks, states, self._reach, self.sizes)
+            step = make_tiles(chunks, states, self._read_range, self.sizes)
             hidden = [self._model.hidden_states(tile, self._cache) for tile in step.tiles]
             return torch.cat(hidden), step.sample_rows, step.prompt_rows
-        batch = make_batch(chunks, states, self._reach, sliding=self.sizes.num_sliding > 0)
+        batch = make_batch(chunks, states, self._read_range, sliding=self.sizes.num_sliding > 0)
         if self._model.placement != CPU:
             batch = batch.to(self._model.placement)
         prompts = batch.sample_rows[:0] if batch.prompt_rows is None else batch.prompt_rows

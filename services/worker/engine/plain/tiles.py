@@ -18,7 +18,7 @@ from services.worker.engine.plain.batch import (
     AttentionMetadata,
     DecodeGroup,
     PlainBatch,
-    Reach,
+    ReadRange,
     decode_group,
     table_of,
 )
@@ -46,7 +46,7 @@ class TiledStep:
 def make_tiles(
     chunks: Sequence[ScheduledChunk],
     states: Sequence[SequenceState],
-    reach: Reach,
+    read_range: ReadRange,
     sizes: PoolSizes,
 ) -> TiledStep:
     """Cuts a step, whose states include its chunks already.
@@ -65,7 +65,8 @@ def make_tiles(
             prompts += [shift + at for at in state.prompt_rows(part.start, part.num_tokens)]
     return TiledStep(
         tiles=[
-            _tile(rows[begin : begin + TILE_ROWS], reach, sizes) for begin in range(0, len(rows), TILE_ROWS)
+            _tile(rows[begin : begin + TILE_ROWS], read_range, sizes)
+            for begin in range(0, len(rows), TILE_ROWS)
         ],
         sample_rows=torch.tensor(samples, dtype=torch.int64),
         prompt_rows=torch.tensor(prompts, dtype=torch.int64),
@@ -80,7 +81,7 @@ def in_tiles(compute: Callable[[Tensor], Tensor | None], rows: Tensor) -> Tensor
     return torch.cat(made)[: len(rows)] if made else None
 
 
-def _tile(rows: Sequence[tuple[SequenceState, int]], reach: Reach, sizes: PoolSizes) -> PlainBatch:
+def _tile(rows: Sequence[tuple[SequenceState, int]], read_range: ReadRange, sizes: PoolSizes) -> PlainBatch:
     token_ids, positions = np.zeros((2, TILE_ROWS), np.int64)
     slots, sliding_slots = (np.full(TILE_ROWS, spare * BLOCK_SIZE, np.int64) for spare in sizes)
     sliding = sizes.num_sliding > 0
@@ -102,14 +103,14 @@ def _tile(rows: Sequence[tuple[SequenceState, int]], reach: Reach, sizes: PoolSi
                         positions[row : row + 1],
                         [table_of(state, window, sliding)],
                         window,
-                        reach.pages_of(window),
+                        read_range.pages_of(window),
                     )
                     for row, (state, _) in enumerate(rows)
                 ]
                 + _padding(len(rows), sizes.num_sliding if sliding and window else sizes.num_blocks),
                 [],
             )
-            for window in reach.windows
+            for window in read_range.windows
         },
         sliding_slots=torch.from_numpy(sliding_slots) if sliding else None,
     )
