@@ -9,7 +9,7 @@ from typer import Option
 
 from benchmarks.lib.options import Numbers, Word, Words
 
-Door = Literal["http", "grpc", "realtime"]
+Transport = Literal["http", "grpc", "realtime"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class ServingPlan:
     ] = ""
     groups: Annotated[int, Option(min=1, max=16, help="Worker groups of the own stack.")] = 2
     doors: Annotated[
-        Sequence[Door],
+        Sequence[Transport],
         Option(help="Ways to ask, with a comma between them: http, grpc, realtime."),
-        Words(get_args(Door)),
+        Words(get_args(Transport)),
     ] = ("http",)
     grpc: Annotated[str, Option(help="With --url, where the stack answers by gRPC, as HOST:PORT.")] = ""
     peer: Annotated[

@@ -13,11 +13,11 @@ from benchmarks.lib.cpu import CpuMeter
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import RunningStack
 from benchmarks.serving.load import LoadFigures
-from benchmarks.serving.plan import Door, ServingPlan
+from benchmarks.serving.plan import ServingPlan, Transport
 
 EXTRA_S = 40.0  # for the generator's start and late answers
 LOAD = "load"
-_BY: dict[Door, str] = {"http": "HTTP", "grpc": "gRPC", "realtime": "WebSockets"}
+_BY: dict[Transport, str] = {"http": "HTTP", "grpc": "gRPC", "realtime": "WebSockets"}
 
 
 def measure(plan: ServingPlan, stack: RunningStack, progress: Progress) -> dict[str, Any]:
@@ -32,28 +32,32 @@ def measure(plan: ServingPlan, stack: RunningStack, progress: Progress) -> dict[
     if "grpc" in plan.doors and not stack.grpc:
         raise BenchError("the stack has no gRPC: name its address with `--grpc HOST:PORT`")
     rows = []
-    cpus: dict[Door, dict[int, dict[str, float]]] = {door: {} for door in plan.doors}
+    cpus: dict[Transport, dict[int, dict[str, float]]] = {transport: {} for transport in plan.doors}
     for concurrency in plan.concurrency:
-        for door in plan.doors:
-            row, cpus[door][concurrency] = _measure_level(plan, stack, concurrency, door, progress)
+        for transport in plan.doors:
+            row, cpus[transport][concurrency] = _measure_level(plan, stack, concurrency, transport, progress)
             rows.append(row)
-    names: dict[Door, str] = {
+    names: dict[Transport, str] = {
         "http": "cpu_ms_per_request",
         "grpc": "cpu_ms_per_grpc_request",
         "realtime": "cpu_ms_per_realtime_request",
     }
-    return {"rows": rows} | {names[door]: found[max(found)] for door, found in cpus.items()}
+    return {"rows": rows} | {names[transport]: found[max(found)] for transport, found in cpus.items()}
 
 
 def _measure_level(
-    plan: ServingPlan, stack: RunningStack, concurrency: int, door: Door, progress: Progress
+    plan: ServingPlan, stack: RunningStack, concurrency: int, transport: Transport, progress: Progress
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    url = f"grpc://{stack.grpc}" if door == "grpc" else stack.url
-    if door == "realtime":
+    url = f"grpc://{stack.grpc}" if transport == "grpc" else stack.url
+    if transport == "realtime":
         url = url.replace("http", "ws", 1)
     asked = {"url": url, "model": stack.model, "concurrency": concurrency}
     asked |= {"tokens": plan.tokens, "stream": plan.stream}
-    named = f"concurrency {concurrency}" if door == "http" else f"concurrency {concurrency} by {_BY[door]}"
+    named = (
+        f"concurrency {concurrency}"
+        if transport == "http"
+        else f"concurrency {concurrency} by {_BY[transport]}"
+    )
     progress(f"{named}: warm-up")
     with closing(ChildObject("benchmarks.serving.load:start_load", asked)) as child:
         child.receive(EXTRA_S)
@@ -76,7 +80,7 @@ def _measure_level(
         name: round(values[name], 3) if isinstance(values[name], float) else values[name] for name in names
     }
     if len(plan.doors) > 1:
-        row = {"door": door} | row
+        row = {"door": transport} | row
     cpu = {name: seconds / figures.requests * 1e3 for name, seconds in used_s.items()}
     # the generator counts for itself, without its start
     cpu[LOAD] = figures.cpu_us_per_request / 1e3

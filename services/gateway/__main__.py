@@ -59,7 +59,7 @@ _DRAIN_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class OpenDoors:
+class OpenServers:
     """Where a started gateway is reached.
 
     Attributes:
@@ -82,7 +82,7 @@ async def start(
     *,
     client_settings: ClientSettings,
     passed: socket.socket | None = None,
-) -> OpenDoors:
+) -> OpenServers:
     """Builds and connects the parts, and serves until the stack closes.
 
     Args:
@@ -203,7 +203,7 @@ async def start(
     )
     stack.callback(_abort_running, context)
     log.info("serving", host=settings.http_host, port=port, keys=len(keys), tls=bool(settings.http_cert))
-    return OpenDoors(port, app.direct, grpc_port)
+    return OpenServers(port, app.direct, grpc_port)
 
 
 def _watch_service(

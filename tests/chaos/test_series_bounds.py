@@ -132,11 +132,13 @@ async def fleet(nats_url: str) -> AsyncIterator[BoundedFleet]:
         stack.push_async_callback(bus.close)
         service = Service(settings, "gateway")
         stack.push_async_callback(service.finish)
-        doors = await start(service, stack, settings, parse_keys(keys), bus, client_settings=ClientSettings())
+        servers = await start(
+            service, stack, settings, parse_keys(keys), bus, client_settings=ClientSettings()
+        )
         service.ready()
         limits = httpx.Limits(max_connections=SIDE_BY_SIDE)
         http = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{doors.http_port}", timeout=60, limits=limits, trust_env=False
+            base_url=f"http://127.0.0.1:{servers.http_port}", timeout=60, limits=limits, trust_env=False
         )
         await stack.enter_async_context(http)
         registries = {"gateway": service.registry, "router": routing.registry, "worker": kit.registry}

@@ -199,7 +199,7 @@ def test_a_missing_token_is_reported() -> None:
     assert process.returncode == 2
 
 
-async def test_strangers_at_the_door_do_no_harm() -> None:
+async def test_strangers_that_connect_do_no_harm() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     ranks = RemoteRankListener(f"127.0.0.1:{port}", TOKEN, 1)

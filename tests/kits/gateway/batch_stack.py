@@ -74,9 +74,9 @@ async def batch_gateway(
     try:
         async with AsyncExitStack() as stack:
             keys = parse_keys(chosen.api_keys.get_secret_value())
-            doors = await start(service, stack, chosen, keys, bus, client_settings=ClientSettings())
+            resources = await start(service, stack, chosen, keys, bus, client_settings=ClientSettings())
             service.ready()
-            running = BatchGateway(f"http://127.0.0.1:{doors.http_port}", service, bus)
+            running = BatchGateway(f"http://127.0.0.1:{resources.http_port}", service, bus)
             yield running
             for client in running.clients:
                 await client.close()

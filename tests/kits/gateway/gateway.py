@@ -292,9 +292,13 @@ async def running_gateway(
     service.add_check("broker", lambda: bus.connected)
     async with AsyncExitStack() as stack:
         keys = parse_keys(chosen.api_keys.get_secret_value())
-        doors = await start(service, stack, chosen, keys, bus, client_settings=ClientSettings(wait_s=wait_s))
+        servers = await start(
+            service, stack, chosen, keys, bus, client_settings=ClientSettings(wait_s=wait_s)
+        )
         service.ready()
-        yield Gateway(doors.http_port, doors.direct, service, fleet, broker, bus, stack, doors.grpc_port)
+        yield Gateway(
+            servers.http_port, servers.direct, service, fleet, broker, bus, stack, servers.grpc_port
+        )
         await service.drain()
         with suppress(TimeoutError):
             await fleet.stop()

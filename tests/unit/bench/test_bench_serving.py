@@ -14,7 +14,7 @@ from benchmarks.lib.cpu import CpuMeter
 from benchmarks.lib.machine import commit, machine
 from benchmarks.lib.measuring import BenchError
 from benchmarks.lib.stack import RunningStack
-from benchmarks.serving.plan import Door, ServingPlan
+from benchmarks.serving.plan import ServingPlan, Transport
 from benchmarks.serving.serving import LOAD, measure
 from cli.bench.bench_commands import app
 from cli.bench.serving.bench_serving import add_peer
@@ -42,15 +42,17 @@ async def test_levels_carry_figures_and_cpu_of_every_process() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_all_doors_are_measured_on_one_stack(stream: bool) -> None:
-    doors: list[Door] = ["http", "grpc", "realtime"]
+async def test_all_apis_are_measured_on_one_stack(stream: bool) -> None:
+    transports: list[Transport] = ["http", "grpc", "realtime"]
     async with gateway_with_leader(grpc_port=free_port()) as gateway:
-        plan = ServingPlan(concurrency=[2], duration=1.0, warmup=0.5, tokens=4, stream=stream, doors=doors)
+        plan = ServingPlan(
+            concurrency=[2], duration=1.0, warmup=0.5, tokens=4, stream=stream, doors=transports
+        )
         stack = RunningStack(
             gateway.url, "demo", {"server": os.getpid()}, grpc=f"127.0.0.1:{gateway.grpc_port}"
         )
         report = await asyncio.to_thread(measure, plan, stack, lambda _: None)
-    assert [row["door"] for row in report["rows"]] == doors
+    assert [row["door"] for row in report["rows"]] == transports
     assert all(row["errors"] == 0 and row["requests_per_s"] > 1 for row in report["rows"]), report["rows"]
     assert report["cpu_ms_per_grpc_request"]["server"] > 0
     assert report["cpu_ms_per_realtime_request"]["server"] > 0
