@@ -14,7 +14,7 @@ from typer import Option
 from benchmarks.lib.options import Numbers, Word, Words
 from services.router.domain.policies import PolicyName
 from services.worker.domain.speculation.speculation import DRAFT_TOKENS
-from services.worker.rank_protocol.run_config import Device, Kernels, KVDtype, Precision, PrecisionWish
+from services.worker.rank_protocol.run_config import Device, Kernels, KVDtype, Precision, PrecisionChoice
 
 Model = Annotated[Path, Option(help="Directory, .gguf file or name of the model.")]
 ModelOrDemo = Annotated[Path | None, Option(help="Path or name of the model; left out: the demo.")]
@@ -164,9 +164,9 @@ class SpeculationPlan:
         Option(help="Path or name of a draft model, which is measured as well; left out: none."),
     ] = None
     draft_precision: Annotated[
-        PrecisionWish,
+        PrecisionChoice,
         Option(help="auto, fp32, bf16, int8 or codes, of the draft model."),
-        Word(get_args(PrecisionWish)),
+        Word(get_args(PrecisionChoice)),
     ] = "auto"
     draft_tokens: Annotated[int, Option(min=1, max=32, help="Guesses of one sequence in a step.")] = (
         DRAFT_TOKENS

@@ -12,7 +12,7 @@ from shared.messages import Explanation, Moment
 from shared.telemetry.spans.computed import computed_between
 from shared.telemetry.spans.span_names import AGAIN, SPANS
 
-UNDER_WAY = "not over yet: since the last thing that was noted"
+IN_FLIGHT = "not over yet: since the last thing that was noted"
 REFUSAL = "refusal to the gateway"
 UNKNOWN = "in a group whose record is gone"  # its leader died, or has forgotten the request
 AGAIN_SENT = "no group had answered, so it was sent again"
@@ -37,11 +37,11 @@ class HeardExplanation:
     @property
     def ahead_us(self) -> int:
         """By how much its clock is ahead of ours; 0 if the way of the message may be all of it."""
-        ahead, way = (
+        ahead, round_trip_us = (
             self.explanation.now_us - (self.sent_us + self.heard_us) // 2,
             self.heard_us - self.sent_us,
         )
-        return ahead if abs(ahead) > way / 2 else 0
+        return ahead if abs(ahead) > round_trip_us / 2 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _course(request_id: str, noted: list[_Noted], now_us: int) -> Course:
     if ("gateway", "received") in moments and ("gateway", "answered") not in moments:
         last = row[-1]
         since_ms, took_ms = (last.at_us - row[0].at_us) / 1000, max(0, now_us - last.at_us) / 1000
-        spans.append(Span(UNDER_WAY, last.service, last.instance_id, last.attempt, since_ms, took_ms))
+        spans.append(Span(IN_FLIGHT, last.service, last.instance_id, last.attempt, since_ms, took_ms))
     first = next((one.at_us for one in noted if one.moment.name == "first frame"), None)
     first_ms = None if first is None else (first - row[0].at_us) / 1000
     return Course(request_id, row[0].at_us, spans, first_ms)

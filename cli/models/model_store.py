@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cli.console import fail
 from cli.models.model_records import ModelRecord, read_record, record_path, write_record
-from cli.stack.host.ownership import require_own_way
+from cli.stack.host.ownership import require_own_path
 
 MODELS_DIR = "RYZ_MODELS_DIR"
 LOCK_WAIT_S = 4 * 3600.0  # for a pull of the same model; a large one takes that long
@@ -34,7 +34,7 @@ def models_dir() -> Path:
 def make_directory(target: Path) -> None:
     """Make the directory of a model, for this user only; fail with the remedy if that cannot be done."""
     try:
-        require_own_way(target.parent)
+        require_own_path(target.parent)
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not os.access(target.parent, os.W_OK | os.X_OK):
             raise PermissionError(0, "not writable")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from typer import Option
 
 from cli.stack.state import DEFAULT_DIR
-from services.worker.rank_protocol.run_config import Kernels, PrecisionWish
+from services.worker.rank_protocol.run_config import Kernels, PrecisionChoice
 
 
 def as_given(text: str) -> Path:
@@ -108,7 +108,7 @@ class UpOptions:
         Option(help="`null` computes nothing: it measures the path.", envvar="RYZ_ENGINE"),
     ] = "torch"
     precision: Annotated[
-        PrecisionWish,
+        PrecisionChoice,
         Option(
             help="Of weights: `fp32` computes with stored values, `bf16`, `int8` and `codes` (of a quantized "
             "file) are smaller and faster, with an fp16 KV cache. `auto`: what the file has.",

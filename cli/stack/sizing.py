@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from services.worker.engine.checkpoint.model_size import ModelSize
 from services.worker.engine.precision import automatic_precision
 from services.worker.rank_protocol.plan import BLOCK_SIZE
-from services.worker.rank_protocol.run_config import EngineRunConfig, Precision, PrecisionWish
+from services.worker.rank_protocol.run_config import EngineRunConfig, Precision, PrecisionChoice
 
 GROUPS = 2  # with two, streams survive the loss of one
 KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
@@ -72,7 +72,7 @@ class GivenSizing:
     groups: int = 0
     tensor_parallel: int = 0
     threads: int = 0
-    precision: PrecisionWish = "auto"
+    precision: PrecisionChoice = "auto"
     kv_cache_tokens: int = 0
     token_budget: int = TOKEN_BUDGET
     max_running: int = MAX_RUNNING

@@ -214,14 +214,14 @@ def _watch_service(
     async def drain() -> None:
         detached.stop_parking()
         await background.hand_over()
-        while context.admission.slots.taken or context.bodies.under_way:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
+        while context.admission.slots.taken or context.bodies.in_flight:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
             await asyncio.sleep(_DRAIN_POLL_S)
 
     def detail() -> dict[str, Any]:
         return {
             "running": context.admission.slots.taken,
             "max_concurrent": context.admission.slots.limit,
-            "bodies": context.bodies.under_way,
+            "bodies": context.bodies.in_flight,
             "held_bytes": context.admission.held.taken,
         }
 

@@ -12,7 +12,7 @@ from services.worker.model_files.load_model import load_model
 from services.worker.model_files.model import Model
 from services.worker.orchestrator.options import RankEngineOptions, RankProcessOptions
 from services.worker.orchestrator.rank_engine import RankEngine
-from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionWish
+from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionChoice
 from services.worker.settings import WorkerSettings
 from shared.errors import InvalidRequest
 
@@ -43,7 +43,7 @@ def check_draft_model(path: Path, model: Model) -> Model:
     return draft
 
 
-def draft_run(run: EngineRunConfig, path: Path, precision: PrecisionWish) -> EngineRunConfig:
+def draft_run(run: EngineRunConfig, path: Path, precision: PrecisionChoice) -> EngineRunConfig:
     """Returns how the draft model is computed: in one rank with the cores of all ranks of this host."""
     return EngineRunConfig(
         model=str(path),

@@ -17,7 +17,7 @@ from services.worker.orchestrator.options import RankProcessOptions
 from services.worker.rank_protocol.join_messages import MIN_TOKEN_LENGTH, split_address
 from services.worker.rank_protocol.kv_messages import Compression
 from services.worker.rank_protocol.page_policy import page_policy
-from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionWish
+from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionChoice
 from shared.messages.base import NOT_IN_NAMES
 from shared.setting_types import Share, ZeroToMinuteMs
 from shared.settings import CommonSettings, OptionalStoreURL, RedisSettings
@@ -74,7 +74,7 @@ class WorkerSettings(  # type: ignore[misc]
     draft_model: str = ""
     """With `RYZ_SPECULATION=draft`: the draft model, a directory or a GGUF file with the vocabulary of the
     served model; `ryz up` takes a name of the catalogue, too."""
-    draft_precision: PrecisionWish = "auto"
+    draft_precision: PrecisionChoice = "auto"
     """`RYZ_PRECISION` of the draft model."""
     null_step_delay_ms: ZeroToMinuteMs = 0.0
     """Duration of a null engine's step."""

@@ -12,7 +12,7 @@ from websockets.http11 import Request
 from shared.web.admitted_connection import CONNECTION, AdmittedConnection
 
 TRY_AGAIN_LATER = 1013  # code of a close frame
-_GIVE_WAY_S = 1.0  # for the close frame of a connection that gives way
+_EVICT_S = 1.0  # for the close frame of a connection that gives way
 
 
 class HeldWebSocket(WebSocketsSansIOProtocol):
@@ -35,7 +35,7 @@ class HeldWebSocket(WebSocketsSansIOProtocol):
         if not self.close_sent:
             self.scope[CONNECTION] = self._connection  # type: ignore[literal-required]
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """Ends at once, since another connection gets its place; tells the client if it reads."""
         if self.transport.is_closing():
             return
@@ -47,7 +47,7 @@ class HeldWebSocket(WebSocketsSansIOProtocol):
             self.close_sent = True
             self.transport.write(b"".join(self.conn.data_to_send()))
         self.transport.close()
-        self.loop.call_later(_GIVE_WAY_S, self.transport.abort)
+        self.loop.call_later(_EVICT_S, self.transport.abort)
 
     def handle_ping(self) -> None:
         """Called by uvicorn's protocol; a client that does not read gets an answer to its last ping only.
@@ -147,7 +147,7 @@ class UpgradableConnection(AdmittedConnection):
         if not self._requests and not self.gone:
             self._wait_for(self._gate.socket)
 
-    def give_way(self, reason: str) -> None:
+    def evict(self, reason: str) -> None:
         """Ends at once, to make room for another WebSocket; counted under `reason`."""
         self._gate.stats.closed_connections[reason] += 1
         self.drop()
@@ -158,7 +158,7 @@ class UpgradableConnection(AdmittedConnection):
             super().drop()
             return
         self._leave_gate()
-        self._web_socket.give_way()
+        self._web_socket.evict()
 
     def web_socket_lost(self) -> None:
         """Called when the WebSocket is gone."""

@@ -88,9 +88,9 @@ def test_new_connections_wait_for_a_gateway_that_is_restarted(stack: Stack) -> N
             time.sleep(SETTLE_S)
             kills.append(time.monotonic())
             await_next(stack, "gateway", kill(stack, "gateway"))
-    under_way = [one for one in requests.outcomes if any(_spans(one, at) for at in kills)]
-    print(f"{len(under_way)} were under way at a kill")
-    check(requests, spared=len(under_way))
+    in_flight = [one for one in requests.outcomes if any(_spans(one, at) for at in kills)]
+    print(f"{len(in_flight)} were under way at a kill")
+    check(requests, spared=len(in_flight))
     await_idle(stack, groups=2)
 
 

@@ -107,8 +107,8 @@ def round_best(weights: Sequence[Tensor], moments: Moments, grid: Grid, *, scala
     tried.append(("awq", round_to(scaled, *best_scales(scaled, fit.diagonal(), grid), grid), factors))
     energy = output_error(stacked, torch.zeros_like(stacked), moments.check) or 1.0
     errors: dict[str, float] = {}
-    for way, codes, scale in tried:
+    for mode, codes, scale in tried:
         values = codes.values() if scale is None else codes.values() / scale
-        errors[way] = output_error(stacked, values, moments.check) / energy
-    way, codes, scale = min(tried, key=lambda one: errors[one[0]])
-    return Rounded(way, codes.split([len(one) for one in weights]), scale, errors)
+        errors[mode] = output_error(stacked, values, moments.check) / energy
+    mode, codes, scale = min(tried, key=lambda one: errors[one[0]])
+    return Rounded(mode, codes.split([len(one) for one in weights]), scale, errors)

@@ -69,7 +69,7 @@ class LayerRounding:
                     row_factors[view.stored] = factors
             facts[unit.name] = {
                 "way": rounded.way, "bits": self._grids[unit.name].bits,
-                "errors": {way: round(error, 9) for way, error in rounded.errors.items()},
+                "errors": {mode: round(error, 9) for mode, error in rounded.errors.items()},
             }  # fmt: skip
         return written, facts
 

@@ -161,8 +161,8 @@ def _show(facts: list[dict[str, Any]]) -> None:
         layers = [one["units"][unit] for one in facts]
         kept = sum(one["errors"][one["way"]] for one in layers) / len(layers)
         nearest = sum(one["errors"]["nearest"] for one in layers) / len(layers)
-        ways = sorted({one["way"] for one in layers})
-        named = ", ".join(f"{way} {sum(one['way'] == way for one in layers)}" for way in ways)
+        modes = sorted({one["way"] for one in layers})
+        named = ", ".join(f"{mode} {sum(one['way'] == mode for one in layers)}" for mode in modes)
         bits = sum(one["bits"] for one in layers) / len(layers)
         rows.append({"unit": unit, "bits": bits, "nearest": nearest, "kept": kept, "ways": named})
     columns = {

@@ -20,12 +20,12 @@ def require_own(path: Path) -> None:
     in a user's directory. So is a group that has no other member than the owner (Debian's and Fedora's users
     have such groups, and a umask that lets them write).
     """
-    require_own_way(path)
+    require_own_path(path)
     if not is_own(path.stat()):
         raise PermissionError(errno.EPERM, "it belongs to another user")
 
 
-def require_own_way(path: Path) -> None:
+def require_own_path(path: Path) -> None:
     """Check the existing part of the way to a directory that is still to be made."""
     walk(path, _refuse_others)
 

@@ -11,7 +11,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from cli.stack.host.ownership import require_own, require_own_way
+from cli.stack.host.ownership import require_own, require_own_path
 from shared.host.local_stack import STATE_FILE, USERS_FILE
 from shared.host.own_paths import is_own
 
@@ -47,7 +47,7 @@ def make_state_dir(path: Path) -> None:
         OSError: It cannot be made, another user could replace its files, or it holds files with names that
             a stack uses and that no stack made.
     """
-    require_own_way(path)
+    require_own_path(path)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     require_own(path)
     _mark(path)

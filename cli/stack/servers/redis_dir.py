@@ -7,7 +7,7 @@ from pathlib import Path
 from cli.console import called_as, fail, out
 from cli.sessions.recovery.old_logs import accept, examine, is_accepted
 from cli.sessions.recovery.recover_command import rewrite_note
-from cli.stack.host.ownership import require_own, require_own_files, require_own_way, writers
+from cli.stack.host.ownership import require_own, require_own_files, require_own_path, writers
 from shared.host.own_paths import walk
 
 _FILES = ("appendonlydir", "appendonly.aof", "dump.rdb")  # what a Redis reads at its start
@@ -22,7 +22,7 @@ def make_redis_dir(directory: Path) -> Path:
     """
     try:
         path = walk(directory)
-        require_own_way(path)
+        require_own_path(path)
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         require_own(path)
         if who := writers(path, path.stat()):  # the sticky bit lets other users make new files

@@ -51,14 +51,14 @@ class BodyReader:
         self._timeout_s = settings.body_timeout_s
         self._min_rate = settings.constants.body_min_rate
         self._held = held
-        self._under_way = Quota(
+        self._in_flight = Quota(
             settings.constants.max_bodies, share=share, what="bodies on their way", reason="gateway_bodies"
         )
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """The number of bodies that are arriving."""
-        return self._under_way.taken
+        return self._in_flight.taken
 
     async def read_body(
         self,
@@ -91,7 +91,7 @@ class BodyReader:
             raise limit.refusal(announced)
         if arrived:
             return self._take(await receive(), party, limit)
-        self._under_way.take_units(party)
+        self._in_flight.take_units(party)
         parts: list[bytes] = []
         size = 0
         try:
@@ -118,7 +118,7 @@ class BodyReader:
             self._held.free_units(party, size)
             raise
         finally:
-            self._under_way.free_units(party)
+            self._in_flight.free_units(party)
 
     def hold_arrived(self, raw: bytes, party: str) -> None:
         """Takes the bytes of a body that came as a whole by another transport; raises like `read_body`."""

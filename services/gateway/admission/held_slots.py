@@ -9,7 +9,7 @@ from typing import Protocol
 from services.gateway.admission.quota import Quota
 from shared.errors import Overloaded, RateLimited
 
-SOCKET_GAVE_WAY = "socket_gave_way"  # counted in `ryz_gateway_closed_connections_total`
+SOCKET_EVICTED = "socket_gave_way"  # counted in `ryz_gateway_closed_connections_total`
 
 
 class Holder(Protocol):
@@ -21,7 +21,7 @@ class Holder(Protocol):
     def end_request(self) -> None:
         """Called when it becomes idle."""
 
-    def give_way(self, reason: str) -> None:
+    def evict(self, reason: str) -> None:
         """Ends it; `reason` is for the count of those that were ended."""
 
 
@@ -118,4 +118,4 @@ class HeldSlots:
             raise AssertionError("unreachable: there was no room a moment ago")
         del self.idle[slot]
         self.quota.take_over_units(newcomer.party)  # the other one is freed when its task has ended
-        slot.holder.give_way(self._reason)
+        slot.holder.evict(self._reason)

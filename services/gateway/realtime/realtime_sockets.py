@@ -4,7 +4,7 @@ import time
 
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.admission.held_slots import SOCKET_GAVE_WAY, HeldSlot, HeldSlots
+from services.gateway.admission.held_slots import SOCKET_EVICTED, HeldSlot, HeldSlots
 from services.gateway.admission.refusals import HttpRefusal
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.direct_calls import DirectCalls
@@ -35,7 +35,7 @@ class RealtimeSockets:
         quota = context.admission.parties.quota(
             context.settings.sockets_max, what="WebSockets", reason="realtime_sockets"
         )
-        self._slots = HeldSlots(quota, SOCKET_GAVE_WAY)
+        self._slots = HeldSlots(quota, SOCKET_EVICTED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""

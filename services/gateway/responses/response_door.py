@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fastapi import FastAPI, Query
 from starlette.types import ASGIApp
 
-from services.gateway.admission.held_slots import SOCKET_GAVE_WAY, HeldSlots
+from services.gateway.admission.held_slots import SOCKET_EVICTED, HeldSlots
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.run_call import Answering
 from services.gateway.http.format_route import format_route
@@ -58,7 +58,7 @@ def response_parts(context: GatewayContext, bus: Bus) -> ResponseParts:
     sockets = context.admission.parties.quota(
         settings.sockets_max, what="WebSockets", reason="response_sockets"
     )
-    return ResponseParts(store, BackgroundRuns(context, store, spaces), HeldSlots(sockets, SOCKET_GAVE_WAY))
+    return ResponseParts(store, BackgroundRuns(context, store, spaces), HeldSlots(sockets, SOCKET_EVICTED))
 
 
 def add_responses(

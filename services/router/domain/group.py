@@ -27,7 +27,7 @@ _GAP_TIME_S = 60.0  # in which a long gap between heartbeats is forgotten to 1/e
 _BUSY = ((0.95, 4.0), (0.6, 0.75))  # and the seconds of silence that are waited for
 _BUSY_TIME_S = 10.0  # since the pressure was that high
 _WITHOUT_REQUESTS = frozenset({"starting", "recovering", "failed"})
-_ON_ITS_WAY_S = 0.09  # so old a request was counted by the group's heartbeats, or got lost
+_IN_FLIGHT_S = 0.09  # so old a request was counted by the group's heartbeats, or got lost
 
 ASSUMED_TOKENS_PER_S = 500.0  # that a group computes, until it has measured its own rate: a slow CPU
 
@@ -86,7 +86,7 @@ class Group:
             known = self.requests_per_s
             newest = 1.0 - 0.5 ** (elapsed / _RATE_HALF_LIFE_S)
             self.requests_per_s = known + newest * (rate - known) if known else rate
-        if now - self._turned_at >= _ON_ITS_WAY_S:
+        if now - self._turned_at >= _IN_FLIGHT_S:
             self._sent_before, self._sent_lately, self._turned_at = self._sent_lately, 0, now
         # a total of 0 is that of a leader that does not count, or has nothing to count
         unaccounted = self._pending - accepted if heartbeat.accepted_total else 0

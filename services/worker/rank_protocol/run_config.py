@@ -13,7 +13,7 @@ from annotated_types import Interval
 from shared.setting_types import UpToDay, UpToHour
 
 Precision = Literal["fp32", "bf16", "int8", "codes"]
-PrecisionWish = Literal["auto", "fp32", "bf16", "int8", "codes"]
+PrecisionChoice = Literal["auto", "fp32", "bf16", "int8", "codes"]
 Kernels = Literal["auto", "native", "avx512", "avx2", "plain"]
 KVDtype = Literal["auto", "fp32", "fp16"]
 KVCold = Literal["none", "fp8"]
@@ -50,7 +50,7 @@ class EngineRunConfig:
     """Network interface for Gloo; empty: loopback, or the one that reaches the other hosts."""
     remote_ranks: Annotated[int, Interval(ge=0, le=63)] = 0
     """How many of the ranks, the last ones, are started by hand on other hosts; see docs/two-hosts.md."""
-    precision: PrecisionWish = "auto"
+    precision: PrecisionChoice = "auto"
     """How matrices are held and multiplied; `auto`: as the files have them; `fp32`: stored values, fp32
     arithmetic; `bf16`: both in bf16; `int8`: in 8 bits, in blocks of 32 with a scale each; `codes`: those
     of a quantized file. See docs/models.md."""

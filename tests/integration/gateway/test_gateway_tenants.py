@@ -33,7 +33,7 @@ async def slow_body(stack: AsyncExitStack, gateway: Gateway, size: int, sent: by
     writer.write(f"{head}Content-Length: {size}\r\n\r\n".encode() + sent)
 
 
-def under_way(gateway: Gateway) -> int:
+def in_flight(gateway: Gateway) -> int:
     count = gateway.service.status().detail["bodies"]
     assert isinstance(count, int)
     return count
@@ -53,7 +53,7 @@ async def test_slow_bodies_hold_no_slot_and_do_not_slow_others_down() -> None:
         before_mb = memory_mb()
         for _ in range(200):
             await slow_body(stack, gateway, 1_000_000, b'{"model": "demo", ' + b" " * 50_000)
-        await eventually(lambda: under_way(gateway) == 200)
+        await eventually(lambda: in_flight(gateway) == 200)
         assert gateway.running == 0
         times_s = []
         for _ in range(100):
@@ -72,7 +72,7 @@ async def test_bodies_under_way_have_a_bound_for_an_address_where_there_are_no_k
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url))
         for _ in range(2):
             await slow_body(stack, gateway, 1000, b"{")
-        await eventually(lambda: under_way(gateway) == 2)
+        await eventually(lambda: in_flight(gateway) == 2)
 
         async def parts() -> AsyncIterator[bytes]:
             yield json.dumps(body()).encode()[:10]

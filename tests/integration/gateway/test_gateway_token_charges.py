@@ -123,25 +123,25 @@ async def be_refused(http: httpx.AsyncClient) -> None:
     assert answer.status_code == 400
 
 
-WAYS = [
+MODES = [
     read_whole, read_stream, leave_whole, leave_stream, resume_to_the_end, resume_and_end, let_the_grace_pass,
     repeat, respond_in_the_background, be_refused,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
 async def test_what_was_computed_is_charged_once(
-    gateway: Gateway, http: httpx.AsyncClient, way: Callable[[httpx.AsyncClient], Awaitable[object]]
+    gateway: Gateway, http: httpx.AsyncClient, mode: Callable[[httpx.AsyncClient], Awaitable[object]]
 ) -> None:
     before, computed_before = await left(http), computed(gateway)
 
     async def owed() -> int:
         return computed(gateway) - computed_before - (before - await left(http))
 
-    await way(http)
+    await mode(http)
     async with asyncio.timeout(PATIENCE_S):
         while await owed() or gateway.running:  # noqa: ASYNC110 (it is about states of two services)
             await asyncio.sleep(0.02)
     await asyncio.sleep(0.1)
     assert not await owed(), "charged again later"
-    assert bool(before - await left(http)) == (way is not be_refused)
+    assert bool(before - await left(http)) == (mode is not be_refused)

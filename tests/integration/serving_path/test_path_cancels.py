@@ -33,10 +33,10 @@ async def path(tmp_path: Path) -> AsyncIterator[LossyPath]:
 class Caller:
     """One request, and the ways to leave it."""
 
-    def __init__(self, path: LossyPath, way: str, prompt: str, tokens: int) -> None:
-        self.path, self.way, self.prompt, self.tokens = path, way, prompt, tokens
+    def __init__(self, path: LossyPath, mode: str, prompt: str, tokens: int) -> None:
+        self.path, self.way, self.prompt, self.tokens = path, mode, prompt, tokens
         self.came = 0  # bytes or frames that have come
-        self._task = asyncio.create_task(self._by_bus() if way == "bus" else self._by_http())
+        self._task = asyncio.create_task(self._by_bus() if mode == "bus" else self._by_http())
 
     async def leave(self) -> None:
         """Closes the connection, or leaves the stream."""
@@ -69,56 +69,56 @@ class Caller:
                 self.came += len(deltas)
 
 
-async def before_the_route(path: LossyPath, way: str) -> Caller:
+async def before_the_route(path: LossyPath, mode: str) -> Caller:
     path.proxies["router"].stall()
-    caller = Caller(path, way, "Hello", 400)
+    caller = Caller(path, mode, "Hello", 400)
     await asyncio.sleep(0.05)
     return caller
 
 
-async def while_queued(path: LossyPath, way: str) -> Caller:
+async def while_queued(path: LossyPath, mode: str) -> Caller:
     """The test has filled the second place."""
     await until(lambda: path.load()[0] == 2)
-    caller = Caller(path, way, "Hello", 400)
+    caller = Caller(path, mode, "Hello", 400)
     await until(lambda: path.load() == (2, 1))
     return caller
 
 
-async def in_the_prompt(path: LossyPath, way: str) -> Caller:
-    caller = Caller(path, way, LONG, 400)
+async def in_the_prompt(path: LossyPath, mode: str) -> Caller:
+    caller = Caller(path, mode, LONG, 400)
     await until(lambda: path.load()[0] == 2)
     now = len(path.engine.steps)
     await until(lambda: len(path.engine.steps) > now + 3)
     return caller
 
 
-async def between_tokens(path: LossyPath, way: str, running: int = 2) -> Caller:
-    caller = Caller(path, way, "Hello", 1500)
+async def between_tokens(path: LossyPath, mode: str, running: int = 2) -> Caller:
+    caller = Caller(path, mode, "Hello", 1500)
     await until(lambda: path.load()[0] == running)
     now = len(path.engine.steps)
     await until(lambda: len(path.engine.steps) > now + 5)
     return caller
 
 
-async def with_the_last_frame_under_way(path: LossyPath, way: str) -> Caller:
-    caller = Caller(path, way, "Hello", 8)
+async def with_the_last_frame_in_flight(path: LossyPath, mode: str) -> Caller:
+    caller = Caller(path, mode, "Hello", 8)
     await until(lambda: path.load()[0] == 2)
     path.proxies["leader"].stall()
     await until(lambda: path.load()[0] == 1)
     return caller
 
 
-MOMENTS = [before_the_route, while_queued, in_the_prompt, between_tokens, with_the_last_frame_under_way]
+MOMENTS = [before_the_route, while_queued, in_the_prompt, between_tokens, with_the_last_frame_in_flight]
 
 
-@pytest.mark.parametrize("way", ["stream", "whole", "bus"])
-async def test_a_caller_that_leaves_at_each_moment(path: LossyPath, way: str) -> None:
+@pytest.mark.parametrize("mode", ["stream", "whole", "bus"])
+async def test_a_caller_that_leaves_at_each_moment(path: LossyPath, mode: str) -> None:
     body = {"model": "demo", "prompt": "Other", "max_tokens": OTHER_TOKENS, "ignore_eos": True}
     async with httpx.AsyncClient(base_url=path.url, timeout=30) as http:
         other = asyncio.create_task(http.post("/v1/completions", json=body))
         await until(lambda: path.load() == (1, 0))
         for moment in MOMENTS:
-            await leave_at(path, way, moment)
+            await leave_at(path, mode, moment)
         assert not other.done(), "the other request was to run meanwhile"
         answer = await other
     assert answer.status_code == 200
@@ -128,17 +128,17 @@ async def test_a_caller_that_leaves_at_each_moment(path: LossyPath, way: str) ->
     await path.all_free()
 
 
-async def leave_at(path: LossyPath, way: str, moment: Callable[..., Any]) -> None:
+async def leave_at(path: LossyPath, mode: str, moment: Callable[..., Any]) -> None:
     second = Caller(path, "bus", "Hello", 400) if moment is while_queued else None
     if second:
         await until(lambda: path.load()[0] == 2)
-    caller = await moment(path, way)
+    caller = await moment(path, mode)
     path.cancels_at.clear()
     await caller.leave()
     for proxy in path.proxies.values():
         proxy.resume()
     stay = 2 if second else 1
-    if moment is not with_the_last_frame_under_way:
+    if moment is not with_the_last_frame_in_flight:
         await until(lambda: bool(path.cancels_at))
         cancelled_at = path.cancels_at[0]
         await until(lambda: path.load() == (stay, 0))

@@ -60,7 +60,7 @@ def tiled_compute(
     return PlainCompute(model, cache, tiled=True)
 
 
-WAYS: dict[str, ComputeFactory] = {**COMPUTES, "recorded": recorded_compute, "tiled": tiled_compute}
+MODES: dict[str, ComputeFactory] = {**COMPUTES, "recorded": recorded_compute, "tiled": tiled_compute}
 
 
 def computes_of(model: FamilyModel) -> list[str]:
@@ -88,7 +88,7 @@ def check_same_bits(model: FamilyModel, world: int, compute: str) -> None:
     repeated = 0
     for seed in (1, 2):
         plans, rows = random_plans({key: text(key) for key in TEXTS}, random.Random(seed))
-        computed = plan_logits(model.directory, world, plans, NUM_BLOCKS, WAYS[compute])
+        computed = plan_logits(model.directory, world, plans, NUM_BLOCKS, MODES[compute])
         for found, wanted in zip(computed, rows, strict=True):
             for row, location in zip(found, wanted, strict=True):
                 repeated += location in seen
@@ -100,7 +100,7 @@ def check_greedy(model: FamilyModel, name: str, world: int, compute: str) -> Non
     """64 greedy tokens."""
     tokens = greedy_text(name)
     plans = greedy_plans(tokens, GREEDY_PROMPT)
-    found = plan_logits(model.directory, world, plans, NUM_BLOCKS, WAYS[compute])
+    found = plan_logits(model.directory, world, plans, NUM_BLOCKS, MODES[compute])
     assert [int(rows[0].argmax()) for rows in found] == tokens[GREEDY_PROMPT:]
 
 
@@ -134,7 +134,7 @@ def _continued(name: str, tokens: list[int]) -> list[int]:
 
 
 def _check(model: FamilyModel, world: int, compute: str, plans: list[StepPlan], rows: Rows) -> None:
-    computed = plan_logits(model.directory, world, plans, NUM_BLOCKS, WAYS[compute])
+    computed = plan_logits(model.directory, world, plans, NUM_BLOCKS, MODES[compute])
     for found, wanted in zip(computed, rows, strict=True):
         assert len(found) == len(wanted)
         for row, (key, length) in zip(found, wanted, strict=True):

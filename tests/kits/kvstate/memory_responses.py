@@ -49,7 +49,7 @@ class MemoryResponseStore:
             return PutResult(kept.entry.record == entry.record)
         if kept is None and not entry.is_new:
             return PutResult(stored=False)
-        going = self._in_the_way(entry)
+        going = self._to_remove(entry)
         if going is None:
             return PutResult(stored=False, over_quota=True)
         for other in going:
@@ -117,7 +117,7 @@ class MemoryResponseStore:
     def _is_free(self, kept: _KeptResponse) -> bool:
         return not kept.entry.ended and kept.lease_until <= self._clock()
 
-    def _in_the_way(self, entry: ResponseEntry) -> list[ResponseKey] | None:
+    def _to_remove(self, entry: ResponseEntry) -> list[ResponseKey] | None:
         """Returns the records to drop for the entry, or None if dropping all of them is not enough."""
         mine = {key: kept for key, kept in self._kept.items() if key[0] == entry.tenant}
         mine.pop((entry.tenant, entry.response_id), None)

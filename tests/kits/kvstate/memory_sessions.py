@@ -99,7 +99,7 @@ class MemorySessionStore:
             key = entry.tenant, entry.session_id
             verdict = judge(self._stored(*key), entry, _now_ms() - self._tombstone_ms // 2)
             if verdict is Verdict.STORE:
-                going = self._in_the_way(entry)
+                going = self._to_remove(entry)
                 for one in going or ():
                     del self._kept[entry.tenant, one]
                 dropped += len(going or ())
@@ -211,7 +211,7 @@ class MemorySessionStore:
         sizes = [kept.size for (owner, _), kept in self._kept.items() if owner == tenant]
         return TenantUsage(len(sizes), sum(sizes))
 
-    def _in_the_way(self, entry: SessionEntry) -> list[str] | None:
+    def _to_remove(self, entry: SessionEntry) -> list[str] | None:
         """Returns the spare sessions to drop for the entry, or None if dropping all of them is not enough."""
         kept = self._kept.get((entry.tenant, entry.session_id))
         before, size = kept.size if kept else 0, size_of(entry)

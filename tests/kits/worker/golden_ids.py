@@ -23,10 +23,10 @@ def golden_ids() -> dict[str, dict[str, list[str]]]:
     packed = json.loads(FILE.read_text())
     return {
         name: {
-            way: [digests[at : at + DIGITS] for at in range(0, len(digests), DIGITS)]
-            for way, digests in ways.items()
+            mode: [digests[at : at + DIGITS] for at in range(0, len(digests), DIGITS)]
+            for mode, digests in modes.items()
         }
-        for name, ways in packed.items()
+        for name, modes in packed.items()
     }
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.explain.course import REFUSAL, RESUMED, UNDER_WAY, UNKNOWN, Course, HeardExplanation, courses
+from cli.explain.course import IN_FLIGHT, REFUSAL, RESUMED, UNKNOWN, Course, HeardExplanation, courses
 from shared.messages import Explanation, Moment, Timeline
 from shared.telemetry.spans.span_names import AGAIN, SPANS
 
@@ -13,7 +13,7 @@ Noted = tuple[int, str, dict[str, str | int | float]]
 
 
 def heard(
-    service: str, *seen: Noted, attempt: int = 0, ahead_us: int = 0, way_us: int = 100
+    service: str, *seen: Noted, attempt: int = 0, ahead_us: int = 0, round_trip_us: int = 100
 ) -> HeardExplanation:
     moments = [Moment(name=name, at_us=START_US + at + ahead_us, data=data) for at, name, data in seen]
     timeline = Timeline(request_id="r-1", attempt=attempt, moments=moments)
@@ -21,10 +21,10 @@ def heard(
     explanation = Explanation(
         service=service,
         instance_id=f"{service}-1",
-        now_us=sent_us + way_us // 2 + ahead_us,
+        now_us=sent_us + round_trip_us // 2 + ahead_us,
         timelines=[timeline],
     )
-    return HeardExplanation(explanation, sent_us, sent_us + way_us)
+    return HeardExplanation(explanation, sent_us, sent_us + round_trip_us)
 
 
 def whats(course: Course) -> list[str]:
@@ -171,6 +171,6 @@ def test_a_request_that_was_refused_was_in_no_group() -> None:
 
 
 def test_a_request_that_is_not_over_lasts_until_now() -> None:
-    (course,) = courses([heard("gateway", (0, "received", {}), (50, "read", {}), way_us=0)])
-    assert [span.what for span in course.spans] == [SPANS["gateway", "read"], UNDER_WAY]
+    (course,) = courses([heard("gateway", (0, "received", {}), (50, "read", {}), round_trip_us=0)])
+    assert [span.what for span in course.spans] == [SPANS["gateway", "read"], IN_FLIGHT]
     assert course.total_ms == pytest.approx(10_000)

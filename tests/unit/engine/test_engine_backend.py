@@ -23,7 +23,7 @@ from services.worker.rank_protocol.rank_messages import RankConfig
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_options import rank_config
 from tests.kits.engine.rank_threads import Blocks, make_llama, new_sequence, plan_logits, run_threads
-from tests.kits.families.comparisons import WAYS
+from tests.kits.families.comparisons import MODES
 from tests.kits.families.models import family_model
 
 TEXT = list(range(40, 90))
@@ -87,7 +87,7 @@ def logits_of(loaded: ComputeBackend) -> Tensor:
 
 def plain_logits(model: Path, world: int) -> Tensor:
     """Logits of `plan()` by the plain path as it serves on CPUs."""
-    return plan_logits(model, world, [plan()], 64, WAYS["tiled"])[0]
+    return plan_logits(model, world, [plan()], 64, MODES["tiled"])[0]
 
 
 @pytest.mark.parametrize(

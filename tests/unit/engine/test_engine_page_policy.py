@@ -130,10 +130,10 @@ def test_rows_are_those_of_the_oracle(llama: Path, pages: PagePolicy) -> None:
         wanted = ReferenceDecoder(checkpoint, read_config(llama), pages).logits(text)
         everything = ReferenceDecoder(checkpoint, read_config(llama)).logits(text)
     assert (wanted[-1] - everything[-1]).abs().max() > 0.02
-    ways = [plain(pages), plain(pages, EagerCapture()), plain(pages, tiled=True)]
-    ways += [native(pages, target) for target in TARGETS]
-    for way in ways:
-        for end, row in zip(CUTS[1:], last_rows(llama, CUTS, text, way), strict=True):
+    modes = [plain(pages), plain(pages, EagerCapture()), plain(pages, tiled=True)]
+    modes += [native(pages, target) for target in TARGETS]
+    for mode in modes:
+        for end, row in zip(CUTS[1:], last_rows(llama, CUTS, text, mode), strict=True):
             torch.testing.assert_close(row, wanted[end - 1], atol=1e-4, rtol=0)
 
 
@@ -222,10 +222,10 @@ def test_recorded_decodes_read_the_same_pages(llama: Path, monkeypatch: pytest.M
         torch.testing.assert_close(rows, others, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("way", ["plain", "auto"])
-def test_the_backend_names_the_policy(llama: Path, way: str) -> None:
+@pytest.mark.parametrize("mode", ["plain", "auto"])
+def test_the_backend_names_the_policy(llama: Path, mode: str) -> None:
     def load(attention: str) -> tuple[str, str]:
-        config = rank_config(llama, threads=1, kernels=way, attention=attention)
+        config = rank_config(llama, threads=1, kernels=mode, attention=attention)
         with open_checkpoint(llama) as checkpoint:
             backend = load_backend(config, read_config(llama), checkpoint, SingleRank())
         return backend.name, backend.kv_format

@@ -26,7 +26,7 @@ from training.quantize.grids import Codes, Grid, best_scales, plain_scales, roun
 from training.quantize.packing import packed, quantization_config, unpacked
 from training.quantize.quantizer import Progress, QuantizePlan, Quantizer
 
-WAYS = {"nearest", "gptq", "awq"}
+MODES = {"nearest", "gptq", "awq"}
 
 
 def plan(**changed: Any) -> QuantizePlan:
@@ -71,7 +71,7 @@ def test_gptq_and_awq_change_outputs_less_than_rounding_to_nearest(made: tuple[P
     assert len(facts) == 4
     for unit in ("qkv", "output", "gate_up", "down"):
         errors = [layer[unit]["errors"] for layer in facts]
-        assert set(errors[0]) >= WAYS
+        assert set(errors[0]) >= MODES
         nearest = sum(one["nearest"] for one in errors)
         assert sum(one["gptq"] for one in errors) < 0.8 * nearest
         assert sum(one["awq"] for one in errors) < nearest

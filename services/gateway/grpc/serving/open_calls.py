@@ -20,7 +20,7 @@ from services.gateway.grpc.serving.call_metadata import headers_of, peer_address
 from services.gateway.grpc.serving.grpc_context import Context
 from shared.errors import RyzError, Unavailable
 
-GAVE_WAY = Unavailable(
+CALL_EVICTED = Unavailable(
     "the call was idle, and another one needed its place; call again", reason="gave_way", retry_after_s=1.0
 )
 
@@ -29,7 +29,7 @@ class _OpenCall:
     """A call as the holder of a place; it ends by the cancellation of the task that handles it."""
 
     def __init__(self) -> None:
-        self.gave_way = False
+        self.was_evicted = False
         task = asyncio.current_task()
         assert task is not None
         self.task: asyncio.Task[Any] = task
@@ -40,9 +40,9 @@ class _OpenCall:
     def end_request(self) -> None:
         """See `Holder`."""
 
-    def give_way(self, reason: str) -> None:
+    def evict(self, reason: str) -> None:
         """See `Holder`."""
-        self.gave_way = True
+        self.was_evicted = True
         self.task.cancel()
 
 
@@ -74,8 +74,8 @@ class OpenCalls:
         try:
             yield slot
         except asyncio.CancelledError:
-            if call.gave_way and call.task.uncancel() == 0:
-                raise GAVE_WAY from None
+            if call.was_evicted and call.task.uncancel() == 0:
+                raise CALL_EVICTED from None
             raise
         finally:
             slot.free()

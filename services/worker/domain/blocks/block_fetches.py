@@ -39,13 +39,13 @@ class BlockFetches:
 
     def __init__(self, blocks: BlockManager) -> None:
         self._blocks = blocks
-        self._under_way: dict[int, BlockFetch] = {}
+        self._in_flight: dict[int, BlockFetch] = {}
         self._new: list[BlockFetch] = []
         self._last_id = 0
         self.num_blocks = 0
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._in_flight)
 
     def begin(self, sequence: Sequence, first: int, names: Items[bytes]) -> None:
         """Begins a fetch for a running sequence, into its table from block `first` on."""
@@ -68,7 +68,7 @@ class BlockFetches:
 
     def get(self, fetch_id: int) -> BlockFetch | None:
         """Returns the fetch of that number, while it is in flight."""
-        return self._under_way.get(fetch_id)
+        return self._in_flight.get(fetch_id)
 
     @property
     def has_new(self) -> bool:
@@ -84,7 +84,7 @@ class BlockFetches:
 
     def abandon(self, sequence: Sequence) -> None:
         """Detaches a sequence; its blocks stay with the fetch until that is done."""
-        fetch = self._under_way[sequence.fetching]
+        fetch = self._in_flight[sequence.fetching]
         fetch.sequence, fetch.table = None, -fetch.fetch_id
         self._blocks.hand_over(sequence.seq_id, fetch.table)
         sequence.fetching = 0
@@ -95,7 +95,7 @@ class BlockFetches:
         Returns:
             The fetch; None if it is not known.
         """
-        fetch = self._under_way.pop(fetch_id, None)
+        fetch = self._in_flight.pop(fetch_id, None)
         if fetch is None:
             return None
         self.num_blocks -= len(fetch.names)
@@ -108,7 +108,7 @@ class BlockFetches:
 
     def check_invariants(self) -> None:
         """Raises `AssertionError` when the count of blocks is not that of the fetches."""
-        brought = sum(len(fetch.names) for fetch in self._under_way.values())
+        brought = sum(len(fetch.names) for fetch in self._in_flight.values())
         if self.num_blocks != brought:
             raise AssertionError(f"fetches say that they bring {self.num_blocks} blocks, it is {brought}")
 
@@ -119,7 +119,7 @@ class BlockFetches:
             new = self._blocks.sliding.skip_to(table, first + len(names))
             sliding = [-1] * (len(names) - len(new)) + new
         fetch = BlockFetch(self._last_id, table, first, list(names), blocks, sliding, sequence)
-        self._under_way[self._last_id] = fetch
+        self._in_flight[self._last_id] = fetch
         self.num_blocks += len(fetch.names)
         self._new.append(fetch)
         return self._last_id

@@ -70,7 +70,7 @@ class TransferCostModel:
         return fixed + each * num_blocks
 
     def fetches(
-        self, num_blocks: int, now: float, ahead: int = 0, under_way: tuple[int, int] = (0, 0)
+        self, num_blocks: int, now: float, ahead: int = 0, in_flight: tuple[int, int] = (0, 0)
     ) -> bool:
         """Returns whether fetching is faster than computing.
 
@@ -80,16 +80,16 @@ class TransferCostModel:
             num_blocks: Blocks that are needed.
             now: Monotonic seconds.
             ahead: Tokens that are computed before; they delay computing only.
-            under_way: Fetches in flight, and their blocks; they delay fetching only.
+            in_flight: Fetches in flight, and their blocks; they delay fetching only.
         """
         if self._mode != "auto":
             return self._mode == "always"
         fixed, each = self._fetch_line()
-        fetch_s = fixed * (under_way[0] + 1) + each * (under_way[1] + num_blocks)
+        fetch_s = fixed * (in_flight[0] + 1) + each * (in_flight[1] + num_blocks)
         if fetch_s < self.recompute_s(ahead + num_blocks * BLOCK_SIZE):
             return True
         # a store that is never tried is never seen to be fast again; one fetch at a time measures it
-        return not under_way[0] and now - self._last_fetch > RETRY_S
+        return not in_flight[0] and now - self._last_fetch > RETRY_S
 
     def rates(self) -> tuple[float, float, float]:
         """Returns tokens a second computed, and fetched, and a fetch's fixed seconds; 0 if not measured."""

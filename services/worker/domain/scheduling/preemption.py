@@ -50,7 +50,7 @@ class Preemption:
         spare = wanted + len(self._queues.running)  # each may need one block for its next token
         return blocks.num_free >= spare and self.grow(sequence, count)
 
-    def make_way(self) -> None:
+    def make_room(self) -> None:
         """Preempts sequences of lower priority for the first waiting one, if that is enough to admit it."""
         queues = self._queues
         waiting, running, blocks = queues.waiting, queues.running, queues.blocks

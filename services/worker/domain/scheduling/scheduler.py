@@ -74,7 +74,7 @@ class Scheduler:
             limits,
             names,
             self.write_behind,
-            lambda num_blocks, ahead: self.costs.fetches(num_blocks, clock(), ahead, self.under_way),
+            lambda num_blocks, ahead: self.costs.fetches(num_blocks, clock(), ahead, self.in_flight),
         )
         self._names = names
         self.trials = CrashTrials()
@@ -200,7 +200,7 @@ class Scheduler:
         return self._masks.take()
 
     @property
-    def under_way(self) -> tuple[int, int]:
+    def in_flight(self) -> tuple[int, int]:
         """Fetches in flight, and the blocks that they bring."""
         return len(self.queues.fetches), self.queues.fetches.num_blocks
 

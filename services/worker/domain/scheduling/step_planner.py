@@ -69,7 +69,7 @@ class StepPlanner:
             self._pace.see_others(now)
         draft = StepDraft(self._sliding)
         if self._admission.waiting:
-            self._preemption.make_way()
+            self._preemption.make_room()
         if not self._trials.sequences:
             self._plan_mixed(draft, now)
         else:

@@ -82,7 +82,7 @@ class PrefixLookup:
         if count <= here:
             return "warm" if here else "new"
         fetches = policy == "fetch" or self._engine.costs.fetches(
-            count - here, self._clock(), scheduler.queued_tokens, scheduler.under_way
+            count - here, self._clock(), scheduler.queued_tokens, scheduler.in_flight
         )
         return "fetch" if fetches else "recompute"
 

@@ -81,7 +81,7 @@ def posts(path: str, bodies: Mapping[str, Any], **options: Any) -> dict[str, Ste
     return {name: Http(path, body, **options) for name, body in bodies.items()}
 
 
-def both_ways(path: str, bodies: Mapping[str, JSON]) -> dict[str, Steps]:
+def streamed_and_whole(path: str, bodies: Mapping[str, JSON]) -> dict[str, Steps]:
     """Each body whole and as a stream."""
     found: dict[str, Steps] = {}
     for name, body in bodies.items():

@@ -12,9 +12,9 @@ from tests.contract.corpus.tables.bodies import (
     TOOLS,
     USAGE,
     VARIANTS,
-    both_ways,
     chat,
     posts,
+    streamed_and_whole,
 )
 
 _FORMAT = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": True}}
@@ -36,7 +36,7 @@ _PARTS = [{"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type":
 PLAIN = table(
     "chat",
     {
-        **both_ways(CHAT, {name: chat(**fields) for name, fields in VARIANTS.items()}),
+        **streamed_and_whole(CHAT, {name: chat(**fields) for name, fields in VARIANTS.items()}),
         **posts(
             CHAT,
             {
@@ -85,7 +85,7 @@ PLAIN = table(
 FORMS = table(
     "chat-forms",
     {
-        **both_ways(
+        **streamed_and_whole(
             CHAT,
             {
                 "a schema": chat(response_format=_FORMAT, max_tokens=40),

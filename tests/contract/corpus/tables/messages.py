@@ -6,9 +6,9 @@ from tests.contract.corpus.tables.bodies import (
     CITY,
     HELLO,
     MESSAGES,
-    both_ways,
     message,
     posts,
+    streamed_and_whole,
 )
 
 COUNT = f"{MESSAGES}/count_tokens"
@@ -30,7 +30,7 @@ _BLOCKS = [
 TABLE = table(
     "messages",
     {
-        **both_ways(
+        **streamed_and_whole(
             MESSAGES,
             {
                 "plain": message(),

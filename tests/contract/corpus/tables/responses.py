@@ -6,7 +6,15 @@ from typing import Any
 from tests.contract.corpus.exchange import Heard, Later, table
 from tests.contract.corpus.senders.http import Http
 from tests.contract.corpus.senders.websocket import Socket, Until
-from tests.contract.corpus.tables.bodies import CITY, CLOCK, RESPONSES, WEATHER, both_ways, posts, response
+from tests.contract.corpus.tables.bodies import (
+    CITY,
+    CLOCK,
+    RESPONSES,
+    WEATHER,
+    posts,
+    response,
+    streamed_and_whole,
+)
 
 _TOOLS = [{"type": "function", **tool} for tool in (WEATHER, CLOCK)]
 _FORMAT = {"format": {"type": "json_schema", "name": "city", "schema": CITY, "strict": True}}
@@ -42,7 +50,7 @@ _DONE = of(f"{RESPONSES}/{{id}}", until=ended)
 TABLE = table(
     "responses",
     {
-        **both_ways(
+        **streamed_and_whole(
             RESPONSES,
             {
                 "plain": response(),

@@ -2,13 +2,13 @@
 
 from tests.contract.corpus.exchange import table
 from tests.contract.corpus.senders.http import Http
-from tests.contract.corpus.tables.bodies import IDS, TEXT, USAGE, VARIANTS, both_ways, posts, text
+from tests.contract.corpus.tables.bodies import IDS, TEXT, USAGE, VARIANTS, posts, streamed_and_whole, text
 
 TABLE = table(
     "text",
     {
-        **both_ways(TEXT, {name: text(**fields) for name, fields in VARIANTS.items()}),
-        **both_ways(
+        **streamed_and_whole(TEXT, {name: text(**fields) for name, fields in VARIANTS.items()}),
+        **streamed_and_whole(
             TEXT,
             {
                 "several prompts": text(prompt=["One", "Two", "Three"], max_tokens=2),

@@ -45,7 +45,7 @@ async def holding(port: int, count: int, sent: bytes) -> AsyncIterator[list[RawC
         yield held
 
 
-def gave_way(gateway: Gateway) -> float:
+def was_evicted(gateway: Gateway) -> float:
     return gateway.metric("ryz_gateway_closed_connections_total", reason="address_gave_way")
 
 
@@ -66,7 +66,7 @@ async def test_those_who_talk_get_through(sent: bytes) -> None:
         for _ in range(3 * LIMIT):
             assert (await ask(gateway.port, post(BODY))).status == 200
             assert gateway.metric("ryz_gateway_connections") <= LIMIT
-        assert gave_way(gateway) > 0
+        assert was_evicted(gateway) > 0
         assert not gateway.metric("ryz_gateway_refused_connections_total", reason="address_connections")
 
 
@@ -150,7 +150,7 @@ async def test_a_handshake_that_does_not_end_gives_way(tmp_path: Path) -> None:
                 assert (await connection.answer()).status == 200
                 writer.close()
         await eventually(lambda: gateway.metric("ryz_gateway_connections") == 0)
-        assert gave_way(gateway) > 0
+        assert was_evicted(gateway) > 0
     gc.collect()
     assert not errors
 

@@ -149,10 +149,12 @@ async def test_an_answer_under_way_is_not_broken_into(gateway: Gateway) -> None:
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"h2c\r\nUpgrade: x"])
 async def test_the_wish_for_another_protocol_is_ignored(gateway: Gateway, protocol: bytes) -> None:
     """The JDK's client asks for HTTP/2 in its first request, also in a POST: the body must be read."""
-    wish = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQ\r\nUpgrade: " + protocol
-    sized = POST + wish + b"\r\nContent-Length: %d\r\n\r\n" % len(BODY)
-    chunked = POST + wish + b"\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
-    plain = HEAD + wish + b"\r\n\r\n"
+    wanted = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQ\r\nUpgrade: " + protocol
+    sized = POST + wanted + b"\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+    chunked = (
+        POST + wanted + b"\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+    )
+    plain = HEAD + wanted + b"\r\n\r\n"
     before = len(gateway.fleet.requests)
     async with raw_connection(gateway.port) as connection:
         for pieces in (
@@ -175,30 +177,30 @@ async def test_the_wish_for_another_protocol_is_ignored(gateway: Gateway, protoc
 async def test_a_wish_for_another_protocol_hides_no_request(gateway: Gateway) -> None:
     """The body ends where its headers say, and the bytes after it are the next request."""
     inner = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    wish = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+    wanted = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
     async with raw_connection(gateway.port) as connection:
         for framing in (
             b"Content-Length: %d\r\n\r\n%s" % (len(inner), inner),
             b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(inner), inner),
         ):
-            await connection.send(POST + wish + framing + HEAD + b"\r\n")
+            await connection.send(POST + wanted + framing + HEAD + b"\r\n")
             assert (await connection.answer()).status == 400  # the body is not JSON
             assert (await connection.answer()).body == b'{"status":"live"}'
-        await connection.send(POST + wish + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await connection.send(POST + wanted + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
         assert (await connection.answer()).error["code"] == "malformed_http"
         assert await connection.closed()
     async with raw_connection(gateway.port) as connection:
-        await connection.send(HEAD + wish + b"\r\n")
+        await connection.send(HEAD + wanted + b"\r\n")
         assert (await connection.answer()).status == 200
         await connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         assert (await connection.answer()).status == 400
         assert await connection.closed()
 
 
-@pytest.mark.parametrize("wish", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
-async def test_nothing_behind_connect_is_read(gateway: Gateway, wish: bytes) -> None:
+@pytest.mark.parametrize("wanted", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
+async def test_nothing_behind_connect_is_read(gateway: Gateway, wanted: bytes) -> None:
     async with raw_connection(gateway.port) as connection:
-        head = b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n" + wish
+        head = b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n" + wanted
         await connection.send(head + b"\r\n" + HEAD + b"\r\n")
         assert (await connection.answer()).status == 400
         assert await connection.reader.read() == b""

@@ -229,18 +229,18 @@ async def test_chats_have_the_session_of_the_connection(gateway: Gateway) -> Non
 
 async def test_keys() -> None:
     spelled = base64.urlsafe_b64encode(KEY.encode()).decode().rstrip("=")
-    ways: list[dict[str, Any]] = [
+    modes: list[dict[str, Any]] = [
         {"additional_headers": {"Authorization": f"Bearer {KEY}"}},
         {"additional_headers": {"X-Api-Key": KEY}},
         {"subprotocols": ["ryz.realtime.v1", f"ryz.key.{spelled}"]},
         {"subprotocols": ["realtime", f"openai-insecure-api-key.{KEY}"]},
     ]
     async with running_gateway(api_keys=f"{KEY}:ada", realtime_auth_s=0.3) as gateway:
-        for way in ways:
-            async with connected(gateway, **way) as socket:
+        for mode in modes:
+            async with connected(gateway, **mode) as socket:
                 ready = await receive(socket)
                 assert (ready["type"], ready["tenant"]) == ("ready", "ada")
-                assert socket.subprotocol == way.get("subprotocols", [None])[0]
+                assert socket.subprotocol == mode.get("subprotocols", [None])[0]
         async with connected(gateway) as socket:
             await send(socket, "auth", api_key=KEY)
             assert (await receive(socket))["tenant"] == "ada"

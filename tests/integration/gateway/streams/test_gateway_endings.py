@@ -52,9 +52,9 @@ async def test_a_caller_that_leaves_cancels_its_generation(model: str, stream: b
 
 @pytest.mark.parametrize("ahead", ["", "request", "half a body"])
 @pytest.mark.parametrize("size", [10, 700_000])
-@pytest.mark.parametrize("way", ["close", "reset", "half-close"])
+@pytest.mark.parametrize("mode", ["close", "reset", "half-close"])
 async def test_leaving_is_noticed_while_the_connection_is_not_read_from(
-    way: str, size: int, ahead: str
+    mode: str, size: int, ahead: str
 ) -> None:
     """The server stops reading after a long body and after a pipelined request."""
     async with running_gateway() as gateway:
@@ -71,11 +71,11 @@ async def test_leaving_is_noticed_while_the_connection_is_not_read_from(
             writer.write(request_bytes("demo", stream=False, metadata={"pad": "x" * 200_000})[:150_000])
         await asyncio.sleep(0.05)
         assert gateway.running == 1
-        if way == "half-close":
+        if mode == "half-close":
             writer.write_eof()
         else:
             sock = writer.get_extra_info("socket")
-            if way == "reset":
+            if mode == "reset":
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
         await gateway.wait_cancelled()

@@ -61,15 +61,15 @@ async def test_a_stream_whose_format_this_gateway_does_not_know_is_gone_and_ends
         await eventually(lambda: bool(keeper.cancels))
 
 
-@pytest.mark.parametrize("way", ["stream", "repeat"])
+@pytest.mark.parametrize("mode", ["stream", "repeat"])
 @pytest.mark.parametrize("grace_s", [0, 30])
-async def test_a_client_that_leaves_while_its_stream_is_looked_for(way: str, grace_s: float) -> None:
+async def test_a_client_that_leaves_while_its_stream_is_looked_for(mode: str, grace_s: float) -> None:
     """The leader has detached the stream by then: it is cancelled or parked, as if it had been read."""
     async with running_gateway(idempotency_find_ms=2000) as gateway:
         keeper = await Keeper(gateway, grace_s).start()
         _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         head = "GET /v1/streams/r-kept HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        if way == "repeat":
+        if mode == "repeat":
             head = (
                 "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 f"Idempotency-Key: k\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY.decode()}"
@@ -80,7 +80,7 @@ async def test_a_client_that_leaves_while_its_stream_is_looked_for(way: str, gra
         await writer.wait_closed()
         await asyncio.sleep(0.05)  # the gateway notices the disconnect while the search runs
         keeper.answers.set()
-        if grace_s and way == "stream":
+        if grace_s and mode == "stream":
             await eventually(lambda: parked(gateway) == 1)
             assert keeper.cancels == []
             return

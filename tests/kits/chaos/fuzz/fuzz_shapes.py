@@ -127,9 +127,9 @@ def edit_somewhere(draw: st.DrawFn, raw: Any) -> None:
     """Changes plain data at one random path."""
     if not (spots := _spots(raw)):
         return
-    *way, key = draw(st.sampled_from(spots))
+    *path, key = draw(st.sampled_from(spots))
     holder = raw
-    for step in way:
+    for step in path:
         holder = holder[step]
     edit = _swell if draw(st.integers(0, 99)) == 0 else draw(st.sampled_from(EDITS))
     edit(holder, key, draw)

@@ -163,8 +163,11 @@ def _bomb(draw: random.Random) -> HostileCase:
     size = draw.choice([30, 300, 3000])
     inner: Any = {"type": "integer"}
     for depth in range(min(size, 300)):
-        ways = [{"type": "array", "items": inner}, {"anyOf": [inner, inner]} if depth < 9 else {"not": inner}]
-        inner = draw.choice(ways)
+        modes = [
+            {"type": "array", "items": inner},
+            {"anyOf": [inner, inner]} if depth < 9 else {"not": inner},
+        ]
+        inner = draw.choice(modes)
     names = [f"p{index}" for index in range(size)]
     bombs: list[Any] = [
         inner,

@@ -58,7 +58,7 @@ def hostile_text(draw: random.Random, words: int = 4) -> str:
 def small_schema(draw: random.Random, depth: int = 0) -> dict[str, Any]:
     """Returns a schema of constants and other short values, whose names and texts are hostile."""
     text, texts = hostile_text(draw), {hostile_text(draw): 0 for _ in range(draw.randint(1, 4))}
-    ways: list[dict[str, Any]] = [
+    modes: list[dict[str, Any]] = [
         {"const": draw.choice([text, 3, None, [text], {text: 1}])},
         {"enum": list(texts)},
         {"type": draw.choice(["boolean", "null"])},
@@ -69,8 +69,8 @@ def small_schema(draw: random.Random, depth: int = 0) -> dict[str, Any]:
     ]
     if depth < 3 and draw.random() < 0.25:
         array = {"type": "array", "minItems": draw.randint(0, 1), "maxItems": 2}
-        ways = [{**array, "items": small_schema(draw, depth + 1)}, small_object(draw, depth)]
-    return draw.choice(ways)
+        modes = [{**array, "items": small_schema(draw, depth + 1)}, small_object(draw, depth)]
+    return draw.choice(modes)
 
 
 def small_object(draw: random.Random, depth: int = 0) -> dict[str, Any]:

@@ -37,10 +37,10 @@ def instruction(library: KernelLibrary, wanted: bool) -> Iterator[None]:
 
 
 def computed(
-    way: tuple[str, bool], rows: Tensor, matrix: Tensor, *, threads: int = 1, rule: OutputRule | None = None
+    mode: tuple[str, bool], rows: Tensor, matrix: Tensor, *, threads: int = 1, rule: OutputRule | None = None
 ) -> Tensor:
     """[rows, inputs] times the transpose of [outputs, inputs] by the kernels."""
-    library = kernels(way[0])
+    library = kernels(mode[0])
     source = Activation.allocate(matrix.shape[1], InputKinds(pairs=True))
     source.rows[: len(rows), : matrix.shape[1]] = rows
     packed = pack(library, matrix, precision="bf16", rule=rule)
@@ -49,7 +49,7 @@ def computed(
     program.linear(source, packed, out.data_ptr(), out.shape[1])
     ops, clock = program.whole(barriers=False), (ctypes.c_int64 * NUM_TIMES)()
     pool = library.new_thread_pool(threads, False)
-    with instruction(library, way[1]):
+    with instruction(library, mode[1]):
         library.run_program(pool, None, ops, len(ops), ForwardBatch(num_rows=len(rows)), clock, None, None)
     library.free_thread_pool(pool)
     return out[:, : packed.columns]
@@ -66,27 +66,27 @@ def test_this_machine_says_whether_it_has_the_instruction() -> None:
         assert kernels(target).bf16_instruction(-1) == (has and target == "avx512")
 
 
-@pytest.mark.parametrize("way", ways(), ids=str)
+@pytest.mark.parametrize("mode", ways(), ids=str)
 @pytest.mark.parametrize(
     ("rows", "inputs", "outputs"), [(1, 32, 32), (3, 65, 48), (12, 576, 70), (13, 99, 33), (40, 24, 31)]
 )
 def test_the_kernels_have_the_bits_of_the_oracle(
-    way: tuple[str, bool], rows: int, inputs: int, outputs: int
+    mode: tuple[str, bool], rows: int, inputs: int, outputs: int
 ) -> None:
     x, matrix = 3 * normal(rows, inputs, seed=1), 0.1 * normal(outputs, inputs, seed=2)
-    found = computed(way, x, matrix)
+    found = computed(mode, x, matrix)
     assert torch.equal(found, reference.linear(x, matrix))
     exact = x.bfloat16().double() @ matrix.bfloat16().double().T
     torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("way", ways(), ids=str)
+@pytest.mark.parametrize("mode", ways(), ids=str)
 @pytest.mark.parametrize("scale", [1e-19, 3e-20, 1e-38])
-def test_denormal_numbers_are_zeros(way: tuple[str, bool], scale: float) -> None:
+def test_denormal_numbers_are_zeros(mode: tuple[str, bool], scale: float) -> None:
     """Products and sums around the smallest normal number, and activations and weights below it."""
     x, matrix = scale * normal(13, 64, seed=3), scale * normal(40, 64, seed=4)
     x[:, 5], matrix[:, 5] = 1e-39, 1.0  # a denormal input would show
-    found = computed(way, x, matrix)
+    found = computed(mode, x, matrix)
     assert torch.equal(found, reference.linear(x, matrix))
     assert scale < 1e-19 or found.any()
 
@@ -95,33 +95,33 @@ def test_denormal_numbers_are_zeros(way: tuple[str, bool], scale: float) -> None
 def test_all_ways_have_the_same_bits(rule: OutputRule | None) -> None:
     """The largest shapes of SmolLM2, whose sums pass through every register."""
     x, matrix = normal(25, 576, seed=5), normal(3072, 576, seed=6)
-    found = [computed(way, x, matrix, threads=2, rule=rule) for way in ways()]
+    found = [computed(mode, x, matrix, threads=2, rule=rule) for mode in ways()]
     for other in found[1:]:
         if rule is None or len(targets()) == 1:
             assert torch.equal(other, found[0])
         else:
             torch.testing.assert_close(other, found[0], atol=1e-5, rtol=1e-5)
-    with_and_without = [one for one, way in zip(found, ways(), strict=True) if way[0] == targets()[0]]
+    with_and_without = [one for one, mode in zip(found, ways(), strict=True) if mode[0] == targets()[0]]
     assert all(torch.equal(one, with_and_without[0]) for one in with_and_without)
 
 
-@pytest.mark.parametrize("way", ways(), ids=str)
-def test_a_row_has_the_same_bits_alone_and_beside_others(way: tuple[str, bool]) -> None:
+@pytest.mark.parametrize("mode", ways(), ids=str)
+def test_a_row_has_the_same_bits_alone_and_beside_others(mode: tuple[str, bool]) -> None:
     x, matrix = normal(30, 200, seed=7), normal(90, 200, seed=8)
-    alone = torch.cat([computed(way, x[i : i + 1], matrix) for i in range(len(x))])
+    alone = torch.cat([computed(mode, x[i : i + 1], matrix) for i in range(len(x))])
     for rows in (2, 5, 8, 12, 13, 30):
-        assert torch.equal(computed(way, x[:rows], matrix, threads=2), alone[:rows])
+        assert torch.equal(computed(mode, x[:rows], matrix, threads=2), alone[:rows])
 
 
-@pytest.mark.parametrize("way", ways(), ids=str)
+@pytest.mark.parametrize("mode", ways(), ids=str)
 @pytest.mark.parametrize("damage", [float("nan"), float("inf")])
-def test_damage_shows_where_it_is(way: tuple[str, bool], damage: float) -> None:
+def test_damage_shows_where_it_is(mode: tuple[str, bool], damage: float) -> None:
     x, matrix = normal(5, 64, seed=9), normal(40, 64, seed=10)
     x[2, 40] = damage
-    found = computed(way, x, matrix)
+    found = computed(mode, x, matrix)
     assert not torch.isfinite(found[2]).any()
     assert torch.isfinite(found[[0, 1, 3, 4]]).all()
     x, matrix[7, 5] = normal(5, 64, seed=9), damage
-    found = computed(way, x, matrix)
+    found = computed(mode, x, matrix)
     assert not torch.isfinite(found[:, 7]).any()
     assert torch.isfinite(found[:, [*range(7), *range(8, 40)]]).all()

@@ -39,7 +39,7 @@ from tests.kits.engine.rank_threads import make_model, new_sequence
 from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
 
-WAYS = ["native", "fp8", "plain", "recorded"]
+MODES = ["native", "fp8", "plain", "recorded"]
 WINDOW, NUM_BLOCKS, LIMITS = 20, 40, scheduler_limits(24, 3, 32)
 
 
@@ -98,11 +98,11 @@ class Group:
 
 
 @contextmanager
-def group(model: Path, store: dict[bytes, NDArray[np.uint8]], way: str, *, sliding: bool) -> Iterator[Group]:
+def group(model: Path, store: dict[bytes, NDArray[np.uint8]], mode: str, *, sliding: bool) -> Iterator[Group]:
     num_sliding = least_blocks(WINDOW, LIMITS.token_budget, LIMITS.max_running) if sliding else 0
     sizes = PoolSizes(NUM_BLOCKS, num_sliding)
     with open_checkpoint(model) as checkpoint:
-        compute = _compute(checkpoint, read_config(model), way, sizes)
+        compute = _compute(checkpoint, read_config(model), mode, sizes)
     try:
         yield Group(Runner(compute), store, sliding)
     finally:
@@ -110,14 +110,14 @@ def group(model: Path, store: dict[bytes, NDArray[np.uint8]], way: str, *, slidi
             compute.close()
 
 
-def _compute(checkpoint: Checkpoint, config: ModelConfig, way: str, sizes: PoolSizes) -> Compute:
-    if way in {"plain", "recorded"}:
+def _compute(checkpoint: Checkpoint, config: ModelConfig, mode: str, sizes: PoolSizes) -> Compute:
+    if mode in {"plain", "recorded"}:
         decoder, cache = Decoder(checkpoint, config, SingleRank()), KVCache(config, sizes, 0, 1)
-        recorded = EagerCapture() if way == "recorded" else None
-        return PlainCompute(decoder, cache, recorded, tiled=way == "plain")
+        recorded = EagerCapture() if mode == "recorded" else None
+        return PlainCompute(decoder, cache, recorded, tiled=mode == "plain")
     compiled = kernels()
     weights = NativeWeights.load(open_source(checkpoint, config, SingleRank()), config, compiled)
-    cold = ColdZone(1, (True, True, False)) if way == "fp8" else None
+    cold = ColdZone(1, (True, True, False)) if mode == "fp8" else None
     options = NativeOptions(spin=False, cold=cold)
     return NativeCompute(compiled, config, weights, SingleRank(), sizes=sizes, options=options)
 
@@ -136,13 +136,13 @@ def requests(*, shared: bool = True) -> list[Sequence]:
     return made
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_tokens_do_not_depend_on_the_pool(model: Path, way: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_tokens_do_not_depend_on_the_pool(model: Path, mode: str) -> None:
     # where a sequence finds its beginning decides which of its blocks it reads as fp8
-    shared = way != "fp8"
+    shared = mode != "fp8"
     outputs = []
     for sliding in (False, True):
-        with group(model, {}, way, sliding=sliding) as one:
+        with group(model, {}, mode, sliding=sliding) as one:
             for request in requests(shared=shared):
                 one.run.scheduler.add(request)
                 one.run.step()
@@ -152,8 +152,8 @@ def test_tokens_do_not_depend_on_the_pool(model: Path, way: str) -> None:
     assert len(outputs[0]) == 10
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_group_goes_on_with_what_another_one_stored(model: Path, way: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_group_goes_on_with_what_another_one_stored(model: Path, mode: str) -> None:
     """Also between a group with a pool of sliding blocks and one without."""
     for giver_slides, taker_slides in ((True, True), (True, False), (False, True)):
         store: dict[bytes, NDArray[np.uint8]] = {}
@@ -161,7 +161,7 @@ def test_a_group_goes_on_with_what_another_one_stored(model: Path, way: str) -> 
         first.tokens = first.tokens * 4
         first.prompt_len = len(first.tokens)
         second = Sequence("second", 0, [], 0, 30, GREEDY)
-        with group(model, store, way, sliding=giver_slides) as giver:
+        with group(model, store, mode, sliding=giver_slides) as giver:
             giver.run.scheduler.add(first)
             giver.finish()
             second.tokens = [*first.tokens, 7]
@@ -170,7 +170,7 @@ def test_a_group_goes_on_with_what_another_one_stored(model: Path, way: str) -> 
             giver.run.scheduler.add(again)
             wanted = giver.finish()["again"]
         second.stored = (len(first.tokens) - 1) // BLOCK_SIZE
-        with group(model, store, way, sliding=taker_slides) as taker:
+        with group(model, store, mode, sliding=taker_slides) as taker:
             taker.run.scheduler.add(second)
             assert taker.finish()["second"] == wanted
             assert taker.num_fetched == (len(first.tokens) - 1) // BLOCK_SIZE

@@ -100,10 +100,10 @@ def test_a_tenant_alone_may_have_all_and_one_of_several_its_share() -> None:
     st.integers(1, 50), st.floats(0.01, 1.0), st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)))
 )
 def test_no_tenant_has_more_than_its_share_and_all_together_no_more_than_there_is(
-    limit: int, share: float, wishes: list[tuple[str, int]]
+    limit: int, share: float, wanted: list[tuple[str, int]]
 ) -> None:
     quota, held = Quota(limit, share=share), {"a": 0, "b": 0, "c": 0}
-    for tenant, count in wishes:
+    for tenant, count in wanted:
         try:
             quota.take_units(tenant, count)
             held[tenant] += count
@@ -149,7 +149,7 @@ async def test_a_caller_that_leaves_while_it_sends() -> None:
     reader, held = bodies(), Quota(2**20, share=1.0)
     with pytest.raises(ClientDisconnected):
         await reader.read_body(feed([b"ab"], then_gone=True), {}, "t")
-    assert (reader.under_way, held.taken) == (0, 0)
+    assert (reader.in_flight, held.taken) == (0, 0)
 
 
 async def test_bodies_that_take_more_bytes_than_there_are_for_a_tenant_are_refused() -> None:
@@ -174,7 +174,7 @@ async def test_a_body_slower_than_the_least_rate_is_refused(monkeypatch: pytest.
         await reader.read_body(receive, {}, "t")
     assert caught.value.data["reason"] == "body_timeout"
     assert drops < 20
-    assert reader.under_way == 0
+    assert reader.in_flight == 0
 
 
 def test_a_length_that_is_no_number_counts_as_unknown() -> None:

@@ -41,7 +41,7 @@ def escaped(text: str) -> str:
 
 
 # how a caller can make a text the only one that may come, and what the answer is then
-WAYS: dict[str, Callable[[str], tuple[Kind, str, str]]] = {
+MODES: dict[str, Callable[[str], tuple[Kind, str, str]]] = {
     "const": lambda t: ("json_schema", json.dumps({"const": t}), quoted(t)),
     "const behind a choice": lambda t: (
         "json_schema",
@@ -84,12 +84,12 @@ def only_answer(grammar: ConstraintFactory, known: TokenVocabulary, control: set
 
 
 @pytest.mark.parametrize("on", MODELS)
-@pytest.mark.parametrize("way", WAYS)
-def test_the_text_of_every_control_token_is_spelled_with_other_tokens(way: str, on: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_the_text_of_every_control_token_is_spelled_with_other_tokens(mode: str, on: str) -> None:
     model = load_model(DEMO if on == "demo" else SMOLLM2)
     assert model.control_texts
     for text in model.control_texts:
-        kind, definition, answer = WAYS[way](text)
+        kind, definition, answer = MODES[mode](text)
         grammar = compiled(kind, definition, on=on)
         assert only_answer(grammar, vocabulary(on), set(model.tokenizer.special_ids)) == answer.encode()
 

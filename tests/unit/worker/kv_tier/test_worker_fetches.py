@@ -243,7 +243,7 @@ def test_random_trouble_changes_no_token(seed: int, window: int) -> None:
     expected: dict[str, Output] = {}
     cancelled: set[str] = set()
     live: dict[str, tuple[Run, Sequence]] = {}
-    under_way: list[tuple[Run, HashEngine, BlockFetch]] = []
+    in_flight: list[tuple[Run, HashEngine, BlockFetch]] = []
     fetched = 0
 
     def turn(number: int) -> None:
@@ -258,14 +258,14 @@ def test_random_trouble_changes_no_token(seed: int, window: int) -> None:
             live[name] = (run, one)
             run.scheduler.add(one)
         run.step()
-        under_way.extend((run, engine, fetch) for fetch in run.scheduler.take_fetches())
-        rng.shuffle(under_way)
-        for index in range(len(under_way) - 1, -1, -1):
+        in_flight.extend((run, engine, fetch) for fetch in run.scheduler.take_fetches())
+        rng.shuffle(in_flight)
+        for index in range(len(in_flight) - 1, -1, -1):
             if rng.random() < 0.3:
-                who, whose, fetch = under_way.pop(index)
+                who, whose, fetch = in_flight.pop(index)
                 if rng.random() < 0.2:
                     who.scheduler.give_up(fetch.fetch_id)
-                    under_way.append((who, whose, fetch))
+                    in_flight.append((who, whose, fetch))
                 else:
                     fetched += deliver(who, whose, fetch)
         behind = run.scheduler.write_behind
@@ -284,7 +284,7 @@ def test_random_trouble_changes_no_token(seed: int, window: int) -> None:
         done = {**groups[0][0].outputs, **groups[1][0].outputs}
         if len(expected) == 60 and len(done.keys() | cancelled) == 60:
             break
-    for run, engine, fetch in under_way:
+    for run, engine, fetch in in_flight:
         deliver(run, engine, fetch)
     for run, engine in groups:
         finish(run, engine)
@@ -350,17 +350,17 @@ def test_who_would_have_to_wait_for_others_rather_fetches() -> None:
     assert not costs.fetches(4, 1.0)
     assert not costs.fetches(4, 1.0, ahead=128)
     assert costs.fetches(4, 1.0, ahead=512)
-    assert not costs.fetches(4, 1.0, ahead=512, under_way=(2, 8)), "fetches are waited for, too"
-    assert costs.fetches(4, 1.0, ahead=4096, under_way=(2, 8))
+    assert not costs.fetches(4, 1.0, ahead=512, in_flight=(2, 8)), "fetches are waited for, too"
+    assert costs.fetches(4, 1.0, ahead=4096, in_flight=(2, 8))
 
 
 def test_a_store_that_was_not_used_for_long_is_tried_by_one() -> None:
     costs = TransferCostModel(512)
     costs.computed(512, 0.02)
     assert costs.fetches(4, 0.0), "never tried"
-    assert not costs.fetches(4, 0.0, under_way=(1, 4))
+    assert not costs.fetches(4, 0.0, in_flight=(1, 4))
     for _ in range(20):
         costs.fetched(4, 0.012, 0.0)
     assert costs.fetches(4, 1.0 + RETRY_S)
-    assert not costs.fetches(4, 1.0 + RETRY_S, under_way=(1, 4)), "that one tells whether it is fast"
-    assert costs.fetches(4, 1.0 + RETRY_S, ahead=4096, under_way=(1, 4))
+    assert not costs.fetches(4, 1.0 + RETRY_S, in_flight=(1, 4)), "that one tells whether it is fast"
+    assert costs.fetches(4, 1.0 + RETRY_S, ahead=4096, in_flight=(1, 4))

@@ -114,14 +114,14 @@ class CallTerms:
         if wrong := next((key for key in plain if key not in ("const", "enum", "type")), ""):
             raise values.fault("is not enforced beside constants", wrong, pointer)
         texts = [plain["const"]] if "const" in plain else plain["enum"]
-        ways = [
+        alternatives = [
             self._write(self._plain(text) + end + mark)
             for text in texts
             if isinstance(text, str) and mark not in text
         ]
-        if not ways:
+        if not alternatives:
             raise values.fault("has no text that can be written", "enum", pointer)
-        return f"({' | '.join(ways)})"
+        return f"({' | '.join(alternatives)})"
 
     def _python(self, tool: ToolDefinition, number: int, schema: SchemaGrammar) -> CallTerm:
         values, raw = self._values(number, schema, PYTHON)

@@ -81,7 +81,7 @@ class ValueRules:
         if set(schema) == {"$ref"}:
             return self._referred(schema["$ref"], pointer)
         name = self.name()
-        self.rules.append(f"{name}: {' | '.join(self._ways(schema, pointer, 0))}")
+        self.rules.append(f"{name}: {' | '.join(self._forms(schema, pointer, 0))}")
         return name
 
     def fault(self, reason: str, keyword: str, pointer: str) -> SchemaFault:
@@ -148,12 +148,12 @@ class ValueRules:
         if known is None:
             schema = self._definitions[reference.rpartition("/")[2]]
             known = self._references[reference] = self.name()
-            ways = [self.value(schema, pointer)] if not isinstance(schema, dict) else None
-            ways = ways or self._ways(schema, self._pointers.get(id(schema), pointer), 0)  # type: ignore[arg-type]
-            self.rules.append(f"{known}: {' | '.join(ways)}")
+            alternatives = [self.value(schema, pointer)] if not isinstance(schema, dict) else None
+            alternatives = alternatives or self._forms(schema, self._pointers.get(id(schema), pointer), 0)  # type: ignore[arg-type]
+            self.rules.append(f"{known}: {' | '.join(alternatives)}")
         return known
 
-    def _ways(self, schema: dict[str, Any], pointer: str, depth: int) -> list[str]:
+    def _forms(self, schema: dict[str, Any], pointer: str, depth: int) -> list[str]:
         """Returns terms for the ways to satisfy a schema, at least one."""
         if depth > len(self._definitions) + 8:
             raise self.fault("is nested too deep", "$ref", pointer)
@@ -163,11 +163,11 @@ class ValueRules:
         rest = {name: value for name, value in schema.items() if name != key}
         try:
             if key == "$ref":
-                return self._ways(merged(rest, self.resolved({"$ref": schema[key]})), pointer, depth + 1)
+                return self._forms(merged(rest, self.resolved({"$ref": schema[key]})), pointer, depth + 1)
             if key == "allOf":
                 for branch in schema[key]:
                     rest = merged(rest, self.resolved(branch))
-                return self._ways(rest, pointer, depth + 1)
+                return self._forms(rest, pointer, depth + 1)
         except KeyError as error:
             raise self.fault(f"cannot be joined with `{error.args[0]}`", key, pointer) from error
         return self._branches(schema[key], rest, key, pointer)
@@ -175,7 +175,7 @@ class ValueRules:
     def _branches(self, branches: list[Schema], rest: dict[str, Any], key: str, pointer: str) -> list[str]:
         if key == "oneOf" and not _are_disjoint([self.resolved(branch) for branch in branches]):
             raise self.fault("is enforced for branches of different types", key, pointer)
-        ways, fault = list[str](), None
+        alternatives, fault = list[str](), None
         for branch in branches:
             if branch is False:
                 continue
@@ -187,12 +187,12 @@ class ValueRules:
                 continue  # both cannot hold
             made = self.attempt(lambda joined=joined: self.value(joined, pointer))  # type: ignore[misc]
             if isinstance(made, str):
-                ways.append(made)
+                alternatives.append(made)
             else:
                 fault = made
-        if not ways:
+        if not alternatives:
             raise fault or self.nothing(key, pointer)
-        return ways
+        return alternatives
 
     def _plain(self, schema: dict[str, Any], pointer: str) -> list[str]:
         types = types_of(schema)
@@ -202,16 +202,16 @@ class ValueRules:
                 raise self.fault("is not enforced beside other keywords", key, pointer)
             values = [schema["const"]] if key == "const" else schema["enum"]
             return self._constants([value for value in values if is_of(value, types)], key, pointer)
-        ways, fault = list[str](), None
+        alternatives, fault = list[str](), None
         for kind in sorted(types):
             made = self.attempt(lambda kind=kind: self._of_type(kind, schema, pointer))  # type: ignore[misc]
             if isinstance(made, str):
-                ways.append(made)
+                alternatives.append(made)
             else:
                 fault = made
-        if fault is not None and not ways:
+        if fault is not None and not alternatives:
             raise fault
-        return ways
+        return alternatives
 
     def _constants(self, values: list[Any], key: str, pointer: str) -> list[str]:
         if not values:
