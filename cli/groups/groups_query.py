@@ -130,7 +130,7 @@ class Groups:
         began, misses = time.monotonic(), 0
         limit_s = drain.timeout_ms / 1000 + GRACE_S
         while misses < MISSES:
-            left = await self._look(drain)
+            left = await self._requests_left(drain)
             if left is None:
                 misses += 1
             else:
@@ -156,7 +156,7 @@ class Groups:
                 )
             await asyncio.sleep(POLL_S)
 
-    async def _look(self, drain: Draining) -> int | None:
+    async def _requests_left(self, drain: Draining) -> int | None:
         """Return how many requests a leader has in hand; None if it does not answer, or has a successor."""
         found = {row.instance_id: row for row in group_rows(await query_status(self._url, self._state_dir))}
         row = found.get(drain.instance_id)

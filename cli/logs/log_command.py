@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cli.logs.log_lines import LogLine
 
-LOOK_S = 0.2  # between two looks for new lines
+POLL_S = 0.2  # between two looks for new lines
 _STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red", "debug": "dim"}
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -88,7 +88,7 @@ def logs(options: LogOptions) -> None:
                 fail(f"There is no service {name!r}; there are {', '.join(files.services)}.", exit_code=2)
         lines = files.past()
         if options.follow:
-            lines = chain(lines, files.follow(lambda: time.sleep(LOOK_S)))
+            lines = chain(lines, files.follow(lambda: time.sleep(POLL_S)))
         _show(lines, options, from_s)
 
 

@@ -7,7 +7,7 @@ QUIET_S = 0.3  # without an answer, after which no more are expected
 FIRST_S = 1.0  # for the first answer; a busy machine may need that long
 LATE_S = 2.0  # for a service that is known to be there
 LONGEST_S = 5.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 class Gathering:
@@ -45,4 +45,4 @@ class Gathering:
         now = self._loop.time()
         if now < self._until or not self._incomplete():
             return self._until - now
-        return min(_LOOK_S, self._began + LATE_S - now)
+        return min(_POLL_S, self._began + LATE_S - now)

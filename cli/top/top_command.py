@@ -92,25 +92,25 @@ def top(
 
     stack_dir, watch = StateDir(state_dir), FleetWatch()
 
-    def look() -> "FleetRates":
+    def query() -> "FleetRates":
         report = asyncio.run(query_status(find_broker(nats_url, stack_dir), stack_dir))
         return watch.take(report, time.monotonic(), time.time())
 
     broker = redact(find_broker(nats_url, stack_dir))
     try:
         if once or as_json:
-            first = look()
+            first = query()
             if once and first.problem:
                 fail(first.problem)
-            _print(look, broker, interval, once=once, as_json=as_json)
+            _print(query, broker, interval, once=once, as_json=as_json)
         else:
-            _show(look, broker, interval)
+            _show(query, broker, interval)
     except KeyboardInterrupt:
         return
 
 
 def _print(
-    look: "Callable[[], FleetRates]", broker: str, interval: float, *, once: bool, as_json: bool
+    query: "Callable[[], FleetRates]", broker: str, interval: float, *, once: bool, as_json: bool
 ) -> None:
     """Prints what each look finds; rates need a look before."""
     import json  # noqa: PLC0415
@@ -121,7 +121,7 @@ def _print(
 
     while True:
         time.sleep(interval)
-        fleet = look()
+        fleet = query()
         if as_json:
             print(json.dumps(asdict(fleet)), flush=True)
         else:
@@ -130,7 +130,7 @@ def _print(
             return
 
 
-def _show(look: "Callable[[], FleetRates]", broker: str, interval: float) -> None:
+def _show(query: "Callable[[], FleetRates]", broker: str, interval: float) -> None:
     """Redraws the view until q."""
     from rich.live import Live  # noqa: PLC0415
 
@@ -142,6 +142,6 @@ def _show(look: "Callable[[], FleetRates]", broker: str, interval: float) -> Non
         pause_with(live, keys.resume)
         while True:
             began = time.monotonic()
-            live.update(render(look(), out.width, broker, interval), refresh=True)
+            live.update(render(query(), out.width, broker, interval), refresh=True)
             if keys.pressed_within(max(0.05, began + interval - time.monotonic())):
                 return

@@ -10,7 +10,7 @@ from shared.bus import Bus
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import RyzError
 
-_LOOK_S = 0.25  # how soon a connection that is back is seen
+_POLL_S = 0.25  # how soon a connection that is back is seen
 _RETRY_S = 2.0
 _PAGE = 1000
 log = structlog.get_logger(__name__)
@@ -59,4 +59,4 @@ class PinKeeper:
                 asked_at = now
                 wait_s = self._refresh_s if await self.load_pins() else min(_RETRY_S, self._refresh_s)
                 due_at = loop.time() + wait_s
-            await asyncio.sleep(min(_LOOK_S, self._refresh_s))
+            await asyncio.sleep(min(_POLL_S, self._refresh_s))

@@ -15,7 +15,7 @@ from shared.web.faults import ADDRESS_FULL, ALL_FULL, SINGLE_HEADERS, Fault
 from shared.web.http_limits import HttpConnections, HttpLimits, is_within, networks
 from shared.web.waiting_lines import Lines, Waiting, WaitingConnection, first_to_go, new_lines
 
-PAUSED_LOOK_S = 0.25  # between two checks whether the other side of a paused connection has closed it
+PAUSED_CHECK_S = 0.25  # between two checks whether the other side of a paused connection has closed it
 _LINGER_S = 2.0  # for a client that still sends: a reset would lose the answer
 
 
@@ -108,7 +108,7 @@ class Gate:
         self.idle = Waiting("idle", waiting_lines.IDLE, None)  # uvicorn closes them after its keep-alive time
         self.unread = Waiting("unread", waiting_lines.UNREAD, limits.http_unread_s)
         self.socket = Waiting("socket", waiting_lines.SOCKET, None)  # their applications close them
-        self.paused = Waiting("paused", waiting_lines.PAUSED, PAUSED_LOOK_S)
+        self.paused = Waiting("paused", waiting_lines.PAUSED, PAUSED_CHECK_S)
         self._waiting = (
             self.lingering,
             self.first_byte,

@@ -73,15 +73,15 @@ def unknown_in(value: Any, shape: Shape) -> tuple[str, ...]:
     """The places of unknown fields below the top, in their order, `MAX_UNKNOWN` at most."""
     found: list[str] = []
     for name, inner in shape.inner.items():
-        _look(value.get(name), inner, name, found)
+        _collect(value.get(name), inner, name, found)
     return tuple(found)
 
 
-def _look(value: Any, shape: Shape, at: str, found: list[str]) -> None:
+def _collect(value: Any, shape: Shape, at: str, found: list[str]) -> None:
     if isinstance(value, list):
         for index, item in enumerate(value):
             if isinstance(item, dict):
-                _look(item, shape, f"{at}[{index}]", found)
+                _collect(item, shape, f"{at}[{index}]", found)
         return
     if not isinstance(value, dict) or len(found) >= MAX_UNKNOWN:
         return
@@ -90,4 +90,4 @@ def _look(value: Any, shape: Shape, at: str, found: list[str]) -> None:
         found += [f"{at}.{name[:_LONGEST]}" for name in unknown[: MAX_UNKNOWN - len(found)]]
     for name, inner in shape.inner.items():
         if name in value:
-            _look(value[name], inner, f"{at}.{name}", found)
+            _collect(value[name], inner, f"{at}.{name}", found)

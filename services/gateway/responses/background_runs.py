@@ -123,11 +123,11 @@ class BackgroundRuns:
         while not self._stopping:
             await asyncio.sleep(self._store.lease_ms / 3000)
             try:
-                await self._look_after()
+                await self._keep_up()
             except Exception as error:
                 log.error("leases were not renewed", exc_info=error)
 
-    async def _look_after(self) -> None:
+    async def _keep_up(self) -> None:
         for run, stream in tuple(self._tasks.values()):
             with suppress(RyzError):
                 await self._renew(run, stream)

@@ -31,7 +31,7 @@ _VALUES = (data_key(b""), keys.TENANT_ORDER_PREFIX)
 ACCOUNT_KEEP_MS = 86_400_000  # how long the account of a tenant without blocks is kept
 NAMES_PER_SCRIPT = 1024  # Redis answers no other client while a script runs
 EVICTED_PER_SCRIPT = 128
-LOOKS_PER_SCRIPT = 4096  # blocks that an eviction looks at, leased ones included
+BLOCKS_PER_SCRIPT = 4096  # blocks that an eviction looks at, leased ones included
 SCANNED_PER_STEP = 256
 
 
@@ -100,7 +100,7 @@ class RedisBlockStore:
     ) -> FreedBlocks:
         """See `BlockStore.evict_blocks`."""
         order = keys.TENANT_ORDER_PREFIX + tenant if tenant else keys.ORDER
-        values = [num_bytes, EVICTED_PER_SCRIPT, LOOKS_PER_SCRIPT, b"".join(keep)]
+        values = [num_bytes, EVICTED_PER_SCRIPT, BLOCKS_PER_SCRIPT, b"".join(keep)]
         return FreedBlocks(*await self._one(scripts.EVICT, values, order))
 
     async def forget_blocks(self, names: Sequence[bytes]) -> FreedBlocks:

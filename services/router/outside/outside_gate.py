@@ -21,7 +21,7 @@ from shared.errors import InvalidRequest, Overloaded, RyzError
 from shared.flow.token_bucket import TokenBuckets
 from shared.subjects import caller_of
 
-LOOK_S = 1.0
+POLL_S = 1.0
 log = structlog.get_logger(__name__)
 READ_OF_REFUSED = 16 * 1024  # bytes of a request over the rate that are read to find its sender
 BYTES_OF_ONE = 16 * 1024  # a longer message counts as several requests: it takes as long to read
@@ -43,13 +43,13 @@ class UserLimitsFile:
         self._path = Path(file) if file else None
         self._default = default
         self._own: dict[str, UserLimits] = {}
-        self._looked_at = -math.inf
+        self._checked_at = -math.inf
         self._stamp: tuple[int, int, int] | None = None
 
     def of(self, user: str, now: float) -> UserLimits:
         """The limits of that user."""
-        if self._path is not None and now - self._looked_at >= LOOK_S:
-            self._looked_at = now
+        if self._path is not None and now - self._checked_at >= POLL_S:
+            self._checked_at = now
             self._look(self._path)
         return self._own.get(user, self._default)
 

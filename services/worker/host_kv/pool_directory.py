@@ -77,11 +77,11 @@ class DeadSegments:
         with suppress(OSError), os.scandir(self._directory) as entries:
             for entry in entries:
                 if entry.name.endswith((SUFFIX, NEW_SUFFIX)):
-                    removed += self._look(entry, now, seen)
+                    removed += self._inspect(entry, now, seen)
         self._dead_since = seen
         return removed
 
-    def _look(self, entry: os.DirEntry[str], now: float, seen: dict[tuple[str, int], float]) -> int:
+    def _inspect(self, entry: os.DirEntry[str], now: float, seen: dict[tuple[str, int], float]) -> int:
         try:
             fd = open_segment(Path(entry.path))
         except OSError:

@@ -111,7 +111,7 @@ class HealthMonitor:
         # in a longer gap the leader or the whole machine stood still, which says nothing about the ranks
         passed_s = min(now - self._checked_at, self.interval_s)
         self._checked_at = now
-        has_progress, behind = self._look(sent)
+        has_progress, behind = self._check_steps(sent)
         counted_s = self._count(behind, passed_s, calm=has_progress and self._step_s < self._calm_s)
         least_s = max(counted_s, passed_s / STRETCH)
         # with a page, the bound on time without progress is enough; it ends no step that makes progress
@@ -160,7 +160,7 @@ class HealthMonitor:
         ends = (rank.describe_end() for rank in self._ranks)
         return any(end.startswith(KILLED) and not is_own_fault(end) for end in ends)
 
-    def _look(self, sent: int) -> tuple[bool, list[RankProcess]]:
+    def _check_steps(self, sent: int) -> tuple[bool, list[RankProcess]]:
         """Return whether there was progress since the last check, and the ranks that the others wait for."""
         if self._progress is None:
             return self._step_s < self._calm_s, self._local

@@ -44,9 +44,9 @@ def test_what_two_ranks_wrote_other_splits_read(
             written += sum(message.num_bytes for message in writer.reports.stored)
     raw_bytes = 20 * 6 * (HEADER_BYTES + HEAD_BYTES)
     assert written == raw_bytes if compression == "none" else written < 0.9 * raw_bytes
-    look = client(redis_url)
-    assert look.hlen(data_key(stored[0])) == 6
-    assert 80 < look.ttl(data_key(stored[0])) <= 90
+    redis = client(redis_url)
+    assert redis.hlen(data_key(stored[0])) == 6
+    assert 80 < redis.ttl(data_key(stored[0])) <= 90
     for heads in (range(6), range(2), range(5, 6)):
         with rank(_config(redis_url, reads), FakeBlocks(heads)) as reader:
             fetched = reader.fetch(stored, first=7)
@@ -86,31 +86,31 @@ SPOILT = {
 @pytest.mark.parametrize("how", SPOILT)
 @pytest.mark.parametrize("location", ["head", "block"])
 def test_what_is_not_sound_ends_the_fetch_before_it(redis_url: str, how: str, location: str) -> None:
-    stored, look = names(12), client(redis_url)
+    stored, redis = names(12), client(redis_url)
     with rank(_config(redis_url), FakeBlocks(range(3))) as both:
         both.blocks.fill(seed=2)
         both.store(stored)
         key, field = data_key(stored[9]), head_field(1)
         elsewhere = (key, head_field(2)) if location == "head" else (data_key(stored[3]), field)
-        value, other = look.hget(key, field), look.hget(*elsewhere)
+        value, other = redis.hget(key, field), redis.hget(*elsewhere)
         assert isinstance(value, bytes)
         assert isinstance(other, bytes)
-        look.hset(key, field.decode(), SPOILT[how](value, other))  # type: ignore[no-untyped-call]
+        redis.hset(key, field.decode(), SPOILT[how](value, other))  # type: ignore[no-untyped-call]
         fetched = both.fetch(stored, first=20)
         assert (fetched.count, fetched.missing, fetched.error) == (9, False, "")
         assert fetched.corrupt == stored[9]
         assert np.array_equal(both.blocks.data[20:29], both.blocks.data[:9])
-        assert look.exists(key), "only the KV state service deletes"
+        assert redis.exists(key), "only the KV state service deletes"
         assert both.fetch(stored[10:], first=40).count == 2, "nothing of it is left on the connection"
 
 
 def test_a_missing_head_a_missing_block_and_another_type(redis_url: str) -> None:
-    stored, look = names(20), client(redis_url)
+    stored, redis = names(20), client(redis_url)
     with rank(_config(redis_url), FakeBlocks(range(3))) as both:
         both.store(stored[:18])
-        look.hdel(data_key(stored[17]), head_field(2).decode())
-        look.delete(data_key(stored[15]))
-        look.set(data_key(stored[5]), b"a string", ex=60)
+        redis.hdel(data_key(stored[17]), head_field(2).decode())
+        redis.delete(data_key(stored[15]))
+        redis.set(data_key(stored[5]), b"a string", ex=60)
         assert said(both.fetch(stored[16:18])) == {"count": 1, "missing": True}
         assert said(both.fetch(stored[14:18])) == {"count": 1, "missing": True}
         assert said(both.fetch(stored[18:])) == {"missing": True}
@@ -125,17 +125,17 @@ def test_a_missing_head_a_missing_block_and_another_type(redis_url: str) -> None
 
 def test_many_fetches_at_once_end_each_for_itself(redis_url: str) -> None:
     """Fetches wait in a queue: none may receive leftovers of the one before, also after a failure."""
-    stored, look = names(40), client(redis_url)
+    stored, redis = names(40), client(redis_url)
     with rank(_config(redis_url), FakeBlocks(range(3), num_blocks=400)) as both:
         both.blocks.fill(seed=5)
         both.store(stored)
         original = both.blocks.data[:40].copy()
-        look.delete(data_key(stored[7]))
-        look.set(data_key(stored[22]), b"a string", ex=60)
+        redis.delete(data_key(stored[7]))
+        redis.set(data_key(stored[22]), b"a string", ex=60)
         key, field = data_key(stored[31]), head_field(1)
-        value = look.hget(key, field)
+        value = redis.hget(key, field)
         assert isinstance(value, bytes)
-        look.hset(key, field.decode(), value[:-1])
+        redis.hset(key, field.decode(), value[:-1])
         both.blocks.data[40:] = 0
         parts = [stored[at : at + 3] for at in range(0, 39, 3)]
         for number, part in enumerate(parts):

@@ -126,24 +126,24 @@ def test_one_that_stalls_is_given_up_after_three_exchanges(redis: RedisServer) -
 
 
 def test_one_that_is_full_refuses_writes_and_goes_on_reading(redis: RedisServer) -> None:
-    stored, look = names(3), client(redis.url)
+    stored, store = names(3), client(redis.url)
     with rank(_config(redis.url), FakeBlocks(range(2))) as one:
         one.store(stored)
-        look.config_set("maxmemory", "1")
+        store.config_set("maxmemory", "1")
         assert _drops(one)
         assert (
             "refuses writes: command not allowed when used memory > 'maxmemory'"
             in one.reports.stored[-1].error
         )
         assert said(one.fetch(stored)) == {"count": 3}
-        assert look.dbsize() == 3, "nothing half done"
-        look.config_set("maxmemory", "0")
+        assert store.dbsize() == 3, "nothing half done"
+        store.config_set("maxmemory", "0")
         _works_again(one)
 
 
 def test_a_key_never_stays_without_a_time_to_live(redis: RedisServer) -> None:
     """The connection ends at each point between the last bytes of a block and those of the last command."""
-    look, outcomes = client(redis.url), set()
+    store, outcomes = client(redis.url), set()
     block_bytes = 2 * (HEADER_BYTES + HEAD_BYTES)
     for cut in range(block_bytes, block_bytes + 500, 20):
 
@@ -152,7 +152,7 @@ def test_a_key_never_stays_without_a_time_to_live(redis: RedisServer) -> None:
 
         with server(answer) as url, rank(_config(url), FakeBlocks(range(2))) as one:
             outcomes.add(_drops(one))
-        ttls = [look.ttl(key) for key in look.scan_iter()]
+        ttls = [store.ttl(key) for key in store.scan_iter()]
         assert all(ttl > 0 for ttl in ttls), cut
     assert outcomes == {True, False}
 
@@ -276,6 +276,6 @@ def test_blocks_are_named_in_the_store_as_the_contract_says(redis: RedisServer) 
     stored = names(2)
     with rank(_config(redis.url), FakeBlocks(range(3, 5))) as one:
         one.store(stored)
-    look = client(redis.url)
-    assert sorted(look.keys()) == [data_key(name) for name in stored]
-    assert sorted(look.hkeys(data_key(stored[0]))) == [b"3", b"4"]
+    store = client(redis.url)
+    assert sorted(store.keys()) == [data_key(name) for name in stored]
+    assert sorted(store.hkeys(data_key(stored[0]))) == [b"3", b"4"]

@@ -23,7 +23,7 @@ NewestDescription = tuple[Heartbeat, float] | None  # and when it was made, in m
 class LeaderWatch(Protocol):
     """Judges whether the leader runs."""
 
-    def look(self, described_s: float, now: float) -> Vitals:
+    def assess(self, described_s: float, now: float) -> Vitals:
         """Returns the evidence; all but `late_ms`.
 
         Args:
@@ -101,7 +101,7 @@ class HeartbeatSender:
             return
         heartbeat, described_at = newest
         now = time.monotonic()
-        vitals = self._watch.look(now - described_at, now)
+        vitals = self._watch.assess(now - described_at, now)
         if vitals.leader != self._sent_state:
             self._stopped_beats, self._sent_state = 0, vitals.leader
             _log_change(vitals)

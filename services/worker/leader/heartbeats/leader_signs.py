@@ -59,7 +59,7 @@ class _Doubt:
     """
 
     since: float
-    looked_at: float
+    checked_at: float
     first: dict[int, ThreadSample]
     last: dict[int, tuple[ThreadSample, float]]
     disk_s: dict[int, float]
@@ -132,11 +132,11 @@ class LeaderSigns:
                 unchanged_since = now
             doubt.last[tid] = sample, unchanged_since
             if sample.state == _DISK and last.state == _DISK:
-                doubt.disk_s[tid] = doubt.disk_s.get(tid, 0.0) + now - doubt.looked_at
+                doubt.disk_s[tid] = doubt.disk_s.get(tid, 0.0) + now - doubt.checked_at
             waited_s = (sample.waited_ns - first.waited_ns) / 1e9 + doubt.disk_s.get(tid, 0.0)
             if sample.state == _READY:
                 waited_s += now - unchanged_since  # ready all the time, and did not run: it waits still
             starved_s = max(starved_s, waited_s)
             cpu_s += (sample.cpu_ns - first.cpu_ns) / 1e9
-        doubt.looked_at = now
+        doubt.checked_at = now
         return starved_s, cpu_s

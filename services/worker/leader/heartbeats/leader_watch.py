@@ -34,8 +34,8 @@ class ProcessWatch:
         """The leader's end of the control pipe is closed, which only its end does."""
         self._ended = True
 
-    def look(self, described_s: float, now: float) -> Vitals:
-        """See `LeaderWatch.look`."""
+    def assess(self, described_s: float, now: float) -> Vitals:
+        """See `LeaderWatch.assess`."""
         pressure = self._pressure.read(now)
         if self._ended or os.getppid() != self._pid:
             vitals = self._signs.judge(None, described_s, now)

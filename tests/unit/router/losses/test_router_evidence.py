@@ -13,7 +13,7 @@ from shared.messages import GroupDown, Heartbeat, Load, ModelCard, State, Vitals
 BEAT_S = 0.025
 CALM_S = 3 * BEAT_S + 0.175  # default settings
 MOST_S = 16 * CALM_S
-LOOK_S = 0.005
+POLL_S = 0.005
 
 
 def beat(
@@ -40,7 +40,7 @@ def new_fleet(state: State = "ready", vitals: Vitals | None = None) -> Fleet:
 def lost_after(fleet: Fleet, since: float, delay_s: float = 0.0) -> float:
     """Returns the seconds from `since` until g0 is lost, while g1 beats on."""
     for step in range(1, 4000):
-        now = since + step * LOOK_S
+        now = since + step * POLL_S
         if step % 5 == 0:
             fleet.observe(beat(1000 + round(now * 1000), "g1", instance="i9"), now)
         if fleet.expire(now, delay_s=delay_s) == ["g0"]:
@@ -151,7 +151,7 @@ def test_a_group_whose_heartbeats_were_late_has_three_times_the_longest_gap_for_
         for step in range(1, round(gap_s / BEAT_S)):
             fleet.observe(beat(1 + step, "g1", instance="i9"), step * BEAT_S)
         fleet.observe(beat(2), gap_s)
-        assert expected_s - LOOK_S < lost_after(fleet, gap_s) < expected_s + 2 * BEAT_S
+        assert expected_s - POLL_S < lost_after(fleet, gap_s) < expected_s + 2 * BEAT_S
     seq, now, forgotten_s = 2, gap_s, 120.0
     while now < gap_s + forgotten_s:
         seq, now = seq + 1, now + BEAT_S

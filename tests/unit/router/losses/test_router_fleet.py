@@ -255,12 +255,12 @@ def test_a_full_group_in_which_nothing_ends_has_a_wait_that_is_bounded() -> None
 
 
 def test_only_groups_that_are_looked_at_are_viewed() -> None:
-    fleet, looked_at = new_fleet(), list[str]()
+    fleet, checked_at = new_fleet(), list[str]()
     for number in range(50):
         fleet.observe(beat(1, name=f"g{number}"), 0.0)
 
     def see(group: Group) -> GroupView:
-        looked_at.append(group.name)
+        checked_at.append(group.name)
         return group.view(0.0)
 
     groups = {group.name: group for group in fleet.groups()}
@@ -268,9 +268,9 @@ def test_only_groups_that_are_looked_at_are_viewed() -> None:
     decision = Hybrid().choose(RequestFacts("m", "s-1", 10, "g7"), view, 0.0)
     assert isinstance(decision, Assignment)
     assert decision.group == "g7"
-    assert len(looked_at) == 2  # the session's last group and its preferred group
+    assert len(checked_at) == 2  # the session's last group and its preferred group
     assert [group.name for group in view.ready] == sorted(groups)
-    assert len(looked_at) == 50
+    assert len(checked_at) == 50
     assert view.find("g7") is next(group for group in view.ready if group.name == "g7")
     assert view.home("s-1") is view.find(preferred("s-1", view.ready).name)
     assert LiveView("m", {}, see, {}, ()).home("s-1") is None

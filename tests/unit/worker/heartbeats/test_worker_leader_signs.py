@@ -23,7 +23,7 @@ from services.worker.leader.heartbeats.machine_pressure import MachinePressure
 from tests.kits.waiting import until
 
 STALE_S = 1.0
-LOOK_S = 0.025
+POLL_S = 0.025
 NS = 1_000_000_000
 
 
@@ -49,16 +49,16 @@ class Leader:
         """
         self.threads.setdefault(tid, [0.0, 0.0, 0.0])
         verdict = "none"
-        for _ in range(round(seconds / LOOK_S)):
-            self.now += LOOK_S
+        for _ in range(round(seconds / POLL_S)):
+            self.now += POLL_S
             thread = self.threads[tid]
-            thread[0] += LOOK_S * cpu
-            thread[1] += LOOK_S * wait
+            thread[0] += POLL_S * cpu
+            thread[1] += POLL_S * wait
             thread[2] += cpu > 0
-            verdict = self.look(state, tid)
+            verdict = self.assess(state, tid)
         return verdict
 
-    def look(self, state: str, tid: int = 1) -> str:
+    def assess(self, state: str, tid: int = 1) -> str:
         samples = {
             one: ThreadSample(
                 state if one == tid else "S", round(cpu * NS), round(waited * NS), int(timeslices)
@@ -70,14 +70,14 @@ class Leader:
 
 def test_a_loop_that_waits_for_what_does_not_come_hangs_after_the_limit() -> None:
     leader = Leader()
-    assert leader.live(STALE_S - LOOK_S) == "running"
-    assert leader.live(2 * LOOK_S) == "hung"
+    assert leader.live(STALE_S - POLL_S) == "running"
+    assert leader.live(2 * POLL_S) == "hung"
 
 
 def test_a_loop_that_computes_without_end_hangs_after_the_limit() -> None:
     leader = Leader()
-    assert leader.live(STALE_S - LOOK_S, "R", cpu=1.0) == "running"
-    assert leader.live(2 * LOOK_S, "R", cpu=1.0) == "hung"
+    assert leader.live(STALE_S - POLL_S, "R", cpu=1.0) == "running"
+    assert leader.live(2 * POLL_S, "R", cpu=1.0) == "hung"
 
 
 def test_a_loop_that_has_no_core_does_not_hang() -> None:
@@ -101,9 +101,9 @@ def test_what_an_observer_without_a_core_has_not_seen_proves_nothing() -> None:
     """Its first sample comes 5 s after the last description, when both may have waited for a core."""
     leader = Leader()
     leader.now = 5.0
-    assert leader.look("S") == "running"
-    assert leader.live(0.75 * STALE_S - LOOK_S) == "running"
-    assert leader.live(2 * LOOK_S) == "hung"
+    assert leader.assess("S") == "running"
+    assert leader.live(0.75 * STALE_S - POLL_S) == "running"
+    assert leader.live(2 * POLL_S) == "hung"
 
 
 def test_a_loop_that_waits_for_the_disk_does_not_hang() -> None:
@@ -120,17 +120,17 @@ def test_what_is_starved_for_ever_is_given_up_in_the_end() -> None:
 def test_a_stopped_leader_is_frozen_after_a_moment_and_has_its_time_again_when_it_goes_on(state: str) -> None:
     leader = Leader()
     assert leader.live(FROZEN_S, state) == "running"
-    assert leader.live(2 * LOOK_S, state) == "frozen"
+    assert leader.live(2 * POLL_S, state) == "frozen"
     assert leader.live(5.0, state) == "frozen"
     assert leader.live(STALE_S) == "running"  # though its last description is seven seconds old
-    assert leader.live(3 * LOOK_S) == "hung"
+    assert leader.live(3 * POLL_S) == "hung"
 
 
 def test_a_stop_of_a_moment_as_by_a_debugger_is_no_freeze() -> None:
     leader = Leader()
     for _ in range(10):
         assert leader.live(FROZEN_S / 2, "t") == "running"
-        assert leader.live(LOOK_S) == "running"
+        assert leader.live(POLL_S) == "running"
 
 
 def test_a_new_description_ends_every_doubt() -> None:
@@ -149,11 +149,11 @@ def test_a_leader_that_is_gone_has_ended() -> None:
 def test_only_time_without_a_core_is_excused(shares: list[tuple[float, float]]) -> None:
     leader = Leader()
     for cpu, wait in shares:
-        verdict = leader.live(4 * LOOK_S, "S", cpu=cpu * (1 - wait), wait=wait)
+        verdict = leader.live(4 * POLL_S, "S", cpu=cpu * (1 - wait), wait=wait)
         waited_s = leader.threads[1][1]
         if verdict == "hung":
             assert leader.now > STALE_S
-        if leader.now - waited_s > STALE_S + LOOK_S:
+        if leader.now - waited_s > STALE_S + POLL_S:
             assert verdict == "hung"
 
 
@@ -188,10 +188,10 @@ def test_threads_of_this_process_have_times() -> None:
 def test_new_descriptions_prove_enough() -> None:
     """The process id belongs to no process: it is not looked at, but for being this one's parent."""
     watch = ProcessWatch(os.getppid(), doubt_s=0.05, stale_s=1.0)
-    assert watch.look(0.01, 5.0).leader == "running"
+    assert watch.assess(0.01, 5.0).leader == "running"
     watch.note_end()
-    assert watch.look(0.01, 5.1).leader == "ended"
-    assert ProcessWatch(2**22 + 1, doubt_s=0.05, stale_s=1.0).look(0.01, 5.0).leader == "ended"
+    assert watch.assess(0.01, 5.1).leader == "ended"
+    assert ProcessWatch(2**22 + 1, doubt_s=0.05, stale_s=1.0).assess(0.01, 5.0).leader == "ended"
 
 
 def test_the_pressure_is_that_of_the_last_half_second(tmp_path: Path) -> None:
