@@ -70,8 +70,10 @@ def speculation_prompts(model: Model, task: str, count: int) -> list[list[int]]:
     """Return the token ids of prompts for a task; each begins the text with another sentence."""
     prompts = []
     for first in range(count):
-        turn = first % len(_SENTENCES)
-        content = _TASKS[task].format(text=" ".join(_SENTENCES[turn:] + _SENTENCES[:turn]))
+        first_sentence = first % len(_SENTENCES)
+        content = _TASKS[task].format(
+            text=" ".join(_SENTENCES[first_sentence:] + _SENTENCES[:first_sentence])
+        )
         if model.template is None:
             prompts.append(model.tokenizer.encode(content, add_special_tokens=False))
             continue
@@ -114,7 +116,7 @@ async def measure(plan: SpeculationPlan, progress: Progress) -> dict[str, Any]:
             kinds["draft"] = await _start_draft_model(stack, plan, plan.draft_model, run, model)
         for batch in plan.batches:
             for task, of_task in prompts.items():
-                found = await _in_turns(plan, driver, kinds, (task, of_task[:batch]), progress)
+                found = await _alternate(plan, driver, kinds, (task, of_task[:batch]), progress)
                 rows += [_row(task, batch, kind, one) for kind, one in found.items()]
     return {
         "model": model_name(plan.model),
@@ -150,7 +152,7 @@ async def _start_draft_model(
     return DraftRounds(engine)
 
 
-async def _in_turns(
+async def _alternate(
     plan: SpeculationPlan,
     driver: Driver,
     kinds: Mapping[str, DraftRounds | None],

@@ -101,7 +101,7 @@ async def measure(plan: GrammarPlan, progress: Progress) -> dict[str, Any]:
         driver, info = await start_driver(stack, RankEngineOptions(run=run), plan.batch)
         progress("compiling")
         grammars = _grammars(plan, info)
-        runs = await _run_in_turns(plan, driver, info, grammars, progress)
+        runs = await _run_alternately(plan, driver, info, grammars, progress)
     _compare_tokens(runs)
     rows = [{"kind": kind, **_row(kinds)} for kind, kinds in runs.items()]
     rates = {row["kind"]: row["tokens_per_s"] for row in rows}
@@ -132,7 +132,7 @@ def _grammars(plan: GrammarPlan, info: EngineInfo) -> dict[str, ConstraintFactor
     return {"free": None, **compiled, "records one by one": lambda: OneByOne(records())}
 
 
-async def _run_in_turns(
+async def _run_alternately(
     plan: GrammarPlan,
     driver: Driver,
     info: EngineInfo,

@@ -5,8 +5,8 @@ from typing import Any
 
 import nats
 
+from benchmarks.libraries.alternation import alternate
 from benchmarks.libraries.broker import broker
-from benchmarks.libraries.turns import in_turns
 from shared.bus.api import Message
 from shared.bus.nats import NatsBus
 
@@ -54,13 +54,13 @@ async def measure(rounds: int) -> None:
             await asyncio.gather(*(caller() for _ in range(BURST)))
             return 100 * BURST
 
-        await in_turns(
+        await alternate(
             "a message of 200 bytes, out and in",
             lambda: publish(bus.publish, "ours.in"),
             lambda: publish(client.publish, "library.in"),
             rounds=rounds,
         )
-        await in_turns(
+        await alternate(
             "a request and its reply, both ends",
             lambda: ask(lambda: bus.request("ours.echo", DATA, timeout_s=5)),
             lambda: ask(lambda: client.request("library.echo", DATA, timeout=5)),

@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 
-from benchmarks.libraries.turns import Side, in_turns
+from benchmarks.libraries.alternation import Side, alternate
 from shared.host.own_python import module_command, module_environment
 
 CONNECTIONS, REQUESTS = 32, 200
@@ -21,7 +21,7 @@ async def measure(rounds: int) -> None:
     """Prints what a request costs the server."""
     with _server("ours") as ours, _server("library") as library:
         pids = ours[0], library[0]
-        await in_turns("a request and its answer, server", ours[1], library[1], rounds=rounds, pids=pids)
+        await alternate("a request and its answer, server", ours[1], library[1], rounds=rounds, pids=pids)
 
 
 @contextlib.contextmanager

@@ -7,8 +7,8 @@ from typing import Any
 import nats
 from nats.js.api import ConsumerConfig, StreamConfig
 
+from benchmarks.libraries.alternation import alternate
 from benchmarks.libraries.broker import broker
-from benchmarks.libraries.turns import in_turns
 from services.gateway.files.file_store import StoredFile
 from services.gateway.files.object_files import ObjectFiles
 from shared.bus.jetstream.jetstream import ACK, JetStream
@@ -55,8 +55,8 @@ async def measure(rounds: int) -> None:
             await subscription.unsubscribe()
             return count
 
-        await in_turns("a message of 1 KiB written if new", write, write_by_library, rounds=rounds)
-        await in_turns("a message of 1 KiB read", read, read_by_library, rounds=rounds)
+        await alternate("a message of 1 KiB written if new", write, write_by_library, rounds=rounds)
+        await alternate("a message of 1 KiB read", read, read_by_library, rounds=rounds)
         await _measure_work(ours, library, rounds)
         await _measure_files(ours, library, rounds)
         await ours.stop()
@@ -91,7 +91,7 @@ async def _measure_work(ours: JetStream, library: Any, rounds: int) -> None:
         await library.delete_consumer("LIBRARY", name)
         return count
 
-    await in_turns("an item taken and acknowledged", work, work_by_library, rounds=rounds)
+    await alternate("an item taken and acknowledged", work, work_by_library, rounds=rounds)
 
 
 async def _measure_files(ours: JetStream, library: Any, rounds: int) -> None:
@@ -121,4 +121,4 @@ async def _measure_files(ours: JetStream, library: Any, rounds: int) -> None:
         await bucket.delete(name)
         return mib
 
-    await in_turns("a MiB of a file written and read", keep, keep_by_library, rounds=rounds)
+    await alternate("a MiB of a file written and read", keep, keep_by_library, rounds=rounds)

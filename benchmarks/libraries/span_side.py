@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
-from benchmarks.libraries.turns import in_turns
+from benchmarks.libraries.alternation import alternate
 from shared.telemetry.spans.otlp_encoding import encode_request, encode_span
 from shared.telemetry.spans.span_facts import SpanFacts
 
@@ -36,7 +36,7 @@ async def measure(rounds: int) -> None:
             encode_spans([_readable(one, resource, scope) for one in facts]).SerializeToString()
         return SPANS * BATCHES
 
-    await in_turns("a span encoded", ours, library, rounds=rounds)
+    await alternate("a span encoded", ours, library, rounds=rounds)
 
 
 def _readable(facts: SpanFacts, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:

@@ -71,7 +71,7 @@ class CallServer:
         self._max_pending = max_pending
         self._subscriptions: list[Subscription] = []
         self._slots = TenantSlots(AT_ONCE, per_tenant=PER_TENANT, max_waiting=MAX_WAITING)
-        self._by_turns: set[asyncio.Task[None]] = set()
+        self._queued_calls: set[asyncio.Task[None]] = set()
 
     async def start(self, calls: Sequence[CallKind]) -> None:
         """Subscribes to these calls as a member of the queue group."""
@@ -91,9 +91,9 @@ class CallServer:
         for subscription in self._subscriptions:
             await subscription.unsubscribe()
         self._subscriptions.clear()
-        if self._by_turns:
-            await asyncio.wait(self._by_turns, timeout=STOP_WAIT_S)
-        for late in self._by_turns:
+        if self._queued_calls:
+            await asyncio.wait(self._queued_calls, timeout=STOP_WAIT_S)
+        for late in self._queued_calls:
             late.cancel()
 
     def _scheduled(self, call: CallKind) -> Callable[[Message], Awaitable[None]]:
@@ -105,13 +105,13 @@ class CallServer:
             if not (tenant or never_for_turns):
                 await answer(message)
                 return
-            task = asyncio.create_task(self._in_turn(call.name, tenant, answer, message))
-            self._by_turns.add(task)
-            task.add_done_callback(self._by_turns.discard)
+            task = asyncio.create_task(self._run_queued(call.name, tenant, answer, message))
+            self._queued_calls.add(task)
+            task.add_done_callback(self._queued_calls.discard)
 
         return handle
 
-    async def _in_turn(
+    async def _run_queued(
         self, name: str, tenant: str, answer: Callable[[Message], Awaitable[None]], message: Message
     ) -> None:
         try:

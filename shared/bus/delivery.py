@@ -19,7 +19,7 @@ from shared.bus.api import Handler, Message, ServedSubject
 
 MAX_PENDING_BYTES = 128 * 1024 * 1024
 DRAIN_WAIT_S = 5.0
-TURN_MESSAGES = 32  # of one subscription, before other tasks have their turn
+ROUND_MESSAGES = 32  # of one subscription, before other tasks have their turn
 
 log = structlog.get_logger(__name__)
 
@@ -68,8 +68,8 @@ class Delivery:
     ) -> None:
         self.subject = subject
         self._handler = handler
-        self._in_turns = max_concurrent == 0 and is_plain(handler)
-        self._turn_is_due = False
+        self._in_rounds = max_concurrent == 0 and is_plain(handler)
+        self._round_is_due = False
         self._slots = max(1, max_concurrent)
         self._max_pending = max_pending
         self._stats = stats
@@ -91,14 +91,14 @@ class Delivery:
     @property
     def finished(self) -> bool:
         """True if it is stopped and no handler runs any more."""
-        return self._stopped and not (self._running or self._turn_is_due)
+        return self._stopped and not (self._running or self._round_is_due)
 
     def offer(self, message: Message) -> None:
         """Takes a message, or drops and counts it when too many wait."""
         if self._stopped:
             return
         self._stats.received += 1
-        if not self._in_turns and len(self._running) < self._slots:
+        if not self._in_rounds and len(self._running) < self._slots:
             self._start(message)
             return
         pending, num_bytes = self._pending, self._pending_bytes + len(message.data)
@@ -110,9 +110,9 @@ class Delivery:
             return
         pending.append(message)
         self._pending_bytes = num_bytes
-        if self._in_turns and not (self._turn_is_due or self._running):
-            self._turn_is_due = True
-            asyncio.get_running_loop().call_soon(self._take_turn)
+        if self._in_rounds and not (self._round_is_due or self._running):
+            self._round_is_due = True
+            asyncio.get_running_loop().call_soon(self._run_round)
 
     def throttled(self) -> None:
         """Counts a time in which the broker drops messages."""
@@ -133,7 +133,7 @@ class Delivery:
         give_up = loop.time() + timeout_s
         while loop.time() < give_up:
             others = self._running - {asyncio.current_task()}
-            if not (others or self._turn_is_due):
+            if not (others or self._round_is_due):
                 return
             if others:
                 left_s = give_up - loop.time()
@@ -152,10 +152,10 @@ class Delivery:
             log.warning("handlers cancelled at close", subject=self.subject, handlers=len(late))
             await asyncio.wait(late, timeout=1.0)
 
-    def _take_turn(self) -> None:
+    def _run_round(self) -> None:
         """Calls a plain handler with some of the messages that wait."""
-        self._turn_is_due = False
-        pending, handler, left, waits = self._pending, self._handler, TURN_MESSAGES, None
+        self._round_is_due = False
+        pending, handler, left, waits = self._pending, self._handler, ROUND_MESSAGES, None
         began_ns = perf_counter_ns()
         while pending and left and not self._running:  # a handler that waits goes on with the others later
             message = pending.popleft()
@@ -169,11 +169,11 @@ class Delivery:
                 left += 1  # its task counts it
                 self._start(message, waits)
                 break
-        self._handled += TURN_MESSAGES - left
+        self._handled += ROUND_MESSAGES - left
         self._busy_ns += perf_counter_ns() - began_ns
         if pending and not self._running:  # other callbacks get a turn first
-            self._turn_is_due = True
-            asyncio.get_running_loop().call_soon(self._take_turn)
+            self._round_is_due = True
+            asyncio.get_running_loop().call_soon(self._run_round)
 
     def _start(self, message: Message, waits: Awaitable[object] | None = None) -> None:
         task = asyncio.get_running_loop().create_task(self._work(message, waits))
@@ -206,7 +206,7 @@ class Delivery:
             self._handled += 1
             self._busy_ns += perf_counter_ns() - began_ns
             handled += 1
-            if not handled % TURN_MESSAGES:  # handlers may never wait, so other tasks get a turn here
+            if not handled % ROUND_MESSAGES:  # handlers may never wait, so other tasks get a turn here
                 await asyncio.sleep(0)
             if not self._pending:
                 return

@@ -58,15 +58,15 @@ class TenantSlots:
         if len(self._waiting.get(tenant, ())) >= self._max_waiting:
             raise TooManyWait
         queue = self._waiting.setdefault(tenant, deque())
-        turn = asyncio.get_running_loop().create_future()
-        queue.append(turn)
+        waiter = asyncio.get_running_loop().create_future()
+        queue.append(waiter)
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it got a place before
+            if not waiter.cancelled():  # it got a place before
                 self.leave(tenant)
             else:
-                queue.remove(turn)
+                queue.remove(waiter)
                 if not queue:
                     del self._waiting[tenant]
             raise
@@ -79,11 +79,13 @@ class TenantSlots:
         else:
             self._held[tenant] -= 1
         for waiting, queue in self._waiting.items():
-            turn = next((turn for turn in queue if not turn.cancelled()), None)  # those leave by themselves
-            if turn is not None and self.take(waiting):
-                queue.remove(turn)
+            waiter = next(
+                (waiter for waiter in queue if not waiter.cancelled()), None
+            )  # those leave by themselves
+            if waiter is not None and self.take(waiting):
+                queue.remove(waiter)
                 del self._waiting[waiting]
                 if queue:
                     self._waiting[waiting] = queue  # behind the others
-                turn.set_result(None)
+                waiter.set_result(None)
                 return

@@ -13,7 +13,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from cli.stack.state import StackState
-from tests.kits.chaos.faults import Victim, kill_in_turn
+from tests.kits.chaos.faults import Victim, kill_one_by_one
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import await_idle, metrics_of
 from tests.kits.chaos.streams import Readers, http_client, make_bodies, stopped_late, undisturbed
@@ -46,7 +46,7 @@ def test_streams_over_http_survive_ranks_and_leaders(pair: Stack) -> None:
         expected = undisturbed(client, bodies)
         assert {one.finish[0] for one in expected} == {"stop", "length"}
         with Readers(client, bodies, expected) as readers:
-            killed = kill_in_turn(pair.state.nats_urls, victims)
+            killed = kill_one_by_one(pair.state.nats_urls, victims)
             readers.await_streams(len(bodies))
         print(killed, readers.streams)
     assert [one.victim for one in killed] == victims

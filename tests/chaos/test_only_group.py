@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kits.chaos.faults import Victim, kill_in_turn
+from tests.kits.chaos.faults import Victim, kill_one_by_one
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import PATIENT, await_idle, metrics_of
 from tests.kits.chaos.streams import Readers, Said, difference, http_client, make_bodies, read, undisturbed
@@ -40,7 +40,7 @@ def test_streams_wait_until_their_group_is_back(stack: Stack, client: httpx.Clie
     bodies = make_bodies("demo", 8, scaled(96, 128))
     expected = undisturbed(client, bodies)
     with Readers(client, bodies, expected, refusals=True) as readers:
-        killed = kill_in_turn(stack.state.nats_urls, victims, seed=1)
+        killed = kill_one_by_one(stack.state.nats_urls, victims, seed=1)
         readers.await_streams(len(bodies))
     print(killed, readers.streams, readers.refused)
     assert readers.streams - readers.refused > len(bodies)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kits.chaos.faults import Victim, kill_in_turn
+from tests.kits.chaos.faults import Victim, kill_one_by_one
 from tests.kits.chaos.fleet import KEYS, Chaos
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import await_idle
@@ -23,7 +23,7 @@ def test_redis_killed_while_a_group_dies(chaos: Chaos) -> None:
         with Readers(rough, bodies, expected) as readers:
             for number, victim in enumerate(victims):
                 with chaos.no_redis():
-                    kill_in_turn(chaos.stack.state.nats_urls, [victim], seed=number)
+                    kill_one_by_one(chaos.stack.state.nats_urls, [victim], seed=number)
                     readers.await_streams(len(bodies))
         print(readers.streams)
     for group in ("g0", "g1"):

@@ -529,10 +529,10 @@ async def test_a_limited_subscription_that_ended_stays_so(connect: Connect) -> N
     assert len(got.messages) == before
 
 
-async def test_many_messages_of_one_subscription_let_others_have_their_turn(connect: Connect) -> None:
+async def test_many_messages_of_one_subscription_let_other_tasks_run(connect: Connect) -> None:
     """Unless the bus yields, handlers that never await hold the event loop until the last message."""
     bus, sender = await connect(), await connect()
-    handled = turns = 0
+    handled = rounds = 0
 
     async def count(_: Message) -> None:
         nonlocal handled
@@ -541,16 +541,16 @@ async def test_many_messages_of_one_subscription_let_others_have_their_turn(conn
     await bus.subscribe("many", count)
 
     async def take_turns() -> None:
-        nonlocal turns
+        nonlocal rounds
         while handled < 1_000:
-            turns += handled > 0
+            rounds += handled > 0
             await asyncio.sleep(0)
 
     taking = asyncio.create_task(take_turns())
     for _ in range(1_000):
         await sender.publish("many", b"")
     await asyncio.wait_for(taking, PATIENCE_S)
-    assert turns >= 1_000 // 64
+    assert rounds >= 1_000 // 64
 
 
 async def test_a_broker_that_does_not_read_is_sent_no_more_than_a_bound(tmp_path: Path) -> None:

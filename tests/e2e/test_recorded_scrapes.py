@@ -44,7 +44,7 @@ def targets_of(stack: Stack) -> list[ScrapeTarget]:
     return [ScrapeTarget("gateway", stack.state.url), *others]
 
 
-def use(stack: Stack, turn: int) -> None:
+def use(stack: Stack, number: int) -> None:
     """Makes requests of the usual kinds, and some that fail."""
     with httpx.Client(base_url=stack.state.url, timeout=30, trust_env=False) as client:
 
@@ -56,7 +56,7 @@ def use(stack: Stack, turn: int) -> None:
                 **fields,
             }
             return client.post(
-                "/v1/chat/completions", json=body, headers={"X-Session-Id": f"recorded-{turn % 2}"}
+                "/v1/chat/completions", json=body, headers={"X-Session-Id": f"recorded-{number % 2}"}
             )
 
         assert ask("My name is Ada.", stream=True).status_code == 200
@@ -78,8 +78,8 @@ def recorded(torch_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> It
     def shows_tenants() -> bool:
         return "ryz_kvstate_tenant_bytes{" in httpx.get(f"{kvstate.url}/metrics", trust_env=False).text
 
-    for turn in range(3):
-        use(torch_stack, turn)
+    for number in range(3):
+        use(torch_stack, number)
         wait_for(shows_tenants, "kvstate has counted blocks by tenant", SWEEP_S)
         recording.scrape(targets)
         time.sleep(0.3)  # scrapes need different times

@@ -148,9 +148,9 @@ def frequency_divisors(rope: RopeConfig | None) -> NDArray[np.float32] | None:
     if rope is None or rope.kind != "llama3":
         return None
     frequencies = 1.0 / rope.theta ** (np.arange(0, rope.dim, 2) / rope.dim)
-    turns = rope.original_length * frequencies / (2 * math.pi)
+    rotations = rope.original_length * frequencies / (2 * math.pi)
     width = rope.high_freq_factor - rope.low_freq_factor
-    keep = np.clip((turns - rope.low_freq_factor) / width, 0.0, 1.0)
+    keep = np.clip((rotations - rope.low_freq_factor) / width, 0.0, 1.0)
     divisors: NDArray[np.float32] = (1.0 / ((1.0 - keep) / rope.factor + keep)).astype(np.float32)
     return divisors
 

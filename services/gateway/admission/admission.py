@@ -97,9 +97,9 @@ class Admission:
         self.take_slots(caller, 1)
         caller.timeline.mark("read", {"bytes": size})
 
-    def turn(self, caller: Caller, raw: bytes) -> AbstractAsyncContextManager[None]:
+    def body_slot(self, caller: Caller, raw: bytes) -> AbstractAsyncContextManager[None]:
         """The turn to parse a body without awaiting anything; a small one needs to wait for none."""
-        return self.large.turn(caller.party) if is_large(raw) else nullcontext()
+        return self.large.body_slot(caller.party) if is_large(raw) else nullcontext()
 
     def release(self, caller: Caller) -> None:
         """Gives back what a call holds, at its end."""

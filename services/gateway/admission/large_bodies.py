@@ -28,7 +28,7 @@ class LargeBodies:
         self._slots = TenantSlots(1, per_tenant=1)
 
     @asynccontextmanager
-    async def turn(self, tenant: str) -> AsyncIterator[None]:
+    async def body_slot(self, tenant: str) -> AsyncIterator[None]:
         """A turn to read one body without awaiting anything; the next turn begins after a rest."""
         await self._slots.enter(tenant)
         began_s = self._clock()

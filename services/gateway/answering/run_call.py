@@ -78,7 +78,7 @@ class Answering:
         Raises:
             RyzError: The call is refused; names the field.
         """
-        async with self._context.admission.turn(caller, raw):
+        async with self._context.admission.body_slot(caller, raw):
             found = form.translate(raw, caller)
         return found if isinstance(found, Call) else await found
 

@@ -43,5 +43,5 @@ async def take_model(exchange: HttpExchange, kind: type[B]) -> B:
         InvalidRequest: The body is wrong; names the field.
     """
     raw, context = await take_body(exchange), exchange.context
-    async with context.admission.turn(exchange.caller, raw):
+    async with context.admission.body_slot(exchange.caller, raw):
         return parse_body(raw, kind, context.settings.constants.max_body_values)

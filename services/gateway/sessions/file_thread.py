@@ -23,7 +23,7 @@ class FileThread:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="session-files")
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one for each tenant
 
-    async def run_in_turn(self, tenant: str, work: Callable[[], T]) -> T:
+    async def run_queued(self, tenant: str, work: Callable[[], T]) -> T:
         """Runs `work` when it is the tenant's turn, and returns or raises what it does."""
         async with self._turns[tenant]:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)

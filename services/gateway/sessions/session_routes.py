@@ -171,7 +171,7 @@ class SessionRoutes:
         raw, max_values = self._read(request) or b"{}", self._context.settings.constants.max_body_values
         if not is_large(raw):
             return parse_body(raw, kind, max_values)
-        async with self._context.admission.large.turn(request.state.party):
+        async with self._context.admission.large.body_slot(request.state.party):
             return parse_body(raw, kind, max_values)
 
     def _read(self, request: Request) -> bytes:

@@ -107,7 +107,7 @@ class TenantSessions:
         cards = {card.name: card for card in await self._list_models()}
         card = cards.get(record.model)
         fingerprint, now_ms = card.fingerprint if card else "", now_in_ms()
-        raw = await self._files.run_in_turn(
+        raw = await self._files.run_queued(
             record.tenant, lambda: session_file.dump_session(record, fingerprint, now_ms)
         )
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", record.session_id)[:100] or "_"
@@ -129,7 +129,7 @@ class TenantSessions:
         """
         settings = self._context.settings
         values = session_file.max_values(settings.session_max_bytes, settings.constants.max_body_values)
-        content = await self._files.run_in_turn(tenant, lambda: session_file.read_session(raw, values))
+        content = await self._files.run_queued(tenant, lambda: session_file.read_session(raw, values))
         card = session_file.served_by(content, await self._list_models())
         now_ms = now_in_ms()
         record = session_file.imported_record(content, tenant, session_id or content.session_id, card, now_ms)

@@ -117,8 +117,8 @@ def _llama3(tensor: GgufTensor, theta: float, rotated: int) -> dict[str, Any]:
 
 
 def _divisors(frequencies: Doubles, factor: float, low: float, high: float) -> Doubles:
-    turns = _LLAMA3_LENGTH * frequencies / (2 * math.pi)
-    keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    rotations = _LLAMA3_LENGTH * frequencies / (2 * math.pi)
+    keep = np.clip((rotations - low) / (high - low), 0.0, 1.0)
     divisors: Doubles = 1.0 / ((1.0 - keep) / factor + keep)
     return divisors
 

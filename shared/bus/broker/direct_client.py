@@ -21,8 +21,8 @@ MAX_UNSENT = 2 * 1024 * 1024  # bytes on their way to a slow broker, above which
 FLUSH_WAIT_S = 5.0
 # Turns of the loop until what was published is written. Other input that is ready comes in between, and what
 # it causes leaves in the same write, which costs more than these turns. A lone message waits microseconds.
-TURNS_ALONE = 2
-TURNS_AMONG_OTHERS = 5  # after a write that carried several messages
+ROUNDS_ALONE = 2
+ROUNDS_AMONG_OTHERS = 5  # after a write that carried several messages
 LONGEST_WAIT_NS = 5_000_000  # of a command, while others are published; 1 ms costs a loaded process a fifth
 NO_RESPONDERS = "503"
 
@@ -38,7 +38,7 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
         self._turns = asyncio.get_running_loop()
         self._write_is_due = False
         self._pending_since_ns = 0
-        self._turns_to_wait = TURNS_ALONE
+        self._rounds_to_wait = ROUNDS_ALONE
         self._has_unsent = (
             False  # bytes that were written and the socket has not taken; until it was looked at
         )
@@ -108,7 +108,7 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
             self._write_pending()
         elif not self._write_is_due:
             self._write_is_due = True
-            self._turns.call_soon(self._wait_turn, self._turns_to_wait - 1)
+            self._turns.call_soon(self._wait_round, self._rounds_to_wait - 1)
 
     async def wait_sent(self) -> None:
         """Waits until the socket takes data again, at most `FLUSH_WAIT_S`."""
@@ -123,12 +123,12 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
         except (OSError, RuntimeError) as error:  # the read loop hears of the loss, too
             log.debug("the connection ended while data was sent", error=str(error))
 
-    def _wait_turn(self, left: int) -> None:
+    def _wait_round(self, left: int) -> None:
         if left:
-            self._turns.call_soon(self._wait_turn, left - 1)
+            self._turns.call_soon(self._wait_round, left - 1)
             return
         self._write_is_due = False
-        self._turns_to_wait = TURNS_AMONG_OTHERS if len(self._pending) > 1 else TURNS_ALONE
+        self._rounds_to_wait = ROUNDS_AMONG_OTHERS if len(self._pending) > 1 else ROUNDS_ALONE
         self._write_pending()
 
     def _write_pending(self) -> None:

@@ -56,9 +56,9 @@ class TimerWheel(Generic[T]):
         if self._timer is not None:
             self._timer.cancel()
         self._next = number
-        self._timer = self._loop.call_at(number * self._tick_s, self._turn)
+        self._timer = self._loop.call_at(number * self._tick_s, self._tick)
 
-    def _turn(self) -> None:
+    def _tick(self) -> None:
         self._timer = None
         now = self._loop.time()
         last = int(now / self._tick_s + 1e-6)
@@ -71,6 +71,6 @@ class TimerWheel(Generic[T]):
         self._arm_next()
 
     def _arm_next(self) -> None:
-        # not in `_turn`, where mypy takes the timer for None to the end, and compiled code insists on it
+        # not in `_tick`, where mypy takes the timer for None to the end, and compiled code insists on it
         if self._buckets and self._timer is None:
             self._arm(min(self._buckets))

@@ -65,8 +65,8 @@ def test_a_slow_reader_loses_nothing(outcomes: list[dict[str, Any]]) -> None:
     world = len(outcomes)
     *gathered, total = outcomes[0]["_slow_reader"]
     assert len(gathered) == 12
-    for turn, rows in enumerate(gathered):
-        expected = torch.tensor([float(100 * turn + rank) for rank in range(world)])
+    for number, rows in enumerate(gathered):
+        expected = torch.tensor([float(100 * number + rank) for rank in range(world)])
         assert torch.equal(rows, expected.unsqueeze(1).expand(world, 2000))
     assert torch.equal(total, torch.full((10,), float(world)))
 

@@ -221,10 +221,10 @@ def test_several_ranks_write_and_read_at_the_same_time(redis_url: str) -> None:
         with rank(_config(redis_url), FakeBlocks(heads)) as one:
             one.blocks.fill(seed=6)
             before = one.blocks.data[:15].copy()
-            for turn in stored:
-                one.store(turn)
+            for number in stored:
+                one.store(number)
                 one.blocks.data[15:] = 0
-                if said(one.fetch(turn, first=20)) != {"count": 15}:
+                if said(one.fetch(number, first=20)) != {"count": 15}:
                     failures.append(one.reports.fetched)
                 if not np.array_equal(one.blocks.data[20:35], before):
                     failures.append((heads, "other bytes"))

@@ -182,7 +182,7 @@ async def test_parked_streams_have_a_bound_for_a_tenant() -> None:
             await eventually(lambda parked=parked: gateway.running == parked)  # type: ignore[misc]
 
 
-async def test_large_bodies_wait_for_their_turn_and_small_ones_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_bodies_wait_in_line_and_small_ones_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_bodies, "REST", 1000.0)  # as if the first body had taken very long
     ids = {"model": "demo", "prompt": [1] * 5000, "max_tokens": 1}
     async with AsyncExitStack() as stack:

@@ -27,7 +27,7 @@ class Killed:
     back_s: float
 
 
-def kill_in_turn(urls: Mapping[str, str], victims: list[Victim], seed: int = 0) -> list[Killed]:
+def kill_one_by_one(urls: Mapping[str, str], victims: list[Victim], seed: int = 0) -> list[Killed]:
     """Kills the victims one after another, each of a random group.
 
     Args:

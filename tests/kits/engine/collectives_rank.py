@@ -63,10 +63,10 @@ def _gathers(collectives: Collectives) -> tuple[Tensor, Tensor | None]:
 def _slow_reader(collectives: Collectives) -> list[Tensor]:
     """Delays rank 0 in `gather`: the others do not wait for it, and must not overwrite unread values."""
     results = []
-    for turn in range(12):
+    for number in range(12):
         if collectives.rank == 0:
             time.sleep(0.005)
-        gathered = collectives.gather(torch.full((2000,), float(100 * turn + collectives.rank)))
+        gathered = collectives.gather(torch.full((2000,), float(100 * number + collectives.rank)))
         if gathered is not None:
             results.append(gathered)
     total = torch.ones(10)

@@ -19,7 +19,7 @@ class SessionCache:
 
     def newest_first(self) -> list[SessionRecord]:
         """Returns the record used last of each tenant, then the one before it of each, and so on."""
-        return self._entries.newest_by_turns()
+        return self._entries.newest_by_tenant()
 
     def use(self, key: Key) -> SessionRecord | None:
         """Returns the record and makes it the tenant's newest; None if it is not known."""

@@ -52,7 +52,7 @@ class SizedEntries(Generic[V]):
         """Returns all entries, each tenant's oldest first."""
         return (value for account in self._accounts.values() for value, _ in account.entries.values())
 
-    def newest_by_turns(self) -> list[V]:
+    def newest_by_tenant(self) -> list[V]:
         """Returns all entries: the newest of each tenant, then the second newest of each, and so on."""
         left = [[value for value, _ in account.entries.values()] for account in self._accounts.values()]
         rounds = ([values.pop() for values in left if values] for _ in range(max(map(len, left), default=0)))
@@ -109,10 +109,10 @@ class SizedEntries(Generic[V]):
         A tenant whose entry does not fit any more has the first turn of the next batch.
         """
         batch: dict[Key, V] = {}
-        turns = list(self._accounts)
-        while turns and len(batch) < most:
+        tenants = list(self._accounts)
+        while tenants and len(batch) < most:
             again = []
-            for tenant in turns[: most - len(batch)]:
+            for tenant in tenants[: most - len(batch)]:
                 name, (value, num_bytes) = next(iter(self._accounts[tenant].entries.items()))
                 if batch and num_bytes > most_bytes:
                     continue
@@ -122,7 +122,7 @@ class SizedEntries(Generic[V]):
                 if tenant in self._accounts:
                     self._accounts.move_to_end(tenant)
                     again.append(tenant)
-            turns = again
+            tenants = again
         return batch
 
     def _weigh(self, account: _Account[V], count: int, num_bytes: int) -> None:

@@ -1,6 +1,6 @@
 """Admission: which waiting sequences get blocks and a running place.
 
-In order, tenants by turns (`tenant_turns.py`), and by blocks: a sequence gets those of all its tokens at
+In order, tenants by turns (`tenant_order.py`), and by blocks: a sequence gets those of all its tokens at
 once, so only decodes ever run short. A sequence whose beginning another one computes just now waits for that
 instead of computing it again.
 """
@@ -13,7 +13,7 @@ from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import ORDER, SchedulerLimits, SequenceQueues
-from services.worker.domain.scheduling.tenant_turns import most_running, next_in_turn
+from services.worker.domain.scheduling.tenant_order import most_running, next_by_tenant
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 MIN_PREFILLS = 8  # prompts that may be in work at once, however long they are
@@ -68,7 +68,7 @@ class Admission:
         ahead = sum(s.remaining for s in prefilling)
         demand = sum(min(s.remaining, rest // 2) for s in prefilling)
         while passed.total() < MAX_HELD_BACK and len(queues.running) < self._limits.max_running:
-            sequence = next_in_turn(queues.waiting_of, queues.running_of, passed, self._most)
+            sequence = next_by_tenant(queues.waiting_of, queues.running_of, passed, self._most)
             if sequence is None or sequence.pending:
                 break  # pending: it was preempted a moment ago, and the step that runs brings its next token
             names = self._names.to_find(sequence)

@@ -20,7 +20,7 @@ class CrashTrials:
 
     def __init__(self) -> None:
         self.sequences: set[Sequence] = set()
-        self._had_turn = False  # the last step was one of them; the others are next
+        self._was_served = False  # the last step was one of them; the others are next
 
     def add(self, sequence: Sequence) -> None:
         """Puts a sequence on trial if it has `trial_tokens`."""
@@ -36,12 +36,12 @@ class CrashTrials:
         self.sequences = {
             one for one in self.sequences if one.phase is not SequencePhase.ENDED and one.trial_tokens
         }
-        others_first, self._had_turn = self._had_turn or not self.sequences, False
+        others_first, self._was_served = self._was_served or not self.sequences, False
         return others_first
 
     def choose(self, running: list[Sequence]) -> list[Sequence]:
         """Returns the sequences of the first request on trial that can be computed now."""
         able = [one for one in running if one in self.sequences and not one.fetching]
         chosen = [one for one in able if one.request_id == able[0].request_id]
-        self._had_turn = bool(chosen)
+        self._was_served = bool(chosen)
         return chosen

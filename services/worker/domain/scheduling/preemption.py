@@ -7,7 +7,7 @@ The last in order, by priority and then arrival, gives way first.
 from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
-from services.worker.domain.scheduling.tenant_turns import most_running
+from services.worker.domain.scheduling.tenant_order import most_running
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 

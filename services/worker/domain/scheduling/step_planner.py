@@ -73,7 +73,7 @@ class StepPlanner:
         if not self._trials.sequences:
             self._plan_mixed(draft, now)
         else:
-            self._plan_in_turns(draft, now)
+            self._plan_by_tenant(draft, now)
         return draft
 
     def _plan_mixed(self, draft: StepDraft, now: float) -> None:
@@ -149,7 +149,7 @@ class StepPlanner:
             return 0
         return self._pace.rows(now, sum(not is_background(one) for one in self._running))
 
-    def _plan_in_turns(self, draft: StepDraft, now: float) -> None:
+    def _plan_by_tenant(self, draft: StepDraft, now: float) -> None:
         """Plans by turns a step of one request that is on trial, and one of all others."""
         if not self._trials.others_first():
             self._plan_trial(draft)

@@ -85,11 +85,11 @@ class SharedMemoryCollectives:
                     shared,
                     np.float32,
                     SLOT_FLOATS,
-                    CACHE_LINE * world + (turn * world + other) * SLOT_BYTES,
+                    CACHE_LINE * world + (number * world + other) * SLOT_BYTES,
                 )
                 for other in range(world)
             ]
-            for turn in range(SLOTS)
+            for number in range(SLOTS)
         ]
 
     def all_reduce_sum(self, tensor: Tensor) -> None:

@@ -191,8 +191,8 @@ def frequency(rope: RopeConfig, pair: int, half: int, position: int) -> float:
     if rope.kind == "yarn":
         # the pair that makes this many rotations within the original length
         low, high = (
-            half * math.log(rope.original_length / (2 * math.pi * turns), rope.theta)
-            for turns in (rope.beta_fast, rope.beta_slow)
+            half * math.log(rope.original_length / (2 * math.pi * rotations), rope.theta)
+            for rotations in (rope.beta_fast, rope.beta_slow)
         )
         if rope.truncate:
             low, high = math.floor(low), math.ceil(high)

@@ -101,9 +101,9 @@ def _dynamic_frequencies(positions: Tensor, exponents: Tensor, rope: RopeConfig)
 
 def _llama3(plain: Tensor, rope: RopeConfig) -> Tensor:
     """Llama 3.1: stretches long wavelengths, keeps short ones, and blends those between."""
-    turns = rope.original_length / (2 * math.pi / plain)  # rotations within the original context
+    rotations = rope.original_length / (2 * math.pi / plain)  # rotations within the original context
     low, high = rope.low_freq_factor, rope.high_freq_factor
-    keep = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    keep = ((rotations - low) / (high - low)).clamp(0.0, 1.0)
     return (1 - keep) * plain / rope.factor + keep * plain
 
 

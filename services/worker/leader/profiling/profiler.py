@@ -24,10 +24,10 @@ _GATHER_S = 0.25  # the rings of the step log hold some seconds
 
 TICK_S = 0.002
 LIMIT_NS = 2_000_000  # lateness that is recorded
-MAX_TURNS = 5000
+MAX_ROUNDS = 5000
 
 
-class LateTurns:
+class LateRounds:
     """Records when the event loop was late while `watch` runs: a timer due each `TICK_S` is late then.
 
     Attributes:
@@ -40,7 +40,7 @@ class LateTurns:
 
     async def watch(self) -> None:
         """Watches until it is cancelled."""
-        while len(self.found) < 2 * MAX_TURNS:
+        while len(self.found) < 2 * MAX_ROUNDS:
             due_ns = time.monotonic_ns() + int(TICK_S * 1e9)
             await asyncio.sleep(TICK_S)
             now_ns = time.monotonic_ns()
@@ -85,12 +85,12 @@ class Profiler:
         Args:
             op_spans: Ops that the ranks record together at most; 0: as many as is allowed.
         """
-        tracer, turns, rows = self._tracer, LateTurns(), _StepRows()
+        tracer, rounds, rows = self._tracer, LateRounds(), _StepRows()
         world, start = max(1, self._engine.step_log.world), self._engine.step_log.start
         if tracer is not None:
             await tracer.ping_all()
             tracer.begin(seconds, min(op_spans or OP_SPANS, OP_SPANS) // world)
-        watching = asyncio.create_task(turns.watch(), name="late turns")
+        watching = asyncio.create_task(rounds.watch(), name="late turns")
         self._watch.begin()
         began_ns = time.monotonic_ns()
         try:
@@ -115,7 +115,7 @@ class Profiler:
             steps=rows.steps.tobytes(),
             rank_steps=rows.rank_steps.tobytes(),
             messages=messages,
-            late_turns=turns.found.tobytes(),
+            late_turns=rounds.found.tobytes(),
             ranks=[recorded_rank(one) for one in ranks],
             left_out=self._watch.left_out + rows.left_out,
             problem=_RESTARTED if self._engine.step_log.start != start else "",

@@ -32,7 +32,7 @@ window.fetch = async (path, ...more) => {
 """
 
 
-async def test_the_first_text_waits_for_no_pause_after_an_empty_turn() -> None:
+async def test_the_first_text_waits_for_no_pause_after_an_empty_round() -> None:
     """Where drawing takes 50 ms each time, there are pauses between draws, but none before the first text."""
     async with (
         running_gateway() as gateway,

@@ -182,7 +182,9 @@ async def test_files_of_sessions_take_no_thread_from_others(
         await waiting
 
 
-async def test_files_of_sessions_are_read_one_at_a_time_and_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_of_sessions_are_read_one_at_a_time_tenant_by_tenant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Many imports of one tenant delay neither other tenants nor other requests."""
     go_on, order, real = threading.Event(), list[str](), session_file.read_session
 

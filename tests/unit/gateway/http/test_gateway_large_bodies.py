@@ -30,7 +30,7 @@ async def test_after_a_large_body_comes_a_rest_and_then_another_tenant() -> None
     large, began = LargeBodies(clock), list[tuple[str, float]]()
 
     async def read(tenant: str) -> None:
-        async with large.turn(tenant):
+        async with large.body_slot(tenant):
             began.append((tenant, loop.time()))
             clock.now_s += 0.02
 
@@ -40,27 +40,27 @@ async def test_after_a_large_body_comes_a_rest_and_then_another_tenant() -> None
     assert min(gaps_s) >= 0.9 * REST * 0.02
 
 
-async def test_one_that_is_refused_rests_too_and_gives_its_turn_on() -> None:
+async def test_one_that_is_refused_rests_too_and_passes_its_slot_on() -> None:
     clock, loop = Clock(), asyncio.get_running_loop()
     large, began_s = LargeBodies(clock), loop.time()
 
     async def refuse() -> None:
-        async with large.turn("a"):
+        async with large.body_slot("a"):
             clock.now_s += 0.02
             raise ValueError("wrong")
 
     with pytest.raises(ValueError, match="wrong"):
         await refuse()
-    async with large.turn("b"):
+    async with large.body_slot("b"):
         assert loop.time() - began_s >= 0.9 * REST * 0.02
 
 
 async def test_a_tenant_that_goes_while_it_waits_holds_up_no_other() -> None:
     large = LargeBodies(Clock())
-    async with large.turn("a"):
-        waiting = asyncio.create_task(large.turn("b").__aenter__())
+    async with large.body_slot("a"):
+        waiting = asyncio.create_task(large.body_slot("b").__aenter__())
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([waiting])
-    async with asyncio.timeout(PATIENCE_S), large.turn("c"):
+    async with asyncio.timeout(PATIENCE_S), large.body_slot("c"):
         pass

@@ -86,13 +86,13 @@ def test_a_known_model_without_a_ready_group_says_what_its_groups_do() -> None:
     assert decision.retry_after_s == 1.0
 
 
-def test_round_robin_takes_turns_and_passes_over_full_groups() -> None:
+def test_round_robin_rotates_and_passes_over_full_groups() -> None:
     policy = make_policy("round_robin")
     view = fleet(group("g0"), group("g1", 8, 8), group("g2"))
     assert [assigned(policy.choose(facts(), view, 0.0)).group for _ in range(4)] == ["g0", "g2", "g0", "g2"]
 
 
-def test_weighted_turns_are_in_proportion_and_spread() -> None:
+def test_weighted_rotation_is_in_proportion_and_spread() -> None:
     policy = make_policy("weighted")
     view = fleet(group("g0", weight=3.0), group("g1", weight=1.0))
     turns = [assigned(policy.choose(facts(), view, 0.0)).group for _ in range(8)]

@@ -44,7 +44,7 @@ async def test_a_head_and_its_body_are_one_write() -> None:
     assert transport.written == [HEAD + b"body", b"more"]
 
 
-async def test_a_head_alone_leaves_in_the_next_turn_of_the_loop() -> None:
+async def test_a_head_alone_leaves_in_the_next_round_of_the_loop() -> None:
     transport, joined = make()
     joined.write(HEAD)
     await asyncio.sleep(0)

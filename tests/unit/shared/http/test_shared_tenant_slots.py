@@ -20,7 +20,7 @@ async def test_a_tenant_never_has_all_slots() -> None:
     assert not slots.take("c")
 
 
-async def test_those_that_wait_go_by_turns() -> None:
+async def test_those_that_wait_are_served_by_tenant() -> None:
     slots, order = TenantSlots(1, per_tenant=1), list[str]()
 
     async def work(tenant: str, name: str) -> None:

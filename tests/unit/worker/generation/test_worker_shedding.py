@@ -61,7 +61,7 @@ def test_what_always_holds(newcomer: WaitingRequest, waiting: list[WaitingReques
 
 
 @given(newcomer=WAITERS, waiting=QUEUES)
-def test_no_tenant_is_displaced_in_turn_by_the_one_it_displaced(
+def test_no_tenant_is_displaced_by_the_one_it_displaced(
     newcomer: WaitingRequest, waiting: list[WaitingRequest]
 ) -> None:
     gone = displaced_by(newcomer, waiting, newcomer.slots)

@@ -103,7 +103,7 @@ def test_what_is_too_much_goes_from_who_has_most_of_it() -> None:
     assert (changed.pop(("a", "1")), changed.pop(("a", "1")), len(changed)) == ("a1", None, 1)
 
 
-def test_batches_have_the_oldest_of_each_tenant_by_turns() -> None:
+def test_batches_have_the_oldest_of_each_tenant_in_rotation() -> None:
     entries = sized(99, 9999, ("a1", 90), ("a2", 90), ("b1", 5), ("b2", 5), ("c1", 90))
     assert list(entries.take(9, 100).values()) == ["a1", "b1", "b2"]
     assert list(entries.take(9, 100).values()) == ["c1"]
@@ -112,4 +112,4 @@ def test_batches_have_the_oldest_of_each_tenant_by_turns() -> None:
     assert list(entries.take(3, 100).values()) == ["a1", "b1", "a2"]
     entries.put_first(("a", "1"), "a1", 1)
     assert list(entries.take(9, 100).values()) == ["a1", "a3"]
-    assert entries.newest_by_turns() == []
+    assert entries.newest_by_tenant() == []

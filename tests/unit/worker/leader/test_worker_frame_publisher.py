@@ -71,7 +71,7 @@ async def test_the_frames_of_a_step_leave_together_and_at_once() -> None:
     assert len(sending.bus.sent) == 2
 
 
-async def test_frames_that_no_step_made_leave_in_the_next_turn_with_those_that_may_wait() -> None:
+async def test_frames_that_no_step_made_leave_in_the_next_round_with_those_that_may_wait() -> None:
     sending = Sending()
     sending.send("x", "a", within_s=60.0)
     sending.send("y", "b", within_s=60.0)

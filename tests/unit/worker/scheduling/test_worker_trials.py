@@ -68,7 +68,7 @@ def test_a_step_has_one_request_on_trial_or_none_and_answers_are_the_same(made: 
     assert not run.scheduler.trials.sequences
 
 
-def test_others_go_on_by_turns_while_one_is_on_trial() -> None:
+def test_others_go_on_alternately_while_one_is_on_trial() -> None:
     run = make_run()
     for number, trial in enumerate((False, True, False, True)):
         add(run, number, (5, trial, 1))

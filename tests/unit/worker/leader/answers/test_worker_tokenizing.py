@@ -101,7 +101,7 @@ class Holding(ByteTokenizer):
         return super().encode(text, add_special_tokens=add_special_tokens)
 
 
-async def test_a_tenant_with_many_long_prompts_leaves_a_thread_and_takes_turns() -> None:
+async def test_a_tenant_with_many_long_prompts_leaves_a_thread_and_rotates() -> None:
     tokenizer, long = Holding(), "X" + "x" * INLINE_CHARS
     model = replace(null_model("demo", 8192), tokenizer=tokenizer)
     async with Kit(MemoryBus(), null_engine(context=8192, blocks=4096), model=model) as kit:
@@ -243,7 +243,7 @@ async def test_the_choices_of_long_prompts_are_made_and_named_in_a_thread(
         assert named == [thread] * (most // 16)
 
 
-async def test_long_resume_points_go_by_turns_of_tenants_and_leave_the_loop_free() -> None:
+async def test_long_resume_points_rotate_over_tenants_and_leave_the_loop_free() -> None:
     tokenizer = Watched()
     model = replace(null_model("demo", 2048), tokenizer=tokenizer)
     async with Kit(MemoryBus(), model=model) as kit:

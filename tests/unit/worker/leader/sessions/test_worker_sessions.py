@@ -451,7 +451,7 @@ async def test_records_that_no_turn_waits_for_are_written_together() -> None:
     await asyncio.gather(writing, return_exceptions=True)
 
 
-async def test_records_are_written_by_turns_of_tenants() -> None:
+async def test_records_are_written_in_rotation_of_tenants() -> None:
     """Large records of one tenant, each a message of its own, do not delay the records of other tenants."""
 
     store = Batches()

@@ -25,7 +25,7 @@ class Cost:
         return f"{statistics.median(self.cpu_us):9.2f} us CPU {statistics.median(self.wall_us):9.2f} us"
 
 
-async def in_turns(
+async def alternate(
     work: str, ours: Side, library: Side, *, rounds: int, pids: tuple[int, int] = (0, 0)
 ) -> None:
     """Prints the medians of both, and the ratio of their CPU times.

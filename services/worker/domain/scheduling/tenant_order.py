@@ -22,7 +22,7 @@ def most_running(max_running: int, tenant_share: float) -> int:
     return min(max_running, max(1, math.ceil(max_running * tenant_share)))
 
 
-def next_in_turn(
+def next_by_tenant(
     waiting: Mapping[str, list[Sequence]], running: Mapping[str, int], passed: Counter[str], most: int
 ) -> Sequence | None:
     """Returns the waiting sequence that is next.

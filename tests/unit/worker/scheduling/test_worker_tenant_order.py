@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
-from services.worker.domain.scheduling.tenant_turns import most_running, next_in_turn
+from services.worker.domain.scheduling.tenant_order import most_running, next_by_tenant
 from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import make, step
 
@@ -51,7 +51,7 @@ def test_slots_that_become_free_go_to_each_tenant_alike() -> None:
     assert running_of(one) == {"a": 2, "b": 2, "c": 2}
 
 
-def test_addresses_of_one_tenant_take_turns_like_tenants() -> None:
+def test_addresses_of_one_tenant_rotate_like_tenants() -> None:
     one = scheduler(running=8, share=0.875)
     for index in range(40):
         crowd = of("default", f"a{index}", index, output=90)
@@ -83,12 +83,12 @@ def test_one_tenant_alone_has_all_slots_unless_it_is_told_otherwise() -> None:
 def test_a_higher_priority_and_what_has_begun_go_first() -> None:
     urgent, old, late = of("a", "u", 5, priority=1), of("a", "o", 1), of("b", "l", 9)
     waiting = {"a": [urgent, old], "b": [late]}
-    assert next_in_turn(waiting, {"a": 3}, Counter(), 8) is urgent
-    assert next_in_turn(waiting, {"a": 3}, Counter(a=1), 8) is late
+    assert next_by_tenant(waiting, {"a": 3}, Counter(), 8) is urgent
+    assert next_by_tenant(waiting, {"a": 3}, Counter(a=1), 8) is late
     old.num_preemptions = 1
-    assert next_in_turn(waiting, {"a": 3}, Counter(a=1), 8) is old
-    assert next_in_turn(waiting, {"a": 8}, Counter(a=1), 8) is late
-    assert next_in_turn(waiting, {"a": 8}, Counter(a=1, b=1), 8) is None
+    assert next_by_tenant(waiting, {"a": 3}, Counter(a=1), 8) is old
+    assert next_by_tenant(waiting, {"a": 8}, Counter(a=1), 8) is late
+    assert next_by_tenant(waiting, {"a": 8}, Counter(a=1, b=1), 8) is None
 
 
 def test_an_urgent_sequence_whose_tenant_may_have_no_more_displaces_none() -> None:
