@@ -13,7 +13,7 @@ from services.router.domain.fleet import Fleet
 from services.router.domain.policies import HybridLimits, make_policy
 from services.router.losses import LossReports
 from services.router.metrics import FleetCollector, RouterMetrics
-from services.router.pin_sync import PinKeeper
+from services.router.pin_sync import PinSync
 from services.router.presence import RouterPresence
 from services.router.router_context import RouterContext
 from services.router.router_state import RouterState
@@ -52,7 +52,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     losses, sessions = LossReports(context), SessionEvents(context)
     requests = RouterSubscriptions(context, Dispatcher(context), losses, outside)
     watch, presence = FleetWatch(context, losses), RouterPresence(context)
-    pins = PinKeeper(bus, state.pins, metrics, constants.pins_refresh_s)
+    pins = PinSync(bus, state.pins, metrics, constants.pins_refresh_s)
     service.set_detail(lambda: describe(context))
     await service.answer_operators(bus, outside)
     await service.serve_admin(stack)

@@ -16,7 +16,7 @@ _PAGE = 1000
 log = structlog.get_logger(__name__)
 
 
-class PinKeeper:
+class PinSync:
     """Keeps a `PinTable` in step with the KV state service; while that is away, the known pins stand."""
 
     def __init__(self, bus: Bus, pins: PinTable, metrics: RouterMetrics, refresh_s: float) -> None:

@@ -53,12 +53,12 @@ class Keeper:
 
 async def test_a_stream_whose_format_this_gateway_does_not_know_is_gone_and_ends() -> None:
     async with running_gateway() as gateway:
-        keeper = await Keeper(gateway, 30, "another").start()
-        keeper.answers.set()
+        run = await Keeper(gateway, 30, "another").start()
+        run.answers.set()
         async with httpx.AsyncClient(base_url=gateway.url) as http:
             answer = await http.get("/v1/streams/r-kept")
         assert (answer.status_code, answer.json()["error"]["code"]) == (410, "stream_gone")
-        await eventually(lambda: bool(keeper.cancels))
+        await eventually(lambda: bool(run.cancels))
 
 
 @pytest.mark.parametrize("mode", ["stream", "repeat"])
@@ -66,7 +66,7 @@ async def test_a_stream_whose_format_this_gateway_does_not_know_is_gone_and_ends
 async def test_a_client_that_leaves_while_its_stream_is_looked_for(mode: str, grace_s: float) -> None:
     """The leader has detached the stream by then: it is cancelled or parked, as if it had been read."""
     async with running_gateway(idempotency_find_ms=2000) as gateway:
-        keeper = await Keeper(gateway, grace_s).start()
+        run = await Keeper(gateway, grace_s).start()
         _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         head = "GET /v1/streams/r-kept HTTP/1.1\r\nHost: localhost\r\n\r\n"
         if mode == "repeat":
@@ -75,17 +75,17 @@ async def test_a_client_that_leaves_while_its_stream_is_looked_for(mode: str, gr
                 f"Idempotency-Key: k\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY.decode()}"
             )
         writer.write(head.encode())
-        await keeper.asked.wait()
+        await run.asked.wait()
         writer.close()
         await writer.wait_closed()
         await asyncio.sleep(0.05)  # the gateway notices the disconnect while the search runs
-        keeper.answers.set()
+        run.answers.set()
         if grace_s and mode == "stream":
             await eventually(lambda: parked(gateway) == 1)
-            assert keeper.cancels == []
+            assert run.cancels == []
             return
-        await eventually(lambda: bool(keeper.cancels))
-        assert (keeper.cancels[0].request_id, keeper.cancels[0].attempt) == ("r-kept", 3)
+        await eventually(lambda: bool(run.cancels))
+        assert (run.cancels[0].request_id, run.cancels[0].attempt) == ("r-kept", 3)
         await gateway.wait_idle()
         assert gateway.fleet.requests == []
 
@@ -93,8 +93,8 @@ async def test_a_client_that_leaves_while_its_stream_is_looked_for(mode: str, gr
 async def test_a_stopping_gateway_leaves_a_stream_whose_answer_has_not_begun() -> None:
     """The client gets a 503; it knows the id and can resume the stream at another gateway."""
     async with running_gateway(header_wait_s=30) as gateway:
-        keeper = await Keeper(gateway, 30).start()
-        keeper.answers.set()
+        run = await Keeper(gateway, 30).start()
+        run.answers.set()
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write(b"GET /v1/streams/r-kept HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         await eventually(lambda: gateway.metric("ryz_gateway_attached_streams_total") == 1)
@@ -102,7 +102,7 @@ async def test_a_stopping_gateway_leaves_a_stream_whose_answer_has_not_begun() -
         await gateway.stack.aclose()
         assert (await reader.read()).startswith(b"HTTP/1.1 503")
         writer.close()
-        assert keeper.cancels == []
+        assert run.cancels == []
 
 
 async def begin_and_leave(gateway: Gateway, grace: str = "") -> None:

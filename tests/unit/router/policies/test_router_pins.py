@@ -9,7 +9,7 @@ from services.router.domain.policies import PolicyName, make_policy
 from services.router.domain.policies.choice import choose_pinned
 from services.router.domain.rendezvous import preferred
 from services.router.metrics import RouterMetrics
-from services.router.pin_sync import PinKeeper
+from services.router.pin_sync import PinSync
 from shared import subjects
 from shared.bus import Message
 from shared.codec import decode, encode
@@ -87,9 +87,9 @@ async def test_all_pages_are_asked_for_and_a_failure_keeps_what_is_known() -> No
         await bus.publish(message.reply, encode(pages[decode(message.data, PinList).cursor]))
 
     kvstate = await bus.subscribe(subjects.PINS, answer)
-    keeper = PinKeeper(bus, pins, RouterMetrics(CollectorRegistry(), "hybrid"), refresh_s=30.0)
-    assert await keeper.load_pins()
+    pin_sync = PinSync(bus, pins, RouterMetrics(CollectorRegistry(), "hybrid"), refresh_s=30.0)
+    assert await pin_sync.load_pins()
     assert (pins.group_of("t", "a"), pins.group_of("t", "b")) == ("g0", "g1")
     await kvstate.unsubscribe()
-    assert not await keeper.load_pins()
+    assert not await pin_sync.load_pins()
     assert len(pins) == 2
