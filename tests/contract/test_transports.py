@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from tests.kits.gateway.gateway import WORDS, Gateway, eventually, running_gateway
-from tests.kits.gateway.transports import CHAT, TRANSPORTS, Told
+from tests.kits.gateway.transports import CHAT, TRANSPORTS, TransportAnswer
 from tests.kits.servers import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -105,6 +105,6 @@ async def test_a_caller_that_leaves_ends_its_generation(gateway: Gateway, transp
 @each_transport
 async def test_the_rate_of_a_tenant_holds_for_all(transport: str) -> None:
     async with running_gateway(grpc_port=free_port(), rate_limit_rps=0.01, rate_limit_burst=2) as gateway:
-        reported: list[Told] = [await TRANSPORTS[transport](gateway) for _ in range(3)]
+        reported: list[TransportAnswer] = [await TRANSPORTS[transport](gateway) for _ in range(3)]
         assert [one.code for one in reported] == ["", "", "rate_limited"]
         assert "over its limit of 0.01 requests a second" in reported[2].message

@@ -16,7 +16,7 @@ from shared import plain_data
 _STEP = 1000
 
 
-class Place(NamedTuple):
+class EntryKey(NamedTuple):
     """A tenant, and the id of a session or response of it."""
 
     tenant: str
@@ -46,9 +46,9 @@ class StoredSessions:
         responses: Records of the Responses API.
     """
 
-    sessions: dict[Place, SessionOutline] = field(default_factory=dict)
-    pins: frozenset[Place] = frozenset()
-    responses: frozenset[Place] = frozenset()
+    sessions: dict[EntryKey, SessionOutline] = field(default_factory=dict)
+    pins: frozenset[EntryKey] = frozenset()
+    responses: frozenset[EntryKey] = frozenset()
 
     def without(self, other: "StoredSessions") -> "StoredSessions":
         """Returns what is here and not there."""
@@ -76,7 +76,7 @@ class StoredSessions:
 
 def read_stored(client: redis.Redis) -> StoredSessions:
     """Reads all of it."""
-    sessions: dict[Place, SessionOutline] = {}
+    sessions: dict[EntryKey, SessionOutline] = {}
     for names in _scan(client, keys.SESSION_PREFIX):
         pipe = client.pipeline(transaction=False)
         for name in names:
@@ -88,7 +88,7 @@ def read_stored(client: redis.Redis) -> StoredSessions:
         _key(name, keys.RESPONSE_PREFIX) for names in _scan(client, keys.RESPONSE_PREFIX) for name in names
     )
     members = cast(list[bytes], client.zrange(keys.PINS, 0, -1))
-    pins = frozenset(Place(*keys.split_member(member.decode())) for member in members)
+    pins = frozenset(EntryKey(*keys.split_member(member.decode())) for member in members)
     return StoredSessions(sessions, pins & sessions.keys(), responses)
 
 
@@ -128,9 +128,9 @@ def _scan(client: redis.Redis, prefix: str) -> Iterator[list[bytes]]:
             return
 
 
-def _key(name: bytes, prefix: str) -> Place:
+def _key(name: bytes, prefix: str) -> EntryKey:
     tenant, _, rest = name.decode()[len(prefix) :].partition(":")
-    return Place(tenant, rest)
+    return EntryKey(tenant, rest)
 
 
 def _count(number: int, noun: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from cli.console import CommandError
 from cli.sessions.recovery.append_only_log import DamagedLog, find_log, read_blocks
 from cli.sessions.recovery.old_logs import examine, is_accepted, replace_log
-from cli.sessions.recovery.stored_sessions import Place as Stored
+from cli.sessions.recovery.stored_sessions import EntryKey as Stored
 from cli.sessions.recovery.stored_sessions import SessionOutline, read_stored
 from cli.stack.servers.redis_dir import make_redis_dir, require_accepted
 from services.kvstate.domain import keys
@@ -18,7 +18,7 @@ from shared.bus.nats import NatsBus
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import SessionNotFound
 from tests.kits.e2e.stack import ryz
-from tests.kits.kvstate.kept_records import KeptRecords, Place, read_records, store_records
+from tests.kits.kvstate.kept_records import EntryKey, KeptRecords, read_records, store_records
 from tests.kits.kvstate.kept_store import KeptStore
 from tests.kits.kvstate.service import record, running
 
@@ -52,8 +52,8 @@ async def write_old_log(
             )
             await sessions.delete("acme", "twice")
             for name in ("s1", "new"):
-                kept.sessions[Place("acme", name)] = await sessions.get("acme", name)
-            kept.deleted.add(Place("acme", "twice"))
+                kept.sessions[EntryKey("acme", name)] = await sessions.get("acme", name)
+            kept.deleted.add(EntryKey("acme", "twice"))
             if rewrite:
                 store.rewrite()
     return kept

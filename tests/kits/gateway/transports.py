@@ -22,7 +22,7 @@ _LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
-class Told:
+class TransportAnswer:
     """What a caller was told.
 
     Attributes:
@@ -38,7 +38,7 @@ class Told:
     session_id: str = ""
 
 
-Ask = Callable[..., Coroutine[Any, Any, Told]]
+Ask = Callable[..., Coroutine[Any, Any, TransportAnswer]]
 
 
 def _body(model: str, stream: bool, fields: dict[str, Any]) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def _body(model: str, stream: bool, fields: dict[str, Any]) -> dict[str, Any]:
     return body | {"stream": True} if stream else body
 
 
-def _failed(error: dict[str, Any]) -> Told:
-    return Told(code=error["code"], message=error["message"])
+def _failed(error: dict[str, Any]) -> TransportAnswer:
+    return TransportAnswer(code=error["code"], message=error["message"])
 
 
 def _spoken(events: list[dict[str, Any]]) -> str:
@@ -58,7 +58,7 @@ def _spoken(events: list[dict[str, Any]]) -> str:
 def _of_http(stream: bool) -> Ask:
     async def ask(
         gateway: Gateway, *, model: str = "demo", key: str = "", session: str = "", **fields: Any
-    ) -> Told:
+    ) -> TransportAnswer:
         headers = _headers(key, session)
         async with httpx.AsyncClient(timeout=_LIMIT_S) as client:
             answer = await client.post(gateway.url + CHAT, json=_body(model, stream, fields), headers=headers)
@@ -66,12 +66,14 @@ def _of_http(stream: bool) -> Ask:
             return _failed(answer.json()["error"])
         session_id = answer.headers.get("x-session-id", "")
         if not stream:
-            return Told(text=answer.json()["choices"][0]["message"]["content"], session_id=session_id)
+            return TransportAnswer(
+                text=answer.json()["choices"][0]["message"]["content"], session_id=session_id
+            )
         lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
         events = [json.loads(line) for line in lines if line != "[DONE]"]
         if "error" in events[-1]:
             return _failed(events[-1]["error"])
-        return Told(text=_spoken(events), session_id=session_id)
+        return TransportAnswer(text=_spoken(events), session_id=session_id)
 
     return ask
 
@@ -84,7 +86,7 @@ def _headers(key: str, session: str) -> dict[str, str]:
 def _of_websocket(stream: bool) -> Ask:
     async def ask(
         gateway: Gateway, *, model: str = "demo", key: str = "", session: str = "", **fields: Any
-    ) -> Told:
+    ) -> TransportAnswer:
         async with connect(f"ws://127.0.0.1:{gateway.port}/v1/realtime") as socket:
             if key:
                 await socket.send(json.dumps({"type": "auth", "api_key": key}))
@@ -101,13 +103,13 @@ def _of_websocket(stream: bool) -> Ask:
                         return _failed(message["data"]["error"])
                     if message["type"] == "answer":
                         text = message["data"]["choices"][0]["message"]["content"]
-                        return Told(text=text, session_id=session_id)
+                        return TransportAnswer(text=text, session_id=session_id)
                     if message["type"] == "event":
                         events.append(message["data"])
                         if "error" in message["data"]:
                             return _failed(message["data"]["error"])
                     if message["type"] == "done":
-                        return Told(text=_spoken(events), session_id=session_id)
+                        return TransportAnswer(text=_spoken(events), session_id=session_id)
         raise AssertionError("the connection was closed before the end of the answer")
 
     return ask
@@ -116,7 +118,7 @@ def _of_websocket(stream: bool) -> Ask:
 def _of_grpc(stream: bool) -> Ask:
     async def ask(
         gateway: Gateway, *, model: str = "demo", key: str = "", session: str = "", **fields: Any
-    ) -> Told:
+    ) -> TransportAnswer:
         request = pb.ModelInferRequest(model_name=model)
         messages = json.dumps([{"role": "user", "content": "Hello"}]).encode()
         request.inputs.add(name="messages", datatype="BYTES", shape=[1]).contents.bytes_contents.append(
@@ -138,27 +140,27 @@ def _of_grpc(stream: bool) -> Ask:
                 responses = [response async for response in call]
             except grpc.aio.AioRpcError as error:
                 found = dict(error.trailing_metadata() or ())
-                return Told(code=str(found["x-ryz-code"]), message=str(error.details()))
+                return TransportAnswer(code=str(found["x-ryz-code"]), message=str(error.details()))
         wrong = next((one for one in responses if one.error_message), None)
         if wrong is not None:
             code = wrong.infer_response.parameters["error_code"].string_param
-            return Told(code=code, message=wrong.error_message)
+            return TransportAnswer(code=code, message=wrong.error_message)
         return _inferred([response.infer_response for response in responses])
 
     return ask
 
 
-def _inferred(answers: list[pb.ModelInferResponse]) -> Told:
+def _inferred(answers: list[pb.ModelInferResponse]) -> TransportAnswer:
     text = ""
     for answer in answers:
         position = [output.name for output in answer.outputs].index("text_output")
         text += answer.raw_output_contents[position][4:].decode()  # after the length
-    return Told(text=text, session_id=answers[-1].parameters["session_id"].string_param)
+    return TransportAnswer(text=text, session_id=answers[-1].parameters["session_id"].string_param)
 
 
 async def _of_bus(
     gateway: Gateway, *, model: str = "demo", key: str = "", session: str = "", **fields: Any
-) -> Told:
+) -> TransportAnswer:
     bus = MemoryBus(gateway.broker)
     waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
@@ -176,7 +178,7 @@ async def _of_bus(
     body = json.loads(answer.data)
     if answer.headers["Ryz-Status"] != "200":
         return _failed(body["error"])
-    return Told(
+    return TransportAnswer(
         text=body["choices"][0]["message"]["content"], session_id=answer.headers.get("X-Session-Id", "")
     )
 

@@ -13,7 +13,7 @@ from tests.kits.kvstate.service import record
 BATCH = 50
 
 
-class Place(NamedTuple):
+class EntryKey(NamedTuple):
     """Where a record is."""
 
     tenant: str
@@ -31,10 +31,10 @@ class KeptRecords:
         deleted: Sessions that were deleted.
     """
 
-    sessions: dict[Place, SessionRecord] = field(default_factory=dict)
-    pins: dict[Place, str] = field(default_factory=dict)
-    responses: dict[Place, ResponseRecord] = field(default_factory=dict)
-    deleted: set[Place] = field(default_factory=set)
+    sessions: dict[EntryKey, SessionRecord] = field(default_factory=dict)
+    pins: dict[EntryKey, str] = field(default_factory=dict)
+    responses: dict[EntryKey, ResponseRecord] = field(default_factory=dict)
+    deleted: set[EntryKey] = field(default_factory=set)
 
 
 async def store_records(bus: Bus, tenants: list[str], count: int, *, version: int = 1) -> KeptRecords:
@@ -53,7 +53,7 @@ async def store_records(bus: Bus, tenants: list[str], count: int, *, version: in
             committed = await sessions.commit(made[first : first + BATCH])
             assert (committed.stale, committed.over_quota) == ([], [])
         for number in range(count):
-            key = Place(tenant, f"s{number}")
+            key = EntryKey(tenant, f"s{number}")
             if number % 10 == 9:
                 await sessions.delete(*key)
                 kept.deleted.add(key)
@@ -66,7 +66,7 @@ async def store_records(bus: Bus, tenants: list[str], count: int, *, version: in
                     response_id=f"resp_{number}", tenant=tenant, model="m", body=f'{{"n":{number}}}'
                 )
                 await responses.put(answer, is_new=True)
-                kept.responses[Place(tenant, answer.response_id)] = answer
+                kept.responses[EntryKey(tenant, answer.response_id)] = answer
             kept.sessions[key] = await sessions.get(*key)
     return kept
 

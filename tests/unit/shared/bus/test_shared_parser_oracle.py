@@ -22,7 +22,7 @@ MESSAGE = st.tuples(
 )
 CONTROL = st.sampled_from([b"PING\r\n", b"PONG\r\n", b"+OK\r\n", b"-ERR 'slow'\r\n", b'INFO {"a": 1}\r\n'])
 STREAM = st.lists(MESSAGE | CONTROL, max_size=12)
-Told = list[tuple[Any, ...]]
+Parsed = list[tuple[Any, ...]]
 
 
 def encoded(part: Any) -> bytes:
@@ -39,7 +39,7 @@ class Ours:
     """Keeps what `BrokerParser` tells."""
 
     def __init__(self) -> None:
-        self.read: Told = []
+        self.read: Parsed = []
 
     def deliver(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         self.read.append(("message", sid, subject, reply, data, headers))
@@ -64,7 +64,7 @@ class Theirs(Ours):
         self.read.append(("message", sid, subject, bytes(reply or b""), bytes(data), bytes(headers or b"")))
 
 
-async def read_by_nats_py(pieces: list[bytes]) -> Told:
+async def read_by_nats_py(pieces: list[bytes]) -> Parsed:
     theirs = Theirs()
     parser = Parser(theirs)  # type: ignore[no-untyped-call, unused-ignore]
     for piece in pieces:
@@ -72,7 +72,7 @@ async def read_by_nats_py(pieces: list[bytes]) -> Told:
     return theirs.read
 
 
-async def read_by_parse(pieces: list[bytes]) -> Told:
+async def read_by_parse(pieces: list[bytes]) -> Parsed:
     ours = Ours()
     parser = BrokerParser(ours)
     for piece in pieces:
@@ -80,7 +80,7 @@ async def read_by_parse(pieces: list[bytes]) -> Told:
     return ours.read
 
 
-async def read_by_feed(pieces: list[bytes]) -> tuple[Told, Told]:
+async def read_by_feed(pieces: list[bytes]) -> tuple[Parsed, Parsed]:
     """Messages, and what a second parser makes of the control lines that the first one leaves."""
     ours, rest = Ours(), Ours()
     parser, lines = BrokerParser(ours), BrokerParser(rest)

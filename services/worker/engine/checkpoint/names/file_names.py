@@ -14,7 +14,7 @@ from services.worker.engine.config.model_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorLocation:
     """Where files have a module.
 
     Attributes:
@@ -53,14 +53,16 @@ class FileNames:
             tokens at once.
     """
 
-    modules: Mapping[str, tuple[Place, ...]]
+    modules: Mapping[str, tuple[TensorLocation, ...]]
     layer: str = "model.layers.{}."
     prefixes: tuple[str, ...] = ("",)
     interleaved: bool = False
     ignored: tuple[str, ...] = ()
     later_layers: bool = False
 
-    def with_locations(self, changes: "Mapping[str, str | Place | tuple[Place, ...]]") -> "FileNames":
+    def with_locations(
+        self, changes: "Mapping[str, str | TensorLocation | tuple[TensorLocation, ...]]"
+    ) -> "FileNames":
         """The same with other places of some modules; a text is a name alone."""
         locations = {name: _locations(location) for name, location in changes.items()}
         return replace(self, modules={**self.modules, **locations})
@@ -97,7 +99,7 @@ class FileNames:
         number = name.removeprefix(begin).split(end)[0]
         return self.later_layers and name.startswith(begin) and number.isdigit() and int(number) >= num_layers
 
-    def _stored_name(self, prefix: str, location: Place, tensor: CanonicalTensor) -> str:
+    def _stored_name(self, prefix: str, location: TensorLocation, tensor: CanonicalTensor) -> str:
         layer = self.layer.format(tensor.layer) if tensor.layer >= 0 else ""
         suffix = {"weight": location.suffixes[0], "bias": location.suffixes[1]}.get(tensor.suffix, "")
         # a head is never tied to the decoder's prefix
@@ -105,15 +107,15 @@ class FileNames:
         return prefix + layer + location.module.format(tensor.item) + suffix
 
 
-def _locations(location: str | Place | tuple[Place, ...]) -> tuple[Place, ...]:
+def _locations(location: str | TensorLocation | tuple[TensorLocation, ...]) -> tuple[TensorLocation, ...]:
     if isinstance(location, str):
-        return (Place(location),)
+        return (TensorLocation(location),)
     return location if isinstance(location, tuple) else (location,)
 
 
 def _view(
     stored: str,
-    location: Place,
+    location: TensorLocation,
     tensor: CanonicalTensor,
     tensors: Mapping[str, CanonicalTensor],
     *,

@@ -1,6 +1,6 @@
 """How GGUF files name tensors: by one scheme for all architectures, which few of them depart from."""
 
-from services.worker.engine.checkpoint.names.file_names import FileNames, Place
+from services.worker.engine.checkpoint.names.file_names import FileNames, TensorLocation
 from services.worker.gguf.architectures.base import GgufArchitecture
 
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -51,22 +51,26 @@ _IGNORED = (r"^rope_(freqs|factors_long|factors_short)\.weight$", r"\.attn_rot_e
 
 def gguf_names(architecture: GgufArchitecture) -> FileNames:
     """The names of tensors in the files of an architecture."""
-    modules: dict[str, tuple[Place, ...]] = {name: (Place(stored),) for name, stored in _MODULES.items()}
-    modules |= {name: (Place(stored, stacked=True),) for name, stored in _STACKED.items()}
-    modules |= {name: (Place(stored), Place("attn_qkv", _QKV)) for name, stored in _SEPARATE.items()}
-    modules["mlp_norm"] = (Place(architecture.mlp_norm),)
+    modules: dict[str, tuple[TensorLocation, ...]] = {
+        name: (TensorLocation(stored),) for name, stored in _MODULES.items()
+    }
+    modules |= {name: (TensorLocation(stored, stacked=True),) for name, stored in _STACKED.items()}
+    modules |= {
+        name: (TensorLocation(stored), TensorLocation("attn_qkv", _QKV)) for name, stored in _SEPARATE.items()
+    }
+    modules["mlp_norm"] = (TensorLocation(architecture.mlp_norm),)
     modules["input_norm"] = tuple(
-        Place(name) for name in dict.fromkeys((architecture.input_norm, "attn_norm"))
+        TensorLocation(name) for name in dict.fromkeys((architecture.input_norm, "attn_norm"))
     )
     modules |= {
         part: (
-            Place(stored, stacked=True, transposed=part == HEADS_KV[0]),
-            Place("attn_kv_b", HEADS_KV, by_item=True),
+            TensorLocation(stored, stacked=True, transposed=part == HEADS_KV[0]),
+            TensorLocation("attn_kv_b", HEADS_KV, by_item=True),
         )
         for part, stored in zip(HEADS_KV, ("attn_k_b", "attn_v_b"), strict=True)
     }
     if architecture.fused_gate:
-        modules |= {name: (Place("ffn_up", _GATE_UP),) for name in _GATE_UP}
+        modules |= {name: (TensorLocation("ffn_up", _GATE_UP),) for name in _GATE_UP}
     return FileNames(
         modules=modules,
         layer="blk.{}.",

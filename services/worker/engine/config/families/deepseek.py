@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from services.worker.engine.checkpoint.names.file_names import Place
+from services.worker.engine.checkpoint.names.file_names import TensorLocation
 from services.worker.engine.config.families.decoder import (
     MAX_HEAD_DIM,
     MAX_HIDDEN,
@@ -118,7 +118,7 @@ _NAMES = replace(
             "self_attn.kv_a_proj": "self_attn.kv_a_proj_with_mqa",
             "self_attn.kv_a_norm": "self_attn.kv_a_layernorm",
             "self_attn.q_a_norm": "self_attn.q_a_layernorm",
-            **{part: Place("self_attn.kv_b_proj", HEADS_KV, by_item=True) for part in HEADS_KV},
+            **{part: TensorLocation("self_attn.kv_b_proj", HEADS_KV, by_item=True) for part in HEADS_KV},
         }
     ),
     interleaved=True,

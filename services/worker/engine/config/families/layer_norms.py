@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from services.worker.engine.checkpoint.names.file_names import Place
+from services.worker.engine.checkpoint.names.file_names import TensorLocation
 from services.worker.engine.config.families.decoder import (
     Shape,
     decoder,
@@ -149,8 +149,8 @@ FAMILIES = {
         _cohere,
         _COHERE.with_locations(
             {
-                "self_attn.q_norm.{}": Place("self_attn.q_norm", stacked=True),
-                "self_attn.k_norm.{}": Place("self_attn.k_norm", stacked=True),
+                "self_attn.q_norm.{}": TensorLocation("self_attn.q_norm", stacked=True),
+                "self_attn.k_norm.{}": TensorLocation("self_attn.k_norm", stacked=True),
             }
         ),
     ),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from services.worker.engine.checkpoint.names.file_names import Place
+from services.worker.engine.checkpoint.names.file_names import TensorLocation
 from services.worker.engine.config.families.decoder import (
     MAX_EXPERTS,
     MAX_LAYERS,
@@ -205,10 +205,10 @@ FAMILIES = {
         _mixtral,
         EXPERTS.with_locations(
             {
-                "mlp.router": (Place("block_sparse_moe.gate"), Place("mlp.gate")),
+                "mlp.router": (TensorLocation("block_sparse_moe.gate"), TensorLocation("mlp.gate")),
                 **{
                     f"mlp.experts.{{}}.{part}": (
-                        Place(f"block_sparse_moe.experts.{{}}.{name}"),
+                        TensorLocation(f"block_sparse_moe.experts.{{}}.{name}"),
                         *EXPERTS.modules[f"mlp.experts.{{}}.{part}"],
                     )
                     for part, name in _MIXTRAL_NAMES.items()
@@ -234,7 +234,10 @@ FAMILIES = {
         _granitemoe,
         LLAMA.with_locations(
             {
-                "mlp.router": (Place("block_sparse_moe.router.layer"), Place("block_sparse_moe.router")),
+                "mlp.router": (
+                    TensorLocation("block_sparse_moe.router.layer"),
+                    TensorLocation("block_sparse_moe.router"),
+                ),
                 **{
                     name: (location, memory)
                     for (name, location), memory in zip(

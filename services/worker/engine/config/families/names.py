@@ -1,6 +1,6 @@
 """Names of tensors that families share; each family changes what differs."""
 
-from services.worker.engine.checkpoint.names.file_names import FileNames, Place
+from services.worker.engine.checkpoint.names.file_names import FileNames, TensorLocation
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
@@ -23,9 +23,9 @@ _SAME = (
 
 LLAMA = FileNames(
     modules={
-        **{name: (Place(name),) for name in _SAME},
-        "input_norm": (Place("input_layernorm"),),
-        "mlp_norm": (Place("post_attention_layernorm"),),
+        **{name: (TensorLocation(name),) for name in _SAME},
+        "input_norm": (TensorLocation("input_layernorm"),),
+        "mlp_norm": (TensorLocation("post_attention_layernorm"),),
     }
 )
 
@@ -39,20 +39,20 @@ BETWEEN_NORMS = LLAMA.with_locations(
 )
 
 
-def fused(module: str, parts: tuple[str, ...], *, by_kv_head: bool = False) -> dict[str, Place]:
+def fused(module: str, parts: tuple[str, ...], *, by_kv_head: bool = False) -> dict[str, TensorLocation]:
     """The places of modules whose rows are one matrix in the files."""
-    return {part: Place(module, parts, by_kv_head=by_kv_head) for part in parts}
+    return {part: TensorLocation(module, parts, by_kv_head=by_kv_head) for part in parts}
 
 
-def stacked_experts(prefix: str, gate_up: str, down: str, suffix: str = "") -> dict[str, Place]:
+def stacked_experts(prefix: str, gate_up: str, down: str, suffix: str = "") -> dict[str, TensorLocation]:
     """The places of experts that are one tensor of three dimensions in the files."""
     suffixes = (suffix, f"{suffix}_bias")
     return {
         **{
-            part: Place(f"{prefix}.{gate_up}", EXPERT_GATE_UP, stacked=True, suffixes=suffixes)
+            part: TensorLocation(f"{prefix}.{gate_up}", EXPERT_GATE_UP, stacked=True, suffixes=suffixes)
             for part in EXPERT_GATE_UP
         },
-        "mlp.experts.{}.down_proj": Place(f"{prefix}.{down}", stacked=True, suffixes=suffixes),
+        "mlp.experts.{}.down_proj": TensorLocation(f"{prefix}.{down}", stacked=True, suffixes=suffixes),
     }
 
 
@@ -61,7 +61,7 @@ EXPERTS = LLAMA.with_locations(
     {
         "mlp.router": "mlp.gate",
         **{
-            name: (Place(name), location)
+            name: (TensorLocation(name), location)
             for name, location in stacked_experts("mlp.experts", "gate_up_proj", "down_proj").items()
         },
     }

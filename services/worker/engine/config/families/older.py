@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from services.worker.engine.checkpoint.names.file_names import FileNames, Place
+from services.worker.engine.checkpoint.names.file_names import FileNames, TensorLocation
 from services.worker.engine.config.families.decoder import (
     activation,
     decoder,
@@ -171,24 +171,24 @@ _MPT_ATTENTION: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _conv(module: str, parts: tuple[str, ...] = ()) -> Place:
-    return Place(module, parts, transposed=True)
+def _conv(module: str, parts: tuple[str, ...] = ()) -> TensorLocation:
+    return TensorLocation(module, parts, transposed=True)
 
 
 _FALCON = FileNames(
     modules={
         **LLAMA.modules,
-        "model.embed_tokens": (Place("word_embeddings"),),
-        "model.norm": (Place("ln_f"),),
-        "input_norm": (Place("input_layernorm"), Place("ln_attn")),
-        "mlp_norm": (Place("ln_mlp"), Place("post_attention_layernorm")),
+        "model.embed_tokens": (TensorLocation("word_embeddings"),),
+        "model.norm": (TensorLocation("ln_f"),),
+        "input_norm": (TensorLocation("input_layernorm"), TensorLocation("ln_attn")),
+        "mlp_norm": (TensorLocation("ln_mlp"), TensorLocation("post_attention_layernorm")),
         **{
             part: (location,)
             for part, location in fused("self_attention.query_key_value", QKV, by_kv_head=True).items()
         },
-        "self_attn.o_proj": (Place("self_attention.dense"),),
-        "mlp.up_proj": (Place("mlp.dense_h_to_4h"),),
-        "mlp.down_proj": (Place("mlp.dense_4h_to_h"),),
+        "self_attn.o_proj": (TensorLocation("self_attention.dense"),),
+        "mlp.up_proj": (TensorLocation("mlp.dense_h_to_4h"),),
+        "mlp.down_proj": (TensorLocation("mlp.dense_4h_to_h"),),
     },
     layer="h.{}.",
     prefixes=("transformer.", ""),
@@ -199,12 +199,12 @@ FAMILIES = {
         _gpt2,
         FileNames(
             modules={
-                "model.embed_tokens": (Place("wte"),),
-                "model.positions": (Place("wpe"),),
-                "model.norm": (Place("ln_f"),),
-                "lm_head": (Place("lm_head"),),
-                "input_norm": (Place("ln_1"),),
-                "mlp_norm": (Place("ln_2"),),
+                "model.embed_tokens": (TensorLocation("wte"),),
+                "model.positions": (TensorLocation("wpe"),),
+                "model.norm": (TensorLocation("ln_f"),),
+                "lm_head": (TensorLocation("lm_head"),),
+                "input_norm": (TensorLocation("ln_1"),),
+                "mlp_norm": (TensorLocation("ln_2"),),
                 **{part: (_conv("attn.c_attn", QKV),) for part in QKV},
                 "self_attn.o_proj": (_conv("attn.c_proj"),),
                 "mlp.up_proj": (_conv("mlp.c_fc"),),
@@ -222,7 +222,7 @@ FAMILIES = {
                 {
                     "model.embed_tokens": "embed_in",
                     "model.norm": "final_layer_norm",
-                    "lm_head": (Place("embed_out"), Place("lm_head")),
+                    "lm_head": (TensorLocation("embed_out"), TensorLocation("lm_head")),
                     **fused("attention.query_key_value", QKV, by_kv_head=True),
                     "self_attn.o_proj": "attention.dense",
                     "mlp.up_proj": "mlp.dense_h_to_4h",
