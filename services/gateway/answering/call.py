@@ -33,7 +33,7 @@ class Call:
         format_data: More that the answer's format needs; see `ResumeToken`.
         field_names: The caller's names of fields of `GenerateRequest`, for errors of a leader that name one.
         asked_model: The model, if the call has no generations.
-        places: Places that it holds; 0: one for each generation.
+        slots: Slots that it holds; 0: one for each generation.
         kept: Makes the answer, and stores it before its end; its stream cannot be resumed. None: nothing
             does.
         whole: Makes the body of the answer; None: the generations do.
@@ -52,7 +52,7 @@ class Call:
     format_data: bytes = b""
     field_names: Mapping[str, str] = field(default_factory=dict)
     asked_model: str = ""
-    places: int = 0
+    slots: int = 0
     kept: KeptAnswer | None = None
     whole: "Callable[[StartedCall], Awaitable[bytes]] | None" = None
     events: "Callable[[StartedCall], EventSource] | None" = None

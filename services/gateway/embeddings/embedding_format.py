@@ -57,7 +57,7 @@ class EmbeddingFormat(BodyFormat[EmbeddingRequest]):
             timeout_s=body.timeout,
             unknown_fields=[*unknown, *body.unknown_inside],
             left_out=left_out,
-            places=min(SIDE_BY_SIDE, len(body.input)),
+            slots=min(SIDE_BY_SIDE, len(body.input)),
             whole=partial(self._embed, packed=body.encoding_format == "base64"),
         )
 

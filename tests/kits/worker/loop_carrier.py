@@ -19,7 +19,7 @@ class DescriptionAge:
     def __init__(self, stale_s: float) -> None:
         self._stale_s = stale_s
 
-    def look(self, described_s: float, now: float) -> Vitals:
+    def assess(self, described_s: float, now: float) -> Vitals:
         """See `LeaderWatch.assess`."""
         leader = "hung" if described_s > self._stale_s else "running"
         return Vitals(leader=leader, described_ms=round(1000 * described_s))

@@ -34,7 +34,7 @@ class ModelCounts:
         kind.count += 1
         kind.ns += round(seconds * 1e9)
 
-    def told(self, model: str) -> list[ModelStatistics]:
+    def statistics(self, model: str) -> list[ModelStatistics]:
         """The counts of one model, or with an empty name of all."""
         if model:
             return [self._models.get(model) or ModelStatistics(name=model, version=VERSION)]

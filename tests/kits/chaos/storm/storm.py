@@ -88,7 +88,8 @@ class Witness:
 
     def __init__(self) -> None:
         self._first: dict[Attempt, int] = {}
-        self._ends: dict[Attempt, set[tuple[int, bytes]]] = {}
+        # the instance that sent it
+        self._ends: dict[Attempt, dict[tuple[int, bytes], str]] = {}
         self.unreadable = 0
 
     def __len__(self) -> int:
@@ -97,7 +98,11 @@ class Witness:
     def twice(self) -> list[str]:
         """Descriptions of accepted attempts with more than one terminal frame."""
         found = {
-            attempt: [data for seq, data in ends if seq > self._first.get(attempt, seq)]
+            attempt: [
+                (instance, data)
+                for (seq, data), instance in ends.items()
+                if seq > self._first.get(attempt, seq)
+            ]
             for attempt, ends in self._ends.items()
         }
         return [
@@ -120,7 +125,8 @@ class Witness:
             if isinstance(frame, Accepted):
                 self._first[attempt] = frame.seq
             elif isinstance(frame, Done | Failed):
-                self._ends.setdefault(attempt, set()).add((frame.seq, encode(frame)))
+                sent = frame.seq, encode(frame)
+                self._ends.setdefault(attempt, {}).setdefault(sent, batch.instance_id)
 
 
 class Storm:
