@@ -5,6 +5,7 @@ tests of a run: use names of your own.
 """
 
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 
@@ -79,6 +80,8 @@ def pytest_runtest_setup() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Run tests in as many forked processes as `make test` asks for."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests interrupt
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if processes := os.environ.pop("RYZ_TEST_PROCESSES", ""):
         config.pluginmanager.register(ForkedRun(int(processes)), "forked-run")
 

@@ -13,7 +13,7 @@ from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import full, scaled
 from tests.kits.chaos.storm.storm import KEYS, Outcome, Storm, shown
 from tests.kits.chaos.storm.storm_faults import Faults
-from tests.kits.chaos.storm.storm_stock import growth, take_when_quiet
+from tests.kits.chaos.storm.storm_stock import growth, take_when_quiet, take_when_shrunk
 from tests.kits.e2e.stack import Stack
 
 SETTINGS = {
@@ -43,7 +43,7 @@ async def weather(
         await take_when_quiet(stack, storm.asks)
         took_s = round(time.monotonic() - began)
         last = await storm.run(calm, scaled(2.5, 6.0))
-        after = await take_when_quiet(stack, storm.asks)
+        after = await take_when_shrunk(stack, storm.asks, before)
         print(shown([first, rough, last]), f"{len(storm.losses)} losses", sep="\n", flush=True)
     record(
         "storm_demo" if ranks else "storm_null",

@@ -66,7 +66,7 @@ def scene() -> Iterator[Scene]:
     before = {name: set(os.listdir(name)) for name in ("/dev/shm", "/dev/mqueue") if os.path.isdir(name)}
     mask = os.umask(0o022)  # the usual umask: protection must not depend on a stricter one
     try:
-        with Stack(folder, "--groups", "1", "--redis-dir", str(kept), env=env) as stack:
+        with Stack(folder, "--groups", "1", "--redis-dir", str(kept), env=env, calm=False) as stack:
             stack.await_ready()
             body = {"model": "demo", "max_tokens": 24, "messages": [{"role": "user", "content": WORDS}]}
             headers = {"X-Session-Id": SESSION, "Authorization": f"Bearer {KEY}"}

@@ -41,7 +41,7 @@ SETTINGS = {
 @pytest.fixture
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two groups of equal size that run two requests at a time."""
-    with Stack(tmp_path_factory.mktemp("overflow-stack"), env=SETTINGS) as stack:
+    with Stack(tmp_path_factory.mktemp("overflow-stack"), env=SETTINGS, calm=False) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 

@@ -195,7 +195,8 @@ def test_no_text_and_no_key_is_reported_also_when_something_fails(guarded: Stack
     assert '"kind": "SpanKind' in "".join(reported.values()), "there are spans"
     (trace,) = {one["trace_id"] for one in lines_of(guarded, "told-1")}
     assert trace != leaked_secrets.TRACE, "without a caller's trace the gateway makes one"
-    assert {"gateway", "worker"} == {one["service"] for one in lines_of(guarded, "told-1")}
+    # and the router, if the group took the request late
+    assert {"gateway", "worker"} <= {one["service"] for one in lines_of(guarded, "told-1")}
     assert "told-1" in reported["explain"] or "told-8" in reported["explain"], "what is told is looked at"
 
 

@@ -49,6 +49,8 @@ MAIN = {
 MAIN_CONSTANTS = {
     "idempotency_find_ms": 4000,  # a repeat runs anew if the leader answers later
     "holders_wait_s": 0.5,
+    # a scripted group that is late on a busy machine is not taken for lost
+    "probe_interval_s": 20.0,
 }
 TIGHT = {
     "strict_fields": "true",
@@ -60,6 +62,7 @@ TIGHT = {
     "http_allowed_origins": "https://chat.example",
 }
 TIGHT_CONSTANTS = {
+    "probe_interval_s": 20.0,
     "max_prompts": 3,
     "max_embedding_inputs": 3,
     "max_answer_entries": 1024,

@@ -93,8 +93,8 @@ async def test_a_background_response_that_ends_while_the_store_is_away_is_stored
     fleet: TurnsFleet,
 ) -> None:
     async with fleet.http(0) as http:
-        expected = (await ask(http, "POST", **BODY | {"max_output_tokens": 60})).json()
-        begun = await ask(http, "POST", **BODY | {"max_output_tokens": 60}, background=True)
+        expected = (await ask(http, "POST", **BODY | {"max_output_tokens": 400})).json()
+        begun = await ask(http, "POST", **BODY | {"max_output_tokens": 400}, background=True)
         await fleet.until(lambda: fleet.running() == 1, "the response runs")
         with away(fleet, "kvstate killed"):
             await fleet.until(lambda: fleet.running() == 0, "the response has ended at its group", ANSWER_S)

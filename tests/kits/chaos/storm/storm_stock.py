@@ -147,6 +147,16 @@ async def take_when_quiet(stack: Stack, bus: NatsBus) -> Stock:
         await asyncio.sleep(0.5)
 
 
+async def take_when_shrunk(stack: Stack, bus: NatsBus, before: Stock) -> Stock:
+    """Counts once nothing has grown: groups let go of a dead rank's segment when they next look for one."""
+    give_up = time.monotonic() + QUIET_S
+    while True:
+        stock = await take_when_quiet(stack, bus)
+        if not growth(before, stock) or time.monotonic() > give_up:
+            return stock
+        await asyncio.sleep(0.5)
+
+
 def _host_dir(stack: Stack) -> str:
     """Where the stack's groups share KV; empty: they do not."""
     workers = [one.pid for one in stack.state.services if one.name.startswith("worker")]
