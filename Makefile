@@ -20,7 +20,7 @@ BESIDE = $(if $(FORKED),, and not alone)
 # tests without a marker that needs a machine or a time of its own
 ORDINARY := not compose and not gpu and not models and not clients
 # tests outside of tests/chaos that have a long form, too
-LONG_FORMS := tests/e2e/test_cutoffs.py tests/e2e/test_overflow.py tests/e2e/test_what_lasts.py tests/e2e/clients/test_bad_demands.py \
+LONG_FORMS := tests/e2e/test_cutoffs.py tests/e2e/test_overflow.py tests/e2e/clients/test_bad_demands.py \
 	tests/integration/engine/test_engine_fork_server.py \
 	tests/unit/worker/grammars/test_worker_schema_enforcement.py tests/unit/worker/grammars/test_worker_grammar_walks.py \
 	tests/unit/worker/text/test_worker_answer_parser.py tests/unit/worker/text/test_worker_call_forms.py

@@ -62,6 +62,6 @@ def renamed(error: RyzError, names: Mapping[str, str]) -> RyzError:
         if param.startswith(field) and (not rest or rest[0] in ".["):
             # the field, or else what it is inside of; not `stop_token_ids`, where `stop` is meant
             known = "|".join(map(re.escape, (field, field.partition(".")[0])))
-            told = re.sub(rf"`(?:{known})(?=[`.\[])", f"`{names[field]}", error.message)
-            return type(error)(told, **{**error.data, "param": names[field] + rest})
+            message = re.sub(rf"`(?:{known})(?=[`.\[])", f"`{names[field]}", error.message)
+            return type(error)(message, **{**error.data, "param": names[field] + rest})
     return error

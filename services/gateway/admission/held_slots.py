@@ -29,7 +29,7 @@ class HeldSlot:
     """A place, idle at first.
 
     Args:
-        slots: All places of its kind.
+        slots: All slots of its kind.
         holder: What holds it.
         party: For whom it counts.
     """

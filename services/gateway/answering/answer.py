@@ -234,7 +234,7 @@ class Answer:
         return parts
 
     def note_failure(self, error: RyzError, *, counts: bool) -> None:
-        """Notes an error that is told as a part of the answer; `counts`: it is a failed stream."""
+        """Notes an error that is sent as a part of the answer; `counts`: the stream counts as failed."""
         if counts:
             self._metrics.count_failed_stream(error.code)
 

@@ -149,9 +149,9 @@ class MadeAnswer:
     ) -> None:
         self._started.running.end(error)
         if isinstance(error, RyzError):
-            told = renamed(error, self._started.call.field_names)
-            if told is not error:
-                raise told from None
+            shown = renamed(error, self._started.call.field_names)
+            if shown is not error:
+                raise shown from None
 
     async def body(self) -> bytes:
         """See `CallAnswer`."""

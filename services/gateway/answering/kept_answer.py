@@ -1,4 +1,4 @@
-"""The port to formats that store an answer before its end is told, such as the Responses API."""
+"""The port to formats that store an answer before its last event is sent, such as the Responses API."""
 
 from typing import Protocol
 

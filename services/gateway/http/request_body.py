@@ -12,10 +12,10 @@ B = TypeVar("B", bound=BaseModel)
 
 
 async def take_body(exchange: HttpExchange) -> bytes:
-    """Admits a request and reads its body; from then on the request holds one place.
+    """Admits a request and reads its body; from then on the request holds one slot.
 
     Raises:
-        RyzError: The request is refused: by `admit`, by its party's places, by its tenant's tokens, or as
+        RyzError: The request is refused: by `admit`, by its party's slots, by its tenant's tokens, or as
             too large.
         HttpRefusal: Its key is not known, or the body is no JSON by its headers.
     """

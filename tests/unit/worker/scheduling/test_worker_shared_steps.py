@@ -141,7 +141,7 @@ def test_a_step_without_decodes_is_short_while_another_party_comes_and_goes() ->
     machine.warm_up("crowd")
     machine.add("crowd", 500, 1)
     machine.add("crowd", 500, 1)
-    assert machine.step()[1] > 4 * TARGET_S  # nobody else was there
+    assert machine.step()[1] > 4 * TARGET_S  # no other party used the engine
     other = machine.add("other", 4, 2)
     machine.seconds_while(lambda: other.num_output < 2)
     machine.add("crowd", 500, 1)
