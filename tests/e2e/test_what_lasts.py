@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,8 @@ def kill_everything(stack: Stack) -> None:
     """Kills the supervisor and all that it started, at once, as when the machine goes down."""
     stack.remember()
     for process in (psutil.Process(stack.process.pid), *stack.family):
-        process.send_signal(signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):  # it ended with its parent
+            process.send_signal(signal.SIGKILL)
     stack.process.wait(timeout=10)
     wait_for(lambda: not stack.leftovers(), "all have ended")
 
