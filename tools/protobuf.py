@@ -1,4 +1,4 @@
-"""Makes the Python modules of the gRPC door's messages from their `.proto` file; `--check` compares them.
+"""Makes the Python modules of gRPC's messages from their `.proto` file; `--check` compares them.
 
 Run as `python -m tools.protobuf`; it needs `grpcio-tools`, whose compiler writes the types. The module itself
 holds the compiled file as text and no code of the compiler, so that it fits any release of protobuf.
@@ -13,13 +13,13 @@ from pathlib import Path
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
 
-FOLDER = Path(__file__).resolve().parents[1] / "services" / "gateway" / "grpc" / "protocol"
+FOLDER = Path(__file__).resolve().parents[1] / "services" / "gateway" / "transports" / "grpc" / "protocol"
 SOURCE = FOLDER / "inference.proto"
 _MODULE = '''"""Made from inference.proto by `python -m tools.protobuf`; the types are in the `.pyi` file."""
 
 import base64
 
-from services.gateway.grpc.protocol.message_classes import message_classes
+from services.gateway.transports.grpc.protocol.message_classes import message_classes
 
 _COMPILED = """
 {compiled}

@@ -9,8 +9,8 @@ from nats.js.api import ConsumerConfig, StreamConfig
 
 from benchmarks.libraries.alternation import alternate
 from benchmarks.libraries.broker import broker
-from services.gateway.files.file_store import StoredFile
-from services.gateway.files.object_files import ObjectFiles
+from services.gateway.resources.files.object_store import ObjectFiles
+from services.gateway.resources.files.store import StoredFile
 from shared.bus.jetstream.jetstream import ACK, JetStream
 from shared.bus.jetstream.stream_messages import EXPECTED_LAST, stream_config
 from shared.bus.nats import NatsBus

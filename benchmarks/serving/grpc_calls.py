@@ -13,7 +13,7 @@ import grpc
 from benchmarks.serving.connection import LoadTarget, Recorder
 from benchmarks.serving.request_loop import RequestLoop
 from benchmarks.serving.requests import NumberedRequests
-from services.gateway.grpc.protocol.inference_pb2 import (
+from services.gateway.transports.grpc.protocol.inference_pb2 import (
     ModelInferRequest,
     ModelInferResponse,
     ModelStreamInferResponse,

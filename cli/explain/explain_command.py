@@ -44,7 +44,7 @@ def explain(
     from cli.explain.explain_query import query_explanations  # noqa: PLC0415
     from cli.stack.state import StateDir  # noqa: PLC0415
     from cli.status.status_query import find_broker  # noqa: PLC0415
-    from services.gateway.answering.resume_token import request_id_of  # noqa: PLC0415
+    from services.gateway.answering.resumption.resume_token import request_id_of  # noqa: PLC0415
     from shared.errors import RyzError  # noqa: PLC0415
     from shared.redact import redact  # noqa: PLC0415
     from shared.telemetry.spans.trace_ids import trace_id_of_request  # noqa: PLC0415

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from cli.http_api import HttpApi
-from services.gateway.sessions.session_schema import (
+from services.gateway.resources.sessions.schema import (
     MovedSession,
     SessionDetail,
     SessionListing,

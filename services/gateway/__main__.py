@@ -11,35 +11,35 @@ import structlog
 
 from services.gateway.admission.admission import Admission
 from services.gateway.admission.auth import Keyring
-from services.gateway.admission.body_reader import BodyReader
+from services.gateway.admission.bodies.reader import BodyReader
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.answering.direct_calls import DirectCalls
-from services.gateway.answering.model_aliases import ModelAliases
+from services.gateway.answering.events.slow_readers import ReaderLimits, watch_readers
+from services.gateway.answering.intake.model_aliases import ModelAliases
 from services.gateway.answering.request_tracing import RequestTracing
-from services.gateway.answering.slow_readers import ReaderLimits, watch_readers
+from services.gateway.answering.resumption.detached_streams import DetachedStreams
 from services.gateway.app import create_app
-from services.gateway.batches.batch_assembly import batch_service, run_batches
-from services.gateway.batches.batch_runner import LineCall
-from services.gateway.bus_calls.complete_calls import CompleteCalls, serve_complete_calls
 from services.gateway.checked_settings import checked_aliases, checked_keys, made_root_key
-from services.gateway.grpc.assembly import open_grpc
-from services.gateway.grpc.needs import GrpcNeeds
-from services.gateway.http.gateway_gate import QuotaCollector, gateway_gate
-from services.gateway.info_routes import ServiceInfo
+from services.gateway.formats.responses.format import PATH as RESPONSES
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.pages.assembly import page_parts
 from services.gateway.readiness import ROUTER_WAIT_S, ReadinessCheck
-from services.gateway.realtime.realtime_sockets import PATH as REALTIME
-from services.gateway.responses.background_runs import BackgroundRuns
-from services.gateway.responses.response_door import response_parts
-from services.gateway.responses.response_format import PATH as RESPONSES
+from services.gateway.resources.batches.assembly import batch_service, run_batches
+from services.gateway.resources.batches.runner import LineCall
+from services.gateway.resources.sessions.file_thread import FileThread
+from services.gateway.resources.sessions.tenants import TenantSessions
+from services.gateway.resources.stored_responses.background_runs import BackgroundRuns
 from services.gateway.served_models import ServedModels
-from services.gateway.sessions.file_thread import FileThread
-from services.gateway.sessions.tenant_sessions import TenantSessions
 from services.gateway.settings import GatewaySettings
+from services.gateway.transports.bus.complete_calls import CompleteCalls, serve_complete_calls
+from services.gateway.transports.grpc.assembly import open_grpc
+from services.gateway.transports.grpc.needs import GrpcNeeds
+from services.gateway.transports.http.gateway_gate import QuotaCollector, gateway_gate
+from services.gateway.transports.http.routes.info import ServiceInfo
+from services.gateway.transports.http.routes.responses import response_parts
+from services.gateway.transports.websocket.sockets import PATH as REALTIME
 from shared.bus import Bus
 from shared.bus.jetstream.jetstream import JetStream
 from shared.client import ClientSettings, InferenceClient, list_models

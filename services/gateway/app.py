@@ -14,48 +14,51 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.gateway.admission.browser_guard import BrowserGuard
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.answering.direct_calls import DirectCalls
+from services.gateway.answering.events.slow_readers import OpenAnswer
+from services.gateway.answering.resumption.detached_streams import DetachedStreams
 from services.gateway.answering.run_call import Answering
-from services.gateway.answering.slow_readers import OpenAnswer
-from services.gateway.batches.batch_routes import add_batches
-from services.gateway.batches.batch_service import BatchRequest, BatchService
-from services.gateway.completions.completion_formats import ChatFormat, CompletionFormat
-from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
-from services.gateway.embeddings.embedding_format import EmbeddingFormat
-from services.gateway.embeddings.embedding_schema import EmbeddingRequest
-from services.gateway.error_handlers import add_error_handlers
-from services.gateway.http.format_route import format_route
-from services.gateway.http.openapi_document import (
+from services.gateway.formats.anthropic.count_tokens import CountTokensFormat
+from services.gateway.formats.anthropic.format import MessageFormat
+from services.gateway.formats.anthropic.schema import CountTokensRequest, MessagesRequest
+from services.gateway.formats.chat.format import ChatFormat
+from services.gateway.formats.chat.schema import ChatCompletionRequest
+from services.gateway.formats.embeddings.format import EmbeddingFormat
+from services.gateway.formats.embeddings.schema import EmbeddingRequest
+from services.gateway.formats.responses.format import PATH as RESPONSES
+from services.gateway.formats.responses.format import ResponseFormat
+from services.gateway.formats.responses.schema import ResponseRequest
+from services.gateway.formats.text.format import CompletionFormat
+from services.gateway.formats.text.schema import CompletionRequest
+from services.gateway.formats.tokens.formats import DetokenizeFormat, TokenizeFormat
+from services.gateway.formats.tokens.schema import DetokenizeRequest, TokenizeRequest
+from services.gateway.pages.assembly import PageParts
+from services.gateway.resources.batches.service import BatchRequest, BatchService
+from services.gateway.resources.sessions.schema import NewSession, ToGroup
+from services.gateway.resources.sessions.tenants import TenantSessions
+from services.gateway.resources.stored_responses.begun_answer import BegunResponse
+from services.gateway.served_models import ServedModels
+from services.gateway.transports.http.error_handlers import add_error_handlers
+from services.gateway.transports.http.openapi_document import (
     SESSION_ERRORS,
     STREAM_ERRORS,
     DirectRoute,
     add_document,
     add_serving,
 )
-from services.gateway.http.response_pieces import PieceSender
-from services.gateway.http.stream_routes import PREFIX as STREAMS
-from services.gateway.http.stream_routes import stream_route
-from services.gateway.info_routes import ServiceInfo, info_router
-from services.gateway.messages.count_tokens import CountTokensFormat
-from services.gateway.messages.message_format import MessageFormat
-from services.gateway.messages.message_schema import CountTokensRequest, MessagesRequest
-from services.gateway.pages.assembly import PageParts
-from services.gateway.path_methods import HeadAnswers
-from services.gateway.realtime.realtime_sockets import PATH as REALTIME
-from services.gateway.realtime.realtime_sockets import RealtimeSockets
-from services.gateway.responses.response_door import ResponseParts, add_responses
-from services.gateway.responses.response_format import PATH as RESPONSES
-from services.gateway.responses.response_format import ResponseFormat
-from services.gateway.responses.response_schema import ResponseRequest
-from services.gateway.responses.response_sockets import ResponseSockets
-from services.gateway.served_models import ServedModels
-from services.gateway.sessions.session_paths import SessionPaths, is_session_path
-from services.gateway.sessions.session_routes import SessionRoutes
-from services.gateway.sessions.session_schema import NewSession, ToGroup
-from services.gateway.sessions.tenant_sessions import TenantSessions
-from services.gateway.tokens.token_formats import DetokenizeFormat, TokenizeFormat
-from services.gateway.tokens.token_schema import DetokenizeRequest, TokenizeRequest
+from services.gateway.transports.http.path_methods import HeadAnswers
+from services.gateway.transports.http.response_pieces import PieceSender
+from services.gateway.transports.http.routes.batches import add_batches
+from services.gateway.transports.http.routes.formats import format_route
+from services.gateway.transports.http.routes.info import ServiceInfo, info_router
+from services.gateway.transports.http.routes.responses import ResponseParts, add_responses
+from services.gateway.transports.http.routes.session_paths import SessionPaths, is_session_path
+from services.gateway.transports.http.routes.sessions import SessionRoutes
+from services.gateway.transports.http.routes.streams import PREFIX as STREAMS
+from services.gateway.transports.http.routes.streams import stream_route
+from services.gateway.transports.websocket.response_sockets import ResponseSockets
+from services.gateway.transports.websocket.sockets import PATH as REALTIME
+from services.gateway.transports.websocket.sockets import RealtimeSockets
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,9 @@ def create_app(
     )
     chat, text = ChatFormat(context.settings, root_key), CompletionFormat(context.settings)
     message = MessageFormat(context.settings, root_key)
-    response = ResponseFormat(context.settings, responses.store, responses.background)
+    response = ResponseFormat(
+        context.settings, responses.store, lambda call: BegunResponse(call, responses.background)
+    )
     settings, client = context.settings, context.client
     count = CountTokensFormat(settings, client)
     embedding = EmbeddingFormat(settings, client)
@@ -153,7 +158,7 @@ def create_app(
     _add_streams(app, context, answering)
     app.include_router(info_router(context.settings, context.admission.keyring, models, info))
     app.include_router(SessionRoutes(context, sessions).router(SESSION_ERRORS))
-    add_error_handlers(app, context.metrics)
+    add_error_handlers(app, context.metrics, socket_path=REALTIME)
     bodies: list[type[BaseModel]] = [
         ChatCompletionRequest,
         CompletionRequest,

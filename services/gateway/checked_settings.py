@@ -6,8 +6,8 @@ from typing import NoReturn
 import structlog
 
 from services.gateway.admission.auth import parse_keys
-from services.gateway.answering.model_aliases import parse_aliases
-from services.gateway.sessions.root_key import MIN_KEY_CHARS, root_key
+from services.gateway.answering.intake.model_aliases import parse_aliases
+from services.gateway.resources.sessions.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.settings import GatewaySettings
 from shared.host.open_network import open_network
 

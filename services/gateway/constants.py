@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
-from services.gateway.admission.json_shape import MAX_VALUES
+from services.gateway.admission.bodies.json_shape import MAX_VALUES
 from shared.gone_settings import RenamedTo
 from shared.web.http_limits import HttpLimits
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from services.gateway.answering.model_aliases import ModelAliases
+from services.gateway.answering.intake.model_aliases import ModelAliases
 from shared.errors import ModelNotFound
 from shared.messages import ModelCard
 

@@ -7,9 +7,9 @@ import nats
 import pytest
 import pytest_asyncio
 
-from services.gateway.files.directory_files import DirectoryFiles
-from services.gateway.files.file_store import FileStore, StoredFile
-from services.gateway.files.object_files import ObjectFiles
+from services.gateway.resources.files.directory_store import DirectoryFiles
+from services.gateway.resources.files.object_store import ObjectFiles
+from services.gateway.resources.files.store import FileStore, StoredFile
 from shared.bus.jetstream.jetstream import JetStream
 from shared.bus.nats import NatsBus
 from shared.errors import FileNotFound

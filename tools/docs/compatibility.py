@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from services.gateway.bus_calls.complete_calls import ROUTES
-from services.gateway.grpc.protocol import inference_pb2
-from services.gateway.grpc.serving.method_handlers import ELSEWHERE, INFERENCE
-from services.gateway.realtime.client_messages import PATHS as REALTIME_PATHS
+from services.gateway.transports.bus.complete_calls import ROUTES
+from services.gateway.transports.grpc.protocol import inference_pb2
+from services.gateway.transports.grpc.serving.method_handlers import ELSEWHERE, INFERENCE
+from services.gateway.transports.websocket.client_messages import PATHS as REALTIME_PATHS
 from shared import subjects
 from tests.clients.outside_clients import CLIENTS as OUTSIDE
 from tests.kits.clients.bad_demands import BAD_DEMANDS

@@ -6,11 +6,11 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
 from services.gateway.admission.quota import Quota
-from services.gateway.batches.batch_assembly import BatchMetrics
-from services.gateway.grpc.serving.grpc_metrics import GrpcMetrics
-from services.gateway.http.gateway_gate import GateCollector, QuotaCollector
 from services.gateway.metrics import GatewayMetrics
+from services.gateway.resources.batches.assembly import BatchMetrics
 from services.gateway.settings import GatewaySettings
+from services.gateway.transports.grpc.serving.metrics import GrpcMetrics
+from services.gateway.transports.http.gateway_gate import GateCollector, QuotaCollector
 from services.kvstate.__main__ import make_block_store, make_circuit
 from services.kvstate.blocks.block_metrics import BlockMetrics, TierCollector
 from services.kvstate.blocks.block_tier import BlockTier, TierLimits

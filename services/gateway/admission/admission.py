@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from services.gateway.admission.auth import Keyring
+from services.gateway.admission.bodies.large import LargeBodies, is_large
 from services.gateway.admission.caller import Caller
-from services.gateway.admission.large_bodies import LargeBodies, is_large
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.quota import Quota
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute

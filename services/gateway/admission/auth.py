@@ -9,8 +9,8 @@ import hmac
 import re
 import secrets
 
-from services.gateway.admission.error_shapes import is_anthropic
-from services.gateway.admission.refusals import HttpRefusal
+from services.gateway.admission.errors.refusals import HttpRefusal
+from services.gateway.admission.errors.shapes import is_anthropic
 from services.gateway.admission.request_headers import RawHeaders
 
 _ALSO_ANTHROPIC = ("/v1/models", "/v1/streams")  # besides the Messages API

@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from services.gateway.admission.error_shapes import error_body
-from services.gateway.admission.refusals import HttpRefusal, answer_for
+from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
+from services.gateway.admission.errors.shapes import error_body
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from shared.web.host_rules import OriginRule, host_rule, names

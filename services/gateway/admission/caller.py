@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.gateway.admission.call_outcome import CallOutcome
-from services.gateway.admission.error_shapes import is_anthropic
-from services.gateway.admission.refusals import Headers
+from services.gateway.admission.errors.call_outcome import CallOutcome
+from services.gateway.admission.errors.refusals import Headers
+from services.gateway.admission.errors.shapes import is_anthropic
 from services.gateway.admission.request_headers import RawHeaders, request_ids
 from shared.identity import new_request_id
 from shared.telemetry.spans.request_trace import RequestTrace

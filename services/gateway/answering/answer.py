@@ -13,12 +13,12 @@ from typing import Self
 
 from services.gateway.admission.caller import Caller
 from services.gateway.admission.disconnects import ClientDisconnected, StreamLeft
-from services.gateway.admission.error_shapes import renamed
+from services.gateway.admission.errors.shapes import renamed
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.detached_streams import DetachedStreams
 from services.gateway.answering.envelope import Envelope, envelope_of
-from services.gateway.answering.frame_sources import FrameSource, PromptFrames, frame_source
-from services.gateway.answering.resume_token import ResumeToken
+from services.gateway.answering.events.frame_sources import FrameSource, PromptFrames, frame_source
+from services.gateway.answering.resumption.detached_streams import DetachedStreams
+from services.gateway.answering.resumption.resume_token import ResumeToken
 from services.gateway.answering.running_call import RunningCall
 from shared.client import Completion, GenerationStream
 from shared.errors import Cancelled, Overloaded, RyzError, Unavailable

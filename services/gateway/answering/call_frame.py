@@ -10,7 +10,7 @@ import structlog
 
 from services.gateway.admission.caller import Caller
 from services.gateway.admission.disconnects import ClientDisconnected, StreamLeft
-from services.gateway.admission.refusals import ErrorAnswer, HttpRefusal, answer_for
+from services.gateway.admission.errors.refusals import ErrorAnswer, HttpRefusal, answer_for
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.request_tracing import OPERATIONS, AnsweredRequest
 from shared.errors import Cancelled, Internal, InvalidRequest, RyzError

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from services.gateway.answering.resume_token import ResumeToken, answer_id
+from services.gateway.answering.resumption.resume_token import ResumeToken, answer_id
 from shared.messages import Accepted, GenerateRequest
 
 

@@ -6,16 +6,16 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from services.gateway.admission.caller import Caller
-from services.gateway.admission.error_shapes import renamed
+from services.gateway.admission.errors.shapes import renamed
 from services.gateway.answering.answer import DEADLINE_MARGIN_S, Answer
-from services.gateway.answering.answer_events import AnswerEvents, KeptAnswerEvents
 from services.gateway.answering.call import Call, StartedCall
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.detached_streams import DetachedStreams
-from services.gateway.answering.event_ids import NOTHING_YET, EventId
-from services.gateway.answering.event_source import EventSource
+from services.gateway.answering.events.answer_events import AnswerEvents, KeptAnswerEvents
+from services.gateway.answering.events.event_source import EventSource
+from services.gateway.answering.events.kept_answer import KeptAnswer
 from services.gateway.answering.format import AnswerFormats
-from services.gateway.answering.kept_answer import KeptAnswer
+from services.gateway.answering.resumption.detached_streams import DetachedStreams
+from services.gateway.answering.resumption.event_ids import NOTHING_YET, EventId
 from services.gateway.answering.running_call import RunningCall
 from shared.errors import RyzError
 

@@ -7,7 +7,7 @@ stream that is resumed at another gateway goes on in the same trace (`shared/tel
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from services.gateway.admission.call_outcome import CallOutcome
+from services.gateway.admission.errors.call_outcome import CallOutcome
 from services.gateway.admission.request_headers import RawHeaders
 from shared.telemetry.spans.request_trace import RequestTrace
 from shared.telemetry.spans.span_facts import Attribute, SpanFacts, SpanSink

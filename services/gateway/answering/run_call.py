@@ -11,23 +11,23 @@ from functools import partial
 import msgspec
 
 from services.gateway.admission.caller import Caller
-from services.gateway.admission.error_shapes import renamed
+from services.gateway.admission.errors.shapes import renamed
 from services.gateway.admission.request_headers import RawHeaders, stream_grace_s, time_limit_s
 from services.gateway.answering.answer import Answer
 from services.gateway.answering.answer_cost import check_cost
 from services.gateway.answering.background_calls import in_background
 from services.gateway.answering.call import Call
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.detached_streams import DetachedStreams
-from services.gateway.answering.event_ids import EventId
 from services.gateway.answering.format import AnswerFormat, Format
 from services.gateway.answering.formatted_answer import CallAnswer, FormattedAnswer, MadeAnswer
-from services.gateway.answering.new_calls import counted_for
-from services.gateway.answering.priority import limit_priority
-from services.gateway.answering.repeated_calls import RepeatedCalls
-from services.gateway.answering.resume_token import VERSION, ResumeToken
-from services.gateway.answering.resumed_streams import ResumedStreams, WantedStream
-from services.gateway.field_policy.left_out import IgnoredFields
+from services.gateway.answering.intake.new_calls import counted_for
+from services.gateway.answering.intake.priority import limit_priority
+from services.gateway.answering.intake.repeated_calls import RepeatedCalls
+from services.gateway.answering.left_out import IgnoredFields
+from services.gateway.answering.resumption.detached_streams import DetachedStreams
+from services.gateway.answering.resumption.event_ids import EventId
+from services.gateway.answering.resumption.resume_token import VERSION, ResumeToken
+from services.gateway.answering.resumption.resumed_streams import ResumedStreams, WantedStream
 from shared.errors import RyzError
 from shared.telemetry.trace_context import TRACE_HEADERS
 

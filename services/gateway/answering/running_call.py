@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from services.gateway.admission.caller import Caller
 from services.gateway.admission.disconnects import ClientDisconnected
-from services.gateway.answering.slow_readers import OpenAnswer, Unread
+from services.gateway.answering.events.slow_readers import OpenAnswer, Unread
 from shared.client import GenerationStream
 
 T = TypeVar("T")

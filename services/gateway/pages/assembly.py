@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp
 
 from services.gateway.answering.context import GatewayContext
-from services.gateway.http.http_exchange import HttpRoute
 from services.gateway.pages.cluster_events import ClusterEvents
 from services.gateway.pages.cluster_feed import ClusterFeed
 from services.gateway.pages.page_app import EVENTS, PageApp
+from services.gateway.transports.http.exchange import HttpRoute
 from shared.bus import Bus
 from shared.client.generation.commands import GenerationStats
 

@@ -5,8 +5,8 @@ their own, so that open pages take none from requests.
 """
 
 from services.gateway.answering.context import GatewayContext
-from services.gateway.http.http_exchange import HttpExchange
 from services.gateway.pages.cluster_feed import ClusterFeed
+from services.gateway.transports.http.exchange import HttpExchange
 from shared.errors import DeadlineExceeded
 
 MAX_VIEWERS = 64

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.gateway.admission.refusals import Headers
+from services.gateway.admission.errors.refusals import Headers
 from services.gateway.pages.static_files import StaticFile, read_static_files
 from shared.web.admitted_connection import CONNECTION
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from services.gateway.admission.refusals import Headers
+from services.gateway.admission.errors.refusals import Headers
 
 CSP = "; ".join(
     (

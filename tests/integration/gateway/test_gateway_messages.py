@@ -255,7 +255,7 @@ async def test_health(http: httpx.AsyncClient) -> None:
 
 
 async def test_pings_come_while_no_text_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.answering.answer_events.PING_S", 0.02)
+    monkeypatch.setattr("services.gateway.answering.events.answer_events.PING_S", 0.02)
     body = {**KEPT, "model": "stuck", "stream": True}
     async with (
         running_gateway(header_wait_s=0.01) as stuck,

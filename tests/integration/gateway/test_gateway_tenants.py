@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.gateway.admission import large_bodies
+from services.gateway.admission.bodies import large
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
 
 CHAT = "/v1/chat/completions"
@@ -183,7 +183,7 @@ async def test_parked_streams_have_a_bound_for_a_tenant() -> None:
 
 
 async def test_large_bodies_wait_in_line_and_small_ones_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_bodies, "REST", 1000.0)  # as if the first body had taken very long
+    monkeypatch.setattr(large, "REST", 1000.0)  # as if the first body had taken very long
     ids = {"model": "demo", "prompt": [1] * 5000, "max_tokens": 1}
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running_gateway(api_keys=KEYS))

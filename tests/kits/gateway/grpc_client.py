@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import tritonclient.grpc.aio as triton
 
-from services.gateway.grpc.protocol import inference_pb2 as pb
+from services.gateway.transports.grpc.protocol import inference_pb2 as pb
 from tests.kits.gateway.gateway import Gateway
 
 SERVICE = "inference.GRPCInferenceService"

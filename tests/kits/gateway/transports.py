@@ -10,7 +10,7 @@ import grpc
 import httpx
 from websockets.asyncio.client import connect
 
-from services.gateway.grpc.protocol import inference_pb2 as pb
+from services.gateway.transports.grpc.protocol import inference_pb2 as pb
 from shared import subjects
 from shared.bus import Message
 from tests.kits.gateway.gateway import Gateway

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from services.gateway.answering.event_ids import UNNUMBERED
-from services.gateway.answering.event_source import StreamEvent
-from services.gateway.http.server_sent_events import encoded_batch
+from services.gateway.answering.events.event_source import StreamEvent
+from services.gateway.answering.resumption.event_ids import UNNUMBERED
+from services.gateway.transports.http.server_sent_events import encoded_batch
 
 
 def sse(*frames: Iterable[StreamEvent]) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from deploy import configure
 from services.gateway.admission.auth import parse_keys
-from services.gateway.sessions.root_key import MIN_KEY_CHARS
+from services.gateway.resources.sessions.root_key import MIN_KEY_CHARS
 from shared.bus.accounts import ACCOUNTS as BUS
 from shared.redis_accounts import ACCOUNTS as REDIS
 

@@ -5,17 +5,17 @@ from collections.abc import Callable
 import pytest
 
 from services.gateway.answering.envelope import envelope_of
-from services.gateway.answering.event_ids import (
+from services.gateway.answering.events.event_source import StreamEvent
+from services.gateway.answering.events.event_writer import EventWriter
+from services.gateway.answering.format import AnswerFormat
+from services.gateway.answering.resumption.event_ids import (
     NOTHING_YET,
     UNNUMBERED,
     EventId,
     parse_event_id,
     what_follows,
 )
-from services.gateway.answering.event_source import StreamEvent
-from services.gateway.answering.event_writer import EventWriter
-from services.gateway.answering.format import AnswerFormat
-from services.gateway.answering.resume_token import (
+from services.gateway.answering.resumption.resume_token import (
     VERSION,
     AnswerKind,
     ResumeToken,
@@ -23,7 +23,8 @@ from services.gateway.answering.resume_token import (
     read_token,
     request_id_of,
 )
-from services.gateway.completions.completion_formats import ChatFormat, CompletionFormat
+from services.gateway.formats.chat.format import ChatFormat
+from services.gateway.formats.text.format import CompletionFormat
 from services.gateway.settings import GatewaySettings
 from shared.errors import InvalidRequest
 from shared.messages import Delta, GenerateRequest, Sampling, SessionRef, TokenLogprob, Usage

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.realtime import server_messages
-from services.gateway.realtime.client_messages import Ask, BadMessage, read_message
+from services.gateway.transports.websocket import server_messages
+from services.gateway.transports.websocket.client_messages import Ask, BadMessage, read_message
 from tests.kits.clients.stream_events import REALTIME_EVENTS
 
 HEADERS = {b"x-request-id": b"r-1", b"x-stream-id": b"r-1", b"content-type": b"text/event-stream"}

@@ -5,12 +5,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from services.gateway.admission.refusals import HttpRefusal, answer_for
+from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.event_writer import EventWriter
-from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
-from services.gateway.messages.message_events import MessageEventWriter
-from services.gateway.responses.response_events import ResponseEvents
+from services.gateway.answering.events.event_writer import EventWriter
+from services.gateway.formats.anthropic.events import MessageEventWriter
+from services.gateway.formats.chat.chunks import ChatChunkWriter
+from services.gateway.formats.responses.events import ResponseEvents
+from services.gateway.formats.text.chunks import CompletionChunkWriter
 from shared.errors import Cancelled, GroupLost, RyzError
 from shared.messages import AnswerPart, Delta, FinishReason, ReasoningPart, TextPart, ToolCallPart, Usage
 from tests.kits.clients.stream_events import CHAT_EVENTS, MESSAGE_EVENTS, RESPONSE_EVENTS
@@ -62,7 +63,7 @@ def test_events_of_completions() -> None:
 def test_events_of_messages() -> None:
     writer = MessageEventWriter(ENVELOPE, show_thinking=True, shown_id="r")
     assert names(everything(writer)) == set(MESSAGE_EVENTS)
-    spelled = written("messages", r'"(message_(?:start|delta|stop)|content_block_[a-z_]+|ping)"')
+    spelled = written("formats/anthropic", r'"(message_(?:start|delta|stop)|content_block_[a-z_]+|ping)"')
     assert spelled | {"error"} == set(MESSAGE_EVENTS)
 
 
@@ -90,6 +91,6 @@ def response_events(status: str, ends: Iterable[RyzError | str]) -> set[str]:
 def test_events_of_responses() -> None:
     made = response_events("queued", ["stop", "length", GroupLost("gone"), Cancelled("ended")])
     assert made | {"error"} == set(RESPONSE_EVENTS)
-    spelled = written("responses", r'"(response\.[a-z_]+(?:\.[a-z_]+)*)"') - {"response.create"}
+    spelled = written("formats/responses", r'"(response\.[a-z_]+(?:\.[a-z_]+)*)"') - {"response.create"}
     last = {"response.completed", "response.incomplete", "response.failed"}  # made of the status
     assert spelled | last | {"error"} == set(RESPONSE_EVENTS)

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from services.gateway.admission.auth import Keyring
-from services.gateway.admission.refusals import HttpRefusal
-from services.gateway.bodies.body_parser import parse_body
-from services.gateway.completions.completion_call import judge_body
-from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
-from services.gateway.completions.request_translation import Origin, chat_request
+from services.gateway.admission.errors.refusals import HttpRefusal
+from services.gateway.formats.chat.call import judge_chat
+from services.gateway.formats.chat.schema import ChatCompletionRequest
+from services.gateway.formats.chat.translation import chat_request
+from services.gateway.formats.fields.body_parser import parse_body
+from services.gateway.formats.fields.sampling import Origin
+from services.gateway.formats.text.schema import CompletionRequest
 from shared.errors import InvalidRequest
 from shared.messages.generate import MAX_CHOICES
 
@@ -79,7 +81,7 @@ def test_no_template_comes_from_a_request(field: str) -> None:
     """CVE-2025-61620: servers compiled these as sent. Grammars and tools are compiled within limits."""
     for value in (BOMB, [{"type": "function"}]):
         with pytest.raises(InvalidRequest) as caught:
-            judge_body(chat(**{field: value}))
+            judge_chat(chat(**{field: value}))
         assert caught.value.data["param"] == field
 
 
@@ -91,7 +93,7 @@ def test_no_template_comes_from_a_request(field: str) -> None:
 def test_fields_of_other_servers_reach_nothing(field: str) -> None:
     """CVE-2025-62164, CVE-2025-62426, CVE-2026-7304: such fields are unknown here and only counted."""
     body = chat(**{field: {"chat_template": BOMB, "tokenize": True}})
-    assert judge_body(body) == ([field], [])
+    assert judge_chat(body) == ([field], [])
     plain, more = (chat_request(one, Origin("r1", "acme", 7, None)) for one in (chat(), body))
     assert more == plain
 

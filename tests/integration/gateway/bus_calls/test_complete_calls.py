@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from services.gateway.bus_calls.complete_calls import translate_call
+from services.gateway.transports.bus.complete_calls import translate_call
 from shared import subjects
 from shared.bus import Message
 from shared.errors import InvalidRequest

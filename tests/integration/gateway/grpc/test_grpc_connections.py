@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
-from services.gateway.grpc.protocol import inference_pb2 as pb
+from services.gateway.transports.grpc.protocol import inference_pb2 as pb
 from shared.errors import Unavailable
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.grpc_client import SERVICE, BareClient, bare_channel, bare_client, text_request

@@ -8,7 +8,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from services.gateway.grpc.protocol import inference_pb2 as pb
+from services.gateway.transports.grpc.protocol import inference_pb2 as pb
 from shared import subjects
 from shared.errors import TABLE
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.gateway.responses.kept_events import EventRoom
+from services.gateway.resources.stored_responses.kept_events import EventRoom
 from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
 from tests.kits.waiting import PATIENCE_S
 
@@ -197,7 +197,9 @@ async def test_a_caller_that_leaves_ends_its_response(gateway: Gateway, http: ht
 async def test_events_that_are_kept_no_longer_are_a_410_until_the_end_and_then_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("services.gateway.responses.background_runs.EventRoom", lambda _: EventRoom(4000))
+    monkeypatch.setattr(
+        "services.gateway.resources.stored_responses.background_runs.EventRoom", lambda _: EventRoom(4000)
+    )
     async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=10) as http:
         path = f"/v1/responses/{(await made(http, 'slow', background=True)).json()['id']}"
         for _ in range(200):

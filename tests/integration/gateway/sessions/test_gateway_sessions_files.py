@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.gateway.sessions import session_file
+from services.gateway.resources.sessions import exported_file
 from shared import subjects
 from shared.codec import pack_tokens
 from shared.messages import ModelCard
@@ -123,7 +123,7 @@ async def test_what_no_store_would_take_is_refused_before_it_is_read(
 ) -> None:
     """Refused by the declared length, or as soon as the limit is exceeded; nothing is parsed."""
     parsed: list[bytes] = []
-    monkeypatch.setattr(session_file, "read_session", lambda raw, *_: parsed.append(raw))
+    monkeypatch.setattr(exported_file, "read_session", lambda raw, *_: parsed.append(raw))
     async with running_gateway(session_max_bytes=2048) as gateway, raw_connection(gateway.port) as connection:
         await connection.send(
             f"POST {path} HTTP/1.1\r\nHost: localhost\r\n".encode()
@@ -186,14 +186,14 @@ async def test_files_of_sessions_are_read_one_at_a_time_tenant_by_tenant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Many imports of one tenant delay neither other tenants nor other requests."""
-    go_on, order, real = threading.Event(), list[str](), session_file.read_session
+    go_on, order, real = threading.Event(), list[str](), exported_file.read_session
 
     def read(raw: bytes, *more: Any) -> Any:
         order.append(json.loads(raw)["session_id"])
         assert go_on.wait(10)
         return real(raw, *more)
 
-    monkeypatch.setattr(session_file, "read_session", read)
+    monkeypatch.setattr(exported_file, "read_session", read)
     keys = {"acme": "secret-a", "birch": "secret-b"}
     async with (
         running_gateway(api_keys=",".join(f"{key}:{name}" for name, key in keys.items())) as gateway,
@@ -201,7 +201,7 @@ async def test_files_of_sessions_are_read_one_at_a_time_tenant_by_tenant(
     ):
 
         def bring(tenant: str, name: str) -> asyncio.Task[httpx.Response]:
-            file = session_file.dump_session(record(name), "f1", 0)
+            file = exported_file.dump_session(record(name), "f1", 0)
             key = {"authorization": f"Bearer {keys[tenant]}"}
             return asyncio.create_task(http.post("/v1/sessions/import", content=file, headers=key))
 

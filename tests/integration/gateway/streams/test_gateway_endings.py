@@ -134,7 +134,7 @@ async def test_one_callers_end_touches_no_other_caller() -> None:
 
 async def test_a_caller_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.gateway.answering.answer.DEADLINE_MARGIN_S", 0.1)
-    monkeypatch.setattr("services.gateway.http.http_exchange.LINGER_S", 0.1)
+    monkeypatch.setattr("services.gateway.transports.http.exchange.LINGER_S", 0.1)
     async with running_gateway() as gateway:
         _, writer = await connect(gateway, request_bytes("flood", stream=True, timeout=0.5))
         writer.transport.pause_reading()  # type: ignore[attr-defined]

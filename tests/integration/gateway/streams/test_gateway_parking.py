@@ -7,7 +7,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from services.gateway.answering.resume_token import VERSION, ResumeToken
+from services.gateway.answering.resumption.resume_token import VERSION, ResumeToken
 from shared import subjects
 from shared.bus import Message
 from shared.codec import decode, encode

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from services.gateway.batches.batch_record import (
+from services.gateway.resources.batches.group_loads import AT_ONCE, free_room
+from services.gateway.resources.batches.input_lines import MAX_FAULTS, LineCheck, LineTooLong, lines_of
+from services.gateway.resources.batches.record import (
     BatchRecord,
     answered,
     cancelled,
@@ -16,12 +18,10 @@ from services.gateway.batches.batch_record import (
     not_answered,
     paused,
 )
-from services.gateway.batches.batch_service import window_s
-from services.gateway.batches.group_loads import AT_ONCE, free_room
-from services.gateway.batches.input_lines import MAX_FAULTS, LineCheck, LineTooLong, lines_of
-from services.gateway.files.file_upload import FileForm
-from services.gateway.files.tenant_files import NewFile
-from services.gateway.http.pages import page_of
+from services.gateway.resources.batches.service import window_s
+from services.gateway.resources.files.tenants import NewFile
+from services.gateway.transports.http.list_pages import page_of
+from services.gateway.transports.http.upload import FileForm
 from shared.errors import InvalidRequest
 from shared.messages import Load
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.gateway.field_policy.left_out import CHANGING_BLOCKS, without_changing_blocks
+from services.gateway.formats.fields.changing_blocks import CHANGING_BLOCKS, without_changing_blocks
 from shared.messages import ChatMessage
 
 BILLING = "x-anthropic-billing-header: cc_version=2.1.37.3a1; cc_entrypoint=cli; cch={};"

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from services.gateway.field_policy.custom_tools import CustomInput, arguments_of
+from services.gateway.formats.fields.custom_tools import CustomInput, arguments_of
 
 TEXTS = [
     "",

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from services.gateway.completions.completion_call import judge_body
-from services.gateway.completions.completion_schema import ChatCompletionRequest
+from services.gateway.formats.chat.schema import ChatCompletionRequest
 from shared.errors import InvalidRequest
-from tests.kits.gateway.completion_bodies import HELLO, chat, completion, refused
+from tests.kits.gateway.completion_bodies import HELLO, chat, completion, judged, refused
 
 
 @pytest.mark.parametrize(
@@ -120,14 +119,14 @@ def test_a_body_that_is_no_object_is_said_in_plain_words(body: Any) -> None:
 )
 def test_a_misspelt_field_is_refused_with_the_one_that_was_meant(make: Any, field: str, meant: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        judge_body(make(**{field: 1}))
+        judged(make(**{field: 1}))
     assert caught.value.message == f"unknown field `{field}`: did you mean `{meant}`?"
     assert caught.value.data["param"] == field
 
 
 @pytest.mark.parametrize("field", ["whatever", "x" * 100_000])
 def test_an_unknown_field_that_is_like_none_of_ours_is_counted(field: str) -> None:
-    assert judge_body(chat(**{field: 1})) == ([field[:64]], [])
+    assert judged(chat(**{field: 1})) == ([field[:64]], [])
 
 
 def test_a_missing_field_and_a_wrong_body_are_named() -> None:

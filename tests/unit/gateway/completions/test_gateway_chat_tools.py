@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from services.gateway.completions.request_translation import chat_request, completion_requests, field_names_of
+from services.gateway.formats.chat.translation import chat_request
+from services.gateway.formats.fields.sampling import field_names_of
+from services.gateway.formats.text.translation import completion_requests
 from shared.errors import InvalidRequest
 from shared.messages import (
     ChatMessage,

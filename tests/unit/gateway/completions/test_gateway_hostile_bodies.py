@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.admission.json_shape import MAX_VALUES, read_json
-from services.gateway.admission.refusals import answer_for
-from services.gateway.bodies.body_format import CallOrigin
-from services.gateway.bodies.body_parser import parse_body
-from services.gateway.completions.completion_call import chat_call, completion_call
-from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
-from services.gateway.completions.message_schema import MAX_PARTS
-from services.gateway.sessions import session_file
-from services.gateway.sessions.session_schema import NewSession
+from services.gateway.admission.bodies.json_shape import MAX_VALUES, read_json
+from services.gateway.admission.errors.refusals import answer_for
+from services.gateway.formats.chat.call import chat_call
+from services.gateway.formats.chat.message_schema import MAX_PARTS
+from services.gateway.formats.chat.schema import ChatCompletionRequest
+from services.gateway.formats.fields.body_format import CallOrigin
+from services.gateway.formats.fields.body_parser import parse_body
+from services.gateway.formats.text.call import completion_call
+from services.gateway.formats.text.schema import CompletionRequest
+from services.gateway.resources.sessions import exported_file
+from services.gateway.resources.sessions.schema import NewSession
 from shared.errors import InvalidRequest, RequestTooLarge, RyzError
 
 SIZE = 4 * 2**20
@@ -147,7 +149,7 @@ def cpu_s(read: Callable[[bytes], object], raw: bytes) -> float:
     [
         pytest.param(read, make, id=f"{read.__name__}: {name}")
         for read, bodies in (
-            (chat, CHATS), (completion, COMPLETIONS), (session, SESSIONS), (session_file.read_session, FILES)
+            (chat, CHATS), (completion, COMPLETIONS), (session, SESSIONS), (exported_file.read_session, FILES)
         )
         for name, make in bodies.items()
     ],

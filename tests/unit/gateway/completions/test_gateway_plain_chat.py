@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from services.gateway.admission.request_headers import RawHeaders
 from services.gateway.answering.call import Call
-from services.gateway.answering.idempotency import IdempotentCall
-from services.gateway.bodies.body_format import CallOrigin
-from services.gateway.bodies.body_parser import parse_body
-from services.gateway.completions.completion_call import chat_call
-from services.gateway.completions.completion_schema import ChatCompletionRequest
-from services.gateway.completions.plain_chat import plain_chat_call
+from services.gateway.answering.intake.idempotency import IdempotentCall
+from services.gateway.formats.chat.call import chat_call
+from services.gateway.formats.chat.plain_call import plain_chat_call
+from services.gateway.formats.chat.schema import ChatCompletionRequest
+from services.gateway.formats.fields.body_format import CallOrigin
+from services.gateway.formats.fields.body_parser import parse_body
 from shared.codec import encode
 from shared.errors import InvalidRequest
 

@@ -7,11 +7,13 @@ import msgspec
 from openai.types import Completion as Completed
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from services.gateway.admission.refusals import answer_for, error_event
+from services.gateway.admission.errors.refusals import answer_for, error_event
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.event_source import DONE
-from services.gateway.completions.chunk_writers import ChatChunkWriter, CompletionChunkWriter
-from services.gateway.completions.whole_responses import chat_body, completion_body
+from services.gateway.answering.events.event_source import DONE
+from services.gateway.formats.chat.chunks import ChatChunkWriter
+from services.gateway.formats.chat.whole_answer import chat_body
+from services.gateway.formats.text.chunks import CompletionChunkWriter
+from services.gateway.formats.text.whole_answer import completion_body
 from shared.client import Choice, Completion
 from shared.errors import GroupLost
 from shared.messages import Delta, TokenLogprob, TopLogprob, Usage

@@ -8,18 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from services.gateway.admission.refusals import invalid_body
-from services.gateway.completions.completion_call import judge_body
-from services.gateway.completions.completion_schema import ChatCompletionRequest
-from services.gateway.completions.request_translation import (
-    Origin,
-    chat_request,
-    completion_requests,
-)
+from services.gateway.admission.errors.refusals import invalid_body
+from services.gateway.formats.chat.schema import ChatCompletionRequest
+from services.gateway.formats.chat.translation import chat_request
+from services.gateway.formats.fields.sampling import Origin
+from services.gateway.formats.text.translation import completion_requests
 from shared.codec import decode, encode, pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, GenerateRequest, Sampling, SessionRef
-from tests.kits.gateway.completion_bodies import chat, completion, origin
+from tests.kits.gateway.completion_bodies import chat, completion, judged, origin
 
 
 def test_every_sampling_option_reaches_the_engine() -> None:
@@ -148,7 +145,7 @@ def test_a_seed_that_was_asked_for_holds_for_all_prompts() -> None:
 )
 def test_what_would_change_the_answer_is_refused_by_name(body: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        judge_body(body)
+        judged(body)
     assert caught.value.data["param"] == param
 
 
@@ -161,8 +158,8 @@ def test_neutral_values_pass_and_are_not_unknown() -> None:
         store=True,
         metadata={"a": "b"},
     )
-    assert judge_body(body) == ([], [])
-    assert judge_body(completion(echo=False, suffix=None)) == ([], [])
+    assert judged(body) == ([], [])
+    assert judged(completion(echo=False, suffix=None)) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +203,7 @@ def test_any_json_gives_a_request_that_the_wire_takes_or_an_error_of_the_family(
         msgspec.json.encode(message)
         return
     try:
-        judge_body(body)
+        judged(body)
         request = chat_request(body, origin())
     except InvalidRequest as refusal:
         param = refusal.data.get("param")

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from services.gateway.grpc.protocol.inference_pb2 import ModelInferResponse
-from services.gateway.grpc.translation.inference_answer import AnswerPart, ResponseMaker
-from services.gateway.grpc.translation.inference_request import CHAT, TEXT, InferenceCall
+from services.gateway.transports.grpc.protocol.inference_pb2 import ModelInferResponse
+from services.gateway.transports.grpc.translation.inference_answer import AnswerPart, ResponseMaker
+from services.gateway.transports.grpc.translation.inference_request import CHAT, TEXT, InferenceCall
 
 WHOLE = b"""{"choices": [
   {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "logprobs": {"content": []},

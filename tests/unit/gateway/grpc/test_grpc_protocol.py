@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from services.gateway.grpc.protocol import inference_pb2
+from services.gateway.transports.grpc.protocol import inference_pb2
 from tools.protobuf import made
 
 FILE = inference_pb2.ModelInferRequest.DESCRIPTOR.file

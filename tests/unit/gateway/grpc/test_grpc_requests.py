@@ -9,9 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.grpc.protocol.inference_pb2 import ModelInferRequest
-from services.gateway.grpc.serving.call_metadata import add_request_headers, headers_of, peer_address
-from services.gateway.grpc.translation.inference_request import CHAT, TEXT, InferenceCall, read_call
+from services.gateway.transports.grpc.protocol.inference_pb2 import ModelInferRequest
+from services.gateway.transports.grpc.serving.call_metadata import (
+    add_request_headers,
+    headers_of,
+    peer_address,
+)
+from services.gateway.transports.grpc.translation.inference_request import (
+    CHAT,
+    TEXT,
+    InferenceCall,
+    read_call,
+)
 from shared.errors import InvalidRequest, ModelNotFound
 
 CONTENTS = {str: "bytes_contents", bool: "bool_contents", int: "int64_contents", float: "fp64_contents"}

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from services.gateway.grpc.protocol.inference_pb2 import ModelInferRequest
-from services.gateway.grpc.translation.tensors import MAX_INPUTS, read_tensors, text_tensor
+from services.gateway.transports.grpc.protocol.inference_pb2 import ModelInferRequest
+from services.gateway.transports.grpc.translation.tensors import MAX_INPUTS, read_tensors, text_tensor
 from shared.errors import InvalidRequest
 
 

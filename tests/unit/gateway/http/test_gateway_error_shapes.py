@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from services.gateway.admission.error_shapes import error_body, renamed
-from services.gateway.admission.refusals import HttpRefusal, answer_for
+from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
+from services.gateway.admission.errors.shapes import error_body, renamed
 from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestTooLarge, RyzError
 
 

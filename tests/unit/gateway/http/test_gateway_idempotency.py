@@ -2,10 +2,10 @@
 
 import pytest
 
-from services.gateway.answering.idempotency import IdempotentCall, once_of
-from services.gateway.bodies.body_format import CallOrigin
-from services.gateway.completions.completion_call import chat_call
-from services.gateway.completions.completion_schema import ChatCompletionRequest
+from services.gateway.answering.intake.idempotency import IdempotentCall, once_of
+from services.gateway.formats.chat.call import chat_call
+from services.gateway.formats.chat.schema import ChatCompletionRequest
+from services.gateway.formats.fields.body_format import CallOrigin
 from shared.errors import InvalidRequest
 from shared.identity import is_made_session_id
 

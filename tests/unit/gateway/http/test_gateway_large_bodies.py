@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from services.gateway.admission.large_bodies import REST, LargeBodies, is_large
+from services.gateway.admission.bodies.large import REST, LargeBodies, is_large
 from tests.kits.waiting import PATIENCE_S
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from starlette.types import Receive
 
 from services.gateway.admission.auth import Keyring, parse_keys
-from services.gateway.admission.body_reader import BodyReader, content_length
+from services.gateway.admission.bodies.reader import BodyReader, content_length
 from services.gateway.admission.disconnects import ClientDisconnected
+from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
 from services.gateway.admission.quota import Quota
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
-from services.gateway.admission.refusals import HttpRefusal, answer_for
 from services.gateway.settings import GatewaySettings
 from shared.errors import FAMILY, InvalidRequest, Overloaded, RateLimited, RequestTooLarge, from_code
 from tests.kits.constants import settings_with_constants
@@ -160,7 +160,7 @@ async def test_bodies_that_take_more_bytes_than_there_are_for_a_tenant_are_refus
 
 
 async def test_a_body_slower_than_the_least_rate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.admission.body_reader.PATIENCE_S", 0.05)
+    monkeypatch.setattr("services.gateway.admission.bodies.reader.PATIENCE_S", 0.05)
     drops = 0
 
     async def receive() -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.gateway.answering.model_aliases import ModelAliases, parse_aliases
+from services.gateway.answering.intake.model_aliases import ModelAliases, parse_aliases
 from shared.errors import Unavailable
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from services.gateway.answering import idempotency
-from services.gateway.http.gateway_gate import gateway_gate
+from services.gateway.answering.intake import idempotency
 from services.gateway.settings import GatewaySettings
+from services.gateway.transports.http.gateway_gate import gateway_gate
 
 ROOT = Path(__file__).resolve().parents[4]
 MODULES = [*(ROOT / "services" / "gateway").rglob("*.py"), ROOT / "shared" / "web" / "admin_endpoints.py"]

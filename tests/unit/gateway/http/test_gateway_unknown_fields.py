@@ -7,15 +7,15 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.gateway.bodies.body_parser import parse_body
-from services.gateway.bodies.body_types import RequestBody
-from services.gateway.bodies.inner_fields import MAX_UNKNOWN
-from services.gateway.completions.completion_schema import ChatCompletionRequest
-from services.gateway.field_policy.left_out import IgnoredFields, LeftOut
-from services.gateway.messages.message_schema import MessagesRequest
+from services.gateway.answering.left_out import IgnoredFields, LeftOut
+from services.gateway.formats.anthropic.schema import MessagesRequest
+from services.gateway.formats.chat.schema import ChatCompletionRequest
+from services.gateway.formats.fields.body_parser import parse_body
+from services.gateway.formats.fields.body_types import RequestBody
+from services.gateway.formats.fields.inner_fields import MAX_UNKNOWN
+from services.gateway.formats.responses.schema import ResponseRequest
+from services.gateway.formats.tokens.schema import TokenizeRequest
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.responses.response_schema import ResponseRequest
-from services.gateway.tokens.token_schema import TokenizeRequest
 from shared.errors import InvalidRequest
 
 USER: Any = {"role": "user", "content": "hi"}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.answering.envelope import Envelope
-from services.gateway.messages.message_events import MessageEventWriter, whole_message
+from services.gateway.formats.anthropic.events import MessageEventWriter, whole_message
 from shared.messages import AnswerPart, Delta, FinishReason, ReasoningPart, TextPart, ToolCallPart, Usage
 from tests.kits.gateway.written_events import numbered, sse
 

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.gateway.bodies.body_format import CallOrigin
-from services.gateway.bodies.body_parser import parse_body
-from services.gateway.messages.message_schema import MessagesRequest
-from services.gateway.messages.message_translation import count_query, message_call
+from services.gateway.formats.anthropic.schema import MessagesRequest
+from services.gateway.formats.anthropic.translation import count_query, message_call
+from services.gateway.formats.fields.body_format import CallOrigin
+from services.gateway.formats.fields.body_parser import parse_body
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, GenerateRequest, ToolCall

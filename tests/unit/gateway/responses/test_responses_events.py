@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.responses.answer_items import AnswerItems
-from services.gateway.responses.response_events import ResponseEvent, ResponseEvents
-from services.gateway.responses.response_replay import replayed
+from services.gateway.formats.responses.answer_items import AnswerItems
+from services.gateway.formats.responses.events import ResponseEvent, ResponseEvents
+from services.gateway.formats.responses.replay import replayed
 from shared.errors import Cancelled, GroupLost
 from shared.messages import (
     AnswerPart,

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from services.gateway.answering.event_source import DONE, EventBatch
-from services.gateway.http.server_sent_events import encoded_batch
-from services.gateway.responses.begun_response import RunEvents
-from services.gateway.responses.kept_events import EventRoom
-from services.gateway.responses.response_run import KeptRun
-from services.gateway.responses.response_schema import ResponseRequest
-from services.gateway.responses.response_translation import response_call
+from services.gateway.answering.events.event_source import DONE, EventBatch
+from services.gateway.formats.responses.schema import ResponseRequest
+from services.gateway.formats.responses.translation import response_call
+from services.gateway.resources.stored_responses.begun_answer import RunEvents
+from services.gateway.resources.stored_responses.kept_events import EventRoom
+from services.gateway.resources.stored_responses.kept_run import KeptRun
+from services.gateway.transports.http.server_sent_events import encoded_batch
 from shared.messages import Delta, Usage
 
 

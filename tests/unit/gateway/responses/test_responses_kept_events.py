@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.gateway.responses.kept_events import EventRoom, EventsGone, KeptEvents
-from services.gateway.responses.response_events import ResponseEvent
+from services.gateway.formats.responses.events import ResponseEvent
+from services.gateway.resources.stored_responses.kept_events import EventRoom, EventsGone, KeptEvents
 
 
 def events(first: int, count: int, size: int = 10) -> list[ResponseEvent]:

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from services.gateway.bodies.body_parser import parse_body
-from services.gateway.responses.response_schema import ResponseRequest
-from services.gateway.responses.response_translation import (
+from services.gateway.formats.fields.body_parser import parse_body
+from services.gateway.formats.responses.schema import ResponseRequest
+from services.gateway.formats.responses.translation import (
     _REFUSED,
     ResponseCall,
     response_call,
     with_our_names,
 )
-from services.gateway.responses.stored_responses import input_page
+from services.gateway.transports.http.routes.stored_responses import input_page
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, ResponseRecord, StructuredOutput, ToolCall, ToolDefinition, ToolUse
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from services.gateway.bodies.body_format import CallOrigin
-from services.gateway.completions.completion_call import chat_call
-from services.gateway.completions.completion_schema import ChatCompletionRequest
-from services.gateway.sessions.root_key import root_key
+from services.gateway.formats.chat.call import chat_call
+from services.gateway.formats.chat.schema import ChatCompletionRequest
+from services.gateway.formats.fields.body_format import CallOrigin
+from services.gateway.resources.sessions.root_key import root_key
 from shared.identity import request_root, root_hash, routing_key, session_key
 from shared.messages import ChatMessage, GenerateRequest, SessionRef
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.gateway.sessions import session_file
-from services.gateway.sessions.session_file import SessionFile
+from services.gateway.resources.sessions import exported_file
+from services.gateway.resources.sessions.exported_file import SessionFile
 from shared.codec import pack_tokens
 from shared.errors import Conflict, InvalidRequest, RequestTooLarge
 from shared.messages import ChatMessage, ModelCard, SessionRecord
@@ -29,12 +29,12 @@ RECORD = SessionRecord(
     created_ms=1000,
     updated_ms=2000,
 )
-FILE = session_file.dump_session(RECORD, "f1", 5000)
+FILE = exported_file.dump_session(RECORD, "f1", 5000)
 
 
 def refused(raw: bytes) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        session_file.read_session(raw)
+        exported_file.read_session(raw)
     return caught.value
 
 
@@ -46,7 +46,7 @@ def signed(document: dict[str, Any]) -> bytes:
 
 
 def test_what_is_exported_can_be_read_and_begins_anew() -> None:
-    content = session_file.read_session(FILE)
+    content = exported_file.read_session(FILE)
     assert (content.session_id, content.model, content.model_fingerprint) == (
         RECORD.session_id,
         "demo",
@@ -54,7 +54,7 @@ def test_what_is_exported_can_be_read_and_begins_anew() -> None:
     )
     assert (content.messages, content.token_ids) == (RECORD.messages, [1, 2**32 - 1, 3])
     assert (content.turns, content.created_ms, content.exported_ms) == (1, 1000, 5000)
-    record = session_file.imported_record(content, "other", "s2", card("demo", "f1"), 9000)
+    record = exported_file.imported_record(content, "other", "s2", card("demo", "f1"), 9000)
     assert (record.tenant, record.session_id, record.version, record.last_group) == ("other", "s2", 1, "")
     assert (record.created_ms, record.updated_ms, record.turns) == (9000, 9000, 1)
     assert (record.messages, record.token_ids) == (RECORD.messages, RECORD.token_ids)
@@ -64,8 +64,8 @@ def test_the_file_tells_nothing_of_the_tenant_and_may_be_laid_out_anew() -> None
     document = json.loads(FILE)
     assert "acme" not in FILE.decode()
     assert signed(document) != FILE
-    assert session_file.read_session(signed(document)) == session_file.read_session(FILE)
-    assert session_file.read_session(json.dumps(document, indent=2).encode()) == session_file.read_session(
+    assert exported_file.read_session(signed(document)) == exported_file.read_session(FILE)
+    assert exported_file.read_session(json.dumps(document, indent=2).encode()) == exported_file.read_session(
         FILE
     )
     assert json.loads(signed(document)) == document  # other programs compute the digest by the same rule
@@ -132,38 +132,38 @@ def test_a_session_has_no_more_tokens_than_the_model_s_context() -> None:
         one = SessionFile(session_id="s", model="demo", messages=[], token_ids=list(range(count)))
         if count == 2048:
             assert (
-                len(session_file.imported_record(one, "t", "s", card("demo", ""), 1).token_ids) == 4 * count
+                len(exported_file.imported_record(one, "t", "s", card("demo", ""), 1).token_ids) == 4 * count
             )
             continue
         with pytest.raises(RequestTooLarge, match=r"2049 token ids, and the context .* holds 2048") as caught:
-            session_file.imported_record(one, "t", "s", card("demo", ""), 1)
+            exported_file.imported_record(one, "t", "s", card("demo", ""), 1)
         assert caught.value.data["reason"] == "session_tokens"
 
 
 def test_the_weights_decide_which_model_goes_on() -> None:
     cards = [card("copy", "f1"), card("demo", "f1"), card("old", "f0")]
-    assert session_file.served_by(content("demo", "f1"), cards).name == "demo"
-    assert session_file.served_by(content("renamed", "f1"), cards).name == "copy"
-    assert session_file.served_by(content("old", ""), cards).name == "old"
+    assert exported_file.served_by(content("demo", "f1"), cards).name == "demo"
+    assert exported_file.served_by(content("renamed", "f1"), cards).name == "copy"
+    assert exported_file.served_by(content("old", ""), cards).name == "old"
     for wanted in (content("demo", "f2"), content("nope", "")):
         with pytest.raises(Conflict) as caught:
-            session_file.served_by(wanted, cards)
+            exported_file.served_by(wanted, cards)
         assert repr(wanted.model) in caught.value.message
         assert "'demo' (fingerprint f1)" in caught.value.message
     with pytest.raises(Conflict, match="nothing"):
-        session_file.served_by(content("demo", "f1"), [])
+        exported_file.served_by(content("demo", "f1"), [])
 
 
 def test_a_session_of_too_many_messages_is_refused_by_its_limit() -> None:
     empty = ChatMessage(role="user", content="")
     fits = replace(RECORD, messages=[empty] * MAX_SESSION_MESSAGES)
     assert (
-        len(session_file.read_session(session_file.dump_session(fits, "f1", 5000)).messages)
+        len(exported_file.read_session(exported_file.dump_session(fits, "f1", 5000)).messages)
         == MAX_SESSION_MESSAGES
     )
-    many = session_file.dump_session(replace(RECORD, messages=[empty] * 22_000), "f1", 5000)
+    many = exported_file.dump_session(replace(RECORD, messages=[empty] * 22_000), "f1", 5000)
     with pytest.raises(RequestTooLarge, match="has 22000 messages, and may have 8192") as caught:
-        session_file.read_session(many)
+        exported_file.read_session(many)
     assert caught.value.data["reason"] == "session_messages"
 
 
@@ -182,34 +182,34 @@ def test_what_would_keep_the_encoder_long_is_refused_before(
 ) -> None:
     """Sorting many names and writing long numbers cannot be interrupted. Exported files have neither."""
     raw = signed(json.loads(FILE) | odd)
-    monkeypatch.setattr(session_file, "_encoded", None)
+    monkeypatch.setattr(exported_file, "_encoded", None)
     assert refused(raw).data["reason"] == "file_format"
 
 
 def test_fields_that_this_version_does_not_know_are_left_alone() -> None:
     odd: dict[str, Any] = {"more": {"a": [1, -(2**63), 2**64 - 1, 1.5, None, True, "x", {"b": []}]}}
-    assert session_file.read_session(signed(json.loads(FILE) | odd)) == session_file.read_session(FILE)
+    assert exported_file.read_session(signed(json.loads(FILE) | odd)) == exported_file.read_session(FILE)
 
 
 def test_a_long_file_is_what_the_plain_rule_makes_of_it_and_is_encoded_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One long call of the encoder would block every other thread of the process."""
-    longest, real = 0, session_file._encoded
+    longest, real = 0, exported_file._encoded
 
     def encoded(value: Any) -> bytes:
         nonlocal longest
         longest = max(longest, len(value) if isinstance(value, list) else 0)
         return real(value)
 
-    monkeypatch.setattr(session_file, "_encoded", encoded)
-    messages = [ChatMessage(role="user", content=f"{n} \u2028ü") for n in range(session_file.PART)]
-    for count in (0, 1, session_file.PART, session_file.PART + 1, 5 * session_file.PART):
+    monkeypatch.setattr(exported_file, "_encoded", encoded)
+    messages = [ChatMessage(role="user", content=f"{n} \u2028ü") for n in range(exported_file.PART)]
+    for count in (0, 1, exported_file.PART, exported_file.PART + 1, 5 * exported_file.PART):
         record = replace(RECORD, token_ids=pack_tokens(range(count)), messages=messages)
-        file = session_file.dump_session(record, "f1", 5000)
+        file = exported_file.dump_session(record, "f1", 5000)
         assert signed(json.loads(file)).startswith(b"{")
         plain = json.dumps(json.loads(file), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         assert file == plain.encode() + b"\n"
         assert json.loads(signed(json.loads(file))) == json.loads(file)
-        assert session_file.read_session(file).token_ids == list(range(count))
-    assert 0 < longest <= session_file.PART
+        assert exported_file.read_session(file).token_ids == list(range(count))
+    assert 0 < longest <= exported_file.PART

@@ -1,0 +1,1 @@
+"""What is settled of a call before it runs: models, priorities, sessions, repeats."""

@@ -1,0 +1,1 @@
+"""Streams that outlive their connection, and the tokens by which they are resumed."""

@@ -1,1 +1,0 @@
-"""Batches: files of requests that run when interactive requests leave room (`/v1/batches`)."""

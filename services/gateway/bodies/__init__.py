@@ -1,1 +1,0 @@
-"""Bodies of requests: reading and parsing them within limits of size, values and time."""

@@ -1,1 +1,0 @@
-"""OpenAI's chat and text completions: schema, translation, answers."""

@@ -1,0 +1,1 @@
+"""OpenAI's chat completions: bodies, their translation, and answers, streamed and whole."""

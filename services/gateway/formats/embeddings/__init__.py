@@ -1,0 +1,1 @@
+"""Embeddings: each input is a generation without tokens, which passes the router as others do."""

@@ -1,0 +1,1 @@
+"""What formats share: reading bodies, types and rules of fields, and pieces of answers."""

@@ -1,0 +1,1 @@
+"""OpenAI's text completions: bodies, their translation, and answers, streamed and whole."""

@@ -1,0 +1,1 @@
+"""Tokens of a text, which generate nothing."""

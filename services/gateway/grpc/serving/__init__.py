@@ -1,1 +1,0 @@
-"""Serves the calls of the gRPC door; needs `grpcio`."""

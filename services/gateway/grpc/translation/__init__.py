@@ -1,1 +1,0 @@
-"""Pure translation between the messages of the protocol and the bodies of the HTTP routes."""

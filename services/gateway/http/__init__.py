@@ -1,1 +1,0 @@
-"""One HTTP exchange: headers, keys, limits, errors, and writing the response."""

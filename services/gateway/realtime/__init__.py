@@ -1,1 +1,0 @@
-"""A WebSocket on which many requests run at once; each is answered by the HTTP route that it names."""

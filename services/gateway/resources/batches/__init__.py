@@ -1,0 +1,1 @@
+"""Batches: files of requests that run when interactive requests leave room."""

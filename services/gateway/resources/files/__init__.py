@@ -1,0 +1,1 @@
+"""Files of tenants, and where their bytes are."""

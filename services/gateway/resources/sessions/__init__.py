@@ -1,0 +1,1 @@
+"""Sessions as objects, and as files."""

@@ -1,0 +1,162 @@
+"""Sessions of tenants as all transports use them: who may ask, and what takes more than one call.
+
+The calls to the services are in `shared/client/calls/session_admin.py`, the format of session files is in
+`sessions/exported_file.py`.
+"""
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.gateway.admission.request_headers import RawHeaders
+from services.gateway.answering.context import GatewayContext
+from services.gateway.formats.chat.messages import messages_of
+from services.gateway.resources.sessions import exported_file
+from services.gateway.resources.sessions.file_thread import FileThread
+from services.gateway.resources.sessions.schema import NewSession, SessionObject, session_object
+from services.gateway.served_models import ListModels
+from shared.client.calls.session_admin import SessionAdmin
+from shared.errors import InvalidRequest, ModelNotFound
+from shared.identity import new_session_id, root_hash
+from shared.messages import ModelCard, SessionRecord
+from shared.messages.base import NAME_PATTERN, NAME_RULE
+
+PREFIX = "/v1/sessions"
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks: the tenant, and the party that the call counts for."""
+
+    tenant: str
+    party: str
+
+
+class TenantSessions:
+    """The sessions.
+
+    Args:
+        context: What all requests share.
+        admin: Calls the services.
+        list_models: The models on offer; raises an error of the family if no router answers.
+        files: Makes and reads session files.
+        root_key: The secret behind new session ids; see `root_key.py`.
+    """
+
+    def __init__(
+        self,
+        context: GatewayContext,
+        admin: SessionAdmin,
+        list_models: ListModels,
+        files: FileThread,
+        root_key: bytes,
+    ) -> None:
+        self.admin = admin
+        self._context = context
+        self._list_models = list_models
+        self._files = files
+        self._root_key = root_key
+
+    def admit(self, headers: RawHeaders, client: Sequence[object] | None) -> Asker:
+        """Finds the tenant of a call, and checks whether it may make one now.
+
+        Raises:
+            RyzError: It may not.
+            HttpRefusal: Its key is not known.
+        """
+        admission = self._context.admission
+        admission.check_accepting()
+        tenant = admission.keyring.tenant_of(headers, PREFIX)
+        admission.rates.take_units(tenant, time.monotonic())
+        party = admission.parties.party_of(tenant, client)
+        admission.slots.check_units(party)
+        return Asker(tenant, party)
+
+    async def delete(self, asker: Asker, session_id: str) -> None:
+        """Deletes a session in one place of the gateway; raises `SessionNotFound` if it is not there."""
+        check_session_id(session_id)
+        positions = self._context.admission.slots
+        positions.take_units(asker.party)
+        try:
+            await self.admin.delete(asker.tenant, session_id)
+        finally:
+            positions.free_units(asker.party)
+
+    async def create(self, tenant: str, body: NewSession) -> SessionObject:
+        """Creates a session; raises `Conflict` if it exists."""
+        model = _chosen(body.model, await self._list_models())
+        messages, now_ms = messages_of(body.messages), now_in_ms()
+        system = next((one.content for one in messages if one.role == "system"), "")
+        first = next((one.content for one in messages if one.role == "user"), "")
+        record = SessionRecord(
+            session_id=body.session_id or new_session_id(root_hash(tenant, system, first, self._root_key)),
+            tenant=tenant,
+            model=model,
+            version=1,
+            messages=messages,
+            created_ms=now_ms,
+            updated_ms=now_ms,
+        )
+        summary = await self.admin.create(record, pinned_group=body.pinned_group or "")
+        return session_object(summary, now_ms)
+
+    async def export(self, tenant: str, session_id: str) -> tuple[str, bytes]:
+        """The name of a session's file, and its bytes."""
+        record = await self.admin.record(tenant, session_id)
+        cards = {card.name: card for card in await self._list_models()}
+        card = cards.get(record.model)
+        fingerprint, now_ms = card.fingerprint if card else "", now_in_ms()
+        raw = await self._files.run_queued(
+            record.tenant, lambda: exported_file.dump_session(record, fingerprint, now_ms)
+        )
+        name = re.sub(r"[^A-Za-z0-9_-]+", "_", record.session_id)[:100] or "_"
+        return f"{name}.session.json", raw
+
+    async def import_file(
+        self, tenant: str, raw: bytes, session_id: str | None, *, replace: bool
+    ) -> SessionObject:
+        """Creates a session from an exported file.
+
+        Args:
+            tenant: Whose it becomes.
+            raw: The file.
+            session_id: Its id; None: that in the file.
+            replace: Also over a session that is there.
+
+        Raises:
+            RyzError: The file is cut or altered, its weights are not served, or the session exists.
+        """
+        settings = self._context.settings
+        values = exported_file.max_values(settings.session_max_bytes, settings.constants.max_body_values)
+        content = await self._files.run_queued(tenant, lambda: exported_file.read_session(raw, values))
+        card = exported_file.served_by(content, await self._list_models())
+        now_ms = now_in_ms()
+        record = exported_file.imported_record(
+            content, tenant, session_id or content.session_id, card, now_ms
+        )
+        store = self.admin.replace if replace else self.admin.create
+        return session_object(await store(record), now_ms)
+
+
+def check_session_id(session_id: str) -> None:
+    """Raises `InvalidRequest` for a text that cannot be the id of a session."""
+    if not re.match(NAME_PATTERN, session_id):
+        raise InvalidRequest(f"the session id in the path needs {NAME_RULE}; URL-encoded", param="session_id")
+
+
+def _chosen(model: str | None, cards: Sequence[ModelCard]) -> str:
+    names = [card.name for card in cards]
+    if model is None:
+        if len(names) == 1:
+            return names[0]
+        served = ", ".join(map(repr, names)) or "none at the moment"
+        raise InvalidRequest(f"`model` is required: the models served are {served}", param="model")
+    if model not in names:
+        raise ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")
+    return model
+
+
+def now_in_ms() -> int:
+    """Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,1 @@
+"""Responses that run in the background or are stored, and the events that are kept of them."""

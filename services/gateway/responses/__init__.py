@@ -1,1 +1,0 @@
-"""OpenAI's Responses API: requests, events, stored and background responses, WebSocket mode."""

@@ -1,1 +1,0 @@
-"""`/v1/sessions`: sessions as objects, and as files."""

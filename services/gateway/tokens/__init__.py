@@ -1,1 +1,0 @@
-"""Routes about tokens of a text, which generate nothing."""

@@ -1,0 +1,1 @@
+"""Serves the calls of gRPC; needs `grpcio`."""

@@ -1,0 +1,100 @@
+"""Answers the calls that tell about the server and its models."""
+
+from services.gateway.transports.grpc.protocol import inference_pb2 as pb
+from services.gateway.transports.grpc.serving.call_metadata import headers_of
+from services.gateway.transports.grpc.serving.context import Context
+from services.gateway.transports.grpc.serving.parts import GrpcParts
+from services.gateway.transports.grpc.translation.inference_request import VERSION, check_version
+from services.gateway.transports.grpc.translation.model_tensors import model_config, model_metadata
+from shared.errors import ModelNotFound
+
+_MODELS = "/v1/models"  # the route of the same, for the places of keys
+_EXTENSIONS = ("model_configuration", "model_repository(index)", "sequence", "statistics")
+
+
+class ServerCalls:
+    """Answers calls without inference.
+
+    Args:
+        parts: What all calls share.
+    """
+
+    def __init__(self, parts: GrpcParts) -> None:
+        self._parts = parts
+
+    async def server_live(self, request: pb.ServerLiveRequest, context: Context) -> pb.ServerLiveResponse:
+        """The process answers."""
+        return pb.ServerLiveResponse(live=True)
+
+    async def server_ready(self, request: pb.ServerReadyRequest, context: Context) -> pb.ServerReadyResponse:
+        """A group can take requests, as `/ready` says it."""
+        return pb.ServerReadyResponse(ready=await self.is_ready())
+
+    async def server_metadata(
+        self, request: pb.ServerMetadataRequest, context: Context
+    ) -> pb.ServerMetadataResponse:
+        """Name and version."""
+        return pb.ServerMetadataResponse(
+            name="ryzanstein", version=self._parts.version, extensions=_EXTENSIONS
+        )
+
+    async def model_ready(self, request: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
+        """A group of that model can take requests."""
+        check_version(request.name, request.version)
+        self._check_key(context)
+        try:
+            await self._parts.needs.models.find(request.name)
+        except ModelNotFound:
+            return pb.ModelReadyResponse(ready=False)
+        return pb.ModelReadyResponse(ready=True)
+
+    async def model_metadata(
+        self, request: pb.ModelMetadataRequest, context: Context
+    ) -> pb.ModelMetadataResponse:
+        """The tensors of a model."""
+        await self._check_model(request.name, request.version, context)
+        return model_metadata(request.name)
+
+    async def model_config(self, request: pb.ModelConfigRequest, context: Context) -> pb.ModelConfigResponse:
+        """The tensors of a model, in the form of Triton's configuration."""
+        await self._check_model(request.name, request.version, context)
+        return model_config(request.name)
+
+    async def model_statistics(
+        self, request: pb.ModelStatisticsRequest, context: Context
+    ) -> pb.ModelStatisticsResponse:
+        """What this door has answered."""
+        if request.name:
+            await self._check_model(request.name, request.version, context)
+        else:
+            self._check_key(context)
+        return pb.ModelStatisticsResponse(model_stats=self._parts.counts.statistics(request.name))
+
+    async def repository_index(
+        self, request: pb.RepositoryIndexRequest, context: Context
+    ) -> pb.RepositoryIndexResponse:
+        """The models that groups serve; all of them are ready."""
+        self._check_key(context)
+        cards = await self._parts.needs.models.list_all()
+        return pb.RepositoryIndexResponse(
+            models=[
+                pb.RepositoryIndexResponse.ModelIndex(name=card.name, version=VERSION, state="READY")
+                for card in cards
+            ]
+        )
+
+    async def is_ready(self) -> bool:
+        """Returns whether a group can take requests."""
+        if self._parts.draining.is_set():
+            return False
+        return not (await self._parts.needs.readiness()).reason
+
+    async def _check_model(self, name: str, version: str, context: Context) -> None:
+        """Raises unless a group serves the model."""
+        check_version(name, version)
+        self._check_key(context)
+        await self._parts.needs.models.find(name)
+
+    def _check_key(self, context: Context) -> None:
+        headers = headers_of(context.invocation_metadata() or (), single=False)
+        self._parts.needs.context.admission.keyring.tenant_of(headers, _MODELS)

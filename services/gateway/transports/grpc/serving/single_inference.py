@@ -1,0 +1,144 @@
+"""Answers requests of the protocol by the core: `ModelInfer`, and each request of a stream."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+
+from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
+from services.gateway.answering.direct_calls import DirectCall
+from services.gateway.answering.events.event_source import DONE
+from services.gateway.answering.formatted_answer import CallAnswer
+from services.gateway.transports.grpc.protocol.inference_pb2 import ModelInferRequest, ModelInferResponse
+from services.gateway.transports.grpc.serving.call_failures import CUT, failure_of_call
+from services.gateway.transports.grpc.serving.call_metadata import (
+    SHOWN,
+    Headers,
+    add_request_headers,
+    headers_of,
+    peer_address,
+    shown_metadata,
+)
+from services.gateway.transports.grpc.serving.context import Context
+from services.gateway.transports.grpc.serving.parts import GrpcParts
+from services.gateway.transports.grpc.translation.inference_answer import AnswerPart, ResponseMaker
+from services.gateway.transports.grpc.translation.inference_request import InferenceCall, read_call
+from shared.errors import InvalidRequest, RyzError, SessionNotFound
+
+log = structlog.get_logger(__name__)
+
+_CHAT, _TEXT = "/v1/chat/completions", "/v1/completions"
+_answer = msgspec.json.Decoder(AnswerPart)
+Write = Callable[[ModelInferResponse], Awaitable[None]]
+# headers as parameters of responses
+_PARAMETERS = {b"x-request-id": "request_id", b"x-ryz-group": "group", b"x-ryz-ignored": "ignored"}
+
+
+class SingleInference:
+    """Answers requests.
+
+    Args:
+        parts: What all calls share.
+    """
+
+    def __init__(self, parts: GrpcParts) -> None:
+        self._parts = parts
+
+    async def infer(self, request: ModelInferRequest, context: Context) -> ModelInferResponse:
+        """Answers a call of `ModelInfer`; raises what becomes its error."""
+        call = read_call(request)
+        if call.stream:
+            raise InvalidRequest("an answer in pieces needs ModelStreamInfer", param="stream")
+        headers = headers_of(context.invocation_metadata() or (), single=True)
+        add_request_headers(headers, call, context.time_remaining())
+        responses: list[ModelInferResponse] = []
+
+        async def keep(response: ModelInferResponse) -> None:
+            responses.append(response)
+
+        shown = await self.respond(call, headers, context.peer(), keep)
+        context.set_trailing_metadata(tuple(shown_metadata(shown, SHOWN)))
+        return responses[0]
+
+    async def respond(
+        self, call: InferenceCall, headers: Headers, peer: str, write: Write, *, streamed: bool = False
+    ) -> Headers:
+        """Writes the responses to a request as they come. Cancelling this cancels the generation.
+
+        Args:
+            call: The request.
+            headers: Of the call, by names of HTTP.
+            peer: Of the caller, as gRPC names it.
+            write: Sends a response.
+            streamed: They are sent on a stream.
+
+        Returns:
+            The headers of the answer.
+
+        Raises:
+            GrpcFailure: The answer is an error.
+            Exception: What `write` raises.
+        """
+        began_s, good, served = asyncio.get_running_loop().time(), False, True
+        form = self._parts.needs.direct.formats[_CHAT if call.is_chat else _TEXT]
+        whole: list[bytes] = []
+        ended = False
+
+        async def take(answer: CallAnswer, found: DirectCall) -> None:
+            nonlocal ended
+            if call.stream:
+                await self._put_parts(call, answer, found)
+                ended = True
+            else:
+                whole.append(await answer.body())
+                found.carrier.bytes_sent = len(whole[0])
+
+        try:
+            found = await self._parts.needs.direct.run(
+                form, call.body, headers, take, write, client=peer_address(peer)
+            )
+            if found.error is not None:
+                served = found.error.code != "model_not_found"
+                raise failure_of_call(found.error, found.headers, begun=found.begun)
+            if whole:
+                response = ResponseMaker(call, _parameters(found)).whole(
+                    _answer.decode(whole[0]), streamed=streamed
+                )
+                await write(response)
+            elif not ended:
+                raise CUT
+            good = True
+        finally:
+            if served:
+                self._parts.counts.count(call.model, asyncio.get_running_loop().time() - began_s, good=good)
+        if call.ends_session and call.session_id:
+            await self._delete_session(call.session_id, headers, peer)
+        return found.headers
+
+    async def _put_parts(self, call: InferenceCall, answer: CallAnswer, found: DirectCall) -> None:
+        events, carrier = answer.events(), found.carrier
+        with self._parts.needs.direct.open_stream:
+            await events.open(self._parts.needs.direct.header_wait_s)
+            maker = ResponseMaker(call, _parameters(found))
+            carrier.started = True
+            while not events.ended:
+                for _, batch in await events.next_batch():
+                    for event in batch:
+                        responses = [maker.last()] if event == DONE else maker.parts(_answer.decode(event[1]))
+                        await carrier.put(responses, sum(response.ByteSize() for response in responses))
+
+    async def _delete_session(self, session_id: str, headers: Headers, peer: str) -> None:
+        """Deletes the session of a sequence that has ended."""
+        sessions = self._parts.needs.sessions
+        try:
+            await sessions.delete(sessions.admit(headers, peer_address(peer)), session_id)
+        except SessionNotFound:
+            pass
+        except (RyzError, HttpRefusal) as error:
+            log.warning("the session of a sequence that ended is kept", status=answer_for(error).status)
+
+
+def _parameters(call: DirectCall) -> dict[str, str]:
+    """Headers of the answer as parameters of its responses."""
+    return {_PARAMETERS[name]: value.decode() for name, value in call.headers.items() if name in _PARAMETERS}

@@ -1,0 +1,1 @@
+"""Pure translation between the messages of the protocol and bodies."""

@@ -1,0 +1,1 @@
+"""The routes of HTTP, by what they serve."""

@@ -1,0 +1,140 @@
+"""Routes that tell about the gateway: models, probes, metrics, and the index."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CollectorRegistry
+
+from services.gateway.admission.auth import Keyring
+from services.gateway.admission.errors.refusals import HttpRefusal
+from services.gateway.readiness import Readiness
+from services.gateway.served_models import ServedModels
+from services.gateway.settings import GatewaySettings
+from shared.messages import ModelCard
+from shared.web.admin_endpoints import readiness_shown
+from shared.web.bearer_key import BearerKey
+from shared.web.metrics_page import MetricsPage
+
+_LINKS = {
+    "models": "/v1/models",
+    "sessions": "/v1/sessions",
+    "openapi": "/openapi.json",
+    "ready": "/ready",
+    "metrics": "/metrics",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceInfo:
+    """The state of this process.
+
+    Attributes:
+        readiness: Tells whether the gateway can serve now.
+        registry: The metrics that /metrics shows.
+        version: The version of the distribution.
+    """
+
+    readiness: Callable[[], Awaitable[Readiness]]
+    registry: CollectorRegistry
+    version: str
+
+
+def info_router(
+    settings: GatewaySettings,
+    keyring: Keyring,
+    models: ServedModels,
+    info: ServiceInfo,
+) -> APIRouter:
+    """The routes.
+
+    Args:
+        settings: Has the keys of probes and metrics.
+        keyring: Finds the tenant of a caller.
+        models: The models on offer.
+        info: The state of this process.
+    """
+    probe_key, metrics_key = BearerKey(settings.probe_key), BearerKey(settings.metrics_key)
+    page = MetricsPage(info.registry, metrics_key)
+    router = APIRouter()
+
+    def authorize(request: Request) -> None:
+        keyring.tenant_of(dict(request.headers.raw), request.url.path)
+
+    @router.get("/v1/models")
+    async def list_models(request: Request) -> Response:
+        """The models that a group serves now."""
+        if not probe_key.matches(request.headers.get("authorization", "")):
+            authorize(request)
+        cards = await models.list_all()
+        pages = {
+            "has_more": False,
+            "first_id": cards[0].name if cards else None,
+            "last_id": cards[-1].name if cards else None,
+        }
+        return JSONResponse({"object": "list", "data": [model_object(card) for card in cards], **pages})
+
+    @router.get("/v1/models/{model:path}")
+    async def show_model(request: Request, model: str) -> Response:
+        """One model, also by another name that it has (`RYZ_MODEL_ALIASES`)."""
+        authorize(request)
+        return JSONResponse(model_object(await models.find(model)))
+
+    @router.get("/live")
+    async def live() -> Response:
+        """The process answers."""
+        return JSONResponse({"status": "live"})
+
+    @router.head("/health", include_in_schema=False)
+    @router.get("/health")
+    async def health() -> Response:
+        """The process answers, under the name that other servers use; see `/ready` for more."""
+        return JSONResponse({"status": "live"})
+
+    @router.get("/ready")
+    async def ready(request: Request) -> Response:
+        """200 when a group can serve requests, else 503 with `X-Ryz-Reason`; details with the metrics key."""
+        found = await info.readiness()
+        return JSONResponse(
+            readiness_shown(found.body, metrics_key, request),
+            status_code=503 if found.reason else 200,
+            headers={"retry-after": "1", "x-ryz-reason": found.reason} if found.reason else None,
+        )
+
+    @router.get("/metrics", response_class=PlainTextResponse)
+    async def metrics(request: Request) -> Response:
+        """For Prometheus; asks for the metrics key if there is one."""
+        return page.answer_scrape(request)
+
+    @router.get("/")
+    async def index(request: Request) -> Response:
+        """The name of the service and its links; with its version for callers who may use it."""
+        body: dict[str, Any] = {"name": "ryzanstein", "links": _LINKS}
+        with suppress(HttpRefusal):
+            authorize(request)
+            body["version"] = info.version
+        return JSONResponse(body)
+
+    return router
+
+
+def model_object(card: ModelCard) -> dict[str, Any]:
+    """One model as `/v1/models` shows it, with the fields of OpenAI's clients and of Anthropic's."""
+    created = datetime.fromtimestamp(card.created_s, UTC)
+    return {
+        "id": card.name,
+        "object": "model",
+        "type": "model",
+        "display_name": card.name,
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "created": card.created_s,
+        "owned_by": "ryzanstein",
+        "max_model_len": card.context_length,
+        "fingerprint": card.fingerprint,
+        "default_sampling": None if card.sampling is None else msgspec.to_builtins(card.sampling),
+    }
