@@ -73,8 +73,8 @@ chaos: dev ## the same faults as in `make test`, for as long as it takes to trus
 test-models: dev ## every supported architecture in every mode against transformers; `make test` runs a cut of it
 	$(BIN)/python -m pytest -m models -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-clients: dev ## client libraries of others, each in an environment of its own, against a real model (needs Node.js for one)
-	$(BIN)/python -m pytest -m clients $(ARGS)
+test-clients: dev ## client libraries of others against a real model: those of `make test`, and nine in environments of their own (one needs Node.js)
+	$(BIN)/python -m pytest -m "" tests/clients tests/e2e/clients/test_clients.py $(ARGS)
 
 test-gpu: dev ## the tests that need a CUDA device and a CUDA build of torch
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import psutil
 
+from cli.stack import child
 from cli.stack.state import StackState, StateDir
 from cli.status.status_query import find_broker, query_status
 from tests.kits.waiting import PATIENCE_S
@@ -73,8 +74,10 @@ class Stack:
         if calm and "--routers" not in options:
             options = (*options, "--routers", "1")
         with self.output.open("w") as file:
+            # it gets SIGTERM if the tests are killed, so that it never outlives them
+            bound = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), "-1"]
             self.process = subprocess.Popen(
-                [*RYZ, "up", "--port", "0", *options],
+                [*bound, *RYZ, "up", "--port", "0", *options],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
