@@ -145,7 +145,7 @@ async def test_the_end_of_the_fork_server_is_the_end_of_its_ranks_and_is_told(mo
 
 
 async def test_a_fork_server_that_hangs_is_replaced(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.worker.orchestrator.process_group_manager._KILL_WAIT_S", 0.2)
+    monkeypatch.setattr("services.worker.orchestrator.process_group_manager.KILL_WAIT_S", 0.2)
     engine = engine_of(model, step_timeout_s=0.5)
     try:
         pid = (await engine.start()).ranks[0].pid

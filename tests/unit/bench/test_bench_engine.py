@@ -163,7 +163,7 @@ def test_the_roofline_counts_weights_and_contexts(tiny: Path) -> None:
 
 
 async def test_the_bandwidth_is_read_by_as_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.engine.bandwidth._SHARE_S", 0.01)
+    monkeypatch.setattr("benchmarks.engine.bandwidth.SHARE_S", 0.01)
     assert await measure_bandwidth(2, 1, buffer_bytes=1 << 20) > 1e6
 
 
@@ -178,7 +178,7 @@ async def test_rows_with_real_ranks_and_peers(tiny: Path, monkeypatch: pytest.Mo
         "benchmarks.peers.contest.start_peer",
         lambda peer, kind, *_: ChildObject("tests.kits.bench.child_calls:Helper", fakes[kind]),
     )
-    monkeypatch.setattr(bench, "_PAUSE_S", 0)
+    monkeypatch.setattr(bench, "PAUSE_S", 0)
     seen: list[str] = []
     plan = EnginePlan(
         model=tiny, tp=[1, 2], threads=1, batches=[1, 2], prompt=20, tokens=8, repeats=1, kernels="plain",

@@ -189,7 +189,7 @@ def test_bytes_stand_in_the_order_that_was_agreed(model: Path) -> None:
         data = np.arange(compute.blocks.head_bytes // 4, dtype=np.float32)
         compute.blocks.copy_in(6, 0, data.view(np.uint8)[None])
         sides = data.reshape(shape.num_layers, 2, -1)
-        layers = compute._cache.layers  # type: ignore[attr-defined]  # the plain cache's own tensors
+        layers = compute.cache.layers  # type: ignore[attr-defined]  # the plain cache's own tensors
         for layer, (keys, values) in zip(layers, sides, strict=True):
             rows = slice(6 * BLOCK_SIZE, 7 * BLOCK_SIZE)
             assert layer.keys[rows, 0].T.tolist() == keys.reshape(-1, BLOCK_SIZE).tolist()

@@ -314,7 +314,7 @@ def test_window_slots_are_freed(models: dict[str, Path]) -> None:
     model = models["grouped heads"]
     compute = _loaded(model, native(ColdZone(1, ALL)), SingleRank())
     assert isinstance(compute, NativeCompute)
-    window = compute._recent_window
+    window = compute.recent_window
     assert window is not None
     runner, blocks = Runner(compute), Blocks(64)
     texts = {i: some_tokens(60 + i, i) for i in range(1, 7)}

@@ -104,7 +104,7 @@ def test_a_layer_that_learning_makes_no_better_stays_as_it_was(
 ) -> None:
     # with real errors, learning from five steps may gain or lose the last digits
     errors = iter([0.5, 0.500001])
-    monkeypatch.setattr(LayerFit, "_error", lambda *_: next(errors))
+    monkeypatch.setattr(LayerFit, "error_of", lambda *_: next(errors))
     torch.manual_seed(0)
     directory = save_model(ENTRIES["gemma3"], tmp_path / "model")
     config = read_config(directory)

@@ -70,11 +70,11 @@ class Group:
             Scheduler(self.blocks, LIMITS, BlockNames("f"), write_behind=behind, costs=costs), self.compute, 1
         )
         self.num_fetched = 0
-        self._runner, self._store = runner, store
+        self.runner, self._store = runner, store
 
     @property
     def _bytes(self) -> CacheBlocks:
-        return self._runner.blocks
+        return self.runner.blocks
 
     def compute(self, plan: StepPlan) -> StepResult:
         for copy in plan.store:
@@ -82,7 +82,7 @@ class Group:
             self._bytes.copy_out(copy.block, rows, copy.sliding)
             self._store[copy.name] = rows
         self.run.scheduler.write_behind.done([copy.name for copy in plan.store], [])
-        return self._runner.run_step(plan)
+        return self.runner.run_step(plan)
 
     def finish(self) -> dict[str, Output]:
         scheduler = self.run.scheduler
@@ -178,7 +178,7 @@ def test_a_group_goes_on_with_what_another_one_stored(model: Path, mode: str) ->
 
 def test_plans_with_wrong_sliding_blocks_are_refused(model: Path) -> None:
     with group(model, {}, "native", sliding=True) as one:
-        runner = one._runner
+        runner = one.runner
         for number, (blocks, first, reason) in enumerate(
             (([], 0, "0 sliding blocks for 3 tokens"), ([10**6], 0, "a block outside 0.."))
         ):

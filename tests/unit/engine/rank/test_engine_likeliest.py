@@ -81,7 +81,7 @@ def test_steps_with_a_row_that_needs_its_logits_are_sampled_as_ever(
 def test_a_row_without_finite_logits_ends_only_its_sequence(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, ordinary = compute(model, on_device=True), PlainCompute._forward
+    made, ordinary = compute(model, on_device=True), PlainCompute.logits_on_device
 
     def broken(*arguments: object) -> torch.Tensor | None:
         logits = ordinary(*arguments)  # type: ignore[arg-type]
@@ -89,6 +89,6 @@ def test_a_row_without_finite_logits_ends_only_its_sequence(
         logits[1, 7] = torch.nan
         return logits
 
-    monkeypatch.setattr(PlainCompute, "_forward", broken)
+    monkeypatch.setattr(PlainCompute, "logits_on_device", broken)
     ((fine, bad),) = sampled(made, [GREEDY, GREEDY], steps=0)
     assert (fine.error, bad.error) == ("", NOT_FINITE)

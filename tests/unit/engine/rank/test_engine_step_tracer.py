@@ -137,7 +137,7 @@ def test_a_recording_has_bounds_and_ends_by_itself(
     leader.tracer.note_report(FrameKind.FETCHED, FetchResult(fetch_id=1, count=3, seconds=0.5))
     leader.tracer.note_report(FrameKind.STORED, StoreResult(names=bytes(32), seconds=0.25))
     leader.tracer.note_report(FrameKind.STORED, StoreResult(names=bytes(32)))
-    monkeypatch.setattr("services.worker.engine.rank.step_tracer._PATIENCE_S", -1.0)
+    monkeypatch.setattr("services.worker.engine.rank.step_tracer.OVERTIME_S", -1.0)
     recorded = leader.recorded()
     assert len(recorded.phases) == 2 * 7 * 8
     assert [(one[0], one[2], one[3]) for one in recorded.moves] == [
