@@ -26,18 +26,13 @@ from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
 from tests.kits.engine.plans import num_steps
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
+from tests.kits.engine.rank_threads import GREEDY, generate
 from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.options import kv_store
 
 PROMPT = [5, 9, 2, 77, 140]
 STALL_S = 0.5
 SOON_S = PATIENCE_S  # far below the time limit of a step here, far above the time on a busy machine
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 @asynccontextmanager

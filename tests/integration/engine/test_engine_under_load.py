@@ -22,7 +22,7 @@ from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
 from tests.kits.engine.busy_cores import BUSY_CORE, busy_core
 from tests.kits.engine.plans import num_steps
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
+from tests.kits.engine.rank_threads import GREEDY, generate
 
 pytestmark = pytest.mark.alone  # it makes the load whose effect is measured
 PROMPT = [5, 9, 2, 77, 140]
@@ -30,11 +30,6 @@ STALL_S = 0.25
 # a rank that gets no core is given up after 15 times as long; the rest is for a leader that gets none either
 SOON_S = 15 * STALL_S + 10.0
 HANGING = (sys.executable, "-m", "tests.kits.engine.hanging_rank")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 @asynccontextmanager

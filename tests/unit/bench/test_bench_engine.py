@@ -22,8 +22,6 @@ from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, rank_
 from benchmarks.engine.engine_row import mean_step_s, peer_rows, rates, step_figures
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import BenchError, Progress
-from benchmarks.models.make_model import make_model
-from benchmarks.models.shapes import SHAPES
 from benchmarks.peers.base import Timing
 from benchmarks.peers.contest import peer_types
 from benchmarks.plans import EnginePlan, model_name
@@ -47,13 +45,6 @@ from tests.kits.engine.shared_fork_server import sharing
 def shared_fork_server() -> Iterator[None]:
     with sharing():
         yield
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "tiny"
-    make_model(directory, SHAPES["tiny"])
-    return directory
 
 
 class Recorder(NullEngine):

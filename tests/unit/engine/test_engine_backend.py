@@ -30,11 +30,6 @@ TEXT = list(range(40, 90))
 WHY = "no C++ compiler was found; install g++"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
 def compiled() -> str:
     """The best instruction set of this machine; skips the test where the kernels cannot run."""

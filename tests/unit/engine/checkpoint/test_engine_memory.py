@@ -20,12 +20,10 @@ from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from shared.host import cores_and_memory
-from tests.kits.engine.rank_threads import make_llama, make_model
+from tests.kits.engine.rank_threads import make_model
+from tests.kits.engine.small_models import small_model
 
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"), dtype=torch.bfloat16)
+model = small_model(dtype=torch.bfloat16)
 
 
 def run_of(model: Path, **changes: Any) -> EngineRunConfig:

@@ -35,7 +35,8 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk, StepP
 from services.worker.rank_protocol.sliding_pool import PoolSizes, chunk_blocks, least_blocks
 from tests.kits.engine.decode_plans import EagerCapture
 from tests.kits.engine.plans import GREEDY
-from tests.kits.engine.rank_threads import make_model, new_sequence
+from tests.kits.engine.rank_threads import new_sequence
+from tests.kits.engine.small_models import small_model
 from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
 
@@ -43,15 +44,12 @@ MODES = ["native", "fp8", "plain", "recorded"]
 WINDOW, NUM_BLOCKS, LIMITS = 20, 40, scheduler_limits(24, 3, 32)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(
-        tmp_path_factory.mktemp("model"),
-        "qwen3",
-        use_sliding_window=True,
-        sliding_window=WINDOW,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    )
+model = small_model(
+    "qwen3",
+    use_sliding_window=True,
+    sliding_window=WINDOW,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+)
 
 
 class Group:

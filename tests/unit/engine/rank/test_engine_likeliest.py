@@ -17,14 +17,9 @@ from services.worker.engine.sampling.sampler import NOT_FINITE
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Sampled, StepPlan
 from services.worker.rank_protocol.sliding_pool import PoolSizes
-from tests.kits.engine.rank_threads import GREEDY, Blocks, make_llama, new_sequence
+from tests.kits.engine.rank_threads import GREEDY, Blocks, new_sequence
 
 PROMPTS = ([5, 9, 2, 77, 140] * 8, [3, 1, 4])
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 def compute(model: Path, *, on_device: bool) -> PlainCompute:

@@ -23,18 +23,13 @@ from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.sliding_pool import PoolSizes
-from tests.kits.engine.rank_threads import GREEDY, ThreadCollectives, make_llama
+from tests.kits.engine.rank_threads import GREEDY, ThreadCollectives
 from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
 
 T = TypeVar("T")
 NUM_BLOCKS = 12
 SEEDED = EngineSampling(seed=3, temperature=0.8, top_p=0.9, repetition_penalty=1.2)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 class ThreadRanks:

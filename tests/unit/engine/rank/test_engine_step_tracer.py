@@ -21,18 +21,12 @@ from services.worker.rank_protocol.trace_messages import Ping, Pong, RankTrace, 
 from tests.kits.engine.rank_threads import (
     Blocks,
     ComputeFactory,
-    make_llama,
     native_ranks,
     new_sequence,
     plain_compute,
 )
 
 MOMENTS = StepMoments(1e-6, 2e-6, 3e-6, 4e-6, 5e-6)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 class Leader:
