@@ -57,18 +57,25 @@ def clean_url(url: str) -> str:
 class HttpApi:
     """One gateway. Methods raise `CommandError` with a sentence for a person.
 
+    Args:
+        transport: How requests are sent; None: over the network.
+
     Attributes:
         exit_codes: Exit codes by HTTP status, where they are not 1.
     """
 
     exit_codes: ClassVar[Mapping[int, int]] = {}
 
-    def __init__(self, url: str, api_key: str, timeout_s: float = 300.0) -> None:
+    def __init__(
+        self, url: str, api_key: str, timeout_s: float = 300.0, transport: httpx.BaseTransport | None = None
+    ) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self.url = url
         # a new connection for each request: an idle one may have died, which shows only after a request
         limits = httpx.Limits(max_keepalive_connections=0)
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s, limits=limits)
+        self._http = httpx.Client(
+            base_url=url, headers=headers, timeout=timeout_s, limits=limits, transport=transport
+        )
 
     def close(self) -> None:
         """Close the connections."""

@@ -5,19 +5,24 @@ tests of a run: use names of your own.
 """
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 
 from shared.bus.nats import NatsBus
+from tests.kits.engine.small_models import small_model
 from tests.kits.import_order import import_tests, modules_of_tests, part_first
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.parallel.forked_run import ForkedRun
 from tests.kits.servers import GuardedRedis, NatsServer, RedisServer
 from tests.kits.side_by_side import StackScheduling, give_way, sort_for_many_processes
+
+DEMO = Path(__file__).parents[1] / "models" / "demo"
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +50,15 @@ def guarded_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedR
     server.start()
     yield server
     server.stop()
+
+
+model = small_model(scope="session")
+
+
+@pytest.fixture
+def demo_copy(tmp_path: Path) -> Path:
+    """A copy of the demo model, which a test may change."""
+    return Path(shutil.copytree(DEMO, tmp_path / "model"))
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from benchmarks.plans import CollectivesPlan
 from services.worker.rank_protocol.rank_messages import RankConfig, shared_bytes
 from services.worker.rank_protocol.run_config import EngineRunConfig
 
-_ROUNDS = 5
-_ROUND_S = 0.2  # measured seconds of a round, about
+ROUNDS = 5
+ROUND_S = 0.2  # measured seconds of a round, about
 _MAX_OPERATIONS = 2000  # of a round
 _WARMUP = 5  # uncounted operations before each round, since the ranks do not begin at the same moment
 _LIMIT_S = 60.0
@@ -106,10 +106,10 @@ async def _measure_size(
 ) -> dict[str, Any]:
     progress(f"{backend}: {size:,} bytes")
     probe = await _together(children, "all_reduce", size, 5)
-    count = max(5, min(_MAX_OPERATIONS, int(_ROUND_S / max(1e-6, percentile(sorted(probe), 0.5)))))
+    count = max(5, min(_MAX_OPERATIONS, int(ROUND_S / max(1e-6, percentile(sorted(probe), 0.5)))))
     sums: list[float] = []
     copies: list[float] = []
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         copies += await _together(children[:1], "copy", size, count)
         sums += await _together(children, "all_reduce", size, count)
     sums.sort()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from benchmarks.lib.child import ChildObject, receive_all
 
 BUFFER_BYTES = 512 << 20  # of each process; larger than the last cache of any machine of this kind
-_SHARE_S = 0.25  # seconds that all processes read at the same time
+SHARE_S = 0.25  # seconds that all processes read at the same time
 _REPEATS = 4
 
 
@@ -51,7 +51,7 @@ async def measure_bandwidth(
         best = 0.0
         for _ in range(_REPEATS):
             for child in children:
-                child.send("read", _SHARE_S)
+                child.send("read", SHARE_S)
             best = max(best, sum(await receive_all(children, 60.0)))
         return best
     finally:

@@ -31,7 +31,7 @@ from services.worker.rank_protocol.plan import EngineInfo
 from services.worker.rank_protocol.run_config import Precision
 
 _RUN_S = 900.0
-_PAUSE_S = 0.3  # between turns: threads of the engine before may still spin
+PAUSE_S = 0.3  # between turns: threads of the engine before may still spin
 
 
 async def measure(plan: EnginePlan, start_stack: StackStarter, progress: Progress) -> dict[str, Any]:
@@ -158,14 +158,14 @@ class _EngineBench:
             phase = f"{what}, batch {batch}: {f'repeat {repeat}' if repeat else 'warm-up'}"
             prompts = make_prompts(batch, plan.prompt, self._config.vocab_size, repeat)
             self._progress(phase)
-            await asyncio.sleep(_PAUSE_S if running else 0)
+            await asyncio.sleep(PAUSE_S if running else 0)
             runs.append(await contenders.own.run_batch(prompts, plan.tokens))
             if contenders.http is not None:
                 self._progress(f"{phase}, through HTTP")
                 streamed.append(await contenders.http.run_batch(prompts, plan.tokens))
             for name, child in running.items():
                 self._progress(f"{phase}, {name}")
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(PAUSE_S)
                 child.send("run_batch", prompts, plan.tokens, threads)
                 timings[name].append(await asyncio.to_thread(child.receive, _RUN_S))
         row: dict[str, Any] = {"batch": batch, "prompt": plan.prompt, "tokens": plan.tokens}

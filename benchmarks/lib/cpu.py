@@ -38,10 +38,11 @@ class CpuMeter:
         return {name: now[name] - began for name, began in self._began.items()}
 
     def _times(self) -> dict[str, float]:
-        return {name: _spent_s(pid, name not in self._alone) for name, pid in self._pids.items()}
+        return {name: spent_s(pid, name not in self._alone) for name, pid in self._pids.items()}
 
 
-def _spent_s(pid: int, with_children: bool) -> float:
+def spent_s(pid: int, with_children: bool) -> float:
+    """Return the CPU seconds that a process has spent; raises `BenchError` if it has ended."""
     try:
         root = psutil.Process(pid)
         children = root.children(recursive=True) if with_children else []

@@ -53,7 +53,8 @@ def _print(value: dict[str, Any], text: str, as_json: bool) -> None:
         out.print(text, markup=False, soft_wrap=True)
 
 
-def _can_ask() -> bool:
+def can_ask() -> bool:
+    """Return True if a person can answer a question."""
     return sys.stdin.isatty()
 
 
@@ -253,7 +254,7 @@ def delete(
     from cli.console import fail  # noqa: PLC0415
 
     if not yes:
-        if not _can_ask():
+        if not can_ask():
             fail("Deleting cannot be undone, and the input is no terminal to ask on: say `--yes`.", 2)
         if not typer.confirm(f"Delete session {session} with its text and its KV?", err=True):
             fail("Nothing was deleted.")

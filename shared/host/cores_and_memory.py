@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
-_MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
+MEMINFO = Path("/proc/meminfo")
 
 
 def usable_cores() -> int:
@@ -20,7 +20,7 @@ def available_bytes() -> int:
     free = _meminfo("MemAvailable")
     if free is None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
+    limit, used = _number(CGROUP / "memory.max"), _number(CGROUP / "memory.current")
     if limit is None or used is None:
         return free
     return max(0, min(free, limit - used + _file_cache()))
@@ -29,13 +29,13 @@ def available_bytes() -> int:
 def total_bytes() -> int:
     """Return all memory of this machine or container."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(total, _number(_CGROUP / "memory.max") or total)
+    return min(total, _number(CGROUP / "memory.max") or total)
 
 
 def _meminfo(name: str) -> int | None:
-    if not _MEMINFO.exists():
+    if not MEMINFO.exists():
         return None
-    for line in _MEMINFO.read_text(encoding="ascii").splitlines():
+    for line in MEMINFO.read_text(encoding="ascii").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return None
@@ -43,7 +43,7 @@ def _meminfo(name: str) -> int | None:
 
 def _file_cache() -> int:
     """Return the bytes of file pages that the kernel would free; `memory.current` counts them."""
-    for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines():
+    for line in (CGROUP / "memory.stat").read_text(encoding="ascii").splitlines():
         if line.startswith("inactive_file "):
             return int(line.split()[1])
     return 0

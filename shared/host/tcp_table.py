@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 _TABLES = ("tcp", "tcp6")
-_FOLDER = Path("/proc/self/net")
+PROC_NET = Path("/proc/self/net")
 _ESTABLISHED, _LISTENS = b"01", b"0A"
 _READS = 3  # a socket that closes while the table is read may hide the next one
 
@@ -61,7 +61,7 @@ def accepted_by(local: Endpoint, remote: Endpoint) -> int | None:
             ends = [_spelled(local, wide=wide), _spelled(remote, wide=wide)]
             if "" in ends:
                 continue
-            path = _FOLDER / table
+            path = PROC_NET / table
             if wide and not path.exists():  # a kernel without IPv6
                 continue
             for line in path.read_bytes().splitlines():
@@ -85,7 +85,7 @@ def listens_here(host: str, port: int) -> bool:
     for table in _TABLES:
         wide = table == "tcp6"
         addresses = {_spelled((one, port), wide=wide) for one in (str(address), "::" if wide else "0.0.0.0")}
-        path = _FOLDER / table
+        path = PROC_NET / table
         if wide and not path.exists():
             continue
         for line in path.read_bytes().splitlines()[1:]:

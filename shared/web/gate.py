@@ -129,6 +129,11 @@ class Gate:
         """The number of connections that have a place."""
         return len(self._clients)
 
+    @property
+    def addresses(self) -> int:
+        """The number of addresses that their connections come from."""
+        return len(self._addresses)
+
     def admit(self, connection: WaitingConnection, address: str, now_s: float) -> Fault | None:
         """Gives a new connection a place, until `release`, and the lines of its address.
 

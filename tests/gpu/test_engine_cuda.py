@@ -25,7 +25,8 @@ from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.decode_plans import decode_plans
 from tests.kits.engine.devices import BF16_ERROR, FAMILIES, config, relative_error
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import GREEDY, Blocks, generate, make_model, new_sequence, plan_logits
+from tests.kits.engine.rank_threads import GREEDY, Blocks, generate, new_sequence, plan_logits
+from tests.kits.engine.small_models import small_models
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,9 +36,7 @@ GPUS = torch.cuda.device_count()
 PROMPTS = [[5, 9, 2, 77, 140] * 8, [3, 1, 4]]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"), request.param, **FAMILIES[request.param])
+model = small_models({family: (family, changes) for family, changes in FAMILIES.items()})
 
 
 def on_gpu(

@@ -119,9 +119,11 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, resend_bytes_s: int = 2**20, **settings: object) -> AsyncIterator[World]:
+async def world(
+    folder: Path, resend_bytes_s: int = 2**20, broker_config: str = "", **settings: object
+) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
-        broker = GuardedNats(folder, callers=(A, B, COLLEAGUE))
+        broker = GuardedNats(folder, broker_config, callers=(A, B, COLLEAGUE))
         broker.start()
         stack.callback(broker.stop)
 

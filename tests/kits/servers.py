@@ -144,7 +144,7 @@ class GuardedNats(ServerProcess):
 
     Args:
         folder: Where its configuration and log are written.
-        more: Configuration placed before that of `deploy/nats.conf`.
+        more: Configuration that overrides that of `deploy/nats.conf`.
         callers: External users in addition to `outside`, which every broker has.
     """
 
@@ -158,7 +158,7 @@ class GuardedNats(ServerProcess):
         text = (ROOT / "deploy" / "nats.conf").read_text()
         if callers:
             text = nats_conf.render({caller: hash_password(word) for caller, word in words.items()})
-        config.write_text(f"{more}\n{text}")
+        config.write_text(f"{text}\n{more}\n")
         command = [find_binary("nats-server"), "-c", str(config), "-a", "127.0.0.1", "-p", str(port)]
         env = {ACCOUNTS[user].password_variable: self.passwords[user] for user in ACCOUNTS}
         super().__init__([*command, "-l", str(self.log)], port, env)

@@ -6,6 +6,7 @@ others with files that compute. Long files begin before short ones, which fill t
 """
 
 import os
+from collections.abc import Iterable
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -71,6 +72,23 @@ def give_way(worker: str) -> None:
         os.nice(COMPUTING_NICENESS)
 
 
+def next_scope(scopes: Iterable[str], *, stacks: bool, last: str) -> str:
+    """Returns the scope that a process takes next: of its kind, and one that lets a shared stack end.
+
+    Args:
+        scopes: The scopes that are left, in the order of their times.
+        stacks: The process begins with files that start services.
+        last: The scope that it had before; empty for none.
+    """
+    left = last.rpartition("/")[0] if last in SHARED_STACKS else None
+
+    def rank(scope: str) -> tuple[bool, bool]:
+        """Put last what is of the other kind, or else keeps a shared stack running."""
+        return starts_services(scope) != stacks, left is not None and scope.startswith(left)
+
+    return min(scopes, key=rank)
+
+
 class StackScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives each process one scope after another, of its kind for as long as there are some."""
 
@@ -78,12 +96,7 @@ class StackScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
         return scope_of(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        stacks, had = takes_stacks(node.gateway.id), list(self.assigned_work.get(node, ()))
-        left = had[-1].rpartition("/")[0] if had and had[-1] in SHARED_STACKS else None
-
-        def rank(scope: str) -> tuple[bool, bool]:
-            """Put last what is of the other kind, or else keeps a shared stack running."""
-            return starts_services(scope) != stacks, left is not None and scope.startswith(left)
-
-        self.workqueue.move_to_end(min(self.workqueue, key=rank), last=False)
+        had = list(self.assigned_work.get(node, ()))
+        scope = next_scope(self.workqueue, stacks=takes_stacks(node.gateway.id), last=had[-1] if had else "")
+        self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)

@@ -88,7 +88,7 @@ class LayerFit:
         fitted, checked = (~calibration.checked).nonzero().flatten(), calibration.checked.nonzero().flatten()
         if not len(checked):
             checked = fitted
-        before = self._error(calibration, checked)
+        before = self.error_of(calibration, checked)
         chance = torch.Generator().manual_seed(self._index)
         shifts = [one.shifts for one in self._learned.values()]
         scales = [one.logs for one in self._learned.values()]
@@ -109,7 +109,7 @@ class LayerFit:
                 self._loss(calibration, rows).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             decay.step()
-        after = self._error(calibration, checked)
+        after = self.error_of(calibration, checked)
         if not after < before:
             return Fit(self._start.codes, self._start.norms, before, before)
         codes = {name: one.rounded() for name, one in self._learned.items()}
@@ -117,7 +117,8 @@ class LayerFit:
             norms = {name: self._norm(name) for name in self._start.norms}
         return Fit(codes, norms, before, after)
 
-    def _error(self, calibration: Calibration, rows: Tensor) -> float:
+    def error_of(self, calibration: Calibration, rows: Tensor) -> float:
+        """Return the mean error of the layer as it is now, over these windows."""
         with torch.no_grad():
             self._replace_weights()
             return sum(float(self._loss(calibration, rows[at : at + 1])) for at in range(len(rows))) / len(

@@ -14,10 +14,10 @@ from shared.flow.circuit import Circuit
 from shared.messages import DownReason, Heartbeat, Load
 
 Standing = Literal["starting", "ready", "draining", "recovering", "failed", "stopped", "lost", "tripped"]
-_CAPACITY_MARGIN = 4  # between heartbeats a group with places left may be sent so many times its capacity
+CAPACITY_MARGIN = 4  # between heartbeats a group with places left may be sent so many times its capacity
 _SCARCE = 0.125  # share of the blocks, below which the next prompt may not find enough of them
 _RATE_HALF_LIFE_S = 0.1  # of the measured rate
-_LONGEST_S = 300.0  # a request takes no longer: what gateways allow one that does not say
+LONGEST_SERVICE_S = 300.0  # a request takes no longer: what gateways allow one that does not say
 _GAPS = 3.0  # longest gaps, from which on silence is more than another gap
 _GAP_TIME_S = 60.0  # in which a long gap between heartbeats is forgotten to 1/e
 # On a machine on which a process waits for a core for such a share of the time, heartbeats may be later than
@@ -217,15 +217,15 @@ class Group:
         waiting = min(held, waiting) if waiting > 0 else 0
         max_running = load.max_running if load.max_running > 1 else 1
         capacity = load.max_running + load.max_waiting or self._limits.max_inflight
-        at_its_limit = load.running >= load.max_running > 0 or (load.waiting > 0 and _short_of_blocks(load))
+        at_its_limit = load.running >= load.max_running > 0 or (load.waiting > 0 and is_short_of_blocks(load))
         if not at_its_limit:  # its speed is not known: what was sent since may be done already
-            capacity *= _CAPACITY_MARGIN
+            capacity *= CAPACITY_MARGIN
         queued_tokens = load.queued_tokens + self._pending_tokens - load.tokens_per_s * elapsed
         rate = self.requests_per_s
         if not rate or not at_its_limit:  # below the limit the measured rate is that of the callers
             assumed = max_running / self._limits.assumed_service_s
             rate = assumed if assumed > rate else rate
-        least = max_running / _LONGEST_S
+        least = max_running / LONGEST_SERVICE_S
         rate = least if least > rate else rate  # what was measured falls to 0 while nothing ends
         wait_s = waiting / rate
         known, lately = kv.recompute_tokens_per_s, load.tokens_per_s
@@ -251,6 +251,6 @@ class Group:
         )
 
 
-def _short_of_blocks(load: Load) -> bool:
+def is_short_of_blocks(load: Load) -> bool:
     """Whether requests wait because memory is short. Else, with places left, they are only being prepared."""
     return load.free_blocks <= load.total_blocks * _SCARCE

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from torch import Tensor
 
-_BYTES = 512 << 20  # of the blocks ahead: prompts get all their blocks at once, long before they use them
+BYTES_AHEAD = 512 << 20  # prompts get all their blocks at once, long before they use them
 _PIECE = 2 << 20  # bytes of a call: other threads that need pages wait for it at most
 _NICE = 19  # ranks have 10 by default: a thread that computes has nine tenths of a core that both want
 _REST = 4  # times as long as a piece took it waits before the next one, so that steps take equally long
@@ -33,7 +33,7 @@ class PagesAhead:
         self._buffers = [one for one in buffers if one.numel()]
         self._blocks = len(self._buffers[0]) if self._buffers else 0
         of_block = sum(one[0].nbytes for one in self._buffers)
-        self._ahead = max(1, _BYTES // max(1, of_block))
+        self._ahead = max(1, BYTES_AHEAD // max(1, of_block))
         self._asked = 0
         self._last = -1
         self._thread: threading.Thread | None = None

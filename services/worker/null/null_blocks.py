@@ -64,10 +64,14 @@ class NullSequence:
 
 
 class NullBlocks:
-    """Contents and reference counts of `num_blocks` blocks."""
+    """Contents and reference counts of `num_blocks` blocks.
+
+    Attributes:
+        content: The tokens in each block.
+    """
 
     def __init__(self, num_blocks: int) -> None:
-        self._content: list[list[int]] = [[] for _ in range(num_blocks)]
+        self.content: list[list[int]] = [[] for _ in range(num_blocks)]
         self._readers: dict[int, int] = {}  # block to the number of tables that hold it
 
     @property
@@ -92,11 +96,11 @@ class NullBlocks:
             sequence.computed = start
         for block in blocks:
             begin = len(table) * BLOCK_SIZE
-            if not 0 <= block < len(self._content) or block in table:
+            if not 0 <= block < len(self.content) or block in table:
                 raise EngineFailed(f"block {block} for sequence {sequence.seq_id} is taken or does not exist")
             if begin < start:
                 wanted = sequence.tokens[begin : begin + BLOCK_SIZE]
-                if self._content[block] != wanted:
+                if self.content[block] != wanted:
                     raise EngineFailed(
                         f"block {block} does not hold tokens {begin} to {begin + BLOCK_SIZE} "
                         f"of sequence {sequence.seq_id}"
@@ -108,7 +112,7 @@ class NullBlocks:
                         f"block {block} for sequence {sequence.seq_id} is taken or does not exist"
                     )
                 readers[block] = 1
-                self._content[block] = []
+                self.content[block] = []
             table.append(block)
 
     def write_next(self, sequence: NullSequence, piece: ScheduledChunk) -> bool:
@@ -130,7 +134,7 @@ class NullBlocks:
             or start >= len(table) * BLOCK_SIZE
         ):
             return False
-        self._content[table[start // BLOCK_SIZE]].append(tokens[start])
+        self.content[table[start // BLOCK_SIZE]].append(tokens[start])
         sequence.computed, sequence.masked = start + 1, False
         return True
 
@@ -139,7 +143,7 @@ class NullBlocks:
         start, table = sequence.computed, sequence.blocks
         end = start + count
         if count == 1 and start < len(table) * BLOCK_SIZE:  # the common case
-            self._content[table[start // BLOCK_SIZE]].append(sequence.tokens[start])
+            self.content[table[start // BLOCK_SIZE]].append(sequence.tokens[start])
             sequence.computed = end
             return
         if end > len(table) * BLOCK_SIZE:
@@ -150,14 +154,14 @@ class NullBlocks:
         while start < end:
             block = table[start // BLOCK_SIZE]
             stop = min(end, start - start % BLOCK_SIZE + BLOCK_SIZE)
-            self._content[block] += tokens[start:stop]  # never of a shared block: those are full
+            self.content[block] += tokens[start:stop]  # never of a shared block: those are full
             start = stop
         sequence.computed = end
 
     def forget_tokens(self, sequence: NullSequence, end: int) -> None:
         """Forget what was computed of a sequence from position `end` on."""
         for index in range(end // BLOCK_SIZE, (sequence.computed - 1) // BLOCK_SIZE + 1):
-            del self._content[sequence.blocks[index]][max(0, end - index * BLOCK_SIZE) :]
+            del self.content[sequence.blocks[index]][max(0, end - index * BLOCK_SIZE) :]
         sequence.computed = end
 
     def release_blocks(self, sequence: NullSequence) -> None:

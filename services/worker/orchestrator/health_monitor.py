@@ -54,6 +54,9 @@ class HealthMonitor:
         memory_limits: Most resident bytes of each rank, by its number.
         threads: Threads with which each rank computes.
         count_oom: Returns how often the kernel has killed a process for want of memory.
+
+    Attributes:
+        silent_s: Seconds without any progress, those that count against no rank included.
     """
 
     def __init__(
@@ -80,14 +83,14 @@ class HealthMonitor:
         self._calm_s = min(_CALM_S, limit.base_s / 10)
         self._checked_at = self._memory_due = 0.0
         # counted time of the running step, counted time without progress, and all time without progress
-        self._step_s = self._still_s = self._silent_s = 0.0
+        self._step_s = self._still_s = self.silent_s = 0.0
         self._seen: list[RankProgress] = []
         self._counts: dict[int, ProcessReading | None] = {}  # by rank, at the last check
         self._cpu_at_begin: list[CpuCounts] | None = None
 
     def begin_watch(self, now: float) -> None:
         """Note that steps run, after none ran."""
-        self._checked_at, self._step_s, self._still_s, self._silent_s = now, 0.0, 0.0, 0.0
+        self._checked_at, self._step_s, self._still_s, self.silent_s = now, 0.0, 0.0, 0.0
         self._counts = {}
 
     def begin_step(self, plan: StepPlan) -> None:
@@ -117,7 +120,7 @@ class HealthMonitor:
         # with a page, the bound on time without progress is enough; it ends no step that makes progress
         self._step_s += least_s if self._progress is None else counted_s
         self._still_s = 0.0 if has_progress else self._still_s + least_s
-        self._silent_s = 0.0 if has_progress else self._silent_s + max(passed_s, counted_s)
+        self.silent_s = 0.0 if has_progress else self.silent_s + max(passed_s, counted_s)
         limit_s = self._limit.limit_s(plan)
         if self._step_s > limit_s:
             late = f"step {plan.step_id} was not done within {limit_s:g} s"
@@ -185,7 +188,7 @@ class HealthMonitor:
         if self._progress is None or self._still_s <= self._stall_s + self._limit.token_time_s(plan):
             return None
         rank = self._suspect(behind)
-        waited_s = self._silent_s - self._still_s
+        waited_s = self.silent_s - self._still_s
         waits = (
             f", of which it waited {waited_s:.1f} s for a core or a disk"
             if waited_s > _WORTH_TELLING_S
@@ -194,7 +197,7 @@ class HealthMonitor:
         return Failure(
             "rank_hung",
             f"rank {rank.rank} (pid {rank.pid}) made no progress in step {plan.step_id} for "
-            f"{self._silent_s:.1f} s{waits}; it is {self._doing(rank)}",
+            f"{self.silent_s:.1f} s{waits}; it is {self._doing(rank)}",
             rank.rank,
         )
 

@@ -27,7 +27,7 @@ from shared.host.thread_counts import thread_ids
 RankStart = Literal["auto", "fork", "spawn"]
 COMMAND = tuple(module_command("services.worker.engine"))
 _POLL_S = 0.005
-_KILL_WAIT_S = 5.0  # a killed process that has not ended by then is stuck in a driver or a disk
+KILL_WAIT_S = 5.0  # a killed process that has not ended by then is stuck in a driver or a disk
 _EXIT_POLL_S = 0.001
 _LIFELINES = sys.platform == "linux"
 
@@ -194,7 +194,7 @@ class ProcessGroupManager:
         for rank in ranks:
             if rank.process.poll() is None:
                 rank.process.kill()
-        await self._wait_ended(ranks, _KILL_WAIT_S)
+        await self._wait_ended(ranks, KILL_WAIT_S)
         if any(rank.process.poll() is None for rank in ranks):
             self.stop_fork_server()  # a fork server that hangs kills no rank; its own end does
 

@@ -196,10 +196,10 @@ losses = st.builds(
     m.GroupDown, group=groups.filter(bool), instance_id=groups, reason=reasons, router_id=groups
 ).map(encode)
 arrivals = (
-    st.tuples(st.just("_on_frames"), batches)
-    | st.tuples(st.just("_on_frames"), batches)
-    | st.tuples(st.just("_on_frames"), messages("FrameBatch"))
-    | st.tuples(st.just("_on_group_down"), losses | messages("GroupDown"))
+    st.tuples(st.just("frames"), batches)
+    | st.tuples(st.just("frames"), batches)
+    | st.tuples(st.just("frames"), messages("FrameBatch"))
+    | st.tuples(st.just("group_down"), losses | messages("GroupDown"))
     | st.tuples(st.just("no_responders"), st.just(b""))
 )
 
@@ -227,20 +227,22 @@ async def play(events: list[tuple[str, bytes]], answers: list[bytes]) -> None:
         for request_id, n in (("r1", 1), ("r2", 3))
     ]
     await asyncio.sleep(0)
+    tasks_before = len(asyncio.all_tasks())
     for number, (name, data) in enumerate(events):
-        if name == "no_responders":
-            client._on_frames(Message(f"{client.reply_to}.{IDS[number % 2]}", b"", no_responders=True))
-        else:
-            waits = getattr(client, name)(Message(client.reply_to, data))
-            if waits is not None:
-                await waits
+        message = {
+            "frames": Message(f"{client.reply_to}.f", data),
+            "group_down": Message(subjects.GROUP_DOWN, data),
+            "no_responders": Message(f"{client.reply_to}.{IDS[number % 2]}", b"", no_responders=True),
+        }[name]
+        bus.broker.route(message)
         if number % 3 == 0:
             await asyncio.sleep(0)
-        assert len(client._streams._tasks) <= 4 * len(events) + 4
+        assert len(asyncio.all_tasks()) - tasks_before <= 4 * len(events) + 4
     async with asyncio.timeout(PATIENCE_S):
         ends = await asyncio.gather(*readers)
     assert all(ends)
     assert client.num_open == 0
+    assert sum(one.failed for one in bus.served) == 0
     await client.close()
     await bus.close()
     assert problems == []

@@ -34,18 +34,18 @@ KEYS = {"hostile": "sk-hostile", "other": "sk-other"}
 
 
 @pytest.fixture(scope="module")
-def model() -> str:
+def served() -> str:
     return model_here() if full else DEMO
 
 
 @pytest.fixture(scope="module")
-def stack(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(served: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """One group of one rank: what closes it closes the model to everybody."""
     env = {
         "RYZ_API_KEYS": ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items()),
         "RYZ_GRAMMAR_TIMEOUT_S": "20",  # other tests run beside this one
     }
-    options = ("--model", model, "--groups", "1", "--tensor-parallel", "1")
+    options = ("--model", served, "--groups", "1", "--tensor-parallel", "1")
     with Stack(tmp_path_factory.mktemp("hostile"), *options, env=env) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
@@ -72,10 +72,10 @@ def clients(stack: Stack) -> Iterator[dict[str, httpx.Client]]:
 
 
 def test_hostile_requests_harm_nobody_else(
-    stack: Stack, clients: dict[str, httpx.Client], model: str
+    stack: Stack, clients: dict[str, httpx.Client], served: str
 ) -> None:
-    other, over = OtherCaller(clients["other"], model, stack), Event()
-    campaign, ordinary = (Campaign(clients["hostile"], model) for _ in range(2))
+    other, over = OtherCaller(clients["other"], served, stack), Event()
+    campaign, ordinary = (Campaign(clients["hostile"], served) for _ in range(2))
     cases = [servable_case(number) for number in range(SERVABLE)]
     cases += [hostile_case(number) for number in range(HOSTILE)]
     worker = stack.pid_of("worker-g0")
@@ -84,7 +84,7 @@ def test_hostile_requests_harm_nobody_else(
     alone = other.ask(CALM, over)
     calm = beside(other, ordinary.send, [ordinary_case(number) for number in range(ORDINARY)])
     loaded = beside(other, campaign.send, cases)
-    twins = beside(other, Twins(clients["hostile"], model).send, enumerate(sorted(campaign.sizes)[:TWINS]))
+    twins = beside(other, Twins(clients["hostile"], served).send, enumerate(sorted(campaign.sizes)[:TWINS]))
 
     services = stack.status()["services"]
     routers = [one["detail"] for one in services if one["service"] == "router"]
@@ -97,7 +97,7 @@ def test_hostile_requests_harm_nobody_else(
     )
     record(
         "hostile_demands",
-        model=model,
+        model=served,
         cases=len(cases),
         problems=len(campaign.problems),
         answers=dict(sorted(campaign.seen.items())),

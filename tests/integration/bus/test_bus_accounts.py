@@ -21,6 +21,7 @@ from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, Unavailable
 from shared.subjects import Caller
 from tests.kits.servers import GuardedNats
+from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import PATIENCE_S
 
 LEADERS, ROUTERS, KVSTATE = {"worker"}, {"router"}, {"kvstate"}
@@ -134,20 +135,20 @@ class Tried:
     """A connection of one user that records the errors of the broker."""
 
     def __init__(self, client: Client, errors: list[str]) -> None:
-        self._client = client
+        self.client = client
         self._errors = errors
 
     async def may_publish(self, subject: str) -> bool:
-        return await self._allowed(self._client.publish(subject, b""))
+        return await self._allowed(self.client.publish(subject, b""))
 
     async def may_read(self, subject: str, queue: str = "") -> bool:
-        return await self._allowed(self._client.subscribe(subject, queue=queue))
+        return await self._allowed(self.client.subscribe(subject, queue=queue))
 
     async def _allowed(self, doing: object) -> bool:
         self._errors.clear()
         await doing  # type: ignore[misc]
         for _ in range(2):  # nats-py may send its first PING before the buffered commands
-            await self._client.flush()  # the broker sends the error before its PONG
+            await self.client.flush()  # the broker sends the error before its PONG
         assert all("permissions violation" in error for error in self._errors), self._errors
         return not self._errors
 
@@ -294,8 +295,10 @@ async def test_routers_hear_of_a_connection_that_is_gone(broker: GuardedNats) ->
         await liar.close()
         beside = await NatsBus.connect(broker.url("worker"), name="worker/i-1/outside")
         await beside.close()
-        leader = await NatsBus.connect(broker.url("worker"), name="worker/i-1")
-        leader._connection._transport.close()  # type: ignore[union-attr]  # closed abruptly
+        proxy = await stack.enter_async_context(TcpProxy(broker.port))
+        url = broker.url("worker").replace(str(broker.port), str(proxy.port))
+        leader = await NatsBus.connect(url, name="worker/i-1")
+        proxy.cut(refuse=True)  # closed abruptly
         async with asyncio.timeout(PATIENCE_S):
             assert [await gone.get() for _ in range(3)] == [
                 ("worker/i-2", False),
@@ -343,7 +346,7 @@ async def test_a_broker_that_knows_us_no_more_is_tried_on(
 
 async def test_messages_are_bounded(broker: GuardedNats) -> None:
     async with tried(broker, "outside") as mine:
-        assert mine._client.max_payload == 2**20
+        assert mine.client.max_payload == 2**20
 
 
 async def test_overlapping_subscriptions_are_bounded(broker: GuardedNats) -> None:

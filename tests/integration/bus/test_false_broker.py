@@ -75,7 +75,7 @@ async def test_a_broker_that_was_killed_is_found_again(tmp_path: Path) -> None:
 async def test_where_the_kernel_tells_nothing_no_broker_is_trusted(
     tmp_path: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shared.host.tcp_table._FOLDER", tmp_path)
+    monkeypatch.setattr("shared.host.tcp_table.PROC_NET", tmp_path)
     with pytest.raises(Unavailable, match=r"cannot be seen.*No such file"):
         await NatsBus.connect(nats_url, name="test", connect_wait_s=0.3, local=True)
     bus = await NatsBus.connect(nats_url, name="test")  # without `local` the port's owner is not checked

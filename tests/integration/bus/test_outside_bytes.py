@@ -119,17 +119,18 @@ async def test_inboxes_that_are_too_long_break_no_connection(tmp_path: Path) -> 
 
 
 async def test_a_connection_that_the_broker_closes_is_made_anew(tmp_path: Path) -> None:
-    async with world(tmp_path) as around:
+    async with world(tmp_path, broker_config="max_control_line: 1024") as around:
         bus = around.gateway
         for _ in range(6):
             await until(lambda: bus.connected, 20)
-            await bus._connection.publish("ryz.v1." + "a" * 5000, b"")  # bypasses the checks of `NatsBus`
+            await bus.publish("ryz.v1." + "a" * 1500, b"")  # longer than what this broker reads
             with suppress(Unavailable):
                 for _ in range(100):
                     await bus.publish("ryz.v1.cancel", b"x" * 3000)
                     await asyncio.sleep(0.0005)
         await until(lambda: bus.connected, 20)
         await bus.flush()
+        assert bus.stats.disconnects > 0
 
 
 async def test_headers_that_grow_break_no_connection(tmp_path: Path) -> None:

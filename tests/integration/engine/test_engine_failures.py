@@ -5,6 +5,7 @@ import itertools
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,34 +14,36 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from services.worker.orchestrator import process_group_manager
 from services.worker.orchestrator.fork_server_client import ForkServerClient
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
+from tests.kits.engine.plans import num_steps
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
+from tests.kits.engine.rank_threads import GREEDY, generate
 from tests.kits.waiting import PATIENCE_S, until
+from tests.kits.worker.options import kv_store
 
 PROMPT = [5, 9, 2, 77, 140]
 STALL_S = 0.5
 SOON_S = PATIENCE_S  # far below the time limit of a step here, far above the time on a busy machine
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
-
-
 @asynccontextmanager
-async def running(model: Path, world: int, **changes: Any) -> AsyncIterator[tuple[RankEngine, EngineInfo]]:
+async def running(
+    model: Path, world: int, processes: ProcessGroupManager | None = None, **changes: Any
+) -> AsyncIterator[tuple[RankEngine, EngineInfo]]:
     """An engine with one thread per rank; asserts that stopping it releases all shared files and mappings."""
     limits = {"stall_timeout_s": STALL_S, "step_timeout_s": 10 * PATIENCE_S}
     options = {"threads": 1, "kv_cache_tokens": 8192} | limits | changes
     before = shared_files()
-    engine = RankEngine(rank_options(model=model, tensor_parallel=world, **options))
+    engine = RankEngine(rank_options(model=model, tensor_parallel=world, **options), processes)
     try:
         yield engine, await engine.start()
     finally:
@@ -62,9 +65,9 @@ def shared_files() -> tuple[int, int]:
 
 async def amid_a_generation(engine: RankEngine) -> "asyncio.Task[list[list[int]]]":
     """A running generation that has completed some steps."""
-    before = engine._steps.num_sent
+    before = num_steps(engine)
     running = asyncio.create_task(generate(engine, [PROMPT], 480, [GREEDY], first_id=1000 + before))
-    await until(lambda: engine._steps.num_sent > before + 5)
+    await until(lambda: num_steps(engine) > before + 5)
     return running
 
 
@@ -160,12 +163,11 @@ async def test_a_leader_that_stood_still_itself_blames_no_rank(model: Path) -> N
 async def test_a_fork_server_that_hangs_delays_neither_the_news_of_a_death_nor_the_next_start(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_group_manager, "_KILL_WAIT_S", 0.3)
+    monkeypatch.setattr(process_group_manager, "KILL_WAIT_S", 0.3)
     monkeypatch.setattr(process_group_manager, "ForkServerClient", ForkServerClient)  # shared with no other
     async with running(model, 1, rank_start="fork", engine_start_timeout_s=30) as (engine, info):
-        assert engine._processes._fork_server is not None
         generation = await amid_a_generation(engine)
-        os.kill(engine._processes._fork_server.pid, signal.SIGSTOP)
+        os.kill(psutil.Process(info.ranks[0].pid).ppid(), signal.SIGSTOP)
         os.kill(info.ranks[0].pid, signal.SIGKILL)
         failure = await end_of(generation)
         assert failure.reason == f"rank 0 (pid {info.ranks[0].pid}) is gone: killed by SIGKILL"
@@ -188,10 +190,12 @@ async def test_a_rank_without_memory_says_so(model: Path) -> None:
         assert failure.reason.startswith("rank 1: out of memory: ")
 
 
-async def test_a_rank_that_takes_ever_more_memory_is_ended(model: Path) -> None:
+async def test_a_rank_that_takes_ever_more_memory_is_ended(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as if memory had grown beyond the limit
+    monkeypatch.setattr(ResourceAllocator, "memory_limit", lambda *_: 2**20)
     async with running(model, 1) as (engine, info):
-        health = engine._steps.health
-        health._memory_limits = {0: 2**20}  # as if memory had grown beyond the limit
         failure = await end_of(asyncio.create_task(one_after_another(engine)))
         assert (failure.kind, failure.rank) == ("memory", 0)
         assert f"rank 0 (pid {info.ranks[0].pid}) takes" in failure.reason
@@ -199,8 +203,12 @@ async def test_a_rank_that_takes_ever_more_memory_is_ended(model: Path) -> None:
 
 
 async def test_what_an_earlier_start_left_over_does_not_fail_the_next_one(model: Path) -> None:
-    async with running(model, 1) as (engine, _):
-        engine._on_kv_end(engine._processes.ranks[0], "rank 0 closed its KV socket")
+    processes = ProcessGroupManager()
+    async with running(model, 1, processes, kv_store=kv_store("redis://127.0.0.1:9/0")) as (engine, _):
+        (rank,) = processes.ranks
+        assert rank.kv_sock is not None
+        rank.kv_sock.shutdown(socket.SHUT_RDWR)
+        await asyncio.sleep(0.01)  # it is noticed, and the reason is waited for
         await engine.stop()
         await engine.start()
         await asyncio.sleep(0.3)
@@ -210,6 +218,7 @@ async def test_what_an_earlier_start_left_over_does_not_fail_the_next_one(model:
 LEADER = """
 import asyncio, sys
 from pathlib import Path
+from tests.kits.engine.plans import num_steps
 from tests.kits.engine.rank_options import rank_options
 from services.worker.orchestrator.rank_engine import RankEngine
 from tests.kits.engine.plans import GREEDY, generate

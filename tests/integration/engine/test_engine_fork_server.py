@@ -31,11 +31,6 @@ def shared_fork_server() -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model wide enough that torch splits its operations over threads."""
     return make_llama(
@@ -145,7 +140,7 @@ async def test_the_end_of_the_fork_server_is_the_end_of_its_ranks_and_is_told(mo
 
 
 async def test_a_fork_server_that_hangs_is_replaced(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.worker.orchestrator.process_group_manager._KILL_WAIT_S", 0.2)
+    monkeypatch.setattr("services.worker.orchestrator.process_group_manager.KILL_WAIT_S", 0.2)
     engine = engine_of(model, step_timeout_s=0.5)
     try:
         pid = (await engine.start()).ranks[0].pid

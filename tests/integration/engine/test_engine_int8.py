@@ -5,7 +5,7 @@ figures are in docs/decisions/0009-compiled-kernels.md.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -40,15 +40,6 @@ DEMO = Path(__file__).parents[3] / "models" / "demo"
 SEED = 20_240_607
 NUM_TALKS = 40
 LIMIT = 0.01  # largest relative increase of the perplexity
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Uses one thread: the model is too small for more, and waiting threads are slow on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def native(

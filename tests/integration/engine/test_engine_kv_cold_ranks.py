@@ -10,16 +10,11 @@ from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import EngineRefused
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
+from tests.kits.engine.rank_threads import GREEDY, generate
 
 pytestmark = pytest.mark.skipif(not targets(), reason="the kernels are for x86-64 with AVX2")
 PROMPTS = [[(11 * i + 5 * j) % 200 for i in range(size)] for j, size in enumerate((120, 9, 64, 33))]
 DRAWN = EngineSampling(temperature=1, seed=5)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 def engine(model: Path, **changes: Any) -> RankEngine:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import uvloop
 
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
@@ -22,15 +21,18 @@ from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, ScheduledChunk, StepPlan
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import GREEDY, UNEVEN, Blocks, generate, make_llama, new_sequence
+from tests.kits.engine.rank_threads import (
+    GREEDY,
+    UNEVEN,
+    Blocks,
+    generate,
+    make_llama,
+    new_sequence,
+    some_tokens,
+)
 from tests.kits.waiting import PATIENCE_S
 
 PROMPT = [5, 9, 2, 77, 140]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +63,8 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _tokens(count: int, seed: int) -> list[int]:
-    drawn: list[int] = torch.randint(0, 203, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-    return drawn
-
-
 def test_greedy_tokens_do_not_depend_on_the_split(model: Path) -> None:
-    prompt, count = _tokens(120, 1), 64
+    prompt, count = some_tokens(120, 1), 64
 
     async def run(world: int, count: int = count, **changes: Any) -> tuple[list[int], EngineInfo]:
         async with running(model, world, **changes) as (engine, info):
@@ -94,7 +91,7 @@ def test_greedy_tokens_do_not_depend_on_the_split(model: Path) -> None:
 
 def test_greedy_tokens_do_not_depend_on_uneven_shares(uneven: Path) -> None:
     """Each byte of the file is read once, whatever the shares."""
-    prompt = _tokens(70, 1)
+    prompt = some_tokens(70, 1)
 
     async def run(world: int, **changes: Any) -> tuple[list[int], EngineInfo]:
         async with running(uneven, world, **changes) as (engine, info):
@@ -109,7 +106,7 @@ def test_greedy_tokens_do_not_depend_on_uneven_shares(uneven: Path) -> None:
 
 
 async def test_the_same_tokens_alone_and_in_a_batch(model: Path) -> None:
-    prompts = [_tokens(length, length) for length in (1, 17, 70, 130, 5)]
+    prompts = [some_tokens(length, length) for length in (1, 17, 70, 130, 5)]
     samplings = [
         EngineSampling(seed=1, temperature=1.3),
         EngineSampling(seed=2, top_p=0.9, frequency_penalty=0.5),
@@ -176,7 +173,7 @@ async def test_a_plan_that_contradicts_the_last_one_ends_the_engine(model: Path)
 
 async def test_a_step_that_is_abandoned_is_computed_all_the_same(model: Path) -> None:
     async with running(model, 1) as (engine, _):
-        prompt = _tokens(399, 1)
+        prompt = some_tokens(399, 1)
         plan = StepPlan(step_id=1, admit=[new_sequence(1, prompt)], chunks=[Blocks(512).chunk(1, 0, prompt)])
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(engine.submit(plan), 0.0001)

@@ -11,15 +11,10 @@ import pytest
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, ScheduledChunk, StepPlan
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import GREEDY, Blocks, generate, make_llama, new_sequence
+from tests.kits.engine.rank_threads import GREEDY, Blocks, generate, new_sequence
 from tests.kits.waiting import PATIENCE_S
 
 PROMPT = [*range(3, 33)]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -56,11 +56,6 @@ asyncio.run(main(*sys.argv[1:6]))
 """
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
 def hosts() -> Iterator[tuple[list[str], list[str]]]:
     if reason := why_not():

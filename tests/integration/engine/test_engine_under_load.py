@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 
+from services.worker.orchestrator import rank_engine
+from services.worker.orchestrator.health_monitor import HealthMonitor
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager
 from services.worker.orchestrator.process_readings import read_process
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
 from tests.kits.engine.busy_cores import BUSY_CORE, busy_core
+from tests.kits.engine.plans import num_steps
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
+from tests.kits.engine.rank_threads import GREEDY, generate
 
 pytestmark = pytest.mark.alone  # it makes the load whose effect is measured
 PROMPT = [5, 9, 2, 77, 140]
@@ -27,11 +30,6 @@ STALL_S = 0.25
 # a rank that gets no core is given up after 15 times as long; the rest is for a leader that gets none either
 SOON_S = 15 * STALL_S + 10.0
 HANGING = (sys.executable, "-m", "tests.kits.engine.hanging_rank")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 @asynccontextmanager
@@ -56,9 +54,9 @@ async def endless(engine: RankEngine) -> None:
 async def found(engine: RankEngine, pid: int, how: signal.Signals, limit_s: float) -> tuple[Failure, float]:
     """Sends a signal amid a generation; returns the failure and after how many seconds it was found."""
     generation = asyncio.create_task(endless(engine))
-    before = engine._steps.num_sent
+    before = num_steps(engine)
     async with asyncio.timeout(60):
-        while engine._steps.num_sent < before + 3:  # noqa: ASYNC110 (polls other processes)
+        while num_steps(engine) < before + 3:  # noqa: ASYNC110 (polls other processes)
             await asyncio.sleep(0.01)
     began = time.monotonic()
     os.kill(pid, how)
@@ -67,7 +65,16 @@ async def found(engine: RankEngine, pid: int, how: signal.Signals, limit_s: floa
     return failed.value.failure, time.monotonic() - began
 
 
-async def test_ranks_that_get_a_hundredth_of_a_core_are_slow_and_not_hung(model: Path) -> None:
+async def test_ranks_that_get_a_hundredth_of_a_core_are_slow_and_not_hung(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitors: list[HealthMonitor] = []
+
+    def watched(*ranks: Any, **options: Any) -> HealthMonitor:
+        monitors.append(HealthMonitor(*ranks, **options))
+        return monitors[-1]
+
+    monkeypatch.setattr(rank_engine, "HealthMonitor", watched)
     async with running(model, nice=19) as (engine, info):
         expected = await generate(engine, [PROMPT], 4, [GREEDY])
         with busy_core(16, [rank.pid for rank in info.ranks]):
@@ -77,7 +84,7 @@ async def test_ranks_that_get_a_hundredth_of_a_core_are_slow_and_not_hung(model:
                     generation = asyncio.create_task(generate(engine, [PROMPT], 4, [GREEDY], first_id=500))
                     while not generation.done():
                         await asyncio.wait({generation}, timeout=0.05)
-                        silent_s = max(silent_s, engine._steps.health._silent_s)
+                        silent_s = max(silent_s, monitors[-1].silent_s)
                     assert await generation == expected
 
 

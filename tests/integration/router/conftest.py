@@ -10,20 +10,20 @@ from tests.kits.router.live import Caller, Leader
 
 
 @pytest.fixture
-def model() -> str:
+def model_name() -> str:
     return f"m-{uuid4().hex[:8]}"
 
 
 @pytest.fixture
-async def caller(nats_bus: NatsBus, model: str) -> Caller:
-    caller = Caller(nats_bus, model)
+async def caller(nats_bus: NatsBus, model_name: str) -> Caller:
+    caller = Caller(nats_bus, model_name)
     await caller.start()
     return caller
 
 
 @pytest.fixture
-async def leaders(nats_bus: NatsBus, model: str) -> AsyncIterator[list[Leader]]:
-    made = [Leader(nats_bus, f"{model}-g{i}", model) for i in range(2)]
+async def leaders(nats_bus: NatsBus, model_name: str) -> AsyncIterator[list[Leader]]:
+    made = [Leader(nats_bus, f"{model_name}-g{i}", model_name) for i in range(2)]
     for leader in made:
         await leader.start()
     yield made

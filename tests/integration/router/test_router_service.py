@@ -76,12 +76,12 @@ async def test_a_session_stays_on_its_group_across_routers_and_restarts(
 
 
 async def test_an_unknown_model_is_refused_with_the_served_ones(
-    nats_url: str, caller: Caller, leaders: list[Leader], model: str
+    nats_url: str, caller: Caller, leaders: list[Leader], model_name: str
 ) -> None:
     async with router(nats_url, reconnect_s=0):
         failed = await caller.failure(caller.request(model="no-such-model"))
         assert failed.code == "model_not_found"
-        assert model in failed.message
+        assert model_name in failed.message
 
 
 async def test_a_router_that_has_just_started_calls_no_model_unknown(
@@ -97,7 +97,7 @@ async def test_a_router_that_has_just_started_calls_no_model_unknown(
 
 
 async def test_every_router_takes_what_was_not_answered_and_answers_queries(
-    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model: str
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model_name: str
 ) -> None:
     """One of two routers stands still."""
     frozen = await start_router(nats_url, nats_bus, "frozen")
@@ -109,7 +109,7 @@ async def test_every_router_takes_what_was_not_answered_and_answers_queries(
                     assert [card.name for card in await client.list_models(timeout_s=2.0)]
             for _ in range(10):
                 request = caller.request()
-                await nats_bus.publish(subjects.again(model), encode(request))
+                await nats_bus.publish(subjects.again(model_name), encode(request))
                 assert isinstance(await caller.answer(request.request_id), Accepted)
     finally:
         frozen.send_signal(signal.SIGCONT)
@@ -280,16 +280,16 @@ async def test_bad_messages_on_every_subject_are_answered_and_nothing_dies(
 
 
 async def test_models_and_status_show_the_fleet(
-    nats_url: str, nats_bus: NatsBus, leaders: list[Leader], model: str
+    nats_url: str, nats_bus: NatsBus, leaders: list[Leader], model_name: str
 ) -> None:
     leaders[1].state = "draining"
     async with router(nats_url):
         await asyncio.sleep(2 * BEAT_MS / 1000)
         reply = await nats_bus.request(subjects.MODELS, encode(ListModels()), timeout_s=2.0)
-        assert [card.name for card in decode_reply(reply.data, ModelList).models] == [model]
+        assert [card.name for card in decode_reply(reply.data, ModelList).models] == [model_name]
         for query in (b"{}", b' {"verbose": true}'):  # in JSON
             reply = await nats_bus.request(subjects.MODELS, query, timeout_s=2.0)
-            assert [card["name"] for card in json.loads(reply.data)["models"]] == [model]
+            assert [card["name"] for card in json.loads(reply.data)["models"]] == [model_name]
         reply = await nats_bus.request(subjects.STATUS, encode(StatusQuery()), timeout_s=2.0)
         status = decode_reply(reply.data, ServiceStatus)
         states = {group["group"]: group["state"] for group in status.detail["groups"]}

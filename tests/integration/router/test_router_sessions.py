@@ -56,8 +56,8 @@ async def tell(bus: NatsBus, subject: str, message: Wire) -> None:
     await asyncio.sleep(0.05)
 
 
-async def ask_route(bus: NatsBus, session_id: str, model: str, tenant: str = "default") -> SessionRoute:
-    query = SessionRouteQuery(tenant=tenant, session_id=session_id, model=model)
+async def ask_route(bus: NatsBus, session_id: str, model_name: str, tenant: str = "default") -> SessionRoute:
+    query = SessionRouteQuery(tenant=tenant, session_id=session_id, model=model_name)
     reply = await bus.request(subjects.SESSION_ROUTE, encode(query), timeout_s=2.0)
     return decode_reply(reply.data, SessionRoute)
 
@@ -134,7 +134,7 @@ async def test_a_pinned_group_that_is_full_refuses_and_one_that_drains_gives_way
 
 
 async def test_all_routers_follow_a_session_that_leaders_say_has_moved(
-    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model: str
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model_name: str
 ) -> None:
     async with router(nats_url), router(nats_url):
         home = await caller.group_of("s")
@@ -145,7 +145,7 @@ async def test_all_routers_follow_a_session_that_leaders_say_has_moved(
             assert await reason_of(caller, leaders, caller.request("s")) == (there, "last_group", there)
         assert await caller.group_of("s") == there
         await tell(nats_bus, subjects.SESSION_GONE, SessionGone(tenant="default", session_id="s"))
-        routes = [await ask_route(nats_bus, "s", model) for _ in range(6)]
+        routes = [await ask_route(nats_bus, "s", model_name) for _ in range(6)]
         assert {(route.home, route.last_group) for route in routes} == {(home, "")}
         assert await caller.group_of("s") == home
 
@@ -170,7 +170,7 @@ async def test_a_busy_group_is_left_and_the_session_stays_where_it_went(
 
 
 async def test_the_route_of_a_session_names_home_pin_last_and_groups(
-    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model: str
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model_name: str
 ) -> None:
     async with router(nats_url) as service:
         home = await caller.group_of("s")
@@ -180,10 +180,10 @@ async def test_the_route_of_a_session_names_home_pin_last_and_groups(
         )
         there.state = "draining"
         await until_known(service, there)
-        route = await ask_route(nats_bus, "s", model)
+        route = await ask_route(nats_bus, "s", model_name)
         assert (route.home, route.pinned_group, route.last_group) == (home, there.group, home)
         assert route.groups == {home: "ready", there.group: "draining"}
-        stranger = await ask_route(nats_bus, "s", model, tenant="other")
+        stranger = await ask_route(nats_bus, "s", model_name, tenant="other")
         assert (stranger.pinned_group, stranger.last_group) == ("", "")
         assert await ask_route(nats_bus, "new", "no-such-model") == SessionRoute()
 
@@ -203,7 +203,7 @@ async def test_bad_news_is_counted_and_nothing_dies(
 
 
 async def test_status_and_metrics_show_sessions_and_pins(
-    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model: str
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model_name: str
 ) -> None:
     async with router(nats_url) as service:
         await caller.group_of("s")
@@ -214,10 +214,10 @@ async def test_status_and_metrics_show_sessions_and_pins(
         detail = decode_reply(reply.data, ServiceStatus).detail
         assert (detail["sessions"], detail["pins"]) == (1, 1)
         assert service.registry.get_sample_value("ryz_router_sessions") == 1
-        assert service.registry.get_sample_value("ryz_router_work_imbalance", {"model": model}) == 0
+        assert service.registry.get_sample_value("ryz_router_work_imbalance", {"model": model_name}) == 0
         for leader, rate in zip(leaders, (300.0, 100.0), strict=True):
             leader.load = Load(max_running=64, tokens_per_s=rate)
         await asyncio.sleep(10 * BEAT_MS / 1000)
-        uneven = service.registry.get_sample_value("ryz_router_work_imbalance", {"model": model})
+        uneven = service.registry.get_sample_value("ryz_router_work_imbalance", {"model": model_name})
         assert uneven is not None
         assert 0.3 < uneven < 0.7  # three quarters of the work instead of half

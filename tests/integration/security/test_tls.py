@@ -46,14 +46,17 @@ def bus_settings(url: str, **more: str) -> BusSettings:
 @pytest.mark.parametrize("scheme", ["nats", "tls"])
 async def test_a_broker_with_tls(authority: Authority, tmp_path: Path, scheme: str) -> None:
     own = authority.issue()
-    broker = GuardedNats(tmp_path, f'tls {{ cert_file: "{own.cert}", key_file: "{own.key}" }}')
+    monitor = f"127.0.0.1:{free_port()}"
+    tls = f'tls {{ cert_file: "{own.cert}", key_file: "{own.key}" }}'
+    broker = GuardedNats(tmp_path, f'http: "{monitor}"\n{tls}')
     broker.start()
     try:
         settings = bus_settings(broker.url("router", scheme), nats_ca=authority.ca)
         bus = await NatsBus.from_settings(settings, name="test")
         await bus.flush()
-        assert bus._connection._transport is not None
-        assert isinstance(bus._connection._transport._io_writer.get_extra_info("ssl_object"), ssl.SSLObject)  # type: ignore[attr-defined]
+        async with httpx.AsyncClient() as http:
+            connections = (await http.get(f"http://{monitor}/connz")).json()["connections"]
+        assert [(one["name"], one["tls_version"]) for one in connections] == [("test", "1.3")]
         broker.stop()
         broker.start()
         for _ in range(2):  # each waits for the new connection; the first may still use the old one

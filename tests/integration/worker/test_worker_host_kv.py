@@ -1,53 +1,25 @@
 """Groups of rank processes share the memory of the host: the same tokens, without asking the store."""
 
 import os
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from services.worker.model_files.load_model import load_model
 from services.worker.model_files.model import Model
 from shared.messages import Accepted
-from tests.kits.engine.rank_threads import make_llama
-from tests.kits.kv.kv_groups import ALWAYS, PROMPT, add_byte_tokenizer, ask, kv_engine, settled, usage_of
+from tests.kits.kv.kv_groups import ALWAYS, PROMPT, ask, kv_engine, settled, usage_of
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
 
 MIB = 2**20
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama over bytes with four KV heads."""
-    path = make_llama(
-        tmp_path_factory.mktemp("model"), vocab_size=256, num_key_value_heads=4, num_attention_heads=8
-    )
-    add_byte_tokenizer(path)
-    return path
-
-
-@pytest.fixture
-def model(path: Path) -> Model:
-    return load_model(path, "tiny")
-
-
-@pytest.fixture
-async def index(redis_url: str) -> AsyncIterator[RedisIndex]:
-    index = RedisIndex(redis_url)
-    await index.redis.flushdb()
-    yield index
-    await index.redis.aclose()
-
-
 async def test_what_two_ranks_wrote_another_group_copies_also_after_both_ranks_died(  # noqa: PLR0917
-    memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str, tmp_path: Path
+    memory_bus: MemoryBus, model: Path, tiny: Model, index: RedisIndex, redis_url: str, tmp_path: Path
 ) -> None:
     folder = str(tmp_path / "pool")
     on_host = replace(ALWAYS, kv_host_dir=folder)
-    writer = kv_engine(path, redis_url, 2, host_dir=folder)
-    async with Kit(memory_bus, writer, model=model, index=index, kv=on_host) as kit:
+    writer = kv_engine(model, redis_url, 2, host_dir=folder)
+    async with Kit(memory_bus, writer, model=tiny, index=index, kv=on_host) as kit:
         first = tokens_of(await kit.run(ask("a", PROMPT, temperature=1.0)))
         await settled(kit, index, 13)
         longer = PROMPT + first + [1, 2, 3]
@@ -55,8 +27,8 @@ async def test_what_two_ranks_wrote_another_group_copies_also_after_both_ranks_d
         await settled(kit, index, (len(longer) + 24 - 1) // 16)
     full = (len(longer) - 1) // 16 * 16
     await index.redis.flushdb()  # the store has nothing from here on
-    reader = kv_engine(path, redis_url, 1, host_dir=folder, host_owner="g1")
-    async with Kit(memory_bus, reader, "g1", model=model, index=index, kv=on_host) as kit:
+    reader = kv_engine(model, redis_url, 1, host_dir=folder, host_owner="g1")
+    async with Kit(memory_bus, reader, "g1", model=tiny, index=index, kv=on_host) as kit:
         frames = await kit.run(ask("c", longer, temperature=1.0))
         assert isinstance(frames[0], Accepted)
         assert frames[0].kv == "fetch"
@@ -74,18 +46,18 @@ async def test_what_two_ranks_wrote_another_group_copies_also_after_both_ranks_d
 
 
 async def test_a_ring_that_is_too_small_costs_time_and_no_token(  # noqa: PLR0917
-    memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str, tmp_path: Path
+    memory_bus: MemoryBus, model: Path, tiny: Model, index: RedisIndex, redis_url: str, tmp_path: Path
 ) -> None:
     folder = str(tmp_path / "pool")
     on_host = replace(ALWAYS, kv_host_dir=folder)
     prompts = [[number, *PROMPT] for number in range(4)]
-    writer = kv_engine(path, redis_url, 2, host_dir=folder, host_bytes=MIB // 4)
-    async with Kit(memory_bus, writer, model=model, index=index, kv=on_host) as kit:
+    writer = kv_engine(model, redis_url, 2, host_dir=folder, host_bytes=MIB // 4)
+    async with Kit(memory_bus, writer, model=tiny, index=index, kv=on_host) as kit:
         expected = [tokens_of(await kit.run(ask(f"a{n}", prompt))) for n, prompt in enumerate(prompts)]
         await settled(kit, index, 4 * 13)
         assert sum(file.stat().st_size for file in os.scandir(folder)) <= MIB // 2
-    reader = kv_engine(path, redis_url, 2, host_dir=folder, host_owner="g1", host_bytes=2**12)
-    async with Kit(memory_bus, reader, "g1", model=model, index=index, kv=on_host) as kit:
+    reader = kv_engine(model, redis_url, 2, host_dir=folder, host_owner="g1", host_bytes=2**12)
+    async with Kit(memory_bus, reader, "g1", model=tiny, index=index, kv=on_host) as kit:
         got = [await kit.run(ask(f"b{n}", prompt)) for n, prompt in enumerate(prompts)]
         assert [tokens_of(frames) for frames in got] == expected
         fetched = kit.metric("kv_fetched_blocks_total")
@@ -94,12 +66,12 @@ async def test_a_ring_that_is_too_small_costs_time_and_no_token(  # noqa: PLR091
 
 
 async def test_the_store_gets_blocks_that_waited_for_the_end_of_decoding(  # noqa: PLR0917
-    memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str, tmp_path: Path
+    memory_bus: MemoryBus, model: Path, tiny: Model, index: RedisIndex, redis_url: str, tmp_path: Path
 ) -> None:
     folder = str(tmp_path / "pool")
-    engine = kv_engine(path, redis_url, 2, host_dir=folder, host_lag_s=600.0)
+    engine = kv_engine(model, redis_url, 2, host_dir=folder, host_lag_s=600.0)
     async with Kit(
-        memory_bus, engine, model=model, index=index, kv=replace(ALWAYS, kv_host_dir=folder)
+        memory_bus, engine, model=tiny, index=index, kv=replace(ALWAYS, kv_host_dir=folder)
     ) as kit:
         await kit.run(ask("a", PROMPT, temperature=1.0))
         await settled(kit, index, 13)

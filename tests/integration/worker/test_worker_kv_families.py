@@ -1,16 +1,14 @@
 """KV of latent attention, of a mixture and of sliding layers, shared by groups of unlike numbers of ranks."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
-from services.worker.model_files.load_model import load_model
 from services.worker.model_files.model import Model
+from tests.kits.engine.small_models import small_models
 from tests.kits.families.models import make_family
-from tests.kits.kv.kv_groups import ALWAYS, PROMPT, add_byte_tokenizer, ask, kv_engine, settled, usage_of
+from tests.kits.kv.kv_groups import ALWAYS, PROMPT, ask, kv_engine, settled, usage_of
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
 from tests.kits.worker.options import scheduler_limits
@@ -19,32 +17,15 @@ from tests.kits.worker.options import scheduler_limits
 CHANGES: dict[str, Any] = {"vocab_size": 256, "max_position_embeddings": 512}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 MODELS = {"deepseek_v3": CHANGES | {"rope_parameters": YARN}, "mixtral": CHANGES, "gemma3": CHANGES}
-
-
-@pytest.fixture(scope="module", params=MODELS)
-def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = make_family(request.param, tmp_path_factory.mktemp("model"), **MODELS[request.param])
-    add_byte_tokenizer(directory)
-    return directory
-
-
-@pytest.fixture
-def model(path: Path) -> Model:
-    return load_model(path, "tiny")
-
-
-@pytest.fixture
-async def index(redis_url: str) -> AsyncIterator[RedisIndex]:
-    index = RedisIndex(redis_url)
-    await index.redis.flushdb()
-    yield index
-    await index.redis.aclose()
+model = small_models(
+    {name: (name, changes) for name, changes in MODELS.items()}, make=make_family, of_bytes=True
+)
 
 
 async def test_written_by_two_ranks_continued_by_one_and_by_four(
-    memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
+    memory_bus: MemoryBus, model: Path, tiny: Model, index: RedisIndex, redis_url: str
 ) -> None:
-    async with Kit(memory_bus, kv_engine(path, redis_url, 2), model=model, index=index) as kit:
+    async with Kit(memory_bus, kv_engine(model, redis_url, 2), model=tiny, index=index) as kit:
         first = tokens_of(await kit.run(ask("a", PROMPT, temperature=1.0)))
         await settled(kit, index, 13)
         longer = PROMPT + first + [1, 2, 3]
@@ -52,8 +33,8 @@ async def test_written_by_two_ranks_continued_by_one_and_by_four(
         await settled(kit, index, (len(longer) + 24 - 1) // 16)
     full = (len(longer) - 1) // 16
     for world in (1, 4):
-        engine = kv_engine(path, redis_url, world)
-        async with Kit(memory_bus, engine, f"g{world}", model=model, index=index, kv=ALWAYS) as kit:
+        engine = kv_engine(model, redis_url, world)
+        async with Kit(memory_bus, engine, f"g{world}", model=tiny, index=index, kv=ALWAYS) as kit:
             frames = await kit.run(ask("c", longer, temperature=1.0))
             assert tokens_of(frames) == tokens_of(warm)
             assert usage_of(frames).fetched_tokens == full * 16
@@ -61,11 +42,11 @@ async def test_written_by_two_ranks_continued_by_one_and_by_four(
 
 
 async def test_a_sequence_that_moves_out_comes_back(
-    memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
+    memory_bus: MemoryBus, model: Path, tiny: Model, index: RedisIndex, redis_url: str
 ) -> None:
-    small = kv_engine(path, redis_url, kv_cache_tokens=20 * 16)
+    small = kv_engine(model, redis_url, kv_cache_tokens=20 * 16)
     options: dict[str, Any] = {"kv": ALWAYS, "steps": scheduler_limits(64, 8, 16)}
-    async with Kit(memory_bus, small, model=model, index=index, **options) as kit:
+    async with Kit(memory_bus, small, model=tiny, index=index, **options) as kit:
         alone = tokens_of(await kit.run(ask("alone", [3] * 100, max_tokens=150)))
         await kit.ask(ask("low", [3] * 100, max_tokens=150))
         await kit.until(lambda: len(tokens_of(kit.frames["low"])) > 60)

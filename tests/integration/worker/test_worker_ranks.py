@@ -5,41 +5,19 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-from services.worker.model_files.load_model import load_model
 from services.worker.model_files.model import Model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.orchestrator.rank_engine import RankEngine
 from shared.messages import Done, Failed, GenerateRequest
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import make_llama
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, tokens_of
 from tests.kits.worker.options import scheduler_limits
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama over bytes."""
-    path = make_llama(tmp_path_factory.mktemp("model"), vocab_size=256)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(path / "tokenizer.json"))
-    return path
-
-
-@pytest.fixture
-def model(path: Path) -> Model:
-    return load_model(path, "tiny")
-
-
-def engine(path: Path, **options: Any) -> RankEngine:
+def engine(model: Path, **options: Any) -> RankEngine:
     options = {"tensor_parallel": 2, "threads": 1, "kv_cache_tokens": 4096, "step_timeout_s": 10.0} | options
-    return RankEngine(rank_options(model=path, **options))
+    return RankEngine(rank_options(model=model, **options))
 
 
 def ask(number: int, name: str = "r") -> GenerateRequest:
@@ -56,11 +34,11 @@ async def alone(kit: Kit, count: int) -> list[list[int]]:
 
 
 async def test_company_and_preemption_change_no_token(
-    memory_bus: MemoryBus, path: Path, model: Model
+    memory_bus: MemoryBus, model: Path, tiny: Model
 ) -> None:
     count, blocks = 6, 16
-    small = engine(path, kv_cache_tokens=blocks * 16)
-    async with Kit(memory_bus, small, model=model, steps=scheduler_limits(32, 8, 16)) as kit:
+    small = engine(model, kv_cache_tokens=blocks * 16)
+    async with Kit(memory_bus, small, model=tiny, steps=scheduler_limits(32, 8, 16)) as kit:
         expected = await alone(kit, count)
         for number in range(count):
             await kit.ask(ask(number))
@@ -72,9 +50,9 @@ async def test_company_and_preemption_change_no_token(
 
 
 async def test_a_killed_rank_costs_the_running_requests_only(
-    memory_bus: MemoryBus, path: Path, model: Model
+    memory_bus: MemoryBus, model: Path, tiny: Model
 ) -> None:
-    async with Kit(memory_bus, engine(path), model=model, back_off=RestartPauses(first_s=0.05)) as kit:
+    async with Kit(memory_bus, engine(model), model=tiny, back_off=RestartPauses(first_s=0.05)) as kit:
         kit.expected_errors = {"the engine failed"}
         expected = await alone(kit, 1)
         await kit.ask(chat("long", prompt="x", sampling={"max_tokens": 500, "ignore_eos": True}))
@@ -91,9 +69,9 @@ async def test_a_killed_rank_costs_the_running_requests_only(
 
 
 async def test_a_rank_that_dies_while_nothing_runs_is_replaced_before_a_request_comes(
-    memory_bus: MemoryBus, path: Path, model: Model
+    memory_bus: MemoryBus, model: Path, tiny: Model
 ) -> None:
-    async with Kit(memory_bus, engine(path), model=model, back_off=RestartPauses(first_s=0.05)) as kit:
+    async with Kit(memory_bus, engine(model), model=tiny, back_off=RestartPauses(first_s=0.05)) as kit:
         kit.expected_errors = {"the engine failed"}
         expected = await alone(kit, 1)
         ranks: Any = kit.leader.detail()["ranks"]

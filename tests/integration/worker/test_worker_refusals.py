@@ -27,32 +27,32 @@ def start(nats_url: str, model: Path, **settings: str) -> tuple[int, str]:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model_copy(tmp_path: Path) -> Path:
     made = make_llama(tmp_path / "model")
     Tokenizer(models.BPE(vocab={"a": 0}, merges=[])).save(str(made / "tokenizer.json"))
     return made
 
 
-def test_a_truncated_file(nats_url: str, model: Path) -> None:
-    file = model / "model.safetensors"
+def test_a_truncated_file(nats_url: str, model_copy: Path) -> None:
+    file = model_copy / "model.safetensors"
     os.truncate(file, file.stat().st_size - 100)
-    code, said = start(nats_url, model)
+    code, said = start(nats_url, model_copy)
     assert (code, str(file) in said) == (2, True), said
     assert said.startswith("worker cannot start: the engine refuses:")
 
 
-def test_a_config_that_contradicts_the_tensors(nats_url: str, model: Path) -> None:
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"intermediate_size": 128}))
-    code, said = start(nats_url, model)
+def test_a_config_that_contradicts_the_tensors(nats_url: str, model_copy: Path) -> None:
+    config = json.loads((model_copy / "config.json").read_text())
+    (model_copy / "config.json").write_text(json.dumps(config | {"intermediate_size": 128}))
+    code, said = start(nats_url, model_copy)
     assert code == 2
     assert "tensor model.layers.0.mlp.gate_proj.weight has shape (112, 64), config.json demands" in said
 
 
-def test_settings_that_do_not_fit_the_model_or_the_machine(nats_url: str, model: Path) -> None:
-    code, said = start(nats_url, model, TENSOR_PARALLEL="7")
+def test_settings_that_do_not_fit_the_model_or_the_machine(nats_url: str, model_copy: Path) -> None:
+    code, said = start(nats_url, model_copy, TENSOR_PARALLEL="7")
     assert (code, "tensor_parallel=7" in said) == (2, True), said
-    code, said = start(nats_url, model, KV_CACHE_TOKENS=str(2**31))
+    code, said = start(nats_url, model_copy, KV_CACHE_TOKENS=str(2**31))
     assert (code, f"kv_cache_tokens={2**31} needs" in said) == (2, True), said
 
 

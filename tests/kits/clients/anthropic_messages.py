@@ -32,13 +32,17 @@ def prompt_tokens(usage: Any) -> int:
     return total
 
 
-class AnthropicMessagesTests:
-    """`messages` of Anthropic's SDK."""
+class AnthropicTests:
+    """Tests with Anthropic's SDK."""
 
     @pytest.fixture
     def anthropic(self, served: Served) -> Iterator[Anthropic]:
         with Anthropic(base_url=served.url, api_key=KEY, max_retries=0, timeout=60) as client:
             yield client
+
+
+class AnthropicMessagesTests(AnthropicTests):
+    """`messages` of Anthropic's SDK."""
 
     def test_a_streamed_message_is_the_whole_one(self, anthropic: Anthropic, served: Served) -> None:
         kept: Any = {
@@ -94,13 +98,8 @@ class AnthropicMessagesTests:
             )
 
 
-class AnthropicToolTests:
+class AnthropicToolTests(AnthropicTests):
     """Tools of Anthropic's SDK."""
-
-    @pytest.fixture
-    def anthropic(self, served: Served) -> Iterator[Anthropic]:
-        with Anthropic(base_url=served.url, api_key=KEY, max_retries=0, timeout=60) as client:
-            yield client
 
     @pytest.mark.parametrize("choice", [ANY, {"type": "tool", "name": "get_weather"}])
     def test_a_tool_is_called_the_same_in_a_stream(

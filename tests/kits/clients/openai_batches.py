@@ -2,24 +2,19 @@
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import NotFoundError, OpenAI
 
-from tests.kits.clients.served import KEY, Served
+from tests.kits.clients.openai_tests import OpenAITests
+from tests.kits.clients.served import Served
 
 DONE_S = 60.0
 
 
-class OpenAIBatchTests:
+class OpenAIBatchTests(OpenAITests):
     """`files` and `batches` of OpenAI's SDK."""
-
-    @pytest.fixture
-    def openai(self, served: Served) -> Iterator[OpenAI]:
-        with OpenAI(base_url=f"{served.url}/v1", api_key=KEY, max_retries=0, timeout=60) as client:
-            yield client
 
     def test_a_batch_gives_the_answers_of_chat(self, openai: OpenAI, served: Served) -> None:
         bodies: list[Any] = [

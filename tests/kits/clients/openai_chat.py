@@ -2,25 +2,20 @@
 
 import base64
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.kits.clients.served import KEY, Served
+from tests.kits.clients.openai_tests import OpenAITests
+from tests.kits.clients.served import Served
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello, my name is Ada."}]
 
 
-class OpenAIChatTests:
+class OpenAIChatTests(OpenAITests):
     """`chat.completions`, `completions`, `models` and `embeddings` of OpenAI's SDK."""
-
-    @pytest.fixture
-    def openai(self, served: Served) -> Iterator[OpenAI]:
-        with OpenAI(base_url=f"{served.url}/v1", api_key=KEY, max_retries=0, timeout=60) as client:
-            yield client
 
     def test_create_and_stream_are_the_same_answer(self, openai: OpenAI, served: Served) -> None:
         kept: Any = {

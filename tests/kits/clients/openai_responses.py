@@ -1,25 +1,20 @@
 """OpenAI's SDK on the Responses API: create, stream, parse, tools, chains, background."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import NotFoundError, OpenAI
 
+from tests.kits.clients.openai_tests import OpenAITests
 from tests.kits.clients.openai_tools import Verdict
-from tests.kits.clients.served import KEY, Served
+from tests.kits.clients.served import Served
 
 DONE_S = 30.0
 
 
-class OpenAIResponsesTests:
+class OpenAIResponsesTests(OpenAITests):
     """`responses` of OpenAI's SDK."""
-
-    @pytest.fixture
-    def openai(self, served: Served) -> Iterator[OpenAI]:
-        with OpenAI(base_url=f"{served.url}/v1", api_key=KEY, max_retries=0, timeout=60) as client:
-            yield client
 
     def test_a_streamed_response_is_the_whole_one(self, openai: OpenAI, served: Served) -> None:
         kept: Any = {

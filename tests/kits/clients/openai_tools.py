@@ -1,7 +1,6 @@
 """OpenAI's SDK: tools and structured answers of chat completions, and tools of responses."""
 
 import json
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -10,7 +9,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from pydantic import BaseModel, Field
 
 from tests.kits.clients.openai_chat import HELLO
-from tests.kits.clients.served import KEY, Served
+from tests.kits.clients.openai_tests import OpenAITests
+from tests.kits.clients.served import Served
 
 WEATHER: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the weather in Oslo?"}]
 WEATHER_TOOL: Any = {
@@ -57,13 +57,8 @@ def arguments_of(answer: ChatCompletion) -> dict[str, Any]:
     return arguments
 
 
-class OpenAIToolTests:
+class OpenAIToolTests(OpenAITests):
     """Tools and `parse` of chat completions, with OpenAI's SDK."""
-
-    @pytest.fixture
-    def openai(self, served: Served) -> Iterator[OpenAI]:
-        with OpenAI(base_url=f"{served.url}/v1", api_key=KEY, max_retries=0, timeout=60) as client:
-            yield client
 
     def test_parse_returns_an_object_of_the_class(self, openai: OpenAI, served: Served) -> None:
         answer = openai.chat.completions.parse(
@@ -140,13 +135,8 @@ class OpenAIToolTests:
         assert not answer.choices[0].message.tool_calls
 
 
-class OpenAIResponsesToolTests:
+class OpenAIResponsesToolTests(OpenAITests):
     """Tools of responses, with OpenAI's SDK."""
-
-    @pytest.fixture
-    def openai(self, served: Served) -> Iterator[OpenAI]:
-        with OpenAI(base_url=f"{served.url}/v1", api_key=KEY, max_retries=0, timeout=60) as client:
-            yield client
 
     def test_a_tool_is_called_and_its_result_is_taken(self, openai: OpenAI, served: Served) -> None:
         asked = openai.responses.create(

@@ -49,6 +49,11 @@ class Blocks:
         self._free += [block for block in blocks if block not in in_use]
 
 
+def num_steps(engine: Engine) -> int:
+    """The number of steps that ranks got since the engine's start."""
+    return int(str(engine.status()[0]["steps"]))
+
+
 async def generate(
     engine: Engine, prompts: list[list[int]], count: int, samplings: list[EngineSampling], first_id: int = 1
 ) -> list[list[int]]:

@@ -102,6 +102,12 @@ def make_llama(directory: Path, **changes: Any) -> Path:
     return make_model(directory, "llama", **changes)
 
 
+def some_tokens(count: int, seed: int) -> list[int]:
+    """Random tokens of a model of `make_model`."""
+    drawn: list[int] = torch.randint(0, 203, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return drawn
+
+
 def transformers_logits(directory: Path, token_ids: list[int], stepwise: bool = False) -> Tensor:
     """Computes the logits after each token with transformers.
 

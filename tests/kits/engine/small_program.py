@@ -20,7 +20,7 @@ compiles = pytest.mark.skipif(not CAN_COMPILE, reason="needs x86-64 with AVX2 an
 def use_small_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts a small program into the place of the kernels, below that folder; it also holds the cache."""
     monkeypatch.setattr(build, "SOURCES", folder / "native" / "src")
-    monkeypatch.setattr(build, "_MAIN", build.SOURCES / "program.cpp")
+    monkeypatch.setattr(build, "MAIN_SOURCE", build.SOURCES / "program.cpp")
     monkeypatch.setattr(build, "targets", lambda: ["avx2"])
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.delenv("CXX", raising=False)

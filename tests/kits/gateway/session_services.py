@@ -61,7 +61,7 @@ class SessionServices:
             (subjects.SESSION_COMMIT, self._commit),
             (subjects.SESSION_LIST, self._list),
             (subjects.SESSION_DELETE, self._delete),
-            (subjects.SESSION_DESCRIBE, self._describe),
+            (subjects.SESSION_DESCRIBE, self.describe),
             (subjects.SESSION_PIN, self._pin),
             (subjects.SESSION_ROUTE, self._route),
             *((subjects.warm(group), self._warm) for group in self.groups),
@@ -155,7 +155,7 @@ class SessionServices:
         self.pins.pop((query.tenant, query.session_id), None)
         return SessionDeleted(session_id=query.session_id)
 
-    def _describe(self, message: Message) -> Wire:
+    def describe(self, message: Message) -> Wire:
         query = decode(message.data, SessionDescribe)
         return SessionDescribed(session=self._summary(self._known(query.tenant, query.session_id)))
 

@@ -44,7 +44,7 @@ class FileServer:
         self.stalls: set[str] = set()
         self.asked: list[Asked] = []
         self.stalling = threading.Event()
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
@@ -60,7 +60,7 @@ class FileServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
+        self.ended.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -107,7 +107,7 @@ class FileServer:
                 self.close_connection = True
                 if path in files.stalls:
                     files.stalling.set()
-                    files._ended.wait(30)
+                    files.ended.wait(30)
                 elif path not in files.always_cut:
                     del files.cut_at[path]
 

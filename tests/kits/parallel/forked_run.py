@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, wait
 import pytest
 
 from tests.kits.parallel.forked_process import run_tests
-from tests.kits.side_by_side import SHARED_STACKS, scope_of, starts_services
+from tests.kits.side_by_side import next_scope, scope_of
 
 # how long a process may take to end after its last test, or after it was told to stop
 _END_S = 60.0
@@ -151,14 +151,7 @@ class ForkedRun:
         """The tests of the next scope; none are left: an empty list."""
         if not self._scopes:
             return []
-        stacks = process.number % 2 == 0
-        left = process.scope.rpartition("/")[0] if process.scope in SHARED_STACKS else None
-
-        def rank(scope: str) -> tuple[bool, bool]:
-            """Put last what is of the other kind, or else keeps a shared stack running."""
-            return starts_services(scope) != stacks, left is not None and scope.startswith(left)
-
-        process.scope = min(self._scopes, key=rank)
+        process.scope = next_scope(self._scopes, stacks=process.number % 2 == 0, last=process.scope)
         return self._scopes.pop(process.scope)
 
     def _gone(self, session: pytest.Session, process: _Process) -> None:

@@ -13,8 +13,8 @@ from cli.console import CommandError
 
 
 def test_every_backend_and_size_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_ROUND_S", 0.002)
-    monkeypatch.setattr(bench, "_ROUNDS", 2)
+    monkeypatch.setattr(bench, "ROUND_S", 0.002)
+    monkeypatch.setattr(bench, "ROUNDS", 2)
     handler = signal.getsignal(signal.SIGTERM)
     options = ["--backends", "shm,gloo", "--sizes", "64,4096", "--json"]
     result = CliRunner().invoke(app, ["collectives", *options])

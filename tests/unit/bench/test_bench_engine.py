@@ -22,8 +22,6 @@ from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, rank_
 from benchmarks.engine.engine_row import mean_step_s, peer_rows, rates, step_figures
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import BenchError, Progress
-from benchmarks.models.make_model import make_model
-from benchmarks.models.shapes import SHAPES
 from benchmarks.peers.base import Timing
 from benchmarks.peers.contest import peer_types
 from benchmarks.plans import EnginePlan, model_name
@@ -47,13 +45,6 @@ from tests.kits.engine.shared_fork_server import sharing
 def shared_fork_server() -> Iterator[None]:
     with sharing():
         yield
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "tiny"
-    make_model(directory, SHAPES["tiny"])
-    return directory
 
 
 class Recorder(NullEngine):
@@ -163,7 +154,7 @@ def test_the_roofline_counts_weights_and_contexts(tiny: Path) -> None:
 
 
 async def test_the_bandwidth_is_read_by_as_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.engine.bandwidth._SHARE_S", 0.01)
+    monkeypatch.setattr("benchmarks.engine.bandwidth.SHARE_S", 0.01)
     assert await measure_bandwidth(2, 1, buffer_bytes=1 << 20) > 1e6
 
 
@@ -178,7 +169,7 @@ async def test_rows_with_real_ranks_and_peers(tiny: Path, monkeypatch: pytest.Mo
         "benchmarks.peers.contest.start_peer",
         lambda peer, kind, *_: ChildObject("tests.kits.bench.child_calls:Helper", fakes[kind]),
     )
-    monkeypatch.setattr(bench, "_PAUSE_S", 0)
+    monkeypatch.setattr(bench, "PAUSE_S", 0)
     seen: list[str] = []
     plan = EnginePlan(
         model=tiny, tp=[1, 2], threads=1, batches=[1, 2], prompt=20, tokens=8, repeats=1, kernels="plain",

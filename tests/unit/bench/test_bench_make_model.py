@@ -24,13 +24,6 @@ from services.worker.model_files.load_model import load_model
 TINY = SHAPES["tiny"]
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("tiny")
-    make_model(directory, TINY)
-    return directory
-
-
 def test_the_presets_have_the_sizes_of_their_names() -> None:
     assert {name: round(parameters(SHAPES[name]) / 1e6) for name in SHAPES} == {
         "tiny": 0, "15m": 15, "110m": 110, "110m-moe": 506, "1.1b": 1100,

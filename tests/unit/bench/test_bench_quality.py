@@ -39,7 +39,7 @@ needs_kernels = pytest.mark.skipif(not targets(), reason="the kernels are for x8
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outliers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("models") / "outliers"
     make_model(directory, SHAPE)
     weights = load_file(directory / "model.safetensors")
@@ -55,10 +55,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def worse(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def worse(outliers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same model with the matrices of its layers rounded to 4 bits, one scale for each output."""
     directory = tmp_path_factory.mktemp("models") / "rounded"
-    shutil.copytree(model, directory)
+    shutil.copytree(outliers, directory)
     weights = load_file(directory / "model.safetensors")
     for name, tensor in weights.items():
         if "proj" in name:
@@ -69,8 +69,8 @@ def worse(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fp32(model: Path) -> Iterator[OwnLogits]:
-    source = OwnLogits(model, "fp32", 1, sequences=3, length=128)
+def fp32(outliers: Path) -> Iterator[OwnLogits]:
+    source = OwnLogits(outliers, "fp32", 1, sequences=3, length=128)
     yield source
     source.close()
 
@@ -84,8 +84,8 @@ def within_bounds(figures: dict[str, float]) -> bool:
 
 
 @needs_kernels
-def test_int8_is_within_bounds_in_spite_of_outliers(model: Path) -> None:
-    plan = QualityPlan(model=model, tokens=600, window=64, chats=4, answer=16, threads=1)
+def test_int8_is_within_bounds_in_spite_of_outliers(outliers: Path) -> None:
+    plan = QualityPlan(model=outliers, tokens=600, window=64, chats=4, answer=16, threads=1)
     seen: list[str] = []
     report = measure(plan, seen.append)
     assert len(seen) == num_steps(plan)
@@ -97,20 +97,20 @@ def test_int8_is_within_bounds_in_spite_of_outliers(model: Path) -> None:
     assert within_bounds(row), row
 
 
-def test_four_bits_break_the_bounds(model: Path, worse: Path, fp32: OwnLogits) -> None:
+def test_four_bits_break_the_bounds(outliers: Path, worse: Path, fp32: OwnLogits) -> None:
     rounded = OwnLogits(worse, "fp32", 1, sequences=3, length=128)
     try:
-        windows = text_windows(load_model(model, "m"), 192, 64)
+        windows = text_windows(load_model(outliers, "m"), 192, 64)
         figures = score_text(fp32, {"rounded": rounded}, windows, lambda _: None)["rounded"].figures()
     finally:
         rounded.close()
     assert not within_bounds(figures)
 
 
-def test_every_position_has_the_beginning_of_its_window_as_context(model: Path, fp32: OwnLogits) -> None:
-    windows = text_windows(load_model(model, "m"), 60, 20)
-    with open_checkpoint(model) as checkpoint:
-        oracle = ReferenceDecoder(checkpoint, read_config(model))
+def test_every_position_has_the_beginning_of_its_window_as_context(outliers: Path, fp32: OwnLogits) -> None:
+    windows = text_windows(load_model(outliers, "m"), 60, 20)
+    with open_checkpoint(outliers) as checkpoint:
+        oracle = ReferenceDecoder(checkpoint, read_config(outliers))
         expected = [oracle.logits(window).log_softmax(-1) for window in windows]
     losses = [
         -float(rows[index, window[index + 1]])
@@ -147,10 +147,10 @@ class Doubled:
         """Nothing of its own."""
 
 
-def test_answers_are_those_of_fp32_and_end_at_its_end(model: Path, fp32: OwnLogits) -> None:
-    prompts = chat_prompts(load_model(model, "m"), 2)
-    with open_checkpoint(model) as checkpoint:
-        oracle = ReferenceDecoder(checkpoint, read_config(model))
+def test_answers_are_those_of_fp32_and_end_at_its_end(outliers: Path, fp32: OwnLogits) -> None:
+    prompts = chat_prompts(load_model(outliers, "m"), 2)
+    with open_checkpoint(outliers) as checkpoint:
+        oracle = ReferenceDecoder(checkpoint, read_config(outliers))
         answers = [oracle.generate(prompt, 4) for prompt in prompts]
     ends = frozenset({answers[0][1]})
     lengths = [next((n + 1 for n, token in enumerate(tokens) if token in ends), 4) for tokens in answers]
@@ -163,9 +163,9 @@ def test_answers_are_those_of_fp32_and_end_at_its_end(model: Path, fp32: OwnLogi
     bool(missing_packages(PEERS["llama.cpp"], Path(sys.executable))),
     reason="llama-cpp-python is not installed (extra `peers`)",
 )
-def test_peers_compute_the_same_tokens(model: Path) -> None:
+def test_peers_compute_the_same_tokens(outliers: Path) -> None:
     plan = QualityPlan(
-        model=model,
+        model=outliers,
         precision=("fp32",),
         tokens=64,
         window=32,
@@ -193,7 +193,7 @@ def test_figures_are_means_over_all_positions() -> None:
     assert figures["perplexity_change"] == pytest.approx(2**0.5 - 1, abs=1e-5)
 
 
-def test_the_command_prints_rows(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_rows(outliers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = {"perplexity_change": 0.001, "kl": 0.002, "top1": 0.97, "perplexity": 9.0, "places": 100}
     row = {
         "model": "m",
@@ -203,16 +203,16 @@ def test_the_command_prints_rows(model: Path, monkeypatch: pytest.MonkeyPatch) -
         "peers": {"llama.cpp": {"Q8_0": figures}},
     }
     monkeypatch.setattr("benchmarks.quality.quality.measure", lambda *_: {"rows": [row], "window": 512})
-    printed = CliRunner().invoke(app, ["quality", "--model", str(model), "--json"]).stdout
+    printed = CliRunner().invoke(app, ["quality", "--model", str(outliers), "--json"]).stdout
     assert json.loads(printed)["rows"] == [row]
-    shown = CliRunner().invoke(app, ["quality", "--model", str(model)]).stdout
+    shown = CliRunner().invoke(app, ["quality", "--model", str(outliers)]).stdout
     assert "llama.cpp Q8_0" in shown
     assert "+0.10%" in shown
 
 
-def test_a_quantized_model_is_compared_with_the_one_it_was_made_of(model: Path, worse: Path) -> None:
+def test_a_quantized_model_is_compared_with_the_one_it_was_made_of(outliers: Path, worse: Path) -> None:
     plan = QualityPlan(
-        model=worse, reference=model, precision=("fp32",), tokens=64, window=32, chats=0, threads=1
+        model=worse, reference=outliers, precision=("fp32",), tokens=64, window=32, chats=0, threads=1
     )
     (row,) = measure(plan, lambda _: None)["rows"]
     assert row["kl"] > MOST_KL
@@ -220,11 +220,11 @@ def test_a_quantized_model_is_compared_with_the_one_it_was_made_of(model: Path, 
     assert measure(alone, lambda _: None)["rows"][0]["kl"] == 0
 
 
-def test_a_reference_with_other_words_is_refused(model: Path) -> None:
-    result = CliRunner().invoke(app, ["quality", "--model", str(model), "--reference", "demo"])
+def test_a_reference_with_other_words_is_refused(outliers: Path) -> None:
+    result = CliRunner().invoke(app, ["quality", "--model", str(outliers), "--reference", "demo"])
     assert "has 2048 words" in str(result.exception)
 
 
-def test_there_are_fifty_questions(model: Path) -> None:
+def test_there_are_fifty_questions(outliers: Path) -> None:
     assert len(set(QUESTIONS)) == 50
-    assert len(chat_prompts(load_model(model, "m"), 3)) == 3
+    assert len(chat_prompts(load_model(outliers, "m"), 3)) == 3

@@ -153,7 +153,7 @@ def test_a_process_may_be_counted_without_its_children(monkeypatch: pytest.Monke
         asked.append((pid, with_children))
         return float(len(asked))
 
-    monkeypatch.setattr("benchmarks.lib.cpu._spent_s", spent)
+    monkeypatch.setattr("benchmarks.lib.cpu.spent_s", spent)
     meter = CpuMeter({"group": 7, "leader": 7}, alone={"leader"})
     meter.start()
     assert meter.read() == {"group": 2.0, "leader": 2.0}

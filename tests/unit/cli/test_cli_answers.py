@@ -89,9 +89,7 @@ class Gateway:
 
 
 def api_of(gateway: Callable[[httpx.Request], httpx.Response]) -> ChatApi:
-    api = ChatApi("http://gateway", "")
-    api._http = httpx.Client(base_url="http://gateway", transport=httpx.MockTransport(gateway))
-    return api
+    return ChatApi("http://gateway", "", transport=httpx.MockTransport(gateway))
 
 
 @pytest.fixture(autouse=True)

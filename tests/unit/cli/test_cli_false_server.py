@@ -21,9 +21,7 @@ def answering(kind: type[Api], content: bytes, headers: dict[str, str] | None = 
     def answer(_: httpx.Request) -> httpx.Response:
         return httpx.Response(200, content=content, headers=headers)
 
-    api = kind("http://127.0.0.1:9", "")
-    api._http = httpx.Client(base_url=api.url, transport=httpx.MockTransport(answer))
-    return api
+    return kind("http://127.0.0.1:9", "", transport=httpx.MockTransport(answer))
 
 
 @pytest.mark.parametrize(
@@ -51,8 +49,7 @@ def test_bytes_that_cannot_be_unpacked_are_reported() -> None:
     def answer(_: httpx.Request) -> httpx.Response:
         return httpx.Response(200, stream=httpx.ByteStream(b"no gzip"), headers={"Content-Encoding": "gzip"})
 
-    api = SessionsApi("http://127.0.0.1:9", "")
-    api._http = httpx.Client(base_url=api.url, transport=httpx.MockTransport(answer))
+    api = SessionsApi("http://127.0.0.1:9", "", transport=httpx.MockTransport(answer))
     with pytest.raises(CommandError, match=MESSAGE):
         api.newest(50)
 

@@ -200,7 +200,7 @@ async def test_leaders_record_what_they_do_and_refuse_a_second_profile_at_once(m
 async def test_a_leader_that_ends_meanwhile_is_reported(
     memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.profile.profile_query._CHECK_S", 0.05)
+    monkeypatch.setattr("cli.profile.profile_query.CHECK_S", 0.05)
     async with Kit(memory_bus, group="g1", instance_id="j"), Kit(memory_bus) as kit:
         session = ProfileSession(memory_bus, None)
         await session.listen()

@@ -153,7 +153,7 @@ async def test_deleting_wants_to_be_sure(
     add(services, "s1")
     assert "--yes" in refused(await ryz("delete", "s1"), 2)
     assert (TENANT, "s1") in services.records
-    monkeypatch.setattr("cli.sessions.session_commands._can_ask", lambda: True)
+    monkeypatch.setattr("cli.sessions.session_commands.can_ask", lambda: True)
     assert "Nothing was deleted" in refused(await ryz("delete", "s1", stdin=b"n\n"), 1)
     assert "s1 is deleted" in ok(await ryz("delete", "s1", stdin=b"y\n"))
     assert services.records == {}

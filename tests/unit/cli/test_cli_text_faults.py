@@ -1,7 +1,6 @@
 """Faults of tokenizers, templates and end tokens: `ryz models show` tells them, `ryz up` before it starts."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 from cli.console import CommandError
 from cli.models.model_facts import model_facts
-from cli.stack.model_dir import demo_model, find_model
+from cli.stack.model_dir import find_model
 
 
 def changed(file: str, **fields: Any) -> Callable[[Path], None]:
@@ -39,23 +38,18 @@ FAULTS = [
 ]
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(demo_model(), tmp_path / "some"))
-
-
 @pytest.mark.parametrize(("change", "fault"), FAULTS)
 def test_a_fault_is_told_before_anything_starts(
-    model: Path, change: Callable[[Path], None], fault: str
+    demo_copy: Path, change: Callable[[Path], None], fault: str
 ) -> None:
-    assert not model_facts(str(model), model).refused
-    assert find_model(model, "torch", 1) == model.resolve()
-    change(model)
-    facts = model_facts(str(model), model)
+    assert not model_facts(str(demo_copy), demo_copy).refused
+    assert find_model(demo_copy, "torch", 1) == demo_copy.resolve()
+    change(demo_copy)
+    facts = model_facts(str(demo_copy), demo_copy)
     assert fault in facts.refused
-    assert str(model) in facts.refused
+    assert str(demo_copy) in facts.refused
     for engine in ("torch", "null"):  # both take tokens and template from the files
         with pytest.raises(CommandError, match="This model cannot be served: ") as caught:
-            find_model(model, engine, 1)
+            find_model(demo_copy, engine, 1)
         assert fault in str(caught.value)
         assert caught.value.exit_code == 2

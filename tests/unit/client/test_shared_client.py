@@ -53,6 +53,11 @@ FAST = fast()
 WHOLE = "w0 w1 w2 w3 "
 
 
+def handled(bus: MemoryBus, subject: str) -> int:
+    """How many messages the handlers of a subject have had."""
+    return sum(one.handled for one in bus.served if one.subject == subject)
+
+
 def make_request(model: str = "demo", n: int = 1) -> GenerateRequest:
     return GenerateRequest(
         request_id=new_request_id(),
@@ -363,7 +368,7 @@ async def test_a_group_that_took_a_request_with_its_last_breath_is_lost(
     await until(lambda: len(leader.requests) == 1)
     down = GroupDown(group="g0", instance_id="", reason="disconnected")
     await MemoryBus(memory_bus.broker).publish(subjects.GROUP_DOWN, encode(down))
-    await until(lambda: client._latest_loss is not None)
+    await until(lambda: handled(memory_bus, subjects.GROUP_DOWN) == 1)
     leader.silent = False
     await leader.send(leader.requests[0], answer(leader.requests[0])[:1])
     assert (await stream.completion()).choices[0].text == WHOLE

@@ -30,11 +30,6 @@ TEXT = list(range(40, 90))
 WHY = "no C++ compiler was found; install g++"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
 def compiled() -> str:
     """The best instruction set of this machine; skips the test where the kernels cannot run."""
@@ -239,9 +234,9 @@ def test_heads_too_wide_for_the_kernels(tmp_path: Path, kernels_wanted: str) -> 
 
 def without_kernels_on(rank_without: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulates ranks on two machines, where the machine of one rank has no kernels."""
-    choose = backend._native
+    choose = backend.find_kernels
     monkeypatch.setattr(
-        backend, "_native", lambda *args: (None, "") if args[0].rank == rank_without else choose(*args)
+        backend, "find_kernels", lambda *args: (None, "") if args[0].rank == rank_without else choose(*args)
     )
 
 

@@ -30,11 +30,11 @@ from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.rank_threads import (
     UNEVEN,
     ComputeFactory,
-    make_model,
     new_sequence,
     plain_compute,
     run_threads,
 )
+from tests.kits.engine.small_models import small_models
 
 NUM_BLOCKS = 16
 KINDS = ("plain", "native", "native fp16")
@@ -72,10 +72,7 @@ def factory(name: str) -> ComputeFactory:
     return {"plain": plain_compute, "native": native(), "native fp16": native(torch.float16)}[name]
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    family, changes = MODELS[request.param]
-    return make_model(tmp_path_factory.mktemp("model"), family, **changes)
+model = small_models(MODELS)
 
 
 def compute_of(model: Path, make: ComputeFactory, collectives: Collectives) -> Compute:
@@ -189,7 +186,7 @@ def test_bytes_stand_in_the_order_that_was_agreed(model: Path) -> None:
         data = np.arange(compute.blocks.head_bytes // 4, dtype=np.float32)
         compute.blocks.copy_in(6, 0, data.view(np.uint8)[None])
         sides = data.reshape(shape.num_layers, 2, -1)
-        layers = compute._cache.layers  # type: ignore[attr-defined]  # the plain cache's own tensors
+        layers = compute.cache.layers  # type: ignore[attr-defined]  # the plain cache's own tensors
         for layer, (keys, values) in zip(layers, sides, strict=True):
             rows = slice(6 * BLOCK_SIZE, 7 * BLOCK_SIZE)
             assert layer.keys[rows, 0].T.tolist() == keys.reshape(-1, BLOCK_SIZE).tolist()

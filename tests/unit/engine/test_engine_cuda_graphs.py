@@ -17,7 +17,8 @@ from services.worker.engine.rank.compute import Compute
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.decode_plans import STEPS, EagerCapture, decode_plans
-from tests.kits.engine.rank_threads import Blocks, make_model, new_sequence, plan_logits
+from tests.kits.engine.rank_threads import Blocks, new_sequence, plan_logits
+from tests.kits.engine.small_models import small_models
 
 
 def graphed(
@@ -35,11 +36,13 @@ def graphed(
     )
 
 
-@pytest.fixture(scope="module", params=["llama", "mistral", "qwen3"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # 300 tokens are 19 blocks, which is no power of two
-    changes = {"mistral": {"sliding_window": 20}, "llama": {"max_position_embeddings": 300}}
-    return make_model(tmp_path_factory.mktemp("model"), request.param, **changes.get(request.param, {}))
+model = small_models(
+    {
+        "llama": ("llama", {"max_position_embeddings": 300}),  # 19 blocks, which is no power of two
+        "mistral": ("mistral", {"sliding_window": 20}),
+        "qwen3": ("qwen3", {}),
+    }
+)
 
 
 @pytest.mark.parametrize("world", [1, 2])

@@ -49,7 +49,6 @@ from tests.kits.engine.devices import BF16_ERROR, FAMILIES, config, relative_err
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import (
     Blocks,
-    make_llama,
     make_model,
     new_sequence,
     plan_logits,
@@ -72,11 +71,6 @@ def half(
     return PlainCompute(
         model, KVCache(shape, PoolSizes(num_blocks), collectives.rank, collectives.world, BF16), capture
     )
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -46,7 +46,9 @@ from tests.kits.engine.rank_threads import (
     new_sequence,
     plan_logits,
     run_threads,
+    some_tokens,
 )
+from tests.kits.engine.small_models import all_models
 
 TARGETS = targets()
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -80,21 +82,11 @@ def native(
     return make
 
 
-def some_tokens(count: int, seed: int) -> list[int]:
-    drawn: list[int] = torch.randint(0, 203, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-    return drawn
-
-
 def rms(errors: Tensor) -> float:
     return float(errors.square().mean().sqrt())
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {
-        name: make_model(tmp_path_factory.mktemp("model"), family, **changes)
-        for name, (family, changes) in VARIANTS.items()
-    }
+models = all_models(VARIANTS)
 
 
 def in_pieces(cuts: list[int], text: list[int], blocks: Blocks) -> list[StepPlan]:
@@ -314,7 +306,7 @@ def test_window_slots_are_freed(models: dict[str, Path]) -> None:
     model = models["grouped heads"]
     compute = _loaded(model, native(ColdZone(1, ALL)), SingleRank())
     assert isinstance(compute, NativeCompute)
-    window = compute._recent_window
+    window = compute.recent_window
     assert window is not None
     runner, blocks = Runner(compute), Blocks(64)
     texts = {i: some_tokens(60 + i, i) for i in range(1, 7)}

@@ -19,11 +19,12 @@ from tests.kits.engine.rank_threads import (
     UNEVEN,
     Blocks,
     make_llama,
-    make_model,
     new_sequence,
     plan_logits,
+    some_tokens,
     transformers_logits,
 )
+from tests.kits.engine.small_models import all_models
 from tests.kits.families.models import family_model
 from tests.kits.families.step_plans import mixed_plans, random_plans
 
@@ -94,12 +95,7 @@ WORLDS = dict.fromkeys(VARIANTS, (1, 2, 4)) | {
 }
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {
-        name: make_model(tmp_path_factory.mktemp("model"), family, **changes)
-        for name, (family, changes) in VARIANTS.items()
-    }
+models = all_models(VARIANTS)
 
 
 @cache
@@ -107,12 +103,7 @@ def _expected(model: Path, seed: int) -> Tensor:
     # With dynamic scaling, transformers' logits depend on how a prompt is cut. Ours equal those of single
     # tokens.
     stepwise = read_config(model).rope.kind == "dynamic"
-    return transformers_logits(model, _tokens(LENGTH, seed), stepwise)
-
-
-def _tokens(count: int, seed: int) -> list[int]:
-    drawn: list[int] = torch.randint(0, 203, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-    return drawn
+    return transformers_logits(model, some_tokens(LENGTH, seed), stepwise)
 
 
 def cut_of_worlds() -> list[Any]:
@@ -129,7 +120,7 @@ def cut_of_worlds() -> list[Any]:
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_logits_equal_transformers(models: dict[str, Path], name: str, world: int, compute: str) -> None:
     seeds = {"a": 1, "b": 2, "c": 3}
-    plans, rows = mixed_plans(*(_tokens(LENGTH, seed) for seed in seeds.values()))
+    plans, rows = mixed_plans(*(some_tokens(LENGTH, seed) for seed in seeds.values()))
     expected = {key: _expected(models[name], seed) for key, seed in seeds.items()}
     computed = plan_logits(models[name], world, plans, compute=COMPUTES[compute])
     for found, wanted in zip(computed, rows, strict=True):
@@ -148,7 +139,7 @@ def test_random_batches_equal_transformers(
     models: dict[str, Path], name: str, world: int, seed: int, compute: str
 ) -> None:
     seeds = {"a": 1, "b": 2, "c": 3}
-    texts = {key: _tokens(LENGTH, number) for key, number in seeds.items()}
+    texts = {key: some_tokens(LENGTH, number) for key, number in seeds.items()}
     plans, rows = random_plans(texts, random.Random(seed))
     assert sum(map(len, rows)) > 20
     assert any(plan.release for plan in plans)
@@ -164,7 +155,7 @@ def test_random_batches_equal_transformers(
 def test_decodes_of_unlike_lengths_apart_give_the_same(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    plans, _ = mixed_plans(*(_tokens(LENGTH, seed) for seed in (1, 2, 3)))
+    plans, _ = mixed_plans(*(some_tokens(LENGTH, seed) for seed in (1, 2, 3)))
     together = plan_logits(models[name], 2, plans)
     monkeypatch.setattr(batch, "PADDING", 0)
     for found, wanted in zip(plan_logits(models[name], 2, plans), together, strict=True):
@@ -173,7 +164,7 @@ def test_decodes_of_unlike_lengths_apart_give_the_same(
 
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_as_many_ranks_as_heads(models: dict[str, Path], compute: str) -> None:
-    tokens = _tokens(LENGTH, 1)[:40]
+    tokens = some_tokens(LENGTH, 1)[:40]
     plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], chunks=[Blocks(64).chunk(1, 0, tokens)])
     for name in ("plain", "qwen3, layer types"):
         found = plan_logits(models[name], 8, [plan], compute=COMPUTES[compute])[0][0]
@@ -192,7 +183,7 @@ def test_a_rank_without_token_ids(tmp_path: Path, compute: str) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_oracle_equals_transformers(models: dict[str, Path], name: str) -> None:
-    tokens = _tokens(LENGTH, 1)
+    tokens = some_tokens(LENGTH, 1)
     with open_checkpoint(models[name]) as checkpoint:
         found = ReferenceDecoder(checkpoint, read_config(models[name])).logits(tokens)
     torch.testing.assert_close(found, _expected(models[name], 1), atol=1e-4, rtol=0)
@@ -205,7 +196,7 @@ def test_the_oracle_refuses_what_it_does_not_compute() -> None:
 
 
 def test_all_ranks_hold_the_same_bits(models: dict[str, Path]) -> None:
-    tokens = _tokens(33, 4)
+    tokens = some_tokens(33, 4)
     plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], chunks=[Blocks(64).chunk(1, 0, tokens)])
     first, second = (plan_logits(models["plain"], 4, [plan])[0] for _ in range(2))
     assert torch.equal(first, second)
@@ -215,7 +206,7 @@ def test_all_ranks_hold_the_same_bits(models: dict[str, Path]) -> None:
 def test_half_precision_files_in_parts(tmp_path: Path, dtype: torch.dtype) -> None:
     model = make_llama(tmp_path / "half", dtype=dtype, max_shard_size="60KB")
     assert (model / "model.safetensors.index.json").exists()
-    tokens = _tokens(20, 6)
+    tokens = some_tokens(20, 6)
     plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], chunks=[Blocks(64).chunk(1, 0, tokens)])
     found = plan_logits(model, 2, [plan])[0][0]
     torch.testing.assert_close(found, transformers_logits(model, tokens)[-1], atol=1e-4, rtol=0)

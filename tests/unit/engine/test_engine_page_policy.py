@@ -32,7 +32,14 @@ from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.decode_plans import EagerCapture, decode_plans
 from tests.kits.engine.rank_options import rank_config
-from tests.kits.engine.rank_threads import Blocks, ComputeFactory, make_model, new_sequence, plan_logits
+from tests.kits.engine.rank_threads import (
+    Blocks,
+    ComputeFactory,
+    make_model,
+    new_sequence,
+    plan_logits,
+    some_tokens,
+)
 from tests.kits.families.models import ENTRIES, save_model
 
 TARGETS = targets()
@@ -41,11 +48,6 @@ CUTS = [0, 7, 30, 32, 95, 96, 97, 130, 161, 229, TOKENS]
 # a window; with sinks; with strides that begin within the sinks; strides alone
 POLICIES = [PagePolicy(1), PagePolicy(2, 3), PagePolicy(3, 2, 3), PagePolicy(4, 0, 2)]
 needs_kernels = pytest.mark.skipif(not TARGETS, reason="the kernels are for x86-64 with AVX2")
-
-
-def some_tokens(count: int, seed: int) -> list[int]:
-    drawn: list[int] = torch.randint(0, 203, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-    return drawn
 
 
 def native(

@@ -29,7 +29,7 @@ def _blocks_of(memory: mmap.mmap) -> torch.Tensor:
 
 @pytest.fixture
 def buffers(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    monkeypatch.setattr("services.worker.engine.pages_ahead._BYTES", 2 * _AHEAD * _BLOCK)
+    monkeypatch.setattr("services.worker.engine.pages_ahead.BYTES_AHEAD", 2 * _AHEAD * _BLOCK)
     return [_blocks_of(mmap.mmap(-1, _COUNT * _BLOCK)) for _ in range(2)]
 
 

@@ -20,19 +20,17 @@ from tests.kits.engine.rank_threads import (
     COMPUTES,
     Blocks,
     ComputeFactory,
-    make_llama,
     new_sequence,
     run_threads,
 )
+from tests.kits.engine.small_models import small_model
 
 PROMPT = [(17 * i * i + 5 * i) % 203 for i in range(700)]  # longer than a pass of the kernels
 ANOTHER = PROMPT[300:340]
 CHUNKS = (1, 250, 449)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"), max_position_embeddings=1024)
+model = small_model(max_position_embeddings=1024)
 
 
 @pytest.fixture(params=COMPUTES)

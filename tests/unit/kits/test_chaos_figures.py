@@ -14,7 +14,7 @@ def test_each_test_has_its_place_and_the_commit_that_it_ran_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "chaos.json"
-    monkeypatch.setattr(figures, "_PATH", str(path))
+    monkeypatch.setenv("RYZ_CHAOS_FIGURES", str(path))
     for number, commit in enumerate(("a", "b", "c")):
         monkeypatch.setattr(figures, "commit", lambda commit=commit: commit)
         figures.record(f"test_{number % 2}", number=number)
@@ -25,7 +25,7 @@ def test_each_test_has_its_place_and_the_commit_that_it_ran_at(
 
 def test_what_a_stack_holds_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "chaos.json"
-    monkeypatch.setattr(figures, "_PATH", str(path))
+    monkeypatch.setenv("RYZ_CHAOS_FIGURES", str(path))
     stock = Stock(processes=Counter(router=2), memory_mib={"router": 41.5}, zombies=1)
     figures.record("storm", before=stock.as_dict())
     before = json.loads(path.read_text())["storm"]["before"]

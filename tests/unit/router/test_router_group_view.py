@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.router.domain.decision import GroupView
-from services.router.domain.group import _CAPACITY_MARGIN, _LONGEST_S, Group, LoadLimits, _short_of_blocks
+from services.router.domain.group import (
+    CAPACITY_MARGIN,
+    LONGEST_SERVICE_S,
+    Group,
+    LoadLimits,
+    is_short_of_blocks,
+)
 from services.router.domain.policies.base import least_loaded
 from services.router.domain.rendezvous import preferred, score
 from shared.flow.circuit import Circuit, CircuitLimits
@@ -37,23 +43,27 @@ VIEWS = st.builds(
 )
 
 
-def plain_view(group: Group, now: float, lead_tokens: float) -> GroupView:
-    """The formulas as the module's text has them."""
-    load, kv, limits = group.heartbeat.load, group.heartbeat.kv, group._limits
+LIMITS = LoadLimits(max_inflight=40)
+PROMPT_TOKENS = 30
+
+
+def plain_view(group: Group, sent: int, now: float, lead_tokens: float) -> GroupView:
+    """The formulas as the module's text has them; `sent`: requests since the heartbeat."""
+    load, kv, limits = group.heartbeat.load, group.heartbeat.kv, LIMITS
     elapsed = now - group.heard_at
     finished = group.requests_per_s * elapsed
-    held = max(0, ceil(load.running + load.waiting + group._pending - finished))
+    held = max(0, ceil(load.running + load.waiting + sent - finished))
     waiting = min(held, max(0, held - load.max_running, ceil(load.waiting - finished)))
     max_running = max(1, load.max_running)
     capacity = load.max_running + load.max_waiting or limits.max_inflight
-    at_its_limit = load.running >= load.max_running > 0 or (load.waiting > 0 and _short_of_blocks(load))
+    at_its_limit = load.running >= load.max_running > 0 or (load.waiting > 0 and is_short_of_blocks(load))
     if not at_its_limit:
-        capacity *= _CAPACITY_MARGIN
-    queued_tokens = max(0.0, load.queued_tokens + group._pending_tokens - load.tokens_per_s * elapsed)
+        capacity *= CAPACITY_MARGIN
+    queued_tokens = max(0.0, load.queued_tokens + PROMPT_TOKENS * sent - load.tokens_per_s * elapsed)
     rate = group.requests_per_s
     if not rate or not at_its_limit:
         rate = max(rate, max_running / limits.assumed_service_s)
-    rate = max(rate, max_running / _LONGEST_S)
+    rate = max(rate, max_running / LONGEST_SERVICE_S)
     measured = load.tokens_per_s or kv.recompute_tokens_per_s
     speed = max(load.tokens_per_s, kv.recompute_tokens_per_s or limits.assumed_tokens_per_s)
     prefill_s = queued_tokens / speed if measured else 0.0
@@ -95,11 +105,11 @@ def test_the_view_of_a_group_is_that_of_the_formulas(
         load=load,
         kv=KVRates(recompute_tokens_per_s=recompute),
     )
-    group = Group(heartbeat, 5.0, Circuit(CircuitLimits()), LoadLimits(max_inflight=40))
+    group = Group(heartbeat, 5.0, Circuit(CircuitLimits()), LIMITS)
     group.requests_per_s = ends_per_s
     for _ in range(sent):
-        group.count_sent(30, 5.0)
-    assert group.view(5.0 + elapsed, lead) == plain_view(group, 5.0 + elapsed, lead)
+        group.count_sent(PROMPT_TOKENS, 5.0)
+    assert group.view(5.0 + elapsed, lead) == plain_view(group, sent, 5.0 + elapsed, lead)
 
 
 def plain_least_loaded(key: str, groups: list[GroupView]) -> GroupView:

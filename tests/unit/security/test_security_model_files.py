@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import shutil
 import sys
 from pathlib import Path
 
@@ -32,22 +31,17 @@ class Trap:
         return Path.touch, (self._path,)  # type: ignore[return-value]
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(DEMO, tmp_path / "model"))
-
-
-def test_code_that_a_config_names_is_not_run(model: Path, tmp_path: Path) -> None:
+def test_code_that_a_config_names_is_not_run(demo_copy: Path, tmp_path: Path) -> None:
     """CVE-2025-66448, CVE-2026-22807, CVE-2026-27893: `auto_map` was imported although that was disabled."""
     fired = tmp_path / "fired"
-    (model / "modeling_evil.py").write_text(f"open({str(fired)!r}, 'w')\nclass Evil: pass\n")
+    (demo_copy / "modeling_evil.py").write_text(f"open({str(fired)!r}, 'w')\nclass Evil: pass\n")
     names = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer"), "modeling_evil.Evil")
     for file in ("config.json", "tokenizer_config.json"):
-        raw = json.loads((model / file).read_text())
-        (model / file).write_text(json.dumps(raw | {"auto_map": names, "trust_remote_code": True}))
-    load_model_dir(model)
-    read_config(model)
-    with open_checkpoint(model):
+        raw = json.loads((demo_copy / file).read_text())
+        (demo_copy / file).write_text(json.dumps(raw | {"auto_map": names, "trust_remote_code": True}))
+    load_model_dir(demo_copy)
+    read_config(demo_copy)
+    with open_checkpoint(demo_copy):
         pass
     assert not fired.exists()
     assert "modeling_evil" not in sys.modules

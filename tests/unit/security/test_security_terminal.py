@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from cli.__main__ import main
 from cli.chat import chat_command as chat
 from cli.command_groups import GatewayOptions
 from cli.sessions import session_commands as sessions
+from cli.sessions.sessions_api import SessionsApi
 from cli.sessions.sessions_view import detail, listing
 from cli.stack.state import StackState, StateDir, start_time
 from cli.status.status_query import StatusReport
@@ -214,13 +214,8 @@ def test_an_exported_session_is_shown_and_not_obeyed(
     content = json.dumps(value, ensure_ascii=False).encode()
     out = Terminal(is_terminal)
     monkeypatch.setattr("sys.stdout", out)
-
-    @contextmanager
-    def gateway(*_: object) -> Iterator[Any]:
-        yield SimpleNamespace(export=lambda _: ("name", content))
-
-    monkeypatch.setattr(sessions, "_gateway", gateway)
-    inspect.unwrap(sessions.export)("s1", output="-", common=GatewayOptions())
+    monkeypatch.setattr(SessionsApi, "export", lambda *_: ("name", content))
+    inspect.unwrap(sessions.export)("s1", output="-", common=GatewayOptions(url="http://127.0.0.1:9"))
     if is_terminal:
         assert commands(out.getvalue()) == []
         assert json.loads(out.getvalue()) == value

@@ -1,6 +1,5 @@
 """Learning the codes, scales and norms of layers, of families whose layers are built in different ways."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,6 @@ from training.quantize.packing import packed, unpacked
 GRID = Grid(bits=4, group=8)
 # so coarse that learning gains several percent: of 4 bits it gains less than other arithmetic (bf16) changes
 COARSE = Grid(bits=3, group=16)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The matrices are so small that a second thread only waits for the first."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # norms of queries and keys, windows of attention; fused matrices; biases, an MLP without gates
@@ -104,7 +94,7 @@ def test_a_layer_that_learning_makes_no_better_stays_as_it_was(
 ) -> None:
     # with real errors, learning from five steps may gain or lose the last digits
     errors = iter([0.5, 0.500001])
-    monkeypatch.setattr(LayerFit, "_error", lambda *_: next(errors))
+    monkeypatch.setattr(LayerFit, "error_of", lambda *_: next(errors))
     torch.manual_seed(0)
     directory = save_model(ENTRIES["gemma3"], tmp_path / "model")
     config = read_config(directory)

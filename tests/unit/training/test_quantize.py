@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-from benchmarks.models.make_model import make_model
-from benchmarks.models.shapes import SHAPES
 from cli.__main__ import app
 from cli.console import CommandError
 from cli.stack.model_dir import demo_model
@@ -32,22 +29,6 @@ MODES = {"nearest", "gptq", "awq"}
 def plan(**changed: Any) -> QuantizePlan:
     options: dict[str, Any] = {"model": demo_model(), "samples": 32, "length": 256, "steps": 0}
     return QuantizePlan(**options | changed)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The matrices are so small that a second thread only waits for the first."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "tiny"
-    make_model(directory, SHAPES["tiny"])
-    return directory
 
 
 def tensors_of(directory: Path) -> dict[str, Tensor]:

@@ -62,6 +62,7 @@ class SequenceQueues:
         coming: Names of blocks that a running sequence is about to compute, to the first such sequence.
         fetches: Blocks that come from the store; a running sequence that waits for some is not computed.
         num_preemptions: Sequences preempted so far.
+        last_seq_id: Number of the sequence that ran last; the ranks know sequences by these.
         earliest_deadline: A lower bound of all deadlines, in monotonic seconds.
     """
 
@@ -75,7 +76,7 @@ class SequenceQueues:
         self.coming: dict[bytes, Sequence] = {}
         self.fetches = BlockFetches(blocks)
         self.num_preemptions = 0
-        self._last_seq_id = 0
+        self.last_seq_id = 0
         self.earliest_deadline = float("inf")
 
     def add(self, sequence: Sequence) -> None:
@@ -87,11 +88,11 @@ class SequenceQueues:
 
     def enter(self, sequence: Sequence, names: list[bytes], spare: int) -> bool:
         """Lets a waiting sequence run, with blocks for all its tokens; False if these are not free."""
-        seq_id = self._last_seq_id + 1
+        seq_id = self.last_seq_id + 1
         cached = self.blocks.allocate(seq_id, len(sequence.tokens), names, spare)
         if cached is None:
             return False
-        self._last_seq_id = sequence.seq_id = seq_id
+        self.last_seq_id = sequence.seq_id = seq_id
         self._stop_waiting(sequence)
         insort(self.running, sequence, key=ORDER)
         self.running_of[sequence.party] += 1

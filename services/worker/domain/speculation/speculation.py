@@ -70,13 +70,14 @@ class Speculation:
         num_drafted: Draft tokens so far.
         num_accepted: Those of them that were right.
         num_steps: Chunks with drafts so far.
+        costs: What a draft adds to a step, as measured.
         model: What the guesses of the draft model cost.
         model_up: There is a draft model, and it can be asked.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._costs = StepCosts(MAX_SEQUENCES)
+        self.costs = StepCosts(MAX_SEQUENCES)
         self._drafters: dict[int, _Drafter] = {}  # by seq_id
         self.in_flight: set[int] = set()  # seq_ids with drafts in flight
         self.num_drafted = self.num_accepted = self.num_steps = 0
@@ -134,12 +135,12 @@ class Speculation:
             drafter = self._drafters[sequence.seq_id] = _Drafter(*budgets)
         known = len(sequence.tokens)
         if drafter.known != known:
-            price = self._costs.price(num_running)
+            price = self.costs.price(num_running)
             room = sequence.max_tokens - sequence.num_output - 1
             count = min(room, drafter.budget.allowed(price))
             drafter.known, drafter.drafts = known, drafter.lookup.propose(sequence.tokens, count)
             drafter.asked, drafter.by_model = 0, False
-            plain_s = self._costs.plain_s(num_running)
+            plain_s = self.costs.plain_s(num_running)
             if self.model_up and self.model.pays and drafter.readable and plain_s and not drafter.drafts:
                 price += self.model.price(num_running, plain_s)
                 drafter.asked = min(room, drafter.model_budget.allowed(price))
@@ -175,7 +176,7 @@ class Speculation:
     def give_guesses(self, guesses: dict[int, list[int]], num_running: int, seconds: float) -> None:
         """Takes the guesses of the draft model, by seq_id, and books the time in which they were made."""
         self._drafting_s += seconds
-        total, plain_s = sum(map(len, guesses.values())), self._costs.plain_s(num_running)
+        total, plain_s = sum(map(len, guesses.values())), self.costs.plain_s(num_running)
         if not total or not plain_s:
             return
         self.model.book_round(num_running, total, seconds)
@@ -190,7 +191,7 @@ class Speculation:
     def book_reading(self, num_running: int, seconds: float) -> None:
         """Books the time in which the draft model read texts."""
         self._drafting_s += seconds
-        plain_s = self._costs.plain_s(num_running)
+        plain_s = self.costs.plain_s(num_running)
         if plain_s:
             self.model.book_credit(-seconds / plain_s)
 
@@ -206,13 +207,13 @@ class Speculation:
         wait_s, self._drafting_s = max(0.0, result.wait_s - self._drafting_s), 0.0
         if not drafted:
             if alone:
-                self._costs.book_plain(sequences, result.compute_s)
+                self.costs.book_plain(sequences, result.compute_s)
             return
         total = sum(count for _, count, _ in drafted)
         if alone:
-            extra = self._costs.book_drafts(sequences, total, result.compute_s, wait_s)
+            extra = self.costs.book_drafts(sequences, total, result.compute_s, wait_s)
         else:
-            extra = total * self._costs.price(sequences)
+            extra = total * self.costs.price(sequences)
         for seq_id, count, right in drafted:
             self.num_steps += 1
             self.num_drafted += count

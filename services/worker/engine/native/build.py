@@ -24,7 +24,7 @@ from pathlib import Path
 from services.worker.engine.zig_compiler import COMPILE_LIMIT_S, OPTIONS, NoZig, temporary_compiler
 
 SOURCES = Path(__file__).resolve().parent / "src"
-_MAIN = SOURCES / "program.cpp"
+MAIN_SOURCE = SOURCES / "program.cpp"
 # strict floating point: results must not depend on the compiler's choice in one of the variants
 _OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread")
 # best first: the flags of /proc/cpuinfo that a variant needs, and the compiler's name for them
@@ -35,7 +35,7 @@ TARGETS = {
     ),
     "avx2": ({"avx2", "fma", "f16c"}, ("-march=x86-64-v3",)),
 }
-_COMPILE_LIMIT_S = 300
+OWN_COMPILER_LIMIT_S = 300
 
 
 class NoKernels(Exception):
@@ -57,7 +57,7 @@ class Compiler:
 
 def targets() -> list[str]:
     """The variants that this machine can run, best first."""
-    if not _supported():
+    if not can_have_kernels():
         return []
     flags: set[str] = set()
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -67,7 +67,8 @@ def targets() -> list[str]:
     return [name for name, (needed, _) in TARGETS.items() if needed <= flags]
 
 
-def _supported() -> bool:
+def can_have_kernels() -> bool:
+    """True on the system and the processors that the kernels are written for."""
     return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
@@ -115,10 +116,11 @@ def own_compiler() -> Compiler:
         NoKernels: There is none; `NoCompiler` if CXX names none either.
     """
     options = {name: options for name, (_, options) in TARGETS.items()}
-    return Compiler(_command(), options, _COMPILE_LIMIT_S)
+    return Compiler(compiler_command(), options, OWN_COMPILER_LIMIT_S)
 
 
-def _command() -> list[str]:
+def compiler_command() -> list[str]:
+    """The command of `own_compiler`; raises like it."""
     try:
         chosen = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
@@ -145,7 +147,7 @@ def _compile(target: str, compiler: Compiler) -> Path:
             return path
         draft = path.with_suffix(".new")
         options = [*_OPTIONS, *compiler.options[target]]
-        command = [*compiler.command, *options, str(_MAIN), "-o", str(draft)]
+        command = [*compiler.command, *options, str(MAIN_SOURCE), "-o", str(draft)]
         try:
             failed, errors = _run(command, compiler.limit_s)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -186,7 +188,7 @@ def _share(library: Path) -> None:
     """Lets users who may read the sources load the library beside them, whatever the umask is."""
     if library.parent.parent != SOURCES.parent:
         return
-    readers = _MAIN.stat().st_mode & 0o044
+    readers = MAIN_SOURCE.stat().st_mode & 0o044
     library.chmod(0o600 | readers)
     library.parent.chmod(0o700 | readers | readers >> 2)
 
@@ -208,7 +210,7 @@ def main() -> int:
     and wheels that run on other machines, 1 when a variant is missing.
     """
     every = "--all" in sys.argv[1:]
-    names = list(TARGETS) if every and _supported() else targets()
+    names = list(TARGETS) if every and can_have_kernels() else targets()
     if not names:
         print("No kernels for this machine (Linux on x86-64 with AVX2): it serves with the plain path.")
     missing = [name for name in names if find(name) is None]

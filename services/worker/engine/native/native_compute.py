@@ -80,6 +80,9 @@ class NativeCompute:
     Args:
         collectives: Connects the ranks; with shared memory the kernels use it directly.
         options: How the kernels run.
+
+    Attributes:
+        recent_window: The blocks in full precision before a cold zone; None without one.
     """
 
     def __init__(
@@ -105,7 +108,7 @@ class NativeCompute:
         cache = NativeCache(config.windows, sizes, heads, options.kv_dtype, options.cold)
         self._cache = cache
         cold = options.cold
-        self._recent_window = None if cold is None else RecentWindow(sizes.num_blocks, cold.hot_blocks)
+        self.recent_window = None if cold is None else RecentWindow(sizes.num_blocks, cold.hot_blocks)
         self.blocks: CacheBlocks = NativeBlocks(kernels, cache, config, collectives.rank, collectives.world)
         positions = min(config.context_length, sizes.num_blocks * BLOCK_SIZE)
         rotations = {rope: _rotation(rope, config.context_length, positions) for rope in _ropes(config)}
@@ -199,8 +202,8 @@ class NativeCompute:
             sliding_slot_mapping=sliding.slots.ctypes.data,
             sliding_tables=sliding_table.ctypes.data,
         )
-        if self._recent_window is not None:
-            window = self._recent_window.assign_slots([chunk[:3] for chunk in chunks])
+        if self.recent_window is not None:
+            window = self.recent_window.assign_slots([chunk[:3] for chunk in chunks])
             window.fill_in(batch)
         # embeddings alone need no logits
         headless = bool(wanted) and not any(chunk[3] or chunk[0].embedding is None for chunk in chunks)

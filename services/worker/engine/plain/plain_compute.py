@@ -37,6 +37,9 @@ class PlainCompute:
         pages: Which pages a token reads in layers without a window; None: all.
         tiled: A token's result does not depend on what else is in the step (`tiles.py`), at the price of time
             where there are many tokens; for CPUs.
+
+    Attributes:
+        cache: See the argument.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class PlainCompute:
         self.times = ComputeTimes()
         self.prompts = PromptOutputs()
         self._model = model
-        self._cache = cache
+        self.cache = cache
         self._tiled = tiled
         on_gpu = model.placement.on_gpu
         self.likeliest: FindLikeliest | None = self.find_likeliest if on_gpu else None
@@ -82,7 +85,7 @@ class PlainCompute:
     def forward(self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
         with torch.inference_mode():
-            logits = self._forward(chunks, states)
+            logits = self.logits_on_device(chunks, states)
             # the sampler computes on the CPU: one copy per step
             return None if logits is None else self._on_host(logits.to(torch.float32))
 
@@ -91,13 +94,15 @@ class PlainCompute:
     ) -> NDArray[np.int64] | None:
         """See `Compute.likeliest`."""
         with torch.inference_mode():
-            logits = self._forward(chunks, states)
+            logits = self.logits_on_device(chunks, states)
             if logits is None:
                 return None
             best, tokens = logits.max(dim=-1)
             return tokens.masked_fill_(~best.isfinite(), -1).cpu().numpy()
 
-    def _forward(self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
+    def logits_on_device(
+        self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]
+    ) -> Tensor | None:
         """The logits where they were computed."""
         if self.spans is not None:
             self._layer, self._layer_ns = 0, time.monotonic_ns()
@@ -133,13 +138,13 @@ class PlainCompute:
         """The stream after the last layer, and which of its rows are sampled and wanted by prompts."""
         if self._tiled:
             step = make_tiles(chunks, states, self._read_range, self.sizes)
-            hidden = [self._model.hidden_states(tile, self._cache) for tile in step.tiles]
+            hidden = [self._model.hidden_states(tile, self.cache) for tile in step.tiles]
             return torch.cat(hidden), step.sample_rows, step.prompt_rows
         batch = make_batch(chunks, states, self._read_range, sliding=self.sizes.num_sliding > 0)
         if self._model.placement != CPU:
             batch = batch.to(self._model.placement)
         prompts = batch.sample_rows[:0] if batch.prompt_rows is None else batch.prompt_rows
-        return self._model.hidden_states(batch, self._cache), batch.sample_rows, prompts
+        return self._model.hidden_states(batch, self.cache), batch.sample_rows, prompts
 
     def _by_rows(self, compute: Callable[[Tensor], Tensor | None], rows: Tensor) -> Tensor | None:
         return in_tiles(compute, rows) if self._tiled else compute(rows)

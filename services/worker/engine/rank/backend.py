@@ -116,7 +116,7 @@ def _load_backend(
     placement = take_device(config)
     if placement.on_gpu:
         return _load_gpu(config, shape, checkpoint, collectives, placement)
-    native, why_plain = _native(config, shape)
+    native, why_plain = find_kernels(config, shape)
     # the same on all ranks, since they add up each other's sums
     native_everywhere = collectives.broadcast(b"native" if native else b"plain") == b"native"
     if native_everywhere and native is None:
@@ -237,7 +237,7 @@ def _load_native(
     )
 
 
-def _native(config: RankConfig, shape: ModelConfig) -> tuple[KernelLibrary | None, str]:
+def find_kernels(config: RankConfig, shape: ModelConfig) -> tuple[KernelLibrary | None, str]:
     """The kernels; or None for the plain path, and the reason.
 
     Raises:

@@ -92,7 +92,7 @@ class Runner:
             sampled = self._sampler.sample(logits.numpy(), rows, ends, masks)
         chosen = time.perf_counter()
         self._progress.beat()
-        tokens = self._broadcast_tokens(sampled, len(rows))
+        tokens = self.broadcast_tokens(sampled, len(rows))
         sampled = _append_tokens(plan, states, sampled, tokens)
         if self._collectives.rank == 0:
             sampled = _with_embeddings(plan, states, sampled)
@@ -142,7 +142,7 @@ class Runner:
         following = iter(masks)
         return [next(following) if one else ANY_TOKEN for one in masked]
 
-    def _broadcast_tokens(self, sampled: list[Sampled], rows: int) -> list[int]:
+    def broadcast_tokens(self, sampled: list[Sampled], rows: int) -> list[int]:
         """Broadcasts the tokens that rank 0 sampled, one per row; returns them on every rank.
 
         A row with an error gets 0: the next step may be planned already, and the leader drops its result.

@@ -30,7 +30,7 @@ from services.worker.rank_protocol.trace_messages import (
 )
 from shared.kv_hash import NAME_BYTES
 
-_PATIENCE_S = 10.0  # after its time a recording ends that the leader has not ended
+OVERTIME_S = 10.0  # after its time a recording ends that the leader has not ended
 NewSteps = Callable[[], tuple[bytes, list[int]]]  # see `Pong`
 
 
@@ -116,7 +116,7 @@ class StepTracer:
         self._recorded = b""
         self._spans = OpSpans(self._threads, min(order.max_spans, MAX_SPANS) // self._threads)
         self._phases, self._moves = array("q"), []
-        self._ends_ns = time.monotonic_ns() + int((order.seconds + _PATIENCE_S) * 1e9)
+        self._ends_ns = time.monotonic_ns() + int((order.seconds + OVERTIME_S) * 1e9)
         self.is_on = True
         if self._compute is not None:
             self._compute.spans = self._spans

@@ -59,7 +59,7 @@ async def test_a_turn_that_ends_during_a_replacement_wins(
 ) -> None:
     store(services, record())
     file = await http.get(at("s1", "/export"))
-    described = services._describe
+    described = services.describe
 
     def then_a_turn(message: Any) -> Any:
         answer = described(message)

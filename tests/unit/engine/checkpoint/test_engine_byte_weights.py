@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from benchmarks.models.make_model import make_model
-from benchmarks.models.shapes import SHAPES
 from services.worker.engine.checkpoint.fingerprint import fingerprint
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.precision import stored_precision
+from tests.kits.engine.damaged_tensors import check_refused
 from tests.kits.models.quantized_models import require_same_logits, write_floats, write_quantized
 
 NAME = "model.layers.0.mlp.down_proj"
@@ -130,13 +130,6 @@ FORMS: dict[str, tuple[Any, dict[str, Any], int | None]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "tiny"
-    make_model(directory, SHAPES["tiny"])
-    return directory
-
-
 @pytest.mark.parametrize("name", FORMS)
 def test_values_are_those_of_the_formula(tiny: Path, tmp_path: Path, name: str) -> None:
     quantize, quantization, bits = FORMS[name]
@@ -200,12 +193,7 @@ def test_what_is_damaged_or_of_another_form_is_refused(tiny: Path, tmp_path: Pat
     write_quantized(tiny, tmp_path, quantize, quantization)
     tensors = load_file(tmp_path / "model.safetensors")
 
-    def refused(changed: dict[str, Tensor | None], message: str) -> None:
-        left = {name: one for name, one in (tensors | changed).items() if one is not None}
-        save_file(left, tmp_path / "model.safetensors")
-        with pytest.raises(ModelError, match=message):
-            stored_tensors(tmp_path)
-
+    refused = partial(check_refused, tmp_path, tensors)
     refused({f"{NAME}.weight_scale_inv": None}, "F8_E4M3, and no matrix with a weight_scale")
     refused({f"{NAME}.weight_scale_inv": torch.ones(2, 3)}, r"scales F32 \[2, 3\] or zero points do not fit")
     refused({f"{NAME}.weight": torch.zeros(64, 160, dtype=torch.int8)}, "zero points do not fit")

@@ -20,12 +20,10 @@ from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from shared.host import cores_and_memory
-from tests.kits.engine.rank_threads import make_llama, make_model
+from tests.kits.engine.rank_threads import make_model
+from tests.kits.engine.small_models import small_model
 
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"), dtype=torch.bfloat16)
+model = small_model(dtype=torch.bfloat16)
 
 
 def run_of(model: Path, **changes: Any) -> EngineRunConfig:
@@ -127,7 +125,7 @@ def test_what_fits_is_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores_and_memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(cores_and_memory, "CGROUP", tmp_path)
     machine = cores_and_memory.available_bytes()
     assert machine > 2**20
     (tmp_path / "memory.max").write_text("3000000\n")
@@ -142,5 +140,5 @@ def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_where_the_system_does_not_say_what_is_free_all_memory_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cores_and_memory, "_MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(cores_and_memory, "MEMINFO", tmp_path / "none")
     assert cores_and_memory.available_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -29,18 +29,18 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def model(good: Path, tmp_path: Path) -> Path:
+def model_copy(good: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(good, tmp_path / "model"))
 
 
-def _edit(model: Path, **changes: Any) -> None:
-    raw = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(raw | changes))
+def _edit(model_copy: Path, **changes: Any) -> None:
+    raw = json.loads((model_copy / "config.json").read_text())
+    (model_copy / "config.json").write_text(json.dumps(raw | changes))
 
 
-def _load(model: Path) -> Decoder:
-    with open_checkpoint(model) as checkpoint:
-        return Decoder(checkpoint, read_config(model), SingleRank())
+def _load(model_copy: Path) -> Decoder:
+    with open_checkpoint(model_copy) as checkpoint:
+        return Decoder(checkpoint, read_config(model_copy), SingleRank())
 
 
 @pytest.mark.parametrize(
@@ -62,25 +62,25 @@ def _load(model: Path) -> Decoder:
         ({"rope_parameters": [1]}, "rope_parameters"),
     ],
 )
-def test_a_wrong_config_names_its_field(model: Path, changes: dict[str, Any], named: str) -> None:
-    _edit(model, **changes)
+def test_a_wrong_config_names_its_field(model_copy: Path, changes: dict[str, Any], named: str) -> None:
+    _edit(model_copy, **changes)
     with pytest.raises(ModelError, match=named) as refusal:
-        read_config(model)
-    assert str(model / "config.json") in str(refusal.value)
+        read_config(model_copy)
+    assert str(model_copy / "config.json") in str(refusal.value)
 
 
-def test_old_and_new_spelling_of_theta(model: Path) -> None:
-    _edit(model, rope_parameters=None, rope_theta=5e5)
-    assert read_config(model).rope.theta == 5e5
-    _edit(model, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
-    assert read_config(model).rope.theta == 1e6
+def test_old_and_new_spelling_of_theta(model_copy: Path) -> None:
+    _edit(model_copy, rope_parameters=None, rope_theta=5e5)
+    assert read_config(model_copy).rope.theta == 5e5
+    _edit(model_copy, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    assert read_config(model_copy).rope.theta == 1e6
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe"])
-def test_a_config_that_is_no_json_object(model: Path, content: bytes) -> None:
-    (model / "config.json").write_bytes(content)
+def test_a_config_that_is_no_json_object(model_copy: Path, content: bytes) -> None:
+    (model_copy / "config.json").write_bytes(content)
     with pytest.raises(ModelError, match=r"config\.json"):
-        read_config(model)
+        read_config(model_copy)
 
 
 def test_no_such_directory(tmp_path: Path) -> None:
@@ -94,31 +94,31 @@ def test_a_split_that_does_not_fit(good: Path, world: int) -> None:
         read_config(good).check_split(world)
 
 
-def test_missing_tensor(model: Path) -> None:
-    tensors = load_file(model / "model.safetensors")
+def test_missing_tensor(model_copy: Path) -> None:
+    tensors = load_file(model_copy / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]
-    save_file(tensors, model / "model.safetensors")
+    save_file(tensors, model_copy / "model.safetensors")
     with pytest.raises(ModelError, match=r"model\.layers\.1\.mlp\.up_proj\.weight is in none"):
-        _load(model)
+        _load(model_copy)
 
 
-def test_misshapen_tensor(model: Path) -> None:
-    _edit(model, intermediate_size=128)
+def test_misshapen_tensor(model_copy: Path) -> None:
+    _edit(model_copy, intermediate_size=128)
     with pytest.raises(ModelError, match=r"mlp\.gate_proj\.weight has shape \(112, 64\).*\(128, 64\)"):
-        _load(model)
+        _load(model_copy)
 
 
-def test_unsupported_type(model: Path) -> None:
-    tensors = load_file(model / "model.safetensors")
+def test_unsupported_type(model_copy: Path) -> None:
+    tensors = load_file(model_copy / "model.safetensors")
     tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.float64)
-    save_file(tensors, model / "model.safetensors")
+    save_file(tensors, model_copy / "model.safetensors")
     with pytest.raises(ModelError, match=r"model\.norm\.weight has type F64"):
-        _load(model)
+        _load(model_copy)
 
 
-def _rewrite(model: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def _rewrite(model_copy: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Replaces the header of the weights file and keeps the data."""
-    path = model / "model.safetensors"
+    path = model_copy / "model.safetensors"
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
@@ -143,98 +143,98 @@ NORM = "model.norm.weight"
         (lambda h: [1], "no JSON object"),
     ],
 )
-def test_a_header_that_lies(model: Path, change: Callable[[dict[str, Any]], Any], named: str) -> None:
-    _rewrite(model, change)
+def test_a_header_that_lies(model_copy: Path, change: Callable[[dict[str, Any]], Any], named: str) -> None:
+    _rewrite(model_copy, change)
     with pytest.raises(ModelError, match=rf"model\.safetensors is no complete.*({named})"):
-        _load(model)
+        _load(model_copy)
 
 
-def test_a_header_that_is_no_json(model: Path) -> None:
-    (model / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"{{{{" + bytes(100))
+def test_a_header_that_is_no_json(model_copy: Path) -> None:
+    (model_copy / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"{{{{" + bytes(100))
     with pytest.raises(ModelError, match="its header is no JSON"):
-        _load(model)
+        _load(model_copy)
 
 
 @pytest.mark.parametrize(
     "name",
     ["model.layers.3.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias", "model.layers.0.extra"],
 )
-def test_a_tensor_that_the_model_lacks(model: Path, name: str) -> None:
-    tensors = load_file(model / "model.safetensors")
-    save_file(tensors | {name: torch.zeros(8)}, model / "model.safetensors")
+def test_a_tensor_that_the_model_lacks(model_copy: Path, name: str) -> None:
+    tensors = load_file(model_copy / "model.safetensors")
+    save_file(tensors | {name: torch.zeros(8)}, model_copy / "model.safetensors")
     with pytest.raises(ModelError, match=rf"model\.safetensors: tensor {name} has no place in the model"):
-        _load(model)
+        _load(model_copy)
 
 
-def test_leftovers_of_older_files_are_no_harm(model: Path) -> None:
-    tensors = load_file(model / "model.safetensors")
+def test_leftovers_of_older_files_are_no_harm(model_copy: Path) -> None:
+    tensors = load_file(model_copy / "model.safetensors")
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
-    save_file(tensors, model / "model.safetensors")
-    _load(model)
-    _edit(model, tie_word_embeddings=True)
+    save_file(tensors, model_copy / "model.safetensors")
+    _load(model_copy)
+    _edit(model_copy, tie_word_embeddings=True)
     with pytest.raises(ModelError, match=r"tie_word_embeddings.*tensor lm_head\.weight is another matrix"):
-        _load(model)
+        _load(model_copy)
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()  # is then not read
-    save_file(tensors, model / "model.safetensors")
-    decoder = _load(model)
+    save_file(tensors, model_copy / "model.safetensors")
+    decoder = _load(model_copy)
     assert decoder.head.weight is decoder.embedding.weight
 
 
-def test_a_tensor_in_two_files(model: Path) -> None:
-    tensors = load_file(model / "model.safetensors")
-    (model / "model.safetensors").rename(model / "a.safetensors")
-    save_file({NORM: tensors[NORM]}, model / "b.safetensors")
+def test_a_tensor_in_two_files(model_copy: Path) -> None:
+    tensors = load_file(model_copy / "model.safetensors")
+    (model_copy / "model.safetensors").rename(model_copy / "a.safetensors")
+    save_file({NORM: tensors[NORM]}, model_copy / "b.safetensors")
     index = {"weight_map": dict.fromkeys(tensors, "a.safetensors") | {NORM: "b.safetensors"}}
-    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    (model_copy / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError, match=rf"b\.safetensors: tensor {NORM} is in a\.safetensors as well"):
-        _load(model)
+        _load(model_copy)
 
 
-def test_all_ranks_refuse_alike(model: Path) -> None:
-    tensors = load_file(model / "model.safetensors")
+def test_all_ranks_refuse_alike(model_copy: Path) -> None:
+    tensors = load_file(model_copy / "model.safetensors")
     del tensors[NORM]
-    save_file(tensors, model / "model.safetensors")
+    save_file(tensors, model_copy / "model.safetensors")
 
     def refusal(collectives: Collectives) -> str:
-        with open_checkpoint(model) as checkpoint, pytest.raises(ModelError) as error:
-            Decoder(checkpoint, read_config(model), collectives)
+        with open_checkpoint(model_copy) as checkpoint, pytest.raises(ModelError) as error:
+            Decoder(checkpoint, read_config(model_copy), collectives)
         return str(error.value)
 
     first, second = run_threads(2, refusal)
-    assert first == second == f"{model}: tensor {NORM} is in none of the weight files"
+    assert first == second == f"{model_copy}: tensor {NORM} is in none of the weight files"
 
 
-def test_a_file_that_shrinks_while_it_is_read(model: Path) -> None:
-    with open_checkpoint(model) as checkpoint:
-        os.truncate(model / "model.safetensors", 20_000)
+def test_a_file_that_shrinks_while_it_is_read(model_copy: Path) -> None:
+    with open_checkpoint(model_copy) as checkpoint:
+        os.truncate(model_copy / "model.safetensors", 20_000)
         with pytest.raises(
             ModelError, match=r"model\.safetensors has become shorter while tensor .* was read"
         ):
-            Decoder(checkpoint, read_config(model), SingleRank())
+            Decoder(checkpoint, read_config(model_copy), SingleRank())
 
 
-def test_a_disk_that_fails(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails(model_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
-    with open_checkpoint(model) as checkpoint:
+    with open_checkpoint(model_copy) as checkpoint:
         monkeypatch.setattr(os, "preadv", fail)
         with pytest.raises(ModelError, match=r"tensor .* cannot be read: Input/output error"):
-            Decoder(checkpoint, read_config(model), SingleRank())
+            Decoder(checkpoint, read_config(model_copy), SingleRank())
 
 
 @pytest.mark.parametrize("keep", [0, 4, 500, 100_000])
-def test_truncated_file(model: Path, keep: int) -> None:
-    path = model / "model.safetensors"
+def test_truncated_file(model_copy: Path, keep: int) -> None:
+    path = model_copy / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ModelError, match=r"model\.safetensors is no complete safetensors file"):
-        _load(model)
+        _load(model_copy)
 
 
-def test_no_weights(model: Path) -> None:
-    (model / "model.safetensors").unlink()
+def test_no_weights(model_copy: Path) -> None:
+    (model_copy / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"neither model\.safetensors nor"):
-        _load(model)
+        _load(model_copy)
 
 
 @pytest.mark.parametrize(
@@ -245,29 +245,29 @@ def test_no_weights(model: Path) -> None:
         ({"weight_map": {"a": "../model/model.safetensors"}}, "no file beside it"),
     ],
 )
-def test_a_wrong_index(model: Path, index: dict[str, Any], named: str) -> None:
-    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+def test_a_wrong_index(model_copy: Path, index: dict[str, Any], named: str) -> None:
+    (model_copy / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError, match=named):
-        _load(model)
+        _load(model_copy)
 
 
 def test_fingerprint_names_content_not_files(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = read_config(model)
-    first = fingerprint(model, config)
-    quantized = fingerprint(model, config, "int8")
+    config = read_config(model_copy)
+    first = fingerprint(model_copy, config)
+    quantized = fingerprint(model_copy, config, "int8")
     assert quantized != first, "other weights make other keys and values"
     monkeypatch.setattr(int8, "FORMAT", "int8:64")
-    assert fingerprint(model, config, "int8") not in {first, quantized}, "so does another format"
+    assert fingerprint(model_copy, config, "int8") not in {first, quantized}, "so does another format"
     assert len(first) == 32
     split = make_llama(tmp_path / "split", max_shard_size="60KB")
     assert len(list(split.glob("*.safetensors"))) > 1
     assert fingerprint(split, read_config(split)) == first
-    tensors = load_file(model / "model.safetensors")
+    tensors = load_file(model_copy / "model.safetensors")
     tensors["model.norm.weight"][-1] += 1e-3
-    save_file(tensors, model / "model.safetensors")
-    changed = fingerprint(model, config)
+    save_file(tensors, model_copy / "model.safetensors")
+    changed = fingerprint(model_copy, config)
     assert changed != first
-    _edit(model, rms_norm_eps=1e-3)
-    assert fingerprint(model, read_config(model)) not in {first, changed}
+    _edit(model_copy, rms_norm_eps=1e-3)
+    assert fingerprint(model_copy, read_config(model_copy)) not in {first, changed}

@@ -1,6 +1,7 @@
 """Packed integers of compressed-tensors: values bit for bit, any slice, codes; what is refused."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,6 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from benchmarks.models.make_model import make_model
-from benchmarks.models.shapes import SHAPES
 from benchmarks.quality.own_logits import OwnLogits
 from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix
 from services.worker.engine.checkpoint.codes.packed_integers import read_packed
@@ -22,17 +21,11 @@ from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
 from services.worker.rank_protocol.run_config import Precision
+from tests.kits.engine.damaged_tensors import check_refused
 from training.quantize.grids import Codes, Grid, plain_scales, round_to
 from training.quantize.packing import packed, quantization_config
 
 NAME = "model.layers.0.mlp.down_proj"
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "tiny"
-    make_model(directory, SHAPES["tiny"])
-    return directory
 
 
 def write(tiny: Path, directory: Path, grid: Grid) -> dict[str, Codes]:
@@ -169,12 +162,7 @@ def test_what_is_damaged_or_of_another_form_is_refused(tiny: Path, tmp_path: Pat
     write(tiny, tmp_path, Grid(bits=4, group=32))
     tensors = load_file(tmp_path / "model.safetensors")
 
-    def refused(changed: dict[str, Tensor | None], message: str) -> None:
-        left = {name: one for name, one in (tensors | changed).items() if one is not None}
-        save_file(left, tmp_path / "model.safetensors")
-        with pytest.raises(ModelError, match=message):
-            stored_tensors(tmp_path)
-
+    refused = partial(check_refused, tmp_path, tensors)
     refused({f"{NAME}.weight_scale": None}, "no proper weight_scale and weight_shape")
     refused({f"{NAME}.weight_g_idx": torch.zeros(160)}, "a g_idx is F32")
     refused({f"{NAME}.weight_shape": torch.tensor([64, 0])}, "says 64 x 0")

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from benchmarks.models.make_model import make_model
-from benchmarks.models.shapes import SHAPES
 from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix
 from services.worker.engine.checkpoint.fingerprint import fingerprint
 from services.worker.engine.checkpoint.layer_weights import MlpWeights
@@ -25,6 +24,7 @@ from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
 from services.worker.engine.precision import stored_precision
 from services.worker.rank_protocol.plan import StepPlan
+from tests.kits.engine.damaged_tensors import check_refused
 from tests.kits.engine.plans import Blocks, new_sequence
 from tests.kits.engine.rank_threads import native_ranks, plan_logits
 from tests.kits.models.quantized_models import require_same_logits, write_floats, write_quantized
@@ -42,13 +42,6 @@ FORMATS: dict[str, dict[str, Any]] = {
     "gptq-2": {"quant_method": "gptq", "bits": 2, "group_size": GROUP, "checkpoint_format": "gptq_v2"},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"},
 }
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models") / "tiny"
-    make_model(directory, SHAPES["tiny"])
-    return directory
 
 
 def into_words(numbers: Tensor, bits: int, order: list[int]) -> Tensor:
@@ -163,12 +156,7 @@ def test_what_is_damaged_or_of_another_form_is_refused(tiny: Path, tmp_path: Pat
     write(tiny, tmp_path, FORMATS["gptq"])
     tensors = load_file(tmp_path / "model.safetensors")
 
-    def refused(changed: dict[str, Tensor | None], message: str) -> None:
-        left = {name: one for name, one in (tensors | changed).items() if one is not None}
-        save_file(left, tmp_path / "model.safetensors")
-        with pytest.raises(ModelError, match=message):
-            stored_tensors(tmp_path)
-
+    refused = partial(check_refused, tmp_path, tensors)
     refused({f"{NAME}.scales": None}, "qzeros and scales are I32, I32, missing")
     refused({f"{NAME}.qzeros": torch.zeros(5, 3, dtype=torch.int32)}, "is no matrix of 2, 3, 4 or 8 bits")
     order = tensors[f"{NAME}.g_idx"]

@@ -18,17 +18,19 @@ from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.native.structs import WeightType
 from services.worker.rank_protocol.plan import StepPlan
 from tests.kits.engine.gguf_models import write_gguf
-from tests.kits.engine.rank_threads import Blocks, make_model, native_ranks, new_sequence, plan_logits
+from tests.kits.engine.rank_threads import (
+    Blocks,
+    make_model,
+    native_ranks,
+    new_sequence,
+    plan_logits,
+    some_tokens,
+)
 
 TARGETS = targets()
 KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q8_0"]
 SHAPE = {"hidden_size": 96, "intermediate_size": 192, "num_attention_heads": 6, "num_key_value_heads": 3}
 pytestmark = pytest.mark.skipif(not TARGETS, reason="the kernels are for x86-64 with AVX2")
-
-
-def tokens(count: int, seed: int) -> list[int]:
-    drawn: list[int] = torch.randint(0, 203, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-    return drawn
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def relative(found: Tensor, wanted: Tensor) -> float:
 
 @pytest.mark.parametrize("kind", [*KINDS, "tied"])
 def test_codes_are_near_the_floats_of_the_file_on_any_ranks(files: dict[str, Path], kind: str) -> None:
-    text = tokens(40, 1)
+    text = some_tokens(40, 1)
     wanted = plan_logits(files[kind], 1, whole(text))[-1]
     for target in TARGETS:
         for world in (1, 2, 3):
@@ -61,7 +63,7 @@ def test_codes_are_near_the_floats_of_the_file_on_any_ranks(files: dict[str, Pat
 
 @pytest.mark.parametrize("kind", [*KINDS, "tied"])
 def test_a_token_has_the_same_bits_in_any_batch(files: dict[str, Path], kind: str) -> None:
-    text, other = tokens(50, 2), tokens(30, 3)
+    text, other = some_tokens(50, 2), some_tokens(30, 3)
     blocks = Blocks(64)
     plans = [StepPlan(step_id=1, admit=[new_sequence(1, text), new_sequence(2, other)])]
     plans.append(StepPlan(step_id=2, chunks=[blocks.chunk(2, 0, other[:29])]))

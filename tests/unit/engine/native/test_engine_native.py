@@ -30,11 +30,12 @@ from tests.kits.engine.rank_threads import (
     Blocks,
     ComputeFactory,
     make_llama,
-    make_model,
     native_ranks,
     new_sequence,
     plan_logits,
+    some_tokens,
 )
+from tests.kits.engine.small_models import all_models
 
 TARGETS = targets()
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -46,11 +47,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 24, "intermediate_size": 100}),  # not a multiple of the vector width
 }
 pytestmark = pytest.mark.skipif(not TARGETS, reason="the kernels are for x86-64 with AVX2")
-
-
-def some_tokens(count: int, seed: int) -> list[int]:
-    drawn: list[int] = torch.randint(0, 203, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-    return drawn
 
 
 def mixed_plans() -> list[StepPlan]:
@@ -78,12 +74,7 @@ def last_logits(model: Path, plans_of: Callable[[Blocks], list[StepPlan]], compu
     return plan_logits(model, 1, plans_of(Blocks(128)), num_blocks=128, compute=compute)[-1][-1]
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {
-        name: make_model(tmp_path_factory.mktemp("model"), family, **changes)
-        for name, (family, changes) in VARIANTS.items()
-    }
+models = all_models(VARIANTS)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

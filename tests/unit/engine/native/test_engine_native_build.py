@@ -142,7 +142,7 @@ def test_a_broken_compiler(
     root: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], reason: str
 ) -> None:
     monkeypatch.setenv("CXX", script(root / "cxx", *lines))
-    monkeypatch.setattr(build, "_COMPILE_LIMIT_S", 0.3)
+    monkeypatch.setattr(build, "OWN_COMPILER_LIMIT_S", 0.3)
     with pytest.raises(NoKernels, match=reason):
         ensure()
     assert find("avx2") is None
@@ -162,7 +162,7 @@ def test_a_compiler_that_takes_too_long_ends_with_the_processes_it_started(
 ) -> None:
     child = root / "child"
     monkeypatch.setenv("CXX", script(root / "cxx", f"sleep 60 & echo $! > {child}", "wait"))
-    monkeypatch.setattr(build, "_COMPILE_LIMIT_S", 0.5)
+    monkeypatch.setattr(build, "OWN_COMPILER_LIMIT_S", 0.5)
     with pytest.raises(NoKernels, match=r"timed out after 0\.5 seconds"):
         ensure()
     status = Path(f"/proc/{int(child.read_text())}/status")
@@ -179,7 +179,7 @@ def test_processes_that_want_it_at_once_share_one_compilation(root: Path) -> Non
         "from pathlib import Path\n"
         "from services.worker.engine.native import build\n"
         f"build.SOURCES = Path({str(build.SOURCES)!r})\n"
-        "build._MAIN = build.SOURCES / 'program.cpp'\n"
+        "build.MAIN_SOURCE = build.SOURCES / 'program.cpp'\n"
         "print(build.ensure('avx2'))\n"
     )
     env = os.environ | {"CXX": wrapper}
@@ -257,7 +257,7 @@ def test_an_installation_goes_on_without_and_an_image_does_not(
     arguments: list[str],
     status: int,
 ) -> None:
-    monkeypatch.setattr(build, "_supported", lambda: True)
+    monkeypatch.setattr(build, "can_have_kernels", lambda: True)
     monkeypatch.setenv("PATH", str(root))
     monkeypatch.setattr(sys, "argv", ["build", *arguments])
     assert main() == status

@@ -13,11 +13,12 @@ from services.worker.rank_protocol.plan import StepPlan
 from tests.kits.engine.rank_threads import (
     Blocks,
     ComputeFactory,
-    make_model,
     native_ranks,
     new_sequence,
     plan_logits,
+    some_tokens,
 )
+from tests.kits.engine.small_models import small_models
 
 TARGETS = targets()
 LENGTH = 2 * SEGMENT + 100
@@ -32,16 +33,8 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
-def tokens(count: int, seed: int) -> list[int]:
-    drawn: list[int] = torch.randint(0, 203, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-    return drawn
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    family, changes = FAMILIES[request.param]
-    shape = {"num_hidden_layers": 2, "max_position_embeddings": 4096}
-    return make_model(tmp_path_factory.mktemp("model"), family, **shape, **changes)
+SHAPE: dict[str, object] = {"num_hidden_layers": 2, "max_position_embeddings": 4096}
+model = small_models({name: (family, SHAPE | changes) for name, (family, changes) in FAMILIES.items()})
 
 
 def decoded(model: Path, text: list[int], others: int, compute: ComputeFactory) -> Tensor:
@@ -69,7 +62,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("target", "kv"), PAIRS)
 def test_split_over_threads_or_not_the_bits_are_the_same(model: Path, target: str, kv: torch.dtype) -> None:
-    text = tokens(LENGTH, 5)
+    text = some_tokens(LENGTH, 5)
     whole = StepPlan(step_id=1, admit=[new_sequence(1, text)], chunks=[Blocks(NUM_BLOCKS).chunk(1, 0, text)])
     compute = native_ranks(target, kv_dtype=kv)
     reference = plan_logits(model, 1, [whole], num_blocks=NUM_BLOCKS, compute=compute)[-1][-1]
@@ -81,7 +74,7 @@ def test_split_over_threads_or_not_the_bits_are_the_same(model: Path, target: st
 
 
 def test_a_long_context_is_that_of_the_plain_path(model: Path) -> None:
-    text = tokens(LENGTH, 6)
+    text = some_tokens(LENGTH, 6)
     plan = StepPlan(step_id=1, admit=[new_sequence(1, text)], chunks=[Blocks(NUM_BLOCKS).chunk(1, 0, text)])
     wanted = plan_logits(model, 1, [plan], num_blocks=NUM_BLOCKS)[-1][-1]
     for target in TARGETS:

@@ -35,7 +35,8 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk, StepP
 from services.worker.rank_protocol.sliding_pool import PoolSizes, chunk_blocks, least_blocks
 from tests.kits.engine.decode_plans import EagerCapture
 from tests.kits.engine.plans import GREEDY
-from tests.kits.engine.rank_threads import make_model, new_sequence
+from tests.kits.engine.rank_threads import new_sequence
+from tests.kits.engine.small_models import small_model
 from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
 
@@ -43,15 +44,12 @@ MODES = ["native", "fp8", "plain", "recorded"]
 WINDOW, NUM_BLOCKS, LIMITS = 20, 40, scheduler_limits(24, 3, 32)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(
-        tmp_path_factory.mktemp("model"),
-        "qwen3",
-        use_sliding_window=True,
-        sliding_window=WINDOW,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    )
+model = small_model(
+    "qwen3",
+    use_sliding_window=True,
+    sliding_window=WINDOW,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+)
 
 
 class Group:
@@ -70,11 +68,11 @@ class Group:
             Scheduler(self.blocks, LIMITS, BlockNames("f"), write_behind=behind, costs=costs), self.compute, 1
         )
         self.num_fetched = 0
-        self._runner, self._store = runner, store
+        self.runner, self._store = runner, store
 
     @property
     def _bytes(self) -> CacheBlocks:
-        return self._runner.blocks
+        return self.runner.blocks
 
     def compute(self, plan: StepPlan) -> StepResult:
         for copy in plan.store:
@@ -82,7 +80,7 @@ class Group:
             self._bytes.copy_out(copy.block, rows, copy.sliding)
             self._store[copy.name] = rows
         self.run.scheduler.write_behind.done([copy.name for copy in plan.store], [])
-        return self._runner.run_step(plan)
+        return self.runner.run_step(plan)
 
     def finish(self) -> dict[str, Output]:
         scheduler = self.run.scheduler
@@ -178,7 +176,7 @@ def test_a_group_goes_on_with_what_another_one_stored(model: Path, mode: str) ->
 
 def test_plans_with_wrong_sliding_blocks_are_refused(model: Path) -> None:
     with group(model, {}, "native", sliding=True) as one:
-        runner = one._runner
+        runner = one.runner
         for number, (blocks, first, reason) in enumerate(
             (([], 0, "0 sliding blocks for 3 tokens"), ([10**6], 0, "a block outside 0.."))
         ):

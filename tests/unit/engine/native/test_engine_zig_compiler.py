@@ -43,7 +43,7 @@ def index(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(f"PIP_{name}", str(value))
     monkeypatch.setenv("TMPDIR", str(root))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(build, "_command", no_compiler)
+    monkeypatch.setattr(build, "compiler_command", no_compiler)
     return wheels
 
 

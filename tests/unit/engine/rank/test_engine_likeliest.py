@@ -17,14 +17,9 @@ from services.worker.engine.sampling.sampler import NOT_FINITE
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Sampled, StepPlan
 from services.worker.rank_protocol.sliding_pool import PoolSizes
-from tests.kits.engine.rank_threads import GREEDY, Blocks, make_llama, new_sequence
+from tests.kits.engine.rank_threads import GREEDY, Blocks, new_sequence
 
 PROMPTS = ([5, 9, 2, 77, 140] * 8, [3, 1, 4])
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 def compute(model: Path, *, on_device: bool) -> PlainCompute:
@@ -81,7 +76,7 @@ def test_steps_with_a_row_that_needs_its_logits_are_sampled_as_ever(
 def test_a_row_without_finite_logits_ends_only_its_sequence(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, ordinary = compute(model, on_device=True), PlainCompute._forward
+    made, ordinary = compute(model, on_device=True), PlainCompute.logits_on_device
 
     def broken(*arguments: object) -> torch.Tensor | None:
         logits = ordinary(*arguments)  # type: ignore[arg-type]
@@ -89,6 +84,6 @@ def test_a_row_without_finite_logits_ends_only_its_sequence(
         logits[1, 7] = torch.nan
         return logits
 
-    monkeypatch.setattr(PlainCompute, "_forward", broken)
+    monkeypatch.setattr(PlainCompute, "logits_on_device", broken)
     ((fine, bad),) = sampled(made, [GREEDY, GREEDY], steps=0)
     assert (fine.error, bad.error) == ("", NOT_FINITE)

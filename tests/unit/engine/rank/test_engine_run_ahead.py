@@ -23,18 +23,13 @@ from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.sliding_pool import PoolSizes
-from tests.kits.engine.rank_threads import GREEDY, ThreadCollectives, make_llama
+from tests.kits.engine.rank_threads import GREEDY, ThreadCollectives
 from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
 
 T = TypeVar("T")
 NUM_BLOCKS = 12
 SEEDED = EngineSampling(seed=3, temperature=0.8, top_p=0.9, repetition_penalty=1.2)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 class ThreadRanks:
@@ -105,7 +100,7 @@ def test_draws_do_not_depend_on_what_is_shared_or_followed(ranks: ThreadRanks) -
         run = Run(
             Scheduler(BlockManager(NUM_BLOCKS), scheduler_limits(64, 8, 32), names), ranks.compute, run_ahead
         )
-        run.scheduler.queues._last_seq_id = 100 * len(outputs)
+        run.scheduler.queues.last_seq_id = 100 * len(outputs)
         for number in range(3):
             run.scheduler.add(sequence(number, [*range(40), 5], 20, SEEDED))
         run.finish()
@@ -120,7 +115,7 @@ def test_all_ranks_learn_what_was_sampled(ranks: ThreadRanks, count: int) -> Non
 
     def share(runner: Runner) -> list[int]:
         mine = [Sampled(seq_id=1, token_id=i, error="bad" if i == 2 else "") for i in range(count)]
-        return runner._broadcast_tokens(mine if runner is ranks.runners[0] else [], count)
+        return runner.broadcast_tokens(mine if runner is ranks.runners[0] else [], count)
 
     expected = [0 if i == 2 else i for i in range(count)]
     assert ranks.on_all(share) == [expected] * len(ranks.runners)

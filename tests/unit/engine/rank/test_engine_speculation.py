@@ -53,7 +53,7 @@ class _Rounds:
         self.scores: Scores = []
         limits = scheduler_limits(64, 8, 32, draft_tokens=most)
         run = Run(Scheduler(BlockManager(blocks), limits, BlockNames("f")), self._step, 1)
-        run.scheduler.queues._last_seq_id = self._seq_ids
+        run.scheduler.queues.last_seq_id = self._seq_ids
         if guesses:
             _guess(run.scheduler, most, guesses)
         chance, before = random.Random(1), self.steps
@@ -67,7 +67,7 @@ class _Rounds:
             run.scheduler.add(made)
             run.step()
         run.finish()
-        self._seq_ids = run.scheduler.queues._last_seq_id
+        self._seq_ids = run.scheduler.queues.last_seq_id
         self.outputs, self.num_steps = run.outputs, self.steps - before
         return run.scheduler
 

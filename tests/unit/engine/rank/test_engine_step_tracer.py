@@ -21,18 +21,12 @@ from services.worker.rank_protocol.trace_messages import Ping, Pong, RankTrace, 
 from tests.kits.engine.rank_threads import (
     Blocks,
     ComputeFactory,
-    make_llama,
     native_ranks,
     new_sequence,
     plain_compute,
 )
 
 MOMENTS = StepMoments(1e-6, 2e-6, 3e-6, 4e-6, 5e-6)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_llama(tmp_path_factory.mktemp("model"))
 
 
 class Leader:
@@ -137,7 +131,7 @@ def test_a_recording_has_bounds_and_ends_by_itself(
     leader.tracer.note_report(FrameKind.FETCHED, FetchResult(fetch_id=1, count=3, seconds=0.5))
     leader.tracer.note_report(FrameKind.STORED, StoreResult(names=bytes(32), seconds=0.25))
     leader.tracer.note_report(FrameKind.STORED, StoreResult(names=bytes(32)))
-    monkeypatch.setattr("services.worker.engine.rank.step_tracer._PATIENCE_S", -1.0)
+    monkeypatch.setattr("services.worker.engine.rank.step_tracer.OVERTIME_S", -1.0)
     recorded = leader.recorded()
     assert len(recorded.phases) == 2 * 7 * 8
     assert [(one[0], one[2], one[3]) for one in recorded.moves] == [

@@ -5,19 +5,19 @@ import asyncio
 import pytest
 from nats.aio.client import Client
 
-from shared.bus.broker.connection import NatsConnection
+from shared.bus.broker.connection import NatsConnection, OnDown
 from shared.bus.broker_address import BrokerAddress
 from shared.bus.delivery import BusStats
 from shared.flow.backoff import Backoff
 
 
-def make() -> NatsConnection:
+def make(on_down: OnDown = lambda *, final: None) -> NatsConnection:
     return NatsConnection(
         BrokerAddress("nats://127.0.0.1:4222"),
         BusStats(),
         Backoff(),
         on_up=lambda: None,
-        on_down=lambda *, final: None,
+        on_down=on_down,
     )
 
 
@@ -25,8 +25,7 @@ async def test_a_connection_that_fails_while_it_closes_is_given_up_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reported: list[bool] = []
-    connection = make()
-    connection._on_down = lambda *, final: reported.append(final)
+    connection = make(lambda *, final: reported.append(final))
 
     async def fails(self: Client, status: int, do_cbs: bool = True) -> None:
         raise OSError("gone")

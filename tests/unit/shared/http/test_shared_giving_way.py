@@ -125,7 +125,7 @@ def test_the_only_connection_of_an_address_may_give_way() -> None:
         connection.wait_for(gate.first_byte)
         assert gate.open == 1
     connection.drop()
-    assert not gate._addresses
+    assert gate.addresses == 0
 
 
 _KINDS = ("first_byte", "handshake", "headers", "idle", "unread", "lingering", "paused", "")
@@ -170,6 +170,7 @@ def test_bounds_hold_and_no_request_is_cut(steps: list[tuple[str, int, int]]) ->
                 connection.wait_for(getattr(gate, what) if what else None, now_s)
         assert gate.open == len(indices) <= 7
         assert max(Counter(indices.values()).values(), default=0) <= 3
-        lines = [line for client in gate._addresses.values() for line in client.lines]
+        assert gate.addresses == len(set(indices.values()))
+        lines = {id(line): line for connection in indices for line in connection.lines}.values()
         assert sum(map(len, lines)) == sum(connection.waits is not None for connection in indices)
-        assert sum(map(len, gate._lines)) == sum(map(len, lines))
+        assert sum(len(getattr(gate, kind).line) for kind in _KINDS if kind) == sum(map(len, lines))

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -25,15 +24,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture(autouse=True)
-def restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = before
-    logging.captureWarnings(False)
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:

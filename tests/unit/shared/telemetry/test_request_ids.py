@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -18,15 +16,6 @@ from tests.kits.memory_bus import MemoryBus
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
-
-
-@pytest.fixture(autouse=True)
-def restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = before
-    logging.captureWarnings(False)
 
 
 @pytest.mark.parametrize(

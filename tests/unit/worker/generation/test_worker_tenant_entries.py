@@ -1,6 +1,7 @@
 """Bounded entries of several tenants: a flood of one tenant evicts no entry of another."""
 
 import asyncio
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from services.worker.domain.generation.tenant_entries import TenantEntries
 from services.worker.leader.frame_publisher import FramePublisher
 from services.worker.leader.request_table import MAX_TOMBSTONES, EndOfRequest, RequestTable
 from services.worker.leader.sessions.delivery_tracker import MAX_SESSIONS, DeliveryTracker
+from tests.kits.held_objects import num_held
 from tests.kits.worker.leader import chat, leader_context
 
 
@@ -35,15 +37,16 @@ def test_an_entry_that_is_put_again_is_the_newest() -> None:
 
 def test_what_is_over_goes_and_leaves_nothing() -> None:
     entries = TenantEntries[int](10)
-    for tenant in "st":
-        for value in (1, 2, 3):
-            entries.put(tenant, str(value), value)
+    tenants: list[object] = [f"tenant-{letter}" for letter in "st"]
+    for index, value in product(range(2), (1, 2, 3)):
+        entries.put(str(tenants[index]), str(value), value)
     entries.drop_oldest(lambda value: value <= 2)
-    assert (len(entries), entries.get("s", "3"), entries.get("t", "2")) == (2, 3, None)
-    assert entries.pop("s", "3") == 3
-    assert entries.pop("s", "3") is None
+    assert (len(entries), entries.get("tenant-s", "3"), entries.get("tenant-t", "2")) == (2, 3, None)
+    assert num_held(tenants) == 2
+    assert entries.pop("tenant-s", "3") == 3
+    assert entries.pop("tenant-s", "3") is None
     entries.drop_oldest(lambda value: True)
-    assert (len(entries), entries._tenants) == (0, {})
+    assert (len(entries), num_held(tenants)) == (0, 0)
 
 
 async def test_a_flood_of_answers_leaves_what_other_tenants_wait_for() -> None:

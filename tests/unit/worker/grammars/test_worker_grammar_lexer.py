@@ -2,13 +2,13 @@
 
 import random
 import threading
+from typing import Any
 
 import pytest
-from llguidance import LLParserLimits
+from llguidance import LLMatcher, LLParserLimits
 
 from services.worker.domain.generation.token_constraint import ConstraintFactory, TokenRefused
 from services.worker.text.grammars import matcher_source
-from services.worker.text.grammars.matcher_source import MatcherSource
 from tests.kits.grammars.walks import allowed, compiled_schema, state, vocabulary
 
 NAMES = [f"p{number}" for number in range(5)]
@@ -30,13 +30,12 @@ def begin(name: str) -> list[int]:
 def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Gets the name of the thread of each compilation."""
     names: list[str] = []
-    compile_text = MatcherSource._compile
 
-    def counted(source: MatcherSource) -> object:
+    def counted(*arguments: Any, **options: Any) -> LLMatcher:
         names.append(threading.current_thread().name)
-        return compile_text(source)
+        return LLMatcher(*arguments, **options)
 
-    monkeypatch.setattr(MatcherSource, "_compile", counted)
+    monkeypatch.setattr(matcher_source, "LLMatcher", counted)
     return names
 
 

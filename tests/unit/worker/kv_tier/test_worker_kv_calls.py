@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.worker.leader.sessions.peer_sessions import PeerSessionClient
-from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager, RestartPauses
+from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Message
 from shared.errors import InvalidRequest, RyzError, SessionNotFound, Unavailable
@@ -33,11 +33,11 @@ TOKENS = [(3 * i) % 251 for i in range(100)]
 class Group(Kit):
     """A kit, by default with a KV store; `remember` stores the record of session `s`."""
 
-    def __init__(self, bus: MemoryBus, *, with_store: bool = True) -> None:
+    def __init__(self, bus: MemoryBus, *, with_store: bool = True, **options: Any) -> None:
         self.blocks: Store = {}
         self.ranks = StoreEngine(self.blocks)
         engine = self.ranks if with_store else null_engine()
-        super().__init__(bus, engine, index=Index(self.blocks))
+        super().__init__(bus, engine, index=Index(self.blocks), **options)
         self.turns: list[SessionTurns] = []
 
     def remember(self, tokens: list[int] = TOKENS, model: str = "demo") -> None:
@@ -72,7 +72,8 @@ class Group(Kit):
 
 @pytest.fixture
 async def kit(memory_bus: MemoryBus) -> AsyncIterator[Group]:
-    async with Group(memory_bus) as kit:
+    # an engine that is lost is still away when a test asks
+    async with Group(memory_bus, back_off=RestartPauses(first_s=5.0)) as kit:
         assert isinstance(kit, Group)
         await memory_bus.subscribe(subjects.SESSION_TURNS, kit.on_turns)
         yield kit
@@ -128,7 +129,6 @@ async def test_what_cannot_be_had_is_said(kit: Group) -> None:
 
 async def test_an_engine_that_is_gone_takes_no_session(kit: Group) -> None:
     kit.expected_errors = {"the engine failed"}
-    kit.leader.parts.orchestrator._recovery = FailureRecoveryManager(RestartPauses(first_s=5.0))
     kit.remember()
     kit.ranks.die()
     await kit.until(lambda: kit.leader.state == "recovering")

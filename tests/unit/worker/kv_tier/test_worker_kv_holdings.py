@@ -94,7 +94,7 @@ async def test_running_sequences_are_reported_now_and_then_and_at_their_end() ->
     assert await teller.tell() == []
     teller.ownership.end_generation(one)
     assert await teller.tell() == [FEW_BLOCKS + 3]
-    assert not teller.ownership._held
+    assert teller.ownership.num_held == 0
     teller.ownership.end_generation(one)  # no effect: it is forgotten
 
 
@@ -109,14 +109,14 @@ async def test_an_end_waits_for_what_is_being_written_but_not_for_ever() -> None
     assert await teller.tell() == []
     teller.now += LINGER_S + 1
     assert await teller.tell() == [2]
-    assert not teller.ownership._held
+    assert teller.ownership.num_held == 0
 
 
 async def test_one_with_nothing_written_leaves() -> None:
     teller = Teller()
     teller.ownership.end_generation(teller.sequence("a", 3, written=False))
     assert await teller.tell() == []
-    assert not teller.ownership._held
+    assert teller.ownership.num_held == 0
 
 
 async def test_what_was_not_heard_is_reported_again_and_then_forgotten() -> None:
@@ -131,7 +131,7 @@ async def test_what_was_not_heard_is_reported_again_and_then_forgotten() -> None
     teller.ownership.end_generation(teller.sequence("b", 3))
     teller.now += 2 * LINGER_S + 1
     assert await teller.tell() == []
-    assert not teller.ownership._held
+    assert teller.ownership.num_held == 0
 
 
 async def test_batches_are_bounded_in_sequences_and_in_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,11 +155,17 @@ async def test_batches_are_bounded_in_sequences_and_in_names(monkeypatch: pytest
 async def test_there_are_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_ownership, "MAX_HOLDINGS", 3)
     teller = Teller()
-    for number in range(5):
-        teller.sequence(f"a{number}", 1)
-    assert [key[0] for key in teller.ownership._held] == ["default/a2", "default/a3", "default/a4"]
+    generations = [teller.sequence(f"a{number}", 1) for number in range(5)]
+    assert teller.ownership.num_held == 3
+    for generation in generations:
+        teller.ownership.end_generation(generation)
+    assert await teller.tell() == [1, 1, 1]
+    newest = [generation.choices[0].sequence.block_names[0] for generation in generations[2:]]
+    assert [one.names for one in teller.index.held] == newest
+    teller.sequence("b", 1)
+    assert teller.ownership.num_held == 1
     teller.ownership.close_store()
-    assert not teller.ownership._held
+    assert teller.ownership.num_held == 0
 
 
 async def test_only_what_is_lost_is_written_again_and_reported() -> None:
@@ -172,8 +178,11 @@ async def test_only_what_is_lost_is_written_again_and_reported() -> None:
     assert await teller.tell() == [10, 10]
     assert teller.flush() == names[6:]
     assert await teller.tell() == [10]
-    assert list(teller.ownership._held) == [("default/a", 0)]
+    assert teller.ownership.num_held == 1
     assert teller.behind.num_known_of(whole.choices[0].sequence.block_names) == 10
+    teller.ownership.end_generation(whole)
+    assert await teller.tell() == []
+    assert teller.ownership.num_held == 0
 
 
 async def test_what_the_store_never_keeps_is_not_written_for_ever() -> None:
@@ -186,7 +195,7 @@ async def test_what_the_store_never_keeps_is_not_written_for_ever() -> None:
     assert len(teller.index.commits) == 2
     teller.ownership.end_generation(one)
     await teller.tell()
-    assert not teller.ownership._held
+    assert teller.ownership.num_held == 0
 
 
 async def test_what_is_over_a_quota_does_not_make_others_write_again() -> None:
@@ -209,7 +218,7 @@ async def test_a_store_without_room_is_reported_again_after_the_pause() -> None:
     teller.now += 2.1
     assert await teller.tell() == [4]
     assert not teller.behind.has_work
-    assert not teller.ownership._held
+    assert teller.ownership.num_held == 0
 
 
 async def test_goes_on_after_trouble_and_rests_while_there_is_no_store() -> None:

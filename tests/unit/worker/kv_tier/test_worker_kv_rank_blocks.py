@@ -12,6 +12,7 @@ from services.worker.orchestrator.rank_blocks import RankBlocks
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreBlock, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame
+from tests.kits.held_objects import num_held
 from tests.kits.waiting import until
 
 A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
@@ -40,6 +41,10 @@ class Ranks:
         kind = FrameKind.FETCHED if isinstance(message, FetchResult) else FrameKind.STORED
         self.ends[rank].send(pack_frame(kind, message))
         await asyncio.sleep(0.01)
+
+    async def say_all(self, message: StoreResult) -> None:
+        for rank in range(len(self.ends)):
+            await self.say(rank, message)
 
     def heard(self, rank: int) -> list[FrameKind]:
         return [kind for kind, _ in FrameReader().feed(self.ends[rank].recv(65536))]
@@ -72,9 +77,12 @@ async def test_a_fetch_has_what_all_ranks_have(ranks: Ranks) -> None:
 async def test_a_fetch_that_no_sequence_waits_for_ends_all_the_same(ranks: Ranks) -> None:
     future = ranks.blocks.fetch_blocks(FetchBlocks(fetch_id=1, blocks=[1], names=A))
     future.cancel()
+    futures: list[object] = [future]
+    del future
+    assert num_held(futures) == 1
     for rank in (0, 1):
         await ranks.say(rank, FetchResult(fetch_id=1, count=1))
-    assert not ranks.blocks._fetches
+    assert num_held(futures) == 0
 
 
 async def test_a_block_is_stored_when_every_rank_has_written_it(ranks: Ranks) -> None:
@@ -86,7 +94,8 @@ async def test_a_block_is_stored_when_every_rank_has_written_it(ranks: Ranks) ->
     assert (last.names, last.dropped, last.num_bytes, last.error) == (A, B, 10, "no memory")
     await ranks.say(1, StoreResult(names=C))  # an unexpected copy
     assert ranks.stored[-1].names == b""
-    assert not ranks.blocks._copies
+    await ranks.say_all(StoreResult(names=A + B))  # nothing is left of them either
+    assert [(one.names, one.dropped) for one in ranks.stored[-2:]] == [(b"", b"")] * 2
 
 
 async def test_a_rank_that_is_gone_is_reported(ranks: Ranks) -> None:
@@ -110,6 +119,7 @@ async def test_what_is_under_way_ends_with_the_engine(ranks: Ranks) -> None:
 async def test_no_listener_is_needed(ranks: Ranks) -> None:
     ranks.blocks.watch_store(None)
     ranks.blocks.expect_copies([StoreBlock(1, A)])
-    for rank in (0, 1):
-        await ranks.say(rank, StoreResult(names=A))
-    assert not ranks.blocks._copies
+    await ranks.say_all(StoreResult(names=A))
+    ranks.blocks.watch_store(ranks.stored.append)
+    await ranks.say_all(StoreResult(names=A))
+    assert [one.names for one in ranks.stored] == [b"", b""]

@@ -7,7 +7,7 @@ import pytest
 
 from services.worker.domain.answers.choice_state import ChoiceState
 from services.worker.leader.control_runs import TENANT
-from services.worker.leader.sessions.turn_end import TurnFinisher
+from services.worker.leader.sessions import turn_end
 from services.worker.text.grammars import answer_grammar
 from services.worker.text.grammars.compiled_grammar import MatcherConstraint
 from services.worker.text.grammars.structured_grammar import compile_structured
@@ -109,13 +109,15 @@ async def test_a_bug_in_the_text_or_the_frames_of_an_answer(
     await check_confined(kit, 2)
 
 
+@pytest.mark.sources  # as above, of a function
 async def test_a_bug_in_the_record_of_a_turn_leaves_the_answer(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit.expected_errors = {"the turn was not finished"}
-    monkeypatch.setattr(TurnFinisher, "_record_of", raises)
+    monkeypatch.setattr(turn_end, "next_record", raises)
     request = chat("r", session={"session_id": "s", "given": True})
     assert isinstance((await kit.run(request))[-1], Done)
+    assert "the turn was not finished" in {entry["event"] for entry in kit.logs}
     await kit.all_free()
 
 

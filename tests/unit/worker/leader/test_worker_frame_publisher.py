@@ -120,7 +120,8 @@ async def test_frames_that_a_lost_broker_did_not_get_are_counted() -> None:
     sending.send("x", "a")
     sending.send("x", "b")
     sending.publisher.send_due()
-    assert sending.context.metrics.unsent_frames._value.get() == 2
+    (unsent,) = sending.context.metrics.unsent_frames.collect()
+    assert unsent.samples[0].value == 2
     sending.bus.away = False
     sending.send("x", "c")
     sending.publisher.send_due()

@@ -1,7 +1,6 @@
 """A leader on the in-memory bus with the null engine: answers, refusals, frames, status and metrics."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgpack
@@ -32,13 +31,6 @@ from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, finish_of, null_engine, text_of, tokens_of
 
 PROMPT = "user: hello\nassistant: "
-
-
-@pytest.fixture
-async def kit(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
-    async with Kit(memory_bus) as kit:
-        yield kit
-        await kit.all_free()
 
 
 def answer(length: int, prompt: str = PROMPT) -> str:

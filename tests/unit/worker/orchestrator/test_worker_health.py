@@ -1,5 +1,6 @@
 """The health monitor's decisions from progress counts, process ends and memory, without real ranks."""
 
+import ctypes
 from dataclasses import dataclass, field
 
 import pytest
@@ -64,9 +65,10 @@ class World:
         self.page = [0] * (LINE_WORDS * world)
         self.now, self.sent = 50.0, 1
         self.plan = StepPlan(step_id=7, chunks=[ScheduledChunk(seq_id=1, start=0, token_ids=[1] * 100)])
+        self.limit = StepLimit(step_s, pace)
         self.monitor = HealthMonitor(
             self.ranks,  # type: ignore[arg-type]
-            StepLimit(step_s, pace),
+            self.limit,
             stall_s=stall_s,
             progress=self.page,
             memory_limits={0: 1000},
@@ -241,12 +243,12 @@ def test_waits_for_a_core_do_not_count_for_the_pace() -> None:
     world.ranks[1].counts.run_s += 0.5
     world.ranks[1].counts.wait_s += 8.0
     world.monitor.step_done(world.plan, 9.0)
-    assert world.monitor._limit.token_time_s(world.plan) == pytest.approx(2 * 1.0)
+    assert world.limit.token_time_s(world.plan) == pytest.approx(2 * 1.0)
     world.monitor.begin_step(world.plan)
     world.ranks[0].counts.run_s += 3.0
     world.ranks[1].counts.wait_s += 9.0  # while rank 0 computed
     world.monitor.step_done(world.plan, 4.0)
-    assert world.monitor._limit.token_time_s(world.plan) == pytest.approx(2 * 3.0)
+    assert world.limit.token_time_s(world.plan) == pytest.approx(2 * 3.0)
 
 
 def test_a_leader_that_did_not_look_blames_no_rank() -> None:
@@ -361,7 +363,7 @@ def test_a_rank_without_a_page_counts_for_itself() -> None:
     progress.begin_step()
     progress.beat()
     progress.finish_step()
-    assert list(progress._words[:3]) == [3, 1, 1]
+    assert list((ctypes.c_uint64 * 3).from_address(progress.address)) == [3, 1, 1]
 
 
 def test_a_late_step_names_the_rank_that_is_behind() -> None:

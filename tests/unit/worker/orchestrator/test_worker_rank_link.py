@@ -103,13 +103,11 @@ async def test_what_is_no_frame_is_the_reason_for_the_end(rank: Rank) -> None:
 
 
 async def test_a_link_that_is_closed_says_nothing_more(rank: Rank) -> None:
-    link = rank.listen()
-
     def close(*_: object) -> None:
         rank.heard.append("closed")
         link.close()
 
-    link._on_frame = close
+    link = RankLink(rank.process, close, rank.on_end)
     rank.life.close()
     rank.sock.sendall(FRAME)
     await settle()

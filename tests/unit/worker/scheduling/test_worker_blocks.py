@@ -245,19 +245,23 @@ def test_blocks_are_never_lost(calls: list[tuple[bool, int, int]]) -> None:
         blocks.check_invariants()
 
 
-@pytest.mark.parametrize("damage", ["_readers", "_empty", "_names", "_tables"])
+@pytest.mark.parametrize("damage", ["readers", "empty", "names", "cached", "tables"])
 def test_damage_is_seen(damage: str) -> None:
     blocks = manager(8, filled=2)
     blocks.allocate(1, 40, NAMES[:2])
     blocks.check_invariants()
-    if damage == "_readers":
-        blocks._pool._readers[0] += 1
-    elif damage == "_empty":
-        blocks._pool._empty.pop()
-    elif damage == "_names":
-        blocks._pool._names[blocks.table(1)[0]] = NAMES[7]
+    pool, first = blocks._pool, blocks.table(1)[0]
+    if damage == "readers":
+        pool.share(first)
+    elif damage == "empty":
+        pool._empty.pop()
+    elif damage == "names":
+        pool.by_name[NAMES[7]] = first
+    elif damage == "cached":
+        blocks.release(1)
+        pool.unname(first)
     else:
-        blocks._tables[1].append(blocks.table(1)[0])
+        blocks._tables[1].append(first)
     with pytest.raises(AssertionError):
         blocks.check_invariants()
 

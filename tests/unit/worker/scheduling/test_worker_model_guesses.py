@@ -91,7 +91,7 @@ def test_time_in_which_guesses_were_made_is_no_waiting_of_the_ranks() -> None:
         speculation.give_guesses({sequence.seq_id: [7, 8]}, 1, drafting_s)
         result = StepResult(step_id=1, sampled=[], compute_s=1.2 * PLAIN_S, wait_s=0.001 + drafting_s)
         speculation.book_step(1, result, [(sequence.seq_id, 2, 0)], alone=True)
-        prices.append(speculation._costs.price(1))
+        prices.append(speculation.costs.price(1))
     assert prices[0] == pytest.approx(prices[1]) == pytest.approx(0.15)
 
 

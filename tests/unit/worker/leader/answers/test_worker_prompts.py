@@ -1,6 +1,6 @@
 """What a request asks of its prompt: embedding, log probabilities, text; also after losses."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -23,13 +23,6 @@ from tests.kits.worker.leader import Kit, chat, finish_of, null_engine, text_of,
 from tests.kits.worker.options import scheduler_limits
 
 WORDS = "Grüße, und so weiter. " * 20
-
-
-@pytest.fixture
-async def kit(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
-    async with Kit(memory_bus) as kit:
-        yield kit
-        await kit.all_free()
 
 
 def deltas_of(frames: Sequence[AnyFrame]) -> list[Delta]:

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -33,13 +32,6 @@ from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import DictStore, Kit, chat, text_of, tokens_of
 from tests.kits.worker.options import record_limits
-
-
-@pytest.fixture
-async def kit(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
-    async with Kit(memory_bus) as kit:
-        yield kit
-        await kit.all_free()
 
 
 def given(session_id: str = "s", **fields: Any) -> dict[str, Any]:
