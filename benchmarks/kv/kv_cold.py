@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.plans import KVColdPlan
+from benchmarks.engine_plans import KVColdPlan
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.native.library import NUM_TIMES, KernelLibrary, kernels
 from services.worker.engine.native.native_cache import (

@@ -10,11 +10,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks.engine_plans import QualityPlan, model_name
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import Progress
 from benchmarks.peers.contest import PeerProcesses, PeerType, peer_types
 from benchmarks.peers.start import PeerSizes
-from benchmarks.plans import QualityPlan, model_name
 from benchmarks.quality.divergence import Distributions, Divergence, Logits
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.scored_texts import chat_prompts, text_windows

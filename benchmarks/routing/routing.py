@@ -13,8 +13,8 @@ from itertools import count
 from statistics import fmean, quantiles
 from typing import Any
 
-from benchmarks.plans import RoutingPlan
 from benchmarks.routing.routing_model import BEAT_MS, MODEL, GroupRates, ModelledGroup, ModelledTurn
+from benchmarks.stack_plans import RoutingPlan
 from services.router.domain.balance import imbalance
 from services.router.domain.decision import Assignment, RequestFacts
 from services.router.domain.fleet import Fleet

@@ -1,4 +1,4 @@
-"""The options of `ryz bench serving`; notes of fields are read as in `benchmarks/plans.py`."""
+"""The options of `ryz bench serving`; notes of fields are read as in `benchmarks/engine_plans.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pydoc_data.topics import topics  # English that ships with Python
 
-from benchmarks.plans import SessionsPlan
+from benchmarks.stack_plans import SessionsPlan
 
 TextMessage = dict[str, str]
 PROMPT_TOKENS, ANSWER_TOKENS = 60, 40  # means

@@ -7,7 +7,8 @@ import sys
 import structlog
 import typer
 
-from benchmarks.plans import FailoverPlan, model_name
+from benchmarks.engine_plans import model_name
+from benchmarks.stack_plans import FailoverPlan
 from cli.bench.bench_inputs import with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.bench.own_stack import own_stack

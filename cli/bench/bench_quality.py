@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.plans import QualityPlan
+from benchmarks.engine_plans import QualityPlan
 from cli.bench.bench_inputs import require_context, require_model, require_peers, with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
 from cli.command_options import with_options

@@ -1,7 +1,7 @@
 """`ryz bench routing`: options and tables of the routing policies against modelled groups."""
 
 from benchmarks.lib.machine import SERVING_PACKAGES
-from benchmarks.plans import RoutingPlan
+from benchmarks.stack_plans import RoutingPlan
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
 from cli.command_options import with_options
 

@@ -20,13 +20,13 @@ from benchmarks.engine import roofline
 from benchmarks.engine.bandwidth import measure_bandwidth
 from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, rank_options
 from benchmarks.engine.engine_row import mean_step_s, peer_rows, rates, step_figures
+from benchmarks.engine_plans import EnginePlan, model_name
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from benchmarks.peers.base import Timing
 from benchmarks.peers.contest import peer_types
-from benchmarks.plans import EnginePlan, model_name
 from cli.bench.bench_commands import app
 from cli.bench.bench_inputs import with_model
 from cli.bench.engine.bench_engine import remarks
