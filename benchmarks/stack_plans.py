@@ -15,6 +15,7 @@ from benchmarks.lib.options import Numbers, Words
 from services.router.domain.policies import PolicyName
 
 ModelOrDemo = Annotated[Path | None, Option(help="Path or name of the model; left out: the demo.")]
+Seed = Annotated[int, Option(min=0, help="Of all that is drawn at random.")]
 Policies = Annotated[
     Sequence[PolicyName], Option(help="Policies to compare, with commas between them."),
     Words(get_args(PolicyName)),
@@ -106,6 +107,3 @@ class RoutingPlan:
     sizes: Annotated[
         Sequence[int], Option(help="Fleets to time decisions in, as numbers of groups."), Numbers(1000)
     ] = (4, 64)
-
-
-Seed = Annotated[int, Option(min=0, help="Of all that is drawn at random.")]

@@ -23,11 +23,11 @@ from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.prompt_advances import PromptAdvance, book_prompts
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PrefillThrottle
-from services.worker.domain.scheduling.prompt_budget.step_costs import StepWork
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
 from services.worker.domain.scheduling.step_checks import check_steps
 from services.worker.domain.scheduling.step_draft import PlannedChunk
+from services.worker.domain.scheduling.step_measures import StepMeasures
 from services.worker.domain.scheduling.step_planner import StepPlanner
 from services.worker.domain.speculation.result_booking import ResultBooking, draft_tokens
 from services.worker.domain.speculation.speculation import Speculation
@@ -42,7 +42,7 @@ NOTHING = Sampled(seq_id=0, token_id=0)  # no sequence is called 0
 class Scheduler:
     """Call `plan`, give the plan to the engine, and `apply` its result; results come in the order of plans.
 
-    A plan without slices, releases and copies does nothing: it is not to be computed, and has no result.
+    A plan without chunks, releases and copies does nothing: it is not to be computed, and has no result.
     After a plan, what `take_fetches` gives is to be ordered; `fetched` tells that it is done. After a plan
     and after a result, what `take_masks` gives goes to the engine.
 
@@ -81,6 +81,7 @@ class Scheduler:
         self.throttle = PrefillThrottle(limits.itl_target_s)
         self._pace, self._clock = BackgroundPace(), clock
         self.speculation = Speculation(draft_tokens(limits.draft_tokens, blocks, names))
+        self._measures = StepMeasures(self._pace, self.throttle, self.costs, self.speculation)
         self._booking = ResultBooking(self.queues, self.write_behind, names, self.speculation)
         self._planner = StepPlanner(
             self.running,
@@ -286,41 +287,13 @@ class Scheduler:
                 speculation.book_plain(seq_id)
             if on_trial and sequence.trial_tokens:
                 sequence.trial_tokens = max(0, sequence.trial_tokens - len(taken))
-        self._measure_step(result, parts, drafted, (num_tokens, has_prompt, has_chunk), step_s)
+        self._measures.book_step(result, parts, drafted, (num_tokens, has_prompt, has_chunk), step_s)
         return advances
 
     def check_invariants(self) -> None:
         """Raises `AssertionError` when queues, blocks, sequences and steps in flight do not agree."""
         self.queues.check_invariants()
         check_steps(self._in_flight, self.running, self.waiting)
-
-    def _measure_step(
-        self,
-        result: StepResult,
-        parts: list[PlannedChunk],
-        drafted: list[tuple[int, int, int]],
-        size: tuple[int, bool, bool],
-        step_s: float,
-    ) -> None:
-        """Books what a step cost.
-
-        Args:
-            size: Its tokens, whether a part of a prompt was among them, and whether that or a run was.
-        """
-        num_tokens, has_prompt, has_chunk = size
-        self._pace.observe_step(len(parts), num_tokens, result.compute_s)
-        if self.speculation.most:
-            guesses = sum(count for _, count, _ in drafted)
-            self.speculation.book_step(len(parts), result, drafted, alone=num_tokens - guesses == len(parts))
-        if has_prompt:  # a few forced tokens tell nothing of the speed of prompts
-            self.costs.computed(num_tokens, result.compute_s)
-        if self.throttle.measures(has_chunk) and result.compute_s:
-            work = StepWork.of_chunks(parts)
-            self.throttle.observe_step(work, step_s or result.compute_s)
-            if has_chunk and not drafted:
-                self.throttle.pace.observe_prompts(work.decodes, work.prompt_tokens, result.compute_s)
-        if not has_chunk and not drafted:
-            self.throttle.pace.observe_decodes(len(parts), result.compute_s)
 
     def _compute_anew(self, fetch: BlockFetch) -> None:
         """Lets the sequence that waits for a fetch begin again, without asking the store."""
