@@ -56,6 +56,7 @@ MODULES = (
     "shared/bus/nats_subscriptions.py",
     "shared/bus/pending_replies.py",
     "shared/bus/subject.py",
+    "shared/client/frame_dispatch.py",
     "shared/client/generation/*.py",
     "shared/client/running_streams.py",
     "shared/flow/*.py",

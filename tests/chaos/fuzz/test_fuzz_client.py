@@ -196,10 +196,10 @@ losses = st.builds(
     m.GroupDown, group=groups.filter(bool), instance_id=groups, reason=reasons, router_id=groups
 ).map(encode)
 arrivals = (
-    st.tuples(st.just("_on_frames"), batches)
-    | st.tuples(st.just("_on_frames"), batches)
-    | st.tuples(st.just("_on_frames"), messages("FrameBatch"))
-    | st.tuples(st.just("_on_group_down"), losses | messages("GroupDown"))
+    st.tuples(st.just("on_frames"), batches)
+    | st.tuples(st.just("on_frames"), batches)
+    | st.tuples(st.just("on_frames"), messages("FrameBatch"))
+    | st.tuples(st.just("on_group_down"), losses | messages("GroupDown"))
     | st.tuples(st.just("no_responders"), st.just(b""))
 )
 
@@ -229,9 +229,9 @@ async def play(events: list[tuple[str, bytes]], answers: list[bytes]) -> None:
     await asyncio.sleep(0)
     for number, (name, data) in enumerate(events):
         if name == "no_responders":
-            client._on_frames(Message(f"{client.reply_to}.{IDS[number % 2]}", b"", no_responders=True))
+            client._dispatcher.on_frames(Message(f"{client.reply_to}.{IDS[number % 2]}", b"", no_responders=True))
         else:
-            waits = getattr(client, name)(Message(client.reply_to, data))
+            waits = getattr(client._dispatcher, name)(Message(client.reply_to, data))
             if waits is not None:
                 await waits
         if number % 3 == 0:

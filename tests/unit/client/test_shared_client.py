@@ -363,7 +363,7 @@ async def test_a_group_that_took_a_request_with_its_last_breath_is_lost(
     await until(lambda: len(leader.requests) == 1)
     down = GroupDown(group="g0", instance_id="", reason="disconnected")
     await MemoryBus(memory_bus.broker).publish(subjects.GROUP_DOWN, encode(down))
-    await until(lambda: client._latest_loss is not None)
+    await until(lambda: client._dispatcher._latest_loss is not None)
     leader.silent = False
     await leader.send(leader.requests[0], answer(leader.requests[0])[:1])
     assert (await stream.completion()).choices[0].text == WHOLE

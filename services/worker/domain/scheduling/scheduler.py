@@ -43,8 +43,8 @@ class Scheduler:
     """Call `plan`, give the plan to the engine, and `apply` its result; results come in the order of plans.
 
     A plan without chunks, releases and copies does nothing: it is not to be computed, and has no result.
-    After a plan, what `take_fetches` gives is to be ordered; `fetched` tells that it is done. After a plan
-    and after a result, what `take_masks` gives goes to the engine.
+    After a plan, order what `take_fetches` returns, and call `fetched` when it is done. After a plan and
+    after a result, pass what `take_masks` returns to the engine.
 
     Args:
         names: Of blocks; without them nothing is shared.
@@ -146,9 +146,8 @@ class Scheduler:
     def plan(self) -> StepPlan:
         """Returns the plan of the next step."""
         behind = self.write_behind
-        store = (
-            behind.take(self.blocks) if behind.has_work else []
-        )  # before a block may go to another sequence
+        # copies are planned before a block may go to another sequence
+        store = behind.take(self.blocks) if behind.has_work else []
         draft = self._planner.draft_step(self._clock())
         release, self.queues.release = self.queues.release, []
         self._planned = bool(draft.chunks or release or store)
@@ -168,7 +167,7 @@ class Scheduler:
 
     @property
     def background_alone(self) -> bool:
-        """Whether there are none but background sequences: a step is not planned behind one of theirs."""
+        """True if every sequence is background: a step is not planned behind one of theirs."""
         return only_background(self.running, self.waiting)
 
     @property
@@ -224,9 +223,8 @@ class Scheduler:
             return
         self.write_behind.found(fetch.names[:count])
         self.write_behind.forget(fetch.names[count:])
-        cut = fetch.sequence is not None and count < len(fetch.names)
-        if cut and self.blocks.sliding is not None:  # the window before that place was not fetched
-            self._compute_anew(fetch)
+        if fetch.sequence is not None and count < len(fetch.names) and self.blocks.sliding is not None:
+            self._compute_anew(fetch)  # the window before the first missing block was not fetched
 
     def give_up(self, fetch_id: int) -> None:
         """Gives up a fetch that takes too long: its sequence computes everything, in other blocks."""
@@ -257,8 +255,8 @@ class Scheduler:
         sampled, speculation = deque(result.sampled), self.speculation
         drafted: list[tuple[int, int, int]] = []
         advances: list[Advance] = []
-        num_tokens, has_prompt, on_trial = 0, False, bool(self.trials.sequences)
-        has_chunk = False
+        num_tokens, has_prompt, has_chunk = 0, False, False
+        on_trial = bool(self.trials.sequences)
         for sequence, seq_id, count, samples, end in parts:
             if samples > 1:
                 taken, right = self._booking.book_drafted(sequence, seq_id, sampled)
