@@ -59,6 +59,7 @@ MODULES = (
     "shared/client/frame_dispatch.py",
     "shared/client/generation/*.py",
     "shared/client/running_streams.py",
+    "shared/client/timer_wheel.py",
     "shared/flow/*.py",
     "shared/identity.py",
     "shared/subjects.py",

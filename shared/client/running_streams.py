@@ -9,10 +9,10 @@ from shared.client.generation.command_executor import CommandExecutor
 from shared.client.generation.commands import AskResend, Command, Commands
 from shared.client.generation.generation_stream import GenerationStream
 from shared.client.generation.request_lifecycle import GenerationPhase
-from shared.client.generation.timer_wheel import TimerWheel
 from shared.client.generation.unwanted_frames import UnwantedFrames
 from shared.client.generation.usage_reports import UsageReports
 from shared.client.settings import ClientSettings
+from shared.client.timer_wheel import TimerWheel
 from shared.errors import InvalidRequest, Overloaded, RyzError, Unavailable
 from shared.messages import AnyFrame, FrameBatch
 
