@@ -25,7 +25,7 @@ from services.worker.engine.native.native_cache import (
 from services.worker.engine.native.operands import FLOATS, Activation, AttentionInputs
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.program import Program
-from services.worker.engine.native.structs import ForwardBatch
+from services.worker.engine.native.structs.forward import ForwardBatch
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native.packed_weights import buffer, padded
-from services.worker.engine.native.structs import ColdBlocks
+from services.worker.engine.native.structs.cache import ColdBlocks
 from services.worker.engine.pages_ahead import PagesAhead
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.sliding_pool import PoolSizes

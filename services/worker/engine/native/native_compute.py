@@ -31,7 +31,7 @@ from services.worker.engine.native.operands import MAX_ROWS
 from services.worker.engine.native.packed_weights import padded
 from services.worker.engine.native.program import Segment
 from services.worker.engine.native.recent_window import RecentWindow
-from services.worker.engine.native.structs import ForwardBatch, OpTrace
+from services.worker.engine.native.structs.forward import ForwardBatch, OpTrace
 from services.worker.engine.plain.rope import RotaryEmbedding
 from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes, FindLikeliest
 from services.worker.engine.rank.op_spans import OpName, OpSpans

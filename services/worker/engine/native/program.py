@@ -24,7 +24,10 @@ from services.worker.engine.native.operands import (
     ResidualStream,
     address_of,
 )
-from services.worker.engine.native.ops import (
+from services.worker.engine.native.packed_weights import STORED_TYPES, EmbeddingTable, PackedLinear
+from services.worker.engine.native.structs.attention import AttentionRows, PageChoice, Rotary, ScoreRule
+from services.worker.engine.native.structs.cache import AttentionLayer
+from services.worker.engine.native.structs.ops import (
     AttentionOp,
     CompressOp,
     CutNormOp,
@@ -38,18 +41,8 @@ from services.worker.engine.native.ops import (
     TileOp,
     op_names,
 )
-from services.worker.engine.native.packed_weights import STORED_TYPES, EmbeddingTable, PackedLinear
-from services.worker.engine.native.structs import (
-    AttentionLayer,
-    AttentionRows,
-    CutNorm,
-    LinearOutput,
-    PageChoice,
-    Residual,
-    Rotary,
-    ScoreRule,
-    WeightType,
-)
+from services.worker.engine.native.structs.rows import CutNorm, LinearOutput, Residual
+from services.worker.engine.native.structs.weights import WeightType
 from services.worker.engine.rank.op_spans import OpName
 
 OpList = ctypes.Array[ctypes.c_void_p]

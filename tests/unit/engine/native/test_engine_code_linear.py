@@ -13,7 +13,8 @@ from services.worker.engine.native.library import KernelLibrary, kernels
 from services.worker.engine.native.operands import Activation, InputKinds
 from services.worker.engine.native.packed_weights import buffer, pack
 from services.worker.engine.native.program import Program, Segment
-from services.worker.engine.native.structs import ForwardBatch, OutputRule
+from services.worker.engine.native.structs.forward import ForwardBatch
+from services.worker.engine.native.structs.rows import OutputRule
 from services.worker.engine.plain import codes_reference as reference
 
 TARGETS = targets()

@@ -17,7 +17,7 @@ from services.worker.engine.native.operands import (
 )
 from services.worker.engine.native.packed_weights import buffer, pack
 from services.worker.engine.native.program import Program, Segment
-from services.worker.engine.native.structs import ForwardBatch
+from services.worker.engine.native.structs.forward import ForwardBatch
 from services.worker.engine.plain import codes_reference as reference
 
 TARGETS = targets()

@@ -11,7 +11,7 @@ from services.worker.engine.native.library import NUM_TIMES, kernels
 from services.worker.engine.native.operands import Activation, InputKinds
 from services.worker.engine.native.packed_weights import buffer, pack, padded
 from services.worker.engine.native.program import Program
-from services.worker.engine.native.structs import ForwardBatch
+from services.worker.engine.native.structs.forward import ForwardBatch
 from services.worker.engine.plain import int8_reference as reference
 
 pytestmark = pytest.mark.skipif(not targets(), reason="the kernels are for x86-64 with AVX2")

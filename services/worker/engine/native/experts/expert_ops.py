@@ -24,7 +24,7 @@ from services.worker.engine.native.operands import (
 )
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.program import Program
-from services.worker.engine.native.structs import LinearOutput
+from services.worker.engine.native.structs.rows import LinearOutput
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,11 @@ from ctypes import c_int32, c_int64
 from enum import IntEnum
 from typing import ClassVar
 
-from services.worker.engine.native.structs import (
-    ADDRESS,
-    AttentionLayer,
-    AttentionRows,
-    CodeForm,
-    CutNorm,
-    LinearOutput,
-    Residual,
-    Rotary,
-    TiledRows,
-)
+from services.worker.engine.native.structs import ADDRESS
+from services.worker.engine.native.structs.attention import AttentionRows, Rotary
+from services.worker.engine.native.structs.cache import AttentionLayer
+from services.worker.engine.native.structs.rows import CutNorm, LinearOutput, Residual, TiledRows
+from services.worker.engine.native.structs.weights import CodeForm
 from services.worker.engine.rank.op_spans import OpName
 
 ROWS = "rows"  # norms, sums, embeddings
