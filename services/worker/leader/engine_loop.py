@@ -23,7 +23,8 @@ from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.leader.step_log import count_tokens
 from services.worker.leader.token_output import TokenOutput
-from services.worker.rank_protocol.plan import EngineFailed, StepResult
+from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.plan import StepResult
 from shared.errors import DeadlineExceeded
 
 log = structlog.get_logger(__name__)

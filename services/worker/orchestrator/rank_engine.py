@@ -23,9 +23,9 @@ from services.worker.orchestrator.running_steps import RunningSteps, fail_future
 from services.worker.orchestrator.step_limit import StepLimit
 from services.worker.orchestrator.tracing.rank_tracing import RankTracing
 from services.worker.orchestrator.usable_limit import UsableLimit
-from services.worker.rank_protocol.failures import Failure
+from services.worker.rank_protocol.failures import EngineFailed, Failure, engine_error
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
-from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, StepPlan, StepResult, engine_error
+from services.worker.rank_protocol.plan import EngineInfo, StepPlan, StepResult
 from services.worker.rank_protocol.rank_messages import FrameKind, RankFailed, RankReady, pack_frame
 from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import StepTimes

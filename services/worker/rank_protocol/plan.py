@@ -10,7 +10,6 @@ from typing import Literal, Protocol
 import msgspec
 
 from services.worker.rank_protocol.engine_sampling import EngineSampling
-from services.worker.rank_protocol.failures import Failure, FailureKind
 from services.worker.rank_protocol.kv_messages import (
     FetchBlocks,
     FetchResult,
@@ -197,41 +196,6 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_ahead: int = MAX_OUTSTANDING - 1
     hidden_size: int = 0
     ranks: list[RankInfo] = []
-
-
-class EngineFailed(Exception):
-    """The engine is gone or broken, and all running sequences with it. The text says what failed and why.
-
-    Attributes:
-        failure: The same as data.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        kind: FailureKind = "rank_failed",
-        rank: int = -1,
-        *,
-        fault: bool = False,
-        step_ids: tuple[int, ...] = (),
-    ) -> None:
-        super().__init__(reason)
-        self.failure = Failure(kind, reason, rank, fault, step_ids)
-
-
-class EngineRefused(EngineFailed):
-    """The engine cannot serve this model with these settings; another start would fail the same way."""
-
-    def __init__(self, reason: str, rank: int = -1) -> None:
-        super().__init__(reason, "refused", rank)
-
-
-def engine_error(failure: Failure) -> EngineFailed:
-    """Return the exception that callers get for a failure."""
-    refused = failure.kind == "refused"
-    error = EngineRefused(failure.reason) if refused else EngineFailed(failure.reason)
-    error.failure = failure
-    return error
 
 
 class Engine(Protocol):

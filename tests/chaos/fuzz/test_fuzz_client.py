@@ -229,7 +229,9 @@ async def play(events: list[tuple[str, bytes]], answers: list[bytes]) -> None:
     await asyncio.sleep(0)
     for number, (name, data) in enumerate(events):
         if name == "no_responders":
-            client._dispatcher.on_frames(Message(f"{client.reply_to}.{IDS[number % 2]}", b"", no_responders=True))
+            client._dispatcher.on_frames(
+                Message(f"{client.reply_to}.{IDS[number % 2]}", b"", no_responders=True)
+            )
         else:
             waits = getattr(client._dispatcher, name)(Message(client.reply_to, data))
             if waits is not None:

@@ -18,8 +18,8 @@ import pytest
 from services.worker.orchestrator import process_group_manager
 from services.worker.orchestrator.fork_server_client import ForkServerClient
 from services.worker.orchestrator.rank_engine import RankEngine
-from services.worker.rank_protocol.failures import Failure
-from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
+from services.worker.rank_protocol.failures import EngineFailed, Failure
+from services.worker.rank_protocol.plan import EngineInfo
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 from tests.kits.waiting import PATIENCE_S, until

@@ -37,7 +37,8 @@ from services.worker.engine.config.layer_config import ExpertsConfig, MlpConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.rank_engine import RankEngine
-from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult
+from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.plan import StepPlan, StepResult
 from tests.kits.bench.reports import REPORT, ROW, known_bandwidth
 from tests.kits.e2e.stack import wait_for
 from tests.kits.engine.shared_fork_server import sharing

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from services.worker.engine.config.layer_config import ExpertsConfig
 from services.worker.engine.kv_transfer.kv_blocks import PlainBlocks
-from services.worker.engine.plain.batch import ReadRange, make_batch
+from services.worker.engine.plain.batch import ReadRange
+from services.worker.engine.plain.batch_builder import make_batch
 from services.worker.engine.plain.cuda_graphs import DecodeGraphs, GraphCapture
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU

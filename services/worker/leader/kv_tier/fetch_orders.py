@@ -14,8 +14,8 @@ from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.kv_tier.store_health import StoreHealth
+from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult
-from services.worker.rank_protocol.plan import EngineFailed
 from shared import kv_hash
 
 log = structlog.get_logger(__name__)
