@@ -31,6 +31,7 @@ from shared.bus.jetstream.stream_messages import (
     stored_message,
     work_item,
 )
+from shared.bus.subject import broker_away
 from shared.errors import Unavailable
 
 ACK, PROGRESS = b"+ACK", b"+WPI"
@@ -169,7 +170,7 @@ class JetStream:
                         return found
                     found.append(one)
         except TimeoutError:
-            raise Unavailable(f"stream {stream} was not read in time", reason="broker_unavailable") from None
+            raise broker_away(f"stream {stream} was not read in time") from None
         finally:
             del self._readers[reply]
 

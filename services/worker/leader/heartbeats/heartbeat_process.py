@@ -24,7 +24,7 @@ from services.worker.leader.heartbeats.leader_watch import ProcessWatch
 from shared.bus.nats import NatsBus
 from shared.errors import RyzError
 from shared.telemetry.logs.log_setup import write_lines
-from shared.tls import client_context
+from shared.tls import broker_context
 
 log = structlog.get_logger(__name__)
 WAKE, END = b"w", b"e"
@@ -96,15 +96,12 @@ class HeartbeatProcess:
 
 async def connect(options: HeartbeatProcessOptions) -> NatsBus:
     """Connects to the broker; raises like `NatsBus.connect`."""
-    tls = None
-    if options.nats_ca or options.nats_cert or options.nats_key:
-        tls = client_context("NATS", options.nats_ca, options.nats_cert, options.nats_key)
     return await NatsBus.connect(
         options.nats_url,
         name=options.connection,
         connect_wait_s=options.connect_wait_s,
         inbox=options.nats_inbox,
-        tls=tls,
+        tls=broker_context(options.nats_ca, options.nats_cert, options.nats_key),
         local=options.nats_local,
     )
 
