@@ -216,8 +216,8 @@ def compiler_fault() -> str:
 
 def is_whole(build_dir: Path, names: Iterable[str], level: int = 0) -> bool:
     """Whether a build has these modules and no others, beside the library, and is optimised so far."""
-    told = build_dir / _LEVEL_FILE
-    if not told.is_file() or int(told.read_text()) < level:
+    level_file = build_dir / _LEVEL_FILE
+    if not level_file.is_file() or int(level_file.read_text()) < level:
         return False
     files = {path.relative_to(build_dir).as_posix() for path in build_dir.rglob(f"*{SUFFIX}")}
     return files == {f"{LIBRARY}__mypyc{SUFFIX}", *(name.removesuffix(".py") + SUFFIX for name in names)}

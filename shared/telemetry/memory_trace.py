@@ -33,7 +33,7 @@ class MemoryTrace:
         if frames:
             tracemalloc.start(frames)
 
-    def tell(self) -> None:
+    def log_report(self) -> None:
         """Logs what holds most memory; from the second time on, what has grown most since the time before.
 
         The process does nothing else meanwhile: some tenths of a second.

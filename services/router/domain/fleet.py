@@ -240,10 +240,10 @@ class Fleet:
     def _replace(self, group: Group, heartbeat: Heartbeat, now: float) -> Change:
         name, rival, rivals = group.name, heartbeat.instance_id, self.rivals
         if rivals.is_former(name, rival) and not (group.lost and rivals.lives(name, rival, now)):
-            tell = heartbeat.state not in _LEAVING and rivals.heard(name, rival, now)
-            return "rival" if tell else "ignored"
+            is_rival = heartbeat.state not in _LEAVING and rivals.heard(name, rival, now)
+            return "rival" if is_rival else "ignored"
         if not group.lost and group.heartbeat.state not in _LEAVING:
-            self._lose(group, "silent", now)  # before its time was over: it was started again that soon
+            self._lose(group, "silent", now)  # it was started again before its time limit was over
         rivals.replaced(name, group.heartbeat.instance_id, now)
         self._groups[group.name] = self._new(heartbeat, now)
         return "restarted"

@@ -159,7 +159,7 @@ class RankEngine:
         """
         restarts = bool(self._failure and self._links)
         at_once = bool(self._failure or len(self._steps))
-        self._fail(_STOPPED, tell=False)
+        self._fail(_STOPPED, report=False)
         for link in self._links:
             link.close()
         self._links = []
@@ -209,7 +209,7 @@ class RankEngine:
             await self._starting
         except asyncio.CancelledError:
             abandoned = Failure("start_failed", "the start was abandoned before the ranks were ready")
-            self._fail(abandoned, tell=False)
+            self._fail(abandoned, report=False)
             raise
         finally:
             timer.cancel()
@@ -278,17 +278,17 @@ class RankEngine:
         if start == self._starts:
             self._fail(failure)
 
-    def _fail(self, failure: Failure, tell: bool = True) -> None:
+    def _fail(self, failure: Failure, report: bool = True) -> None:
         """Fail the engine; the first reason counts. The ranks are killed, since no step can follow."""
         if self._failure:
             return
         self._failure = failure = failure._replace(step_ids=self._steps.step_ids)
-        if self._links and tell:
+        if self._links and report:
             self._processes.kill_ranks()
         self._blocks.detach_ranks(engine_error(failure))
         is_awaited = self._steps.fail_all(failure)
         if self._starting is not None:
             fail_future(self._starting, failure)
             is_awaited = True
-        if tell and not is_awaited and self._on_idle_failure is not None:
+        if report and not is_awaited and self._on_idle_failure is not None:
             self._on_idle_failure()

@@ -174,7 +174,7 @@ def _become_rank(sock: socket.socket, options: argparse.Namespace, parent: int) 
         if bind_to_parent(parent):
             name_process("ryz-rank")
             write_rank_lines("rank")
-            status = serve(sock, time.monotonic(), adapt=adapt, tell=True)
+            status = serve(sock, time.monotonic(), adapt=adapt, log_errors=True)
     finally:
         end_process(status)
 
