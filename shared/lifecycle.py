@@ -185,7 +185,7 @@ class Service:
         }
 
     async def wait_stopping(self) -> None:
-        """Waits until the service is told to stop."""
+        """Waits until the service is to stop."""
         await self._stopping.wait()
 
     async def drain(self) -> None:

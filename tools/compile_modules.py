@@ -1,7 +1,7 @@
-"""Compiles the modules on the way of each request and each step with mypyc (decision 0058): `make compile`.
+"""Compiles the modules that each request and each step passes with mypyc (decision 0058): `make compile`.
 
 Run as `python -m tools.compile_modules`; it needs mypy, setuptools and a C compiler. All or nothing: a build
-is moved to its place when each of its modules could be imported. `--level 0` is for tests: the C compiler
+is moved to its directory when each of its modules could be imported. `--level 0` is for tests: the C compiler
 does not optimise and takes less than half of the CPU time.
 """
 

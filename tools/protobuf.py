@@ -1,4 +1,4 @@
-"""Makes the Python modules of the gRPC door's messages from their `.proto` file; `--check` compares them.
+"""Makes the Python modules of the gRPC API's messages from their `.proto` file; `--check` compares them.
 
 Run as `python -m tools.protobuf`; it needs `grpcio-tools`, whose compiler writes the types. The module itself
 holds the compiled file as text and no code of the compiler, so that it fits any release of protobuf.
@@ -43,7 +43,7 @@ def made() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Writes the files, or with `--check` tells which differ."""
+    """Writes the files, or with `--check` prints which differ."""
     check = "--check" in sys.argv[1:]
     stale = {path: text for path, text in made().items() if not path.exists() or path.read_text() != text}
     for path, text in stale.items():

@@ -56,7 +56,7 @@ def _fleet(size: int, random_: random.Random) -> Fleet:
     fleet = Fleet(FleetLimits(max_groups=size))
     for index in range(size):
         group = ModelledGroup(f"g{index}", GroupRates())
-        if random_.random() < 0.5:  # busy: all places are taken, and some turns wait
+        if random_.random() < 0.5:  # busy: all slots are taken, and some turns wait
             for turn in range(random_.randrange(130, 148)):
                 group.take_turn(ModelledTurn(turn, turn, 0, random_.randrange(1, 80), 40, 0.0), 0.0)
         fleet.observe(group.heartbeat(), 0.0)

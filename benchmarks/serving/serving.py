@@ -24,7 +24,7 @@ def measure(plan: ServingPlan, stack: RunningStack, progress: Progress) -> dict[
     """Measure all levels, in their order.
 
     Returns:
-        A row for each level and door, and CPU milliseconds a request by service at the highest level.
+        A row for each level and transport, and CPU milliseconds a request by service at the highest level.
 
     Raises:
         BenchError: A level has no right answer at all, or a process ended.

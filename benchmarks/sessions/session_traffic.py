@@ -72,7 +72,7 @@ class _ConversationLength:
 
 @dataclass(slots=True)
 class ConversationLengths:
-    """The length of each session's conversation, as the answers told it."""
+    """The length of each session's conversation, by the usage in the answers."""
 
     most_tokens: int = MOST_TOKENS
     _known: dict[int, _ConversationLength] = field(default_factory=dict)

@@ -28,7 +28,7 @@ def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
     """
     from benchmarks.failover.failover import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
-    # The client logs each loss. The bar tells enough, and stdout is for the result.
+    # The client logs each loss. The bar shows enough, and stdout is for the result.
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -1,6 +1,6 @@
 """`ryz bus-users`: a user of the broker for each service outside, with a tenant and limits of its own.
 
-`store.py` keeps the users, and tells a running broker of changes.
+`store.py` keeps the users, and makes a running broker load changes.
 """
 
 from pathlib import Path

@@ -92,7 +92,7 @@ class _Noted:
 
 
 def courses(heard: Iterable[HeardExplanation]) -> list[Course]:
-    """The courses of all requests that services told of, the oldest first."""
+    """The courses of all requests that services reported, the oldest first."""
     by_request: dict[str, list[_Noted]] = {}
     now_us = 0
     for one in heard:

@@ -126,7 +126,7 @@ class Groups:
             fail(f"{group} was not asked to drain, or did not answer: {error.message}.")
 
     async def wait_gone(self, drain: Draining, progress: Callable[[int], None]) -> float:
-        """Return when that leader has ended, with the seconds it took. progress: is told what is left."""
+        """Return when that leader has ended, and the seconds it took; calls `progress` with what is left."""
         began, misses = time.monotonic(), 0
         limit_s = drain.timeout_ms / 1000 + GRACE_S
         while misses < MISSES:

@@ -1,4 +1,4 @@
-"""Tells other commands of a running stack: one JSON file in the state directory.
+"""Describes a running stack to other commands: one JSON file in the state directory.
 
 The file lives as long as the stack. A pid alone proves nothing (numbers are used again), so the file also has
 the supervisor's start time. A lock on the directory keeps two supervisors apart and dies with its holder.

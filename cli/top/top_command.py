@@ -112,7 +112,7 @@ def top(
 def _print(
     query: "Callable[[], FleetRates]", broker: str, interval: float, *, once: bool, as_json: bool
 ) -> None:
-    """Prints what each look finds; rates need a look before."""
+    """Prints each reading; rates need a reading before."""
     import json  # noqa: PLC0415
     from dataclasses import asdict  # noqa: PLC0415
 

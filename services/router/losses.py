@@ -1,4 +1,4 @@
-"""Publishes the losses of groups, and takes in those that other routers and the broker tell of.
+"""Publishes the losses of groups, and takes in those that other routers and the broker report.
 
 Callers resume their requests elsewhere as soon as a router has given a group up. Each router publishes the
 losses that it found itself, once for each time that it gives a group up.

@@ -93,11 +93,11 @@ class InferenceClient(ClientCalls):
         return len(self._streams.by_id)
 
     def report_usage(self, listener: UsageListener) -> None:
-        """Tells the listener the tenant and the tokens of each generation; see `UsageReports`."""
+        """Calls the listener with the tenant and the tokens of each generation; see `UsageReports`."""
         self._streams.usage.listener = listener
 
     async def start(self) -> None:
-        """Subscribes to frames, and to losses of groups, which callers outside are not told."""
+        """Subscribes to frames, and to losses of groups, which callers outside do not get."""
         self._subscriptions = [await self.bus.subscribe(f"{self._inbox}.>", self._dispatcher.on_frames)]
         if self.caller is None:
             losses = await self.bus.subscribe(subjects.GROUP_DOWN, self._dispatcher.on_group_down)

@@ -1,6 +1,6 @@
 """The typed parts of an answer, and what a request demands of its form.
 
-A leader makes the parts once, from tokens; every door to it translates them. The parts of a stream joined in
+A leader makes the parts once, from tokens; every API translates them. The parts of a stream joined in
 order are the whole answer: texts and arguments are concatenated, nothing is repeated.
 """
 

@@ -66,7 +66,7 @@ class HeldBlocks(Wire, frozen=True, kw_only=True):
 
 
 class BlocksCommit(Wire, frozen=True, kw_only=True):
-    """Tells the KV state service which blocks were written. Each entry is handled for itself."""
+    """Reports to the KV state service which blocks were written. Each entry is handled for itself."""
 
     group: GroupName
     held: Annotated[list[HeldBlocks], msgspec.Meta(min_length=1)]

@@ -46,7 +46,7 @@ class TokenLogprob(Wire, frozen=True, kw_only=True):
 
     Attributes:
         offset: Characters of the text before the token, in an answer or in the prompt's text that `echo`
-            asks for. A token that is a part of a character has the place of that character. -1: not known.
+            asks for. A token that is a part of a character has the offset of that character. -1: not known.
     """
 
     token_id: int

@@ -1,4 +1,4 @@
-"""Where a service holds its memory: Python's tracemalloc, told by a log line when SIGUSR1 comes.
+"""Where a service holds its memory: Python's tracemalloc, reported by a log line when SIGUSR1 comes.
 
 It is for a process to which no debugger can be attached, such as one in a container. A setting starts it,
 since it makes Python slower; without it nothing is traced, and the signal only says so.

@@ -1,7 +1,7 @@
 """One group as a router knows it: its last heartbeat, and an estimate of its load between heartbeats.
 
 Load is the last heartbeat, plus what this router sent that the heartbeat did not count yet, less what the
-group will have finished since at the rate it showed. Without the last term a fast group would look full
+group will have finished since at the rate it showed. Without the last term a fast group would seem full
 between two heartbeats.
 """
 
@@ -14,7 +14,7 @@ from shared.flow.circuit import Circuit
 from shared.messages import DownReason, Heartbeat, Load
 
 Standing = Literal["starting", "ready", "draining", "recovering", "failed", "stopped", "lost", "tripped"]
-_CAPACITY_MARGIN = 4  # between heartbeats a group with places left may be sent so many times its capacity
+_CAPACITY_MARGIN = 4  # between heartbeats a group with free slots may be sent so many times its capacity
 _SCARCE = 0.125  # share of the blocks, below which the next prompt may not find enough of them
 _RATE_HALF_LIFE_S = 0.1  # of the measured rate
 _LONGEST_S = 300.0  # a request takes no longer: what gateways allow one that does not say
@@ -233,7 +233,7 @@ class Group:
             # a group with little to do had a low rate of late, which says nothing of its speed
             least = known or self._limits.assumed_tokens_per_s
             prefill_s = queued_tokens / (lately if lately > least else least)
-            wait_s = prefill_s if prefill_s > wait_s else wait_s  # for a place and for prompts: they overlap
+            wait_s = prefill_s if prefill_s > wait_s else wait_s  # for a slot and for prompts: they overlap
         return GroupView(
             name=self.name,
             weight=self.weight,
@@ -252,5 +252,5 @@ class Group:
 
 
 def _short_of_blocks(load: Load) -> bool:
-    """Whether requests wait because memory is short. Else, with places left, they are only being prepared."""
+    """Whether requests wait because memory is short. Else, with free slots, they are only being prepared."""
     return load.free_blocks <= load.total_blocks * _SCARCE

@@ -45,7 +45,7 @@ class Rivals:
         return now - self._former[group][instance_id] >= SETTLE_S
 
     def heard(self, group: str, instance_id: str, now: float) -> bool:
-        """A former instance that is not about to end sent a heartbeat; returns whether to tell operators."""
+        """A former instance that is not about to end sent a heartbeat; returns whether to log it."""
         if not self.lives(group, instance_id, now):
             return False
         rival = self._rivals.get(group)

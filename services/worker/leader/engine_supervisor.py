@@ -60,7 +60,7 @@ class EngineSupervisor:
         return info
 
     async def announce_recovery(self) -> None:
-        """Tells routers that the engine is up again."""
+        """Reports to routers that the engine is up again."""
         log.info("the engine is ready again")
         await self._announce()
 

@@ -162,7 +162,7 @@ class RequestTable:
         """Sends the tokens at hand and `Failed`, and frees everything that the request has.
 
         A request that has all its tokens, and only waits for its session's record to be stored, is complete:
-        a caller that was told of a failure would send the turn a second time.
+        a caller that got a failure would send the turn a second time.
         """
         if generation.ended:
             return

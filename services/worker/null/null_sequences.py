@@ -1,6 +1,6 @@
 """The sequences of the null engine: checks the plan of a step, and answers it with tokens.
 
-A token that a mask or `min_tokens` forbids gives way to another one, chosen by the position as well. All
+A token that a mask or `min_tokens` forbids is replaced by another one, chosen by the position as well. All
 that ranks rely on in a plan is checked: contiguous positions, blocks that exist and are released, and blocks
 shared only if they hold the tokens of both sequences.
 """

@@ -21,8 +21,8 @@ from shared.host.oom_kills import oom_kills
 
 INTERVAL_S = 0.1
 _MEMORY_INTERVAL_S = 1.0
-# Longest wait from the end of a socket to its process's exit code. Linux tells the code at once, except 0;
-# other kernels tell it when the process has ended, shortly after it closed its socket.
+# Longest wait from the end of a socket to its process's exit code. Linux reports the code at once, except 0;
+# other kernels report it when the process has ended, shortly after it closed its socket.
 _EXIT_WAIT_S = 0.05
 _CALM_S = 1.0  # of a step that makes progress, before the kernel's counts are read for it
 _WORTH_TELLING_S = 0.5  # of waits for a core or a disk

@@ -83,7 +83,7 @@ class RankProcess:
         return read_cpu(pid, [pid] if threads == 1 else thread_ids(pid)) if pid else {}
 
     def describe_end(self, wait_s: float = 0.0) -> str:
-        """Tell how the process ended: `killed by SIGKILL`, `exit code 1`; `still running` after `wait_s`."""
+        """How the process ended: `killed by SIGKILL`, `exit code 1`; after `wait_s` `still running`."""
         deadline = time.monotonic() + wait_s
         while (end := self.process.describe_end()) == STILL_RUNNING and time.monotonic() < deadline:
             time.sleep(_EXIT_POLL_S)

@@ -79,7 +79,7 @@ def read_cpu(pid: int, tids: Iterable[int]) -> CpuCounts:
 
 
 def _pages_read(pid: int) -> int:
-    """Return the pages that a process has read from block devices; 0 if the kernel does not tell."""
+    """Return the pages that a process has read from block devices; 0 if the kernel does not report them."""
     with contextlib.suppress(OSError, ValueError):
         for line in read_file(f"/proc/{pid}/io").splitlines():
             name, _, value = line.partition(b":")

@@ -58,8 +58,8 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         token_ids: The tokens to compute.
         new_blocks: Block ids appended to its table before the step; block i begins at i*BLOCK_SIZE.
         sliding_blocks: The same for the layers with a sliding window, where these have a pool of their own.
-        sliding_first: Place of the first of them in the sequence. Places before it that the ranks were not
-            told of are behind the window: nothing reads them.
+        sliding_first: Index of the first of them in the sequence. Blocks before it that the ranks were not
+            sent are behind the window: nothing reads them.
         sample: Return the token after the last of `token_ids`; false for all but the last prefill chunk.
         follow: `token_ids` is empty; the token is the one that the previous step samples for this sequence.
         masked: It samples, and its tokens are limited by a mask, which comes in the `StepMasks` of this step.

@@ -1,4 +1,4 @@
-"""nats-py's client without its tasks on the way of messages.
+"""nats-py's client without its tasks between socket and handlers.
 
 Input goes from the transport to the handlers at once, and the commands of some turns of the loop leave in one
 write. nats-py keeps the handshake, the control lines, and the restoring of lost connections.
@@ -39,9 +39,7 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
         self._write_is_due = False
         self._pending_since_ns = 0
         self._rounds_to_wait = ROUNDS_ALONE
-        self._has_unsent = (
-            False  # bytes that were written and the socket has not taken; until it was looked at
-        )
+        self._has_unsent = False  # bytes that were written and the socket has not taken, at the last check
         self._sinks: dict[int, Callable[[Message], None]] = {}
 
     async def listen(

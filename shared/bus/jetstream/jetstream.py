@@ -239,7 +239,7 @@ class JetStream:
         return items
 
     async def answer(self, item: WorkItem, word: bytes) -> None:
-        """Tells the broker what became of an item: `ACK` or `PROGRESS`."""
+        """Reports the state of an item to the broker: `ACK` or `PROGRESS`."""
         with suppress(Unavailable):  # no broker: the item comes again, and is known by its result
             await self._bus.publish(item.ack, word)
 

@@ -40,7 +40,7 @@ class AssignedLeader:
         )
 
     def cancel(self, attempt: int) -> SendCancel:
-        """Tell it to stop; every group while none has the request."""
+        """Cancel the request there; at every group while none has it."""
         return SendCancel(self.group, attempt, self.instance_id)
 
     def ask_resend(self, from_seq: int) -> AskResend:
@@ -48,7 +48,7 @@ class AssignedLeader:
         return AskResend(self.group, from_seq, self.instance_id)
 
     def fence(self, attempt: int, group: str, instance_id: str) -> Commands:
-        """Tell a leader that still works on an attempt that was given up to stop, once per attempt."""
+        """Cancel an attempt that was given up at a leader that still works on it, once per attempt."""
         if not group or attempt <= self._fenced:
             return NOTHING
         self._fenced = attempt

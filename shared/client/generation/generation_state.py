@@ -277,7 +277,7 @@ class GenerationState:
         return self.lifecycle.leader.fence(frame.attempt, group, instance_id)
 
     def _ignore(self, frame: AnyFrame, group: str = "", instance_id: str = "") -> Commands:
-        """Leave a frame out; a group that is named and has just accepted the request is told to stop."""
+        """Leave a frame out; a group that is named and has just accepted the request gets a cancel."""
         self._context.stats.ignored += 1
         if not group or not isinstance(frame, Accepted):
             return NOTHING

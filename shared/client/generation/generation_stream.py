@@ -26,11 +26,11 @@ class StreamOwner(Protocol):
         ...
 
     async def cancel_stream(self, stream: "GenerationStream", reason: str = "") -> None:
-        """End the request on the caller's wish."""
+        """End the request because the caller asked for it."""
         ...
 
     async def confirm_delivery(self, stream: "GenerationStream") -> None:
-        """Tell the leader that the caller gets the end of the answer."""
+        """Confirm to the leader that the caller gets the end of the answer."""
         ...
 
     def forget_stream(self, stream: "GenerationStream") -> None:

@@ -1,4 +1,4 @@
-"""The phases of a request at the client, and the ways from one to the next. Pure."""
+"""The phases of a request at the client, and the transitions between them. Pure."""
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -22,8 +22,8 @@ PASSING = frozenset({"unavailable", "overloaded", "model_not_found"})
 class GenerationPhase(Enum):
     """Where a request stands.
 
-    The usual way is `OFFERED`, `RUNNING`, `ENDED`. A refusal leads from `OFFERED` to `PAUSED`, the end of the
-    pause back to `OFFERED`. The loss of a group leads from `RUNNING` to `OFFERED`. Each phase may lead to
+    The usual order is `OFFERED`, `RUNNING`, `ENDED`. A refusal leads from `OFFERED` to `PAUSED`, the end of
+    the pause back to `OFFERED`. The loss of a group leads from `RUNNING` to `OFFERED`. Each phase may lead to
     `ENDED`.
     """
 
@@ -51,7 +51,7 @@ class RequestLifecycle:
         leader: The leader that has the request, or had it when it ended.
         attempts: The attempts so far.
         error: Why it ended; None in phase `ENDED`: it ended well.
-        was_cancelled: This client ended it, and has told the leader.
+        was_cancelled: This client ended it, and has sent a cancel.
         waits: No group has begun it, and it waits for one; counted in `GenerationStats.waiting`.
     """
 
@@ -260,7 +260,7 @@ class RequestLifecycle:
         self._stop_waiting()
 
     def end_and_cancel(self, error: RyzError) -> Commands:
-        """End the request with an error, and tell its leader to stop."""
+        """End the request with an error, and cancel it at its leader."""
         self.end(error)
         self.was_cancelled = True
         return (self.leader.cancel(self.attempts.number),)

@@ -1,4 +1,4 @@
-"""Reports the tokens of each generation, once: those that its last frame tells.
+"""Reports the tokens of each generation, once: those in its last frame.
 
 The last frame of a generation that the client cancels comes when the client has let go of it, and is reported
 then. A generation that is taken over is reported by the client that gets its last frame. One that had ended

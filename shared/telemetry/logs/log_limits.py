@@ -1,8 +1,8 @@
 """Limits log lines: of each kind a few in every interval, the others are counted.
 
 Lines of one kind have the same level, the same event and the same type of exception. What was left out is
-told by a line of its own when the interval is over, and by metrics. Lines that an operator asked for one by
-one (`request`, with RYZ_REQUEST_LOG) are never left out.
+reported by a line of its own when the interval is over, and by metrics. Lines that an operator asked for one
+by one (`request`, with RYZ_REQUEST_LOG) are never left out.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The answer of one choice as typed parts: what is shown, what was not sent yet, and what the session keeps.
 
-Stop strings are looked for in the text that the user sees, not in reasoning or in the arguments of calls.
+Stop strings are searched in the text that the user sees, not in reasoning or in the arguments of calls.
 """
 
 from dataclasses import dataclass, field

@@ -21,7 +21,7 @@ _WEIGHT = 0.2  # of the newest measurement
 
 
 def is_background(sequence: Sequence) -> bool:
-    """Returns whether a sequence gives way to all others."""
+    """Returns whether a sequence is background: preempted before all others."""
     return sequence.priority <= BACKGROUND_PRIORITY
 
 

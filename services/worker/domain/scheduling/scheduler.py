@@ -106,7 +106,7 @@ class Scheduler:
 
     @property
     def num_free(self) -> int:
-        """Free waiting places and running places together; below 0 if there are too many sequences."""
+        """Free waiting slots and running slots together; below 0 if there are too many sequences."""
         return self.limits.max_running + self.limits.max_waiting - len(self.waiting) - len(self.running)
 
     @property

@@ -18,7 +18,7 @@ class _Held:
     Attributes:
         draft_id: Its seq_id there, which is never used again.
         blocks: In the order of its positions.
-        num_sent: How many of the blocks the engine has been told of.
+        num_sent: How many of the blocks were sent to the engine.
         sure: So many first tokens there are those of the target.
         guesses: Tokens that were sampled there for the positions after them.
         computed: The KV of so many first tokens and guesses is in the blocks.

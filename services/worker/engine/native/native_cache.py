@@ -108,7 +108,7 @@ class NativeCache:
         self._pages, self._sliding_pages = (PagesAhead(self._buffers(sliding=s)) for s in (False, True))
 
     def use(self, last: int, last_sliding: int) -> None:
-        """Tells the highest blocks in use, so that the next ones have memory in time; -1: none."""
+        """Announces the highest blocks in use, so that the next ones have memory in time; -1: none."""
         self._pages.use(last)
         self._sliding_pages.use(last_sliding)
 

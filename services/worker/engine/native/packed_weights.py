@@ -154,7 +154,7 @@ def pack(
 
 
 def code_form(matrix: EncodedMatrix) -> CodeForm:
-    """How the kernels are told of a matrix of codes."""
+    """The description of a matrix of codes for the kernels."""
     form = CodeForm(
         kind=_KINDS[matrix.bits] if matrix.table is None else CodeKind.FOUR_BIT_TABLE,
         # a row is padded to whole blocks

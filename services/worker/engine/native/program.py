@@ -52,7 +52,7 @@ CUT_NORMS = 2  # as SUMS in `src/rows/cut_norm.h`
 class Segment(NamedTuple):
     """Ops without a barrier, and what the ranks add up after them: [MAX_ROWS, numbers].
 
-    `first` is the place of the first op; behind the last one is that of the barrier.
+    `first` is the index of the first op; behind the last one is that of the barrier.
     """
 
     ops: OpList
@@ -260,7 +260,7 @@ class Program:
         self._layers.append(len(self._ops))
 
     def op_names(self, *, barriers: bool) -> list[OpName]:
-        """What is at each place; without barriers as in `whole`."""
+        """What is at each index; without barriers as in `whole`."""
         return op_names(self._ops, self._layers, self._head, barriers=barriers)
 
     def begin_head(self) -> None:

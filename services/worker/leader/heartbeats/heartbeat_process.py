@@ -1,9 +1,9 @@
 """The process beside a leader that sends its heartbeats: `python -m ...heartbeat_process PAGE CONTROL PID`.
 
 It sleeps most of the time, so the kernel gives it a core soon even where many processes wait for one, and it
-shares no interpreter lock with the leader. It observes the leader, and tells at once when that has ended, is
-frozen or hangs. It ends when its control pipe says so or breaks, and never by a signal that is meant for the
-leader.
+shares no interpreter lock with the leader. It observes the leader, and reports at once when that has ended,
+is frozen or hangs. It ends when its control pipe says so or breaks, and never by a signal that is meant for
+the leader.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 WAKE, END = b"w", b"e"
 LAST_S = 1.0  # for the last heartbeat to reach the broker
 END_S = 2  # after which the kernel ends this process, whatever it waits for
-DOUBT_INTERVALS = 2  # so old is the description of a leader that is looked at
+DOUBT_INTERVALS = 2  # age of a leader's description from which its process is examined
 
 
 class HeartbeatProcess:

@@ -33,7 +33,7 @@ from shared.messages import Heartbeat, Vitals
 log = structlog.get_logger(__name__)
 MODULE = "services.worker.leader.heartbeats.heartbeat_process"
 STEP_IN_INTERVALS = 4  # without a heartbeat of the process, after which the leader sends one
-STOPPED_S = 0.3  # without a turn of the process, after which it is looked at
+STOPPED_S = 0.3  # without a beat of the process, after which it is examined
 DEAD_S = (
     120.0  # and after which it is started again; its start alone may take half a minute on a busy machine
 )

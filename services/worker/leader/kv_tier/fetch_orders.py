@@ -146,7 +146,7 @@ class FetchOrders:
             health.record_failure(health.moves, answer.error)
             return
         health.record_success(health.moves)
-        if answer.count == wanted and answer.from_host < wanted:  # memory tells nothing of the store
+        if answer.count == wanted and answer.from_host < wanted:  # memory shows nothing of the store
             self._costs.fetched(wanted, now - max(order.began, self._last_done), now)
 
     def _give_up(self, order: _Order) -> None:

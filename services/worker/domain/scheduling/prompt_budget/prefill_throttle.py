@@ -41,7 +41,7 @@ class PrefillThrottle:
         self._budget = 0
 
     def measures(self, has_chunk: bool) -> bool:
-        """Returns whether the step that ended is to be told; few of those that only decode are."""
+        """Returns whether the step that ended is to be observed; few of those that only decode are."""
         self._steps += 1
         return self._target_s > 0 and (has_chunk or self._steps % _DECODES_MEASURED == 0)
 

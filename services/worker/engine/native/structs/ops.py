@@ -192,9 +192,9 @@ def op_names(ops: Sequence[Op], layers: Sequence[int], head: int, *, barriers: b
     """What a program's ops are called.
 
     Args:
-        layers: Place of the first op of each layer.
-        head: Place of the first op behind the layers.
-        barriers: Whether the barriers between ranks have places.
+        layers: Index of the first op of each layer.
+        head: Index of the first op behind the layers.
+        barriers: Whether the barriers between ranks have indices.
     """
     names = []
     for index, op in enumerate(ops):
