@@ -2,7 +2,7 @@
 
 All engines compute the same tokens side by side: each window of the text is fed token by token, and answers
 are the greedy ones of fp32. So every position has the whole beginning of its window as its context, and all
-logits of a position are at hand at once.
+logits of a position are available at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -8,7 +8,7 @@ from cli.command_options import with_options
 
 @with_options
 def routing(plan: RoutingPlan, *, as_json: AsJson = False) -> None:
-    """How evenly each policy spreads work, what it costs in KV that is not at hand, and how fast it decides.
+    """How evenly each policy spreads work, how much KV it has fetched or recomputed, and its speed.
 
     The router's own code runs against modelled groups in virtual time. Decisions are timed in real time.
     """

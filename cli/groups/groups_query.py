@@ -157,7 +157,7 @@ class Groups:
             await asyncio.sleep(POLL_S)
 
     async def _requests_left(self, drain: Draining) -> int | None:
-        """Return how many requests a leader has in hand; None if it does not answer, or has a successor."""
+        """Return how many requests a leader has; None if it does not answer, or has a successor."""
         found = {row.instance_id: row for row in group_rows(await query_status(self._url, self._state_dir))}
         row = found.get(drain.instance_id)
         return row.requests if row is not None else None

@@ -14,7 +14,7 @@ GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no answer", "no
 
 STORE_STATES = {"away": "no store", "disk full": "disk full"}  # of the KV state service, which runs on
 
-_ASKED = {"gateway", "router", "kvstate"}  # of a leader that is silent, routers tell
+_ASKED = {"gateway", "router", "kvstate"}  # routers report the state of a leader that is silent
 _LED = {"worker": "(leader)"}  # its ranks have a table of their own
 
 

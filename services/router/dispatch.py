@@ -61,7 +61,7 @@ class Dispatcher:
             await waits
 
     def dispatch_now(self, incoming: Incoming, now: float, count: int = 1) -> Awaitable[None] | None:
-        """Do the same at once; returns what is left to be awaited: an error, or a broker that is slow."""
+        """Like `dispatch`, without awaiting; returns an awaitable for a pending error or a slow publish."""
         with bind_request(incoming.request_id, incoming.headers.get(TRACE_PARENT, "")):
             return self._dispatch(incoming, now, count)
 
@@ -179,7 +179,7 @@ class Dispatcher:
         headers = incoming.headers
         if incoming.deadline is not None:
             headers = {**headers, subjects.HEADER_TIMEOUT: str(max(1, int((incoming.deadline - now) * 1000)))}
-        # remembered before it is sent: the broker's word that nothing listens there may come at once
+        # remembered before it is sent: the broker may report at once that nothing listens there
         forward = Forward(incoming, chosen.group, count, self._sent)
         state.forwards.put(key, forward, now, len(incoming.data))
         try:

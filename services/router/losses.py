@@ -70,7 +70,7 @@ class LossReports:
             await self.publish_losses()
 
     async def on_disconnect(self, message: Message) -> None:
-        """The broker's word that a client is gone."""
+        """Handles a broker's disconnect report."""
         try:
             instance_id = read_disconnect(message.data)
         except ValueError as error:

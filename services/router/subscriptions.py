@@ -189,7 +189,7 @@ class RouterSubscriptions:
         await self._dispatcher.dispatch_again(forward, now)
 
     def on_heartbeat(self, heartbeat: Heartbeat, _: Message) -> Awaitable[None] | None:
-        """A leader's heartbeat; returns what is left to be awaited."""
+        """Handles a leader's heartbeat; returns an awaitable if something has to be published."""
         change = self._fleet.observe(heartbeat, self._clock())
         if change == "same":
             return None

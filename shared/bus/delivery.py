@@ -1,6 +1,6 @@
 """Hands the messages of one subscription to its handler: in order or some at once, within bounds.
 
-A plain function runs without a task, some messages in a turn of the loop.
+A plain function runs without a task, some messages in an iteration of the loop.
 
 Both buses use it, so that ordering, bounds and the treatment of failing handlers are the same. It decides
 nothing about where messages come from.
@@ -52,9 +52,9 @@ def is_plain(handler: Handler) -> bool:
 class Delivery:
     """The handler of one subscription, and the messages that wait for it.
 
-    Plain functions of ordered subscriptions are called in turns of the loop. For others a task runs while
-    there are messages: one for an ordered subscription, else one for each running handler. It goes on with
-    the next message, so a burst costs one task per slot, not one per message.
+    Plain functions of ordered subscriptions are called in iterations of the loop. For others a task runs
+    while there are messages: one for an ordered subscription, else one for each running handler. It goes on
+    with the next message, so a burst costs one task per slot, not one per message.
 
     Args:
         subject: The subject, for logs.

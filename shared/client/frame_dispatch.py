@@ -29,7 +29,7 @@ class LatestLoss:
     at: float
 
     def is_repeated_by(self, down: GroupDown, now: float) -> bool:
-        """Whether `down` is the same news from another router."""
+        """Whether `down` is the same report from another router."""
         same = (self.down.group, self.down.instance_id) == (down.group, down.instance_id)
         return same and not self.is_over(now)
 
@@ -40,7 +40,7 @@ class LatestLoss:
     def on_accepted(self, state: GenerationState, now: float) -> Commands:
         """A request was accepted; if the lost group did so before it was lost, the request has lost it.
 
-        A request that was published after the news was accepted by a group that is back.
+        A request that was published after the report was accepted by a group that is back.
         """
         if state.offered_at >= self.at:
             return NOTHING

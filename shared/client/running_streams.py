@@ -98,7 +98,7 @@ class RunningStreams:
         await self._executor.confirm_delivery(stream)
 
     def forget_stream(self, stream: GenerationStream) -> None:
-        """Lets go of a stream whose caller has left or has read everything."""
+        """Forgets a stream whose caller has left or has read everything."""
         if self.by_id.get(stream.request_id) is stream:
             del self.by_id[stream.request_id]
             if stream.finished:
@@ -108,7 +108,7 @@ class RunningStreams:
                 stream.trace.end(stream.timeline, stream.error.code if stream.error is not None else "")
 
     def leave_stream(self, stream: GenerationStream) -> None:
-        """Lets go of a stream that runs on, for a caller that will attach to it."""
+        """Forgets a stream that runs on, for a caller that will attach to it."""
         self._unwanted.leave_request(stream.request_id)
         self.forget_stream(stream)
 

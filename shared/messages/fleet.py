@@ -188,7 +188,7 @@ class DrainGroup(Wire, frozen=True, kw_only=True):
 
 
 class Draining(Wire, frozen=True, kw_only=True):
-    """Immediate answer to `DrainGroup`, with the number of requests in hand."""
+    """Immediate answer to `DrainGroup`, with the number of running requests."""
 
     group: GroupName
     instance_id: str

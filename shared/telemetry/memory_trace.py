@@ -1,7 +1,7 @@
 """Where a service holds its memory: Python's tracemalloc, reported by a log line when SIGUSR1 comes.
 
 It is for a process to which no debugger can be attached, such as one in a container. A setting starts it,
-since it makes Python slower; without it nothing is traced, and the signal only says so.
+since it makes Python slower; without it nothing is traced, and the signal only logs that.
 """
 
 import tracemalloc

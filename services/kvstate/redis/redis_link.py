@@ -142,7 +142,7 @@ class RedisLink:
         return self._circuit is not None and not self._circuit.is_closed
 
     async def close(self) -> None:
-        """Lets go of all connections. May be called twice."""
+        """Closes all connections. May be called twice."""
         await self._redis.aclose()
 
     async def run_script(self, script: str, calls: Sequence[ScriptCall], *, probe: bool = False) -> list[Any]:

@@ -42,7 +42,7 @@ class Fleet:
         self.routers = RouterCount()
         self._unsettled_until = -inf
         self._silence = CommonSilence()
-        self._delay_s = 0.0  # of the broker, lately
+        self._delay_s = 0.0  # disconnect reports of the broker in the last seconds
         self._losses: deque[Loss] = deque(maxlen=2 * limits.max_groups)
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:

@@ -8,7 +8,7 @@ requests go to one of the two only, but operators should know.
 from dataclasses import dataclass
 
 REMEMBERED = 8  # former instances of a group
-SETTLE_S = 1.0  # in which the last heartbeats of a former instance may arrive
+SETTLE_S = 1.0  # after a restart, in which the last heartbeats of the former instance may arrive
 LIVES_S = 5.0  # without a heartbeat, after which a rival is taken to have ended
 TELL_EVERY_S = 60.0
 

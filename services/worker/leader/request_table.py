@@ -1,4 +1,4 @@
-"""The requests in hand: where they begin, end, fail and are cancelled.
+"""The requests that were accepted and have not ended: how they begin, end, fail and are cancelled.
 
 Keeps requests, scheduler and retransmit buffer in step, so that an accepted request gets exactly one last
 frame and leaves no block, queue slot or task behind.
@@ -34,7 +34,7 @@ class EndOfRequest(NamedTuple):
     Attributes:
         finisher: Commits the turn of a request that has all its tokens.
         ownership: Owns the blocks that the request has written.
-        turns: Lets the next turn of the session in.
+        turns: Lets the session's next turn begin.
     """
 
     finisher: TurnFinisher
@@ -159,7 +159,7 @@ class RequestTable:
         self._remove(generation)
 
     def fail_request(self, generation: Generation, error: RyzError) -> None:
-        """Sends the tokens at hand and `Failed`, and frees everything that the request has.
+        """Sends the tokens that are not sent yet and `Failed`, and frees everything that the request has.
 
         A request that has all its tokens, and only waits for its session's record to be stored, is complete:
         a caller that got a failure would send the turn a second time.
@@ -198,7 +198,7 @@ class RequestTable:
             self.publisher.send(generation, frame)
 
     def fail_all(self, error: RyzError) -> None:
-        """Fails every request in hand. With `GroupLost` their callers resume them elsewhere."""
+        """Fails every request that has not ended. With `GroupLost` their callers resume them elsewhere."""
         for generation in list(self.by_key.values()):
             self.fail_request(generation, error)
 

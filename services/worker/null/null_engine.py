@@ -60,7 +60,7 @@ class NullEngine:
         self._state = "stopped"
 
     async def start(self) -> EngineInfo:
-        """Be ready at once."""
+        """Return the description of an engine that is ready."""
         self.reset()
         return EngineInfo(
             num_blocks=self._num_blocks,
@@ -73,7 +73,7 @@ class NullEngine:
         )
 
     def reset(self) -> None:
-        """Drop all sequences and be ready."""
+        """Drop all sequences and clear a failure."""
         self._sequences.reset()
         self._steps = 0
         self._times, (self._recorded,) = private_times(1)

@@ -90,7 +90,7 @@ class NullSequences:
         return sampled
 
     def _begin(self, plan: StepPlan, num_masks: int) -> None:
-        """Forgets and takes in sequences."""
+        """Releases and admits sequences."""
         for seq_id in plan.release:
             self._release(seq_id)
         for new in plan.admit:

@@ -6,7 +6,7 @@ from shared.client.generation.commands import NOTHING, AskResend, Commands, Send
 class AssignedLeader:
     """The leader that has a request: an instance of a group.
 
-    Two leaders of one name are as foreign to each other as two groups.
+    Two leaders of one name are as different as two groups.
 
     Attributes:
         group: The group; empty while none has the request.
@@ -34,7 +34,7 @@ class AssignedLeader:
         return bool(group and instance_id and self.instance_id and instance_id != self.instance_id)
 
     def is_meant(self, group: str, instance_id: str) -> bool:
-        """Whether news about an instance of a group are about this one; an empty instance means all."""
+        """Whether a report about an instance of a group is about this one; an empty instance means all."""
         return group == self.group and (
             not instance_id or not self.instance_id or instance_id == self.instance_id
         )

@@ -1,4 +1,4 @@
-"""Whose fault a failed request is. Only the group's own failures count against the group.
+"""Decides which part is at fault for a failed request. Only the group's own failures count against the group.
 
 Only this table decides it; `docs/operations.md` shows it to operators. `RequestCounts`
 decides about failures whose owner is unclear, by a request of the group itself.

@@ -44,7 +44,7 @@ class TurnContext:
 
     @property
     def version(self) -> int:
-        """Of the session before this turn; 0 if it is new."""
+        """Version of the session before this turn; 0 if it is new."""
         return max(0, self.record.version - self.stored) if self.record is not None else 0
 
 

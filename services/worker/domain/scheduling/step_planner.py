@@ -25,7 +25,7 @@ from services.worker.domain.scheduling.step_draft import StepDraft
 from services.worker.domain.speculation.speculation import Speculation
 from services.worker.rank_protocol.plan import ScheduledChunk
 
-SEEN_S = 1.0  # so long after its last sequence another party is expected to come back
+SEEN_S = 1.0  # how long after its last sequence another party is expected to come back
 
 
 class StepPlanner:
@@ -36,7 +36,7 @@ class StepPlanner:
         preemption: Takes blocks from sequences when they run short.
         trials: Sequences on trial.
         sliding: Blocks of the layers with a sliding window; None if they have no pool of their own.
-        speculation: Gives drafts of the next tokens; None: there are none.
+        speculation: Gives drafts of the next tokens; None without speculation.
     """
 
     def __init__(

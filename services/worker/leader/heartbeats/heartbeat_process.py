@@ -2,8 +2,8 @@
 
 It sleeps most of the time, so the kernel gives it a core soon even where many processes wait for one, and it
 shares no interpreter lock with the leader. It observes the leader, and reports at once when that has ended,
-is frozen or hangs. It ends when its control pipe says so or breaks, and never by a signal that is meant for
-the leader.
+is frozen or hangs. It ends by a byte on its control pipe, or when that breaks, and never by a signal that is
+meant for the leader.
 """
 
 import asyncio

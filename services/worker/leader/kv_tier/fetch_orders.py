@@ -73,7 +73,7 @@ class FetchOrders:
             try:
                 future = asyncio.ensure_future(self._engine.engine.fetch_blocks(order))
             except EngineFailed:
-                return  # the next step says so, too
+                return  # the next step reports it, too
             if fetch.sequence is not None:
                 fetch.sequence.timeline.mark("fetching", {"blocks": len(fetch.names)})
             self._follow(_Order(scheduler, fetch, self._clock()), future)

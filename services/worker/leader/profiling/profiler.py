@@ -68,7 +68,7 @@ class Profiler:
     """Makes one recording after another.
 
     Args:
-        tracer: Of the ranks; None: the engine has none.
+        tracer: Records the ranks; None if the engine cannot.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class SessionRecords:
     def vouched(self, tenant: str, session_id: str) -> SessionRecord | None:
         """Returns the newest record, unless it is so old that the session may have been deleted.
 
-        News of a deletion can be lost, and the store remembers deletions for a limited time.
+        A `SessionGone` can be lost, and the store remembers deletions for a limited time.
         """
         key = (tenant, session_id)
         waiting = self.writer.waiting(key)
