@@ -141,11 +141,7 @@ FOOD = _favourite("food", words.draw_food, ("I love to eat {v}.", "I like to eat
 CITY = Fact(
     key="city",
     statements=(
-        "I live in {v}.",
-        "I live in {v}.",
-        "My city is {v}.",
-        "I am living in {v}.",
-        "My home is in {v}.",
+        *("I live in {v}.", "I live in {v}.", "My city is {v}.", "I am living in {v}.", "My home is in {v}."),
     ),
     correct=("I moved to {v}.", "I now live in {v}.", "Actually, I live in {v}.", "I live in {v} now."),
     ask=(
