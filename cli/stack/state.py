@@ -14,9 +14,9 @@ from typing import Any
 
 from cli.console import fail
 from cli.stack.host.private import make_private_dir, make_state_dir, write_private
+from shared.address import redact
 from shared.host.local_stack import STATE_DIR, STATE_FILE, ForeignFileError, read_own
 from shared.host.own_paths import ForeignLinkError, walk
-from shared.redact import redact
 
 DEFAULT_DIR = STATE_DIR
 SUPERVISOR = "supervisor"  # its log begins before it has locked the directory

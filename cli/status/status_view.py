@@ -8,7 +8,7 @@ from rich.text import Text
 
 from cli.groups.silent_groups import STOPPED, SilentGroup, silent_groups
 from cli.status.status_query import StatusReport
-from shared.redact import redact
+from shared.address import redact
 
 GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no answer", "no store", "disk full"}
 

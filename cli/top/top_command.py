@@ -88,7 +88,7 @@ def top(
     from cli.stack.state import StateDir  # noqa: PLC0415
     from cli.status.status_query import find_broker, query_status  # noqa: PLC0415
     from cli.top.fleet_rates import FleetWatch  # noqa: PLC0415
-    from shared.redact import redact  # noqa: PLC0415
+    from shared.address import redact  # noqa: PLC0415
 
     stack_dir, watch = StateDir(state_dir), FleetWatch()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import nats.errors
 import structlog
 
+from shared.address import redact
 from shared.bus.api import Handler, Message, ServedSubject, Subscription
 from shared.bus.broker.connection import NatsConnection
 from shared.bus.broker.publish_command import payload_size, publish_command
@@ -23,7 +24,6 @@ from shared.bus.pending_replies import PendingReplies
 from shared.bus.subject import broker_away, check_pattern, check_size, check_subject, not_sent
 from shared.errors import Unavailable
 from shared.flow.backoff import Backoff
-from shared.redact import redact
 from shared.tls import broker_context
 
 if TYPE_CHECKING:  # the process that sends heartbeats does without it, and saves 12 MB

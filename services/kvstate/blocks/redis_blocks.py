@@ -16,7 +16,7 @@ from services.kvstate.blocks.block_store import (
 from services.kvstate.domain import block_eviction, keys
 from services.kvstate.redis.redis_link import RedisLink, ScriptCall
 from services.kvstate.sessions.session_store import SessionFate
-from shared.kv_store import PREFIX_PATTERN, data_key, name_of
+from shared.kv_hash import PREFIX_PATTERN, data_key, name_of
 from shared.telemetry.histograms import TokenHistogram
 
 _KEYS = (

@@ -1,4 +1,4 @@
-"""The Redis keys of this service. `shared/kv_store.py` has the keys for the bytes of KV blocks."""
+"""The Redis keys of this service. `shared/kv_hash.py` has the keys for the bytes of KV blocks."""
 
 from hashlib import sha1
 from urllib.parse import quote

@@ -9,9 +9,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from services.worker.domain.answers.stop_strings import StopMatcher
-from shared.answer_text import join_parts
 from shared.messages import ChatMessage, FinishReason, ToolCall
-from shared.messages.answer_parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart
+from shared.messages.answer_parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart, join_parts
 
 
 class AnswerReader(Protocol):

@@ -22,8 +22,7 @@ from services.worker.engine.kv_transfer.store_thread import Report, StoreThread
 from services.worker.engine.rank.compute import CacheBlocks
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, KVStoreConfig
 from services.worker.rank_protocol.rank_messages import FrameKind
-from shared.kv_hash import split
-from shared.kv_store import data_key, head_field
+from shared.kv_hash import data_key, head_field, split
 
 _BATCH_BLOCKS = 8
 # Requested at once: enough to keep the store busy while the last batch is copied, and little enough that both
