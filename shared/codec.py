@@ -166,10 +166,6 @@ def unpack_plain(data: bytes | memoryview) -> Any:
             or a map.
     """
     try:
-        return msgpack.unpackb(data, strict_map_key=False, ext_hook=_refuse_plain_extension)
+        return msgpack.unpackb(data, strict_map_key=False, ext_hook=_refuse_extension)
     except (ValueError, TypeError) as error:  # TypeError: such a key
         raise ValueError(f"no plain MessagePack: {str(error) or type(error).__name__}") from error
-
-
-def _refuse_plain_extension(code: int, data: bytes) -> object:
-    raise ValueError(f"an extension of type {code}")
