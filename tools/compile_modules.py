@@ -74,7 +74,7 @@ MODULES = (
 _LEFT_OUT = {
     "services/gateway/completions/answer_blocks.py": "formats that are not compiled inherit from it",
     "services/router/constants.py": "read at the start only",
-    "services/router/domain/fleet_limits.py": "settings, which are not compiled, inherit from it",
+    "services/router/domain/groups/fleet_limits.py": "settings, which are not compiled, inherit from it",
     "services/router/domain/policies/hybrid_limits.py": "the same",
     "services/worker/leader/intake/grammar_options.py": "the same",
     "services/worker/leader/sessions/record_limits.py": "the same",

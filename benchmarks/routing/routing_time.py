@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.routing.routing_model import MODEL, GroupRates, ModelledGroup, ModelledTurn
 from services.router.domain.decision import RequestFacts
-from services.router.domain.fleet import Fleet
-from services.router.domain.fleet_limits import FleetLimits
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.policies import make_policy
 from services.router.domain.session_memory import Asker, SessionMemory
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from typing import cast
 
 from services.router.dispatch import Dispatcher
-from services.router.domain.fleet import Fleet
+from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import HybridLimits, make_policy
 from services.router.losses import LossReports
 from services.router.metrics import FleetCollector, RouterMetrics

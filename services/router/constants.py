@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from services.router.domain.fleet_limits import FleetLimits
+from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.policies.costs import Costs
 
 

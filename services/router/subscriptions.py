@@ -14,7 +14,7 @@ import structlog
 from msgspec.structs import replace
 
 from services.router.dispatch import Dispatcher
-from services.router.domain.fleet import Change
+from services.router.domain.groups.fleet import Change
 from services.router.incoming import Incoming, read, sender
 from services.router.losses import LossReports
 from services.router.outside.outside_gate import OutsideGate

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.router.__main__ import setup
-from services.router.domain.fleet_limits import FleetLimits
+from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.settings import RouterSettings
 from shared import subjects
 from shared.bus import Message

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.router.domain.decision import GroupView
-from services.router.domain.group import _CAPACITY_MARGIN, _LONGEST_S, Group, LoadLimits, _short_of_blocks
+from services.router.domain.groups.group import (
+    _CAPACITY_MARGIN,
+    _LONGEST_S,
+    Group,
+    LoadLimits,
+    _short_of_blocks,
+)
 from services.router.domain.policies.base import least_loaded
 from services.router.domain.rendezvous import preferred, score
 from shared.flow.circuit import Circuit, CircuitLimits

@@ -10,8 +10,8 @@ from benchmarks.routing.routing_time import decision_times
 from benchmarks.stack_plans import RoutingPlan
 from services.router.decision_log import DecisionLog
 from services.router.domain.decision import Assignment, FleetView, GroupView, RequestFacts
-from services.router.domain.fleet import Fleet
-from services.router.domain.fleet_limits import FleetLimits
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.policies.costs import Costs, Move
 from services.router.incoming import read
 from services.router.metrics import RouterMetrics

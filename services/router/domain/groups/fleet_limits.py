@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from services.router.domain.group import LoadLimits
+from services.router.domain.groups.group import LoadLimits
 from shared.flow.circuit import CircuitLimits
 from shared.setting_types import ZeroToMinute
 

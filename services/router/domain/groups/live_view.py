@@ -6,7 +6,7 @@ Most decisions need one group or two. Making the views of a thousand groups take
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from services.router.domain.decision import FleetView, GroupView
-from services.router.domain.group import Group
+from services.router.domain.groups.group import Group
 from services.router.domain.rendezvous import preferred
 
 
