@@ -3,15 +3,14 @@
 Signals: closed sockets, exit codes, reports of ranks, step progress in shared memory, the kernel's counts of
 the ranks' threads, resident memory. It takes no action: the caller gets a `Failure`.
 
-The clocks of a step count only time that the rank that is behind could use (`usable_time.py`).
+The clocks of a step count only time that the rank that is behind could use (`time_limits.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.orchestrator.process_readings import CpuCounts, ProcessReading
-from services.worker.orchestrator.step_limit import StepLimit
-from services.worker.orchestrator.usable_time import shared_usable_s, unstarved_s
+from services.worker.orchestrator.time_limits import StepLimit, shared_usable_s, unstarved_s
 from services.worker.rank_protocol.failures import Failure, FailureKind
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.progress_page import RankProgress, read_progress

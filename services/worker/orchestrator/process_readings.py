@@ -1,6 +1,6 @@
 """What the kernel counts of a process: states, CPU times and waits of its threads, and its reads.
 
-`usable_time.py` judges by these counts how much of a time the process could use.
+`time_limits.py` judges by these counts how much of a time the process could use.
 """
 
 import contextlib

@@ -13,16 +13,14 @@ import msgspec
 
 from services.worker.orchestrator.health_monitor import HealthMonitor
 from services.worker.orchestrator.options import RankEngineOptions
-from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess, status_row
 from services.worker.orchestrator.rank_blocks import RankBlocks
 from services.worker.orchestrator.rank_link import RankLink
-from services.worker.orchestrator.rank_status import row
 from services.worker.orchestrator.remote_ranks import RemoteRankListener
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.orchestrator.running_steps import RunningSteps, fail_future
-from services.worker.orchestrator.step_limit import StepLimit
+from services.worker.orchestrator.time_limits import StepLimit, UsableLimit
 from services.worker.orchestrator.tracing.rank_tracing import RankTracing
-from services.worker.orchestrator.usable_limit import UsableLimit
 from services.worker.rank_protocol.failures import EngineFailed, Failure, engine_error
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import EngineInfo, StepPlan, StepResult
@@ -144,7 +142,7 @@ class RankEngine:
         """Return rank, pid, state (`starting`, `ready`, `failed`), steps and bytes of each rank."""
         failed = self._failure is not None
         return [
-            row(rank, self._ready.get(rank.rank), failed=failed, steps=self._steps.num_sent)
+            status_row(rank, self._ready.get(rank.rank), failed=failed, steps=self._steps.num_sent)
             for rank in self._processes.ranks
         ]
 

@@ -2,7 +2,7 @@
 
 A rank counts beats (about one for each operation of a layer), steps begun and steps done. All ranks of a
 group count beats at the same points, so the others wait for the rank with the fewest.
-`engine/rank/rank_progress.py` writes it.
+`engine/rank/shared_pages.py` writes it.
 """
 
 from collections.abc import Sequence

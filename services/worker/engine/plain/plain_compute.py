@@ -20,8 +20,8 @@ from services.worker.engine.plain.tiles import in_tiles, make_tiles
 from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes, FindLikeliest
 from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
-from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
+from services.worker.engine.rank.shared_pages import Progress
 from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import ScheduledChunk
 from services.worker.rank_protocol.sliding_pool import PoolSizes

@@ -21,8 +21,7 @@ from typing import NoReturn
 import msgspec
 import structlog
 
-from services.worker.engine.rank.process import bind_to_parent, end_process, name_process
-from services.worker.engine.rank.rank_log import write_rank_lines
+from services.worker.engine.rank.process import bind_to_parent, end_process, name_process, write_rank_lines
 from services.worker.rank_protocol.join_messages import (
     MIN_TOKEN_LENGTH,
     NONCE_BYTES,

@@ -33,11 +33,10 @@ from services.worker.engine.rank.backend import load_backend, shared_kernels
 from services.worker.engine.rank.cache_room import agreed_sizes
 from services.worker.engine.rank.lifeline import hold_in_thread
 from services.worker.engine.rank.process import lower_priority
-from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.runner import AwaitMasks, Runner
 from services.worker.engine.rank.sequences import PlanError
+from services.worker.engine.rank.shared_pages import Progress, StepRecorder
 from services.worker.engine.rank.step_inbox import LeaderGone, StepInbox
-from services.worker.engine.rank.step_recorder import StepRecorder
 from services.worker.engine.rank.step_tracer import StepTracer
 from services.worker.engine.sampling.native_draws import NativeDraws
 from services.worker.rank_protocol.kv_messages import KVParts
