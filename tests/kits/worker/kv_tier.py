@@ -55,7 +55,7 @@ class StoreEngine(NullEngine):
         return msgspec.structs.replace(await super().start(), kv_parts=KVParts(heads=2, head_bytes=8))
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
-        copies = {copy.name: list(self._blocks._content[copy.block]) for copy in plan.store}
+        copies = {copy.name: list(self._sequences.blocks._content[copy.block]) for copy in plan.store}
         future = super().submit(plan)
         if copies:
             asyncio.get_running_loop().call_soon(self._write, copies)
@@ -119,7 +119,7 @@ class StoreEngine(NullEngine):
                 return FetchResult(fetch_id=order.fetch_id, count=count, corrupt=name)
             if name not in self.store:
                 return FetchResult(fetch_id=order.fetch_id, count=count, missing=True)
-            self._blocks._content[block] = list(self.store[name])
+            self._sequences.blocks._content[block] = list(self.store[name])
             count += 1
         return FetchResult(fetch_id=order.fetch_id, count=count, num_bytes=16 * count)
 
