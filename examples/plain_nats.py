@@ -184,7 +184,7 @@ class PlainGeneration:
                 raise GenerationFailed(f"{frame['code']}: {frame['message']}")
 
     async def cancel(self) -> None:
-        """Tell the group, or every group, that the answer is no longer wanted."""
+        """Cancel the request at its group, or at every group while none is known."""
         subject = f"{self.subjects}.cancel.{self.group}" if self.group else f"{self.subjects}.cancel"
         await self.nc.publish(subject, msgpack.packb({"request_id": self.request["request_id"]}))
 

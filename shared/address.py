@@ -1,5 +1,9 @@
-"""Checks the address of a server before a library does, whose error could contain a part of the password."""
+"""Addresses of servers, which may have a password: checks them, and removes passwords from text.
 
+An address is checked before a library does it, whose error could contain a part of the password.
+"""
+
+import re
 from urllib.parse import urlsplit
 
 from shared.errors import InvalidRequest
@@ -26,3 +30,8 @@ def _no_address(variable: str, why: str) -> InvalidRequest:
         "as %2F %23 %3F %40 and %25",
         param=variable,
     )
+
+
+def redact(text: str) -> str:
+    """Returns the text without users and passwords in URLs, for logs and messages."""
+    return re.sub(r"//[^\s,]+@", "//***@", text)

@@ -1,7 +1,11 @@
 """Encodes messages as MessagePack and decodes them, with `msgspec`.
 
 Decoding checks types and bounds of every field, and names the one that is wrong. Encoding is deterministic,
-as the golden tests require. Values of a message that fits no struct are read by `plain_data.py`.
+as the golden tests require.
+
+Values that no struct describes are packed and unpacked with the `msgpack` package: fields of a message that
+does not fit its struct, summaries that another release has stored. Both packages write the same bytes for the
+same plain value.
 """
 
 import re
@@ -10,10 +14,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeVar
 
+import msgpack
 import msgspec
 from msgspec.msgpack import Decoder, Encoder
 
-from shared import plain_data
 from shared.errors import Internal, InvalidRequest, from_code
 from shared.messages import ErrorReply, Wire
 
@@ -82,7 +86,7 @@ def fields_of(data: bytes) -> dict[str, Any]:
     try:
         address = _address.decode(data)
         raw = msgspec.structs.asdict(address)
-        return {name: plain_data.unpack(value) for name, value in raw.items() if 0 < len(value) <= _SHORT}
+        return {name: unpack_plain(value) for name, value in raw.items() if 0 < len(value) <= _SHORT}
     except Exception:  # of many kinds, all with this meaning
         return {}
 
@@ -146,3 +150,22 @@ def _wrong_field(error: msgspec.ValidationError, kind: type[Wire]) -> InvalidReq
 def _no_message_pack(error: Exception) -> InvalidRequest:
     reason = str(error) or type(error).__name__
     return InvalidRequest(f"the message is not valid MessagePack: {reason}")
+
+
+def pack_plain(value: object) -> bytes:
+    """Returns a value of dicts, lists, texts, bytes, numbers, booleans and None as MessagePack."""
+    packed: bytes = msgpack.packb(value)
+    return packed
+
+
+def unpack_plain(data: bytes | memoryview) -> Any:
+    """Returns the value in `data`. Keys of maps may be numbers; a timestamp becomes a `msgpack.Timestamp`.
+
+    Raises:
+        ValueError: The bytes are not exactly one value, or have a type of extension, or a key that is a list
+            or a map.
+    """
+    try:
+        return msgpack.unpackb(data, strict_map_key=False, ext_hook=_refuse_extension)
+    except (ValueError, TypeError) as error:  # TypeError: such a key
+        raise ValueError(f"no plain MessagePack: {str(error) or type(error).__name__}") from error

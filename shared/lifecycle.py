@@ -185,7 +185,7 @@ class Service:
         }
 
     async def wait_stopping(self) -> None:
-        """Waits until the service is told to stop."""
+        """Waits until the service is to stop."""
         await self._stopping.wait()
 
     async def drain(self) -> None:
@@ -257,12 +257,12 @@ async def _start(service: Service, setup: Setup, stack: AsyncExitStack) -> None:
 async def _run(settings: CommonSettings, name: str, setup: Setup, limiter: LogLimiter) -> int:
     service = Service(settings, name)
     LogCollector(limiter).register(service.registry)
-    service.spawn(limiter.tell_regularly(), "tell of log lines left out")
+    service.spawn(limiter.report_regularly(), "report log lines left out")
     service.spawn(watch_loop_lag(lag_histogram(service.registry)), "measure how late the event loop is")
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, service.stop)
-    loop.add_signal_handler(signal.SIGUSR1, MemoryTrace(settings.memory_trace).tell)
+    loop.add_signal_handler(signal.SIGUSR1, MemoryTrace(settings.memory_trace).log_report)
     async with AsyncExitStack() as stack:
         starting = asyncio.create_task(_start(service, setup, stack))
         stopping = asyncio.create_task(service.wait_stopping())

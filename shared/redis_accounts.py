@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
-from shared.kv_store import PREFIX_PATTERN
+from shared.kv_hash import PREFIX_PATTERN
 
 _CONNECTION = ("ping", "select")  # AUTH and HELLO need no permission
 # Redis reads its append-only file as `default`, and refuses commands there that this user may not run. `off`

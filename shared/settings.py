@@ -17,10 +17,9 @@ from annotated_types import Interval
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from shared.address import check_address
+from shared.address import check_address, redact
 from shared.bus.accounts import caller_by
 from shared.gone_settings import describe_gone
-from shared.redact import redact
 from shared.setting_types import Port, ShareOrNone, UpToTenMinutes, ZeroToHour, ZeroToMillion
 from shared.subjects import Caller
 from shared.telemetry.logs.log_schema import BURST

@@ -32,6 +32,15 @@ def client_context(kind: str, ca: str, cert: str, key: str) -> ssl.SSLContext:
     return context
 
 
+def broker_context(ca: str, cert: str, key: str) -> ssl.SSLContext | None:
+    """Returns the context for connections to the broker; None if no file is given, so its URL decides.
+
+    Raises:
+        InvalidRequest: A file cannot be used.
+    """
+    return client_context("NATS", ca, cert, key) if ca or cert or key else None
+
+
 def check_server_files(kind: str, cert: str, key: str) -> None:
     """Raises `InvalidRequest` unless these are a certificate and its key, or both are empty."""
     _load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), kind, cert, key)

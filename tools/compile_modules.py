@@ -1,7 +1,7 @@
-"""Compiles the modules on the way of each request and each step with mypyc (decision 0058): `make compile`.
+"""Compiles the modules that each request and each step passes with mypyc (decision 0058): `make compile`.
 
 Run as `python -m tools.compile_modules`; it needs mypy, setuptools and a C compiler. All or nothing: a build
-is moved to its place when each of its modules could be imported. `--level 0` is for tests: the C compiler
+is moved to its directory when each of its modules could be imported. `--level 0` is for tests: the C compiler
 does not optimise and takes less than half of the CPU time.
 """
 
@@ -58,8 +58,10 @@ MODULES = (
     "shared/bus/nats_subscriptions.py",
     "shared/bus/pending_replies.py",
     "shared/bus/subject.py",
+    "shared/client/frame_dispatch.py",
     "shared/client/generation/*.py",
     "shared/client/running_streams.py",
+    "shared/client/timer_wheel.py",
     "shared/flow/*.py",
     "shared/identity.py",
     "shared/subjects.py",
@@ -74,10 +76,13 @@ MODULES = (
 LEFT_OUT = {
     "services/gateway/formats/fields/answer_blocks.py": "formats that are not compiled inherit from it",
     "services/router/constants.py": "read at the start only",
-    "services/router/domain/fleet_limits.py": "settings, which are not compiled, inherit from it",
+    "services/router/domain/groups/fleet_limits.py": "settings, which are not compiled, inherit from it",
     "services/router/domain/policies/hybrid_limits.py": "the same",
     "services/worker/leader/intake/grammar_options.py": "the same",
     "services/worker/leader/sessions/record_limits.py": "the same",
+    "services/gateway/transports/http/error_handlers.py": "not of the serving path",
+    "services/gateway/transports/http/path_methods.py": "the same",
+    "services/gateway/transports/http/upload.py": "the same",
     "services/gateway/admission/bodies/large.py": "mypyc has no asynchronous generators",
     "services/worker/domain/generation/session_cache.py": "its base is one of the next two",
     "services/worker/domain/generation/sized_entries.py": "generic dataclasses with slots fail when imported",
@@ -216,8 +221,8 @@ def compiler_fault() -> str:
 
 def is_whole(build_dir: Path, names: Iterable[str], level: int = 0) -> bool:
     """Whether a build has these modules and no others, beside the library, and is optimised so far."""
-    told = build_dir / _LEVEL_FILE
-    if not told.is_file() or int(told.read_text()) < level:
+    level_file = build_dir / _LEVEL_FILE
+    if not level_file.is_file() or int(level_file.read_text()) < level:
         return False
     files = {path.relative_to(build_dir).as_posix() for path in build_dir.rglob(f"*{SUFFIX}")}
     return files == {f"{LIBRARY}__mypyc{SUFFIX}", *(name.removesuffix(".py") + SUFFIX for name in names)}

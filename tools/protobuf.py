@@ -43,7 +43,7 @@ def made() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Writes the files, or with `--check` tells which differ."""
+    """Writes the files, or with `--check` prints which differ."""
     check = "--check" in sys.argv[1:]
     stale = {path: text for path, text in made().items() if not path.exists() or path.read_text() != text}
     for path, text in stale.items():

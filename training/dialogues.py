@@ -99,7 +99,7 @@ def draw_memory_test(rng: Random, *, num_facts: int, turns: int, rare: float = 0
     stated = [facts.NAME, *rng.sample(others, num_facts - 1)]
     rng.shuffle(stated)
     for fact in stated:
-        _tell(talk, fact)
+        _state_fact(talk, fact)
     rng.shuffle(stated)
     for index in range(max(turns - num_facts, num_facts)):
         left = max(turns - num_facts, num_facts) - index
@@ -115,7 +115,7 @@ def draw_correction(rng: Random, *, rare: float = 0.0) -> list[DialogueMessage]:
     talk = Dialogue(rng, rare=rare)
     fact = _draw_fact(rng)
     for _ in range(rng.choice((2, 2, 2, 3))):
-        _tell(talk, fact)
+        _state_fact(talk, fact)
         if rng.random() < 0.3:
             _aside(talk, rng.uniform(0.64, 1.0))
     _ask(talk, fact)
@@ -125,7 +125,7 @@ def draw_correction(rng: Random, *, rare: float = 0.0) -> list[DialogueMessage]:
 def _recall_story(talk: Dialogue, turns: int) -> None:
     """Tell a fact first, talk about other things, and ask for the fact last."""
     fact = _draw_fact(talk.rng)
-    _tell(talk, fact)
+    _state_fact(talk, fact)
     if talk.rng.random() < 0.5:
         talk.untouched = fact.key
     for _ in range(turns - 2):
@@ -138,9 +138,9 @@ def _free_turn(talk: Dialogue) -> None:
     kind = rng.random()
     fact = _draw_fact(rng)
     if kind < 0.26 and fact.key != talk.untouched:
-        _tell(talk, fact)
+        _state_fact(talk, fact)
     elif kind < 0.32 and not talk.untouched:
-        _tell_two(talk)
+        _state_two(talk)
     elif kind < 0.52 and talk.stated:
         known = _fact(rng.choice(list(talk.stated)))
         if known.key != talk.untouched:
@@ -195,11 +195,11 @@ def _system_prompt(talk: Dialogue) -> str:
     return prompt
 
 
-def _tell(talk: Dialogue, fact: Fact) -> None:
+def _state_fact(talk: Dialogue, fact: Fact) -> None:
     rng = talk.rng
     value = _draw_value(talk, fact)
     known = fact.key in talk.stated
-    template = rng.choice(fact.correct if known and rng.random() < 0.8 else fact.tell)
+    template = rng.choice(fact.correct if known and rng.random() < 0.8 else fact.statements)
     talk.stated[fact.key] = value
     sentence = vary(template, rng).replace("{v}", value)
     if rng.random() < 0.05:
@@ -211,7 +211,7 @@ def _tell(talk: Dialogue, fact: Fact) -> None:
         talk.say(sentence, fact.note.format(v=value))
 
 
-def _tell_two(talk: Dialogue) -> None:
+def _state_two(talk: Dialogue) -> None:
     rng = talk.rng
     first = facts.NAME if rng.random() < 0.7 else rng.choice(_MAIN_FACTS)
     second = rng.choice([fact for fact in _MAIN_FACTS if fact is not first])
@@ -219,7 +219,7 @@ def _tell_two(talk: Dialogue) -> None:
     for fact in (first, second):
         value = _draw_value(talk, fact)
         talk.stated[fact.key] = value
-        parts.append(vary(fact.tell[rng.randrange(3)], rng, opener=False).replace("{v}", value))
+        parts.append(vary(fact.statements[rng.randrange(3)], rng, opener=False).replace("{v}", value))
         notes.append(fact.note.format(v=value))
     joined = f"{parts[0]} {parts[1]}"
     if rng.random() < 0.6:

@@ -17,7 +17,7 @@ class Fact:
 
     Attributes:
         key: Unique key of the fact in a conversation.
-        tell: User sentences that tell it.
+        statements: User sentences that state it.
         correct: User sentences that replace an earlier value.
         ask: Questions for it.
         clause: Noun phrase for joint questions, such as "my name".
@@ -27,7 +27,7 @@ class Fact:
     """
 
     key: str
-    tell: tuple[str, ...]
+    statements: tuple[str, ...]
     correct: tuple[str, ...]
     ask: tuple[str, ...]
     clause: str
@@ -39,7 +39,7 @@ class Fact:
 
 NAME = Fact(
     key="name",
-    tell=(
+    statements=(
         *("My name is {v}.", "My name is {v}.", "My name is {v}.", "I am {v}.", "I'm {v}.", "Call me {v}."),
         *("My name's {v}.", "You can call me {v}.", "Please call me {v}.", "They call me {v}.", "It's {v}."),
         *("This is {v}.", "The name is {v}.", "I am called {v}.", "People call me {v}.", "I go by {v}."),
@@ -104,12 +104,12 @@ NAME = Fact(
 )
 
 
-def _favourite(thing: str, draw: Callable[[Random], str], extra_tell: tuple[str, ...] = ()) -> Fact:
+def _favourite(thing: str, draw: Callable[[Random], str], extra_statements: tuple[str, ...] = ()) -> Fact:
     return Fact(
         key=thing,
-        tell=(
+        statements=(
             *(f"My favourite {thing} is {{v}}.", f"My favorite {thing} is {{v}}."),
-            *(f"The {thing} I like most is {{v}}.", f"I like the {thing} {{v}}.", *extra_tell),
+            *(f"The {thing} I like most is {{v}}.", f"I like the {thing} {{v}}.", *extra_statements),
             *(f"Please remember that my favourite {thing} is {{v}}.", f"{{v}} is my favourite {thing}."),
         ),
         correct=(
@@ -140,7 +140,9 @@ FOOD = _favourite("food", words.draw_food, ("I love to eat {v}.", "I like to eat
 
 CITY = Fact(
     key="city",
-    tell=("I live in {v}.", "I live in {v}.", "My city is {v}.", "I am living in {v}.", "My home is in {v}."),
+    statements=(
+        *("I live in {v}.", "I live in {v}.", "My city is {v}.", "I am living in {v}.", "My home is in {v}."),
+    ),
     correct=("I moved to {v}.", "I now live in {v}.", "Actually, I live in {v}.", "I live in {v} now."),
     ask=(
         *(
@@ -165,7 +167,7 @@ CITY = Fact(
 
 AGE = Fact(
     key="age",
-    tell=("I am {v} years old.", "I'm {v} years old.", "My age is {v}.", "I turned {v} this year."),
+    statements=("I am {v} years old.", "I'm {v} years old.", "My age is {v}.", "I turned {v} this year."),
     correct=("I am now {v} years old.", "Actually, I am {v} years old.", "I am {v} years old now."),
     ask=("How old am I?", "What is my age?", "Do you know how old I am?", "Do you remember my age?"),
     clause="my age",
@@ -177,7 +179,7 @@ AGE = Fact(
 
 WORD = Fact(
     key="word",
-    tell=(
+    statements=(
         *(
             "Remember the word {v}.",
             "Please remember the word {v}.",
@@ -216,7 +218,7 @@ WORD = Fact(
 
 CODE = Fact(
     key="code",
-    tell=(
+    statements=(
         *(
             "Remember the number {v}.",
             "Please remember the number {v}.",
@@ -248,7 +250,7 @@ def pet_fact(kind: str) -> Fact:
     """The fact of a pet's name; `kind` is the animal, such as "dog"."""
     return Fact(
         key=kind,
-        tell=(
+        statements=(
             *(f"My {kind} is called {{v}}.", f"My {kind}'s name is {{v}}.", f"I have a {kind} called {{v}}."),
             *(f"I have a {kind} named {{v}}.", f"The name of my {kind} is {{v}}.", f"{{v}} is my {kind}."),
         ),
@@ -269,7 +271,7 @@ def relative_fact(kind: str) -> Fact:
     """The fact of a relative's name; `kind` is the relation, such as "sister"."""
     return Fact(
         key=kind,
-        tell=(
+        statements=(
             *(f"My {kind} is called {{v}}.", f"My {kind}'s name is {{v}}.", f"{{v}} is my {kind}."),
             *(f"The name of my {kind} is {{v}}.", f"I have a {kind} named {{v}}.", f"My {kind} is {{v}}."),
         ),

@@ -16,7 +16,7 @@ import httpx
 
 from benchmarks.lib.measuring import BenchError, Progress, percentile
 from benchmarks.lib.stack import RunningStack
-from benchmarks.plans import BatchPlan
+from benchmarks.stack_plans import BatchPlan
 
 SETTLE_S = 1.5  # after which what runs of a paused batch has ended, and a resumed one runs
 RUNNING_S = 60.0

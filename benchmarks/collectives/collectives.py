@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.engine_plans import CollectivesPlan
 from benchmarks.lib.child import ChildObject, receive_all
 from benchmarks.lib.measuring import Progress, percentile
-from benchmarks.plans import CollectivesPlan
 from services.worker.rank_protocol.rank_messages import RankConfig, shared_bytes
 from services.worker.rank_protocol.run_config import EngineRunConfig
 

@@ -15,11 +15,11 @@ from benchmarks.lib.measuring import BenchError
 # the fields that identify a row of a bench
 _KEYS: dict[str, tuple[str, ...]] = {
     "engine": ("model", "precision", "tp", "threads", "batch", "prompt", "tokens"),
-    "serving": ("concurrency", "door"),
+    "serving": ("concurrency", "transport"),
     "collectives": ("backend", "ranks", "bytes"),
     "quality": ("model", "precision"),
 }
-# whether more of a figure is better; a dot leads into an object of the row. The first one tells the bench.
+# whether more of a figure is better; a dot leads into an object of the row. The first one names the bench.
 _FIGURES: dict[str, dict[str, bool]] = {
     "engine": {
         "decode_tokens_per_s": True, "prefill_tokens_per_s": True, "http.decode_tokens_per_s": True,

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.engine_plans import ContextPlan, model_name
 from benchmarks.lib.measuring import Progress
-from benchmarks.plans import ContextPlan, model_name
 from benchmarks.quality.divergence import Logits
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.scored_texts import text_windows

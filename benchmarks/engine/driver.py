@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from benchmarks.engine_plans import EnginePlan
 from benchmarks.lib.measuring import BenchError
-from benchmarks.plans import EnginePlan
 from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.blocks.block_pool import blocks_for

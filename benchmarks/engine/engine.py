@@ -19,12 +19,12 @@ from benchmarks.engine.engine_quality import add_quality, quality_steps
 from benchmarks.engine.engine_row import mean_step_s, peer_rows, rates, step_figures
 from benchmarks.engine.http_row import StreamRun, http_figures
 from benchmarks.engine.independent import measure_independent
+from benchmarks.engine_plans import EnginePlan, model_name
 from benchmarks.lib.measuring import Progress
 from benchmarks.lib.stack import StackStarter
 from benchmarks.peers.base import Timing
 from benchmarks.peers.contest import PeerProcesses, PeerType, peer_types
 from benchmarks.peers.start import PeerSizes
-from benchmarks.plans import EnginePlan, model_name
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.rank_protocol.plan import EngineInfo

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from benchmarks.engine_plans import EnginePlan, QualityPlan
 from benchmarks.lib.measuring import Progress
 from benchmarks.peers.known import PEERS
-from benchmarks.plans import EnginePlan, QualityPlan
 from benchmarks.quality import quality
 
 _WINDOW = 256

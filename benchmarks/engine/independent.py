@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.engine.driver import Run, make_prompts, rank_options, start_driver
 from benchmarks.engine.engine_row import step_figures
+from benchmarks.engine_plans import EnginePlan
 from benchmarks.lib.measuring import Progress
-from benchmarks.plans import EnginePlan
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.rank_protocol.run_config import Precision
 

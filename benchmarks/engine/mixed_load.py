@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.engine.driver import make_prompts
+from benchmarks.engine_plans import MixedPlan, model_name
 from benchmarks.lib.measuring import BenchError, Progress, milliseconds
-from benchmarks.plans import MixedPlan, model_name
 from services.worker.domain.blocks.block_manager import BlockManager
 from services.worker.domain.blocks.block_names import BlockNames
 from services.worker.domain.scheduling.scheduler import Advance, Scheduler

@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.engine.driver import Driver, Run, kv_tokens, start_driver
+from benchmarks.engine_plans import SpeculationPlan, model_name
 from benchmarks.lib.measuring import BenchError, Progress
-from benchmarks.plans import SpeculationPlan, model_name
 from services.worker.draft_model import check_draft_model, draft_run
 from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.drafting.draft_rounds import DraftRounds

@@ -16,7 +16,7 @@ from benchmarks.failover.fault_injection import inject_faults
 from benchmarks.failover.structured_requests import judge_answers, make_structured_requests
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import RunningStack
-from benchmarks.plans import FailoverPlan
+from benchmarks.stack_plans import FailoverPlan
 from shared.bus.nats import NatsBus
 from shared.client import ClientSettings, Completion, InferenceClient
 from shared.messages import GenerateRequest

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from benchmarks.failover.failover_figures import InjectedFault, Victim
 from benchmarks.failover.failover_fleet import FleetProbe, mean_fetch_s
 from benchmarks.lib.measuring import BenchError, Progress
-from benchmarks.plans import FailoverPlan
+from benchmarks.stack_plans import FailoverPlan
 from shared.errors import RyzError
 
 _SETTLE_S = 0.5

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, start_driver
+from benchmarks.engine_plans import GrammarPlan, model_name
 from benchmarks.lib.measuring import BenchError, Progress, milliseconds
-from benchmarks.plans import GrammarPlan, model_name
 from services.worker.domain.generation.token_constraint import ConstraintFactory, TokenConstraint
 from services.worker.model_files.load_model import load_model
 from services.worker.orchestrator.options import RankEngineOptions

@@ -1,6 +1,6 @@
 """Sends turns to a chosen group over the bus, as a router would, and times the answers.
 
-Prompts are token ids, so a turn's KV depends on them only. The KV state service tells whether the store has
+Prompts are token ids, so a turn's KV depends on them only. The KV state service reports whether the store has
 all of a prompt, by the block names that the groups use.
 """
 

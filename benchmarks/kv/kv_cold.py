@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.plans import KVColdPlan
+from benchmarks.engine_plans import KVColdPlan
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.native.library import NUM_TIMES, KernelLibrary, kernels
 from services.worker.engine.native.native_cache import (
@@ -25,7 +25,7 @@ from services.worker.engine.native.native_cache import (
 from services.worker.engine.native.operands import FLOATS, Activation, AttentionInputs
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.program import Program
-from services.worker.engine.native.structs import ForwardBatch
+from services.worker.engine.native.structs.forward import ForwardBatch
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 

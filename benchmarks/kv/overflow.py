@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.kv.group_client import GroupClient, KVPolicy
 from benchmarks.lib.measuring import Progress, milliseconds, percentile
-from benchmarks.plans import OverflowPlan
+from benchmarks.stack_plans import OverflowPlan
 
 HOME, COLD = "g0", "g1"
 LEAST_TOKENS = 50  # of a turn of mixed length

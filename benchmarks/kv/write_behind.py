@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.engine.driver import Driver, kv_tokens
 from benchmarks.lib.measuring import Progress
-from benchmarks.plans import OverflowPlan
+from benchmarks.stack_plans import OverflowPlan
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig, StoreResult

@@ -1,6 +1,6 @@
 """Collects the facts that a measurement carries: the machine, the software, the commit.
 
-A fact that a system does not tell is "unknown".
+A fact that a system does not report is "unknown".
 """
 
 import os

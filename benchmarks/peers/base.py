@@ -34,7 +34,7 @@ class PeerLoad:
         model: Path of the model in the form that the peer loads.
         max_sequences: Largest batch.
         max_length: Longest prompt with its answer, in tokens.
-        logits: Whether it is asked for the logits of every place, not for its speed.
+        logits: Whether it is asked for the logits of every position, not for its speed.
         device: `cpu`, or `cuda` for a peer that says so in `KnownPeer.on_gpus`.
     """
 

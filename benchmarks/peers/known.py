@@ -29,7 +29,7 @@ class KnownPeer:
         install: What `pip install` takes.
         form: Of the model that it loads.
         types: Its types of weights at the level of each of our precisions, by the precision's name.
-        logits: Whether it can tell the logits of every place, for `ryz bench quality`.
+        logits: Whether it can return the logits of every position, for `ryz bench quality`.
         on_gpus: Whether it is measured on GPUs.
         variables: Environment variables of its process; `{cores}` stands for the cores that it may use.
     """

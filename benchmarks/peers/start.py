@@ -16,7 +16,7 @@ class PeerSizes:
     Attributes:
         max_sequences: Largest batch.
         max_length: Longest prompt with its answer, in tokens.
-        logits: Whether it is asked for the logits of every place, not for its speed.
+        logits: Whether it is asked for the logits of every position, not for its speed.
         device: `cpu` or `cuda`.
     """
 

@@ -1,6 +1,6 @@
 """vLLM's CPU build as a peer, through its offline interface, without a prefix cache.
 
-Its engine runs in this process (`VLLM_ENABLE_V1_MULTIPROCESSING=0`). The logits of every place of a prompt
+Its engine runs in this process (`VLLM_ENABLE_V1_MULTIPROCESSING=0`). The logits of every position of a prompt
 are taken where its model computes them.
 """
 
@@ -86,7 +86,7 @@ class VllmCpu:
         return [list(answer.outputs[0].token_ids) for answer in answers]
 
     def _all_places(self, text: Sequence[int]) -> Logits:
-        """Return the logits after each token of a text but the last, [places, vocab]."""
+        """Return the logits after each token of a text but the last, [positions, vocab]."""
         self._seen.clear()
         self._generate([text], 1, 0)
         found = next((one for one in self._seen if len(one) == len(text) - 1), None)

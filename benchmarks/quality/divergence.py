@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Logits = NDArray[np.float32]  # [places, vocab]
+Logits = NDArray[np.float32]  # [positions, vocab]
 
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
-    """Distributions of the next token in float64, [places, vocab], and the likeliest token of each."""
+    """Distributions of the next token in float64, [positions, vocab], and the likeliest token of each."""
 
     logs: Tensor
     probabilities: Tensor
@@ -29,7 +29,7 @@ class Distributions:
 
 @dataclass(slots=True)
 class Divergence:
-    """Sums over the places so far. KL is of fp32's distribution from the other, in nats."""
+    """Sums over the positions so far. KL is of fp32's distribution from the other, in nats."""
 
     num_tokens: int = 0
     kl: float = 0.0
@@ -38,11 +38,11 @@ class Divergence:
     fp32_loss: float = 0.0
 
     def add(self, fp32: Distributions, other: Logits, targets: list[int]) -> None:
-        """Count some places.
+        """Count some positions.
 
         Args:
-            other: Logits of the compared precision at the same places.
-            targets: The token that follows at each place.
+            other: Logits of the compared precision at the same positions.
+            targets: The token that follows at each position.
         """
         found, rows = torch.from_numpy(other).double().log_softmax(-1), torch.arange(len(targets))
         self.num_tokens += len(targets)

@@ -1,8 +1,8 @@
-"""Compares the distributions of the next token with those of fp32, at every place of a text and of answers.
+"""Compares the distributions of the next token with those of fp32, at all positions of a text and of answers.
 
 All engines compute the same tokens side by side: each window of the text is fed token by token, and answers
-are the greedy ones of fp32. So every place has the whole beginning of its window as its context, and all
-logits of a place are at hand at once.
+are the greedy ones of fp32. So every position has the whole beginning of its window as its context, and all
+logits of a position are available at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +10,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks.engine_plans import QualityPlan, model_name
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import Progress
 from benchmarks.peers.contest import PeerProcesses, PeerType, peer_types
 from benchmarks.peers.start import PeerSizes
-from benchmarks.plans import QualityPlan, model_name
 from benchmarks.quality.divergence import Distributions, Divergence, Logits
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.scored_texts import chat_prompts, text_windows
@@ -206,7 +206,7 @@ def _compare(
     targets: list[int] | None,
     scores: Scores,
 ) -> list[int]:
-    """Feed all engines and count the places; return the targets, which are fp32's own choices if None."""
+    """Feed all engines and count the positions; return the targets, which are fp32's own choices if None."""
     expected = Distributions.of(fp32.feed(fed))
     targets = expected.top1.tolist() if targets is None else targets
     for name, source in others.items():

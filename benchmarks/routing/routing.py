@@ -13,12 +13,12 @@ from itertools import count
 from statistics import fmean, quantiles
 from typing import Any
 
-from benchmarks.plans import RoutingPlan
 from benchmarks.routing.routing_model import BEAT_MS, MODEL, GroupRates, ModelledGroup, ModelledTurn
-from services.router.domain.balance import imbalance
+from benchmarks.stack_plans import RoutingPlan
 from services.router.domain.decision import Assignment, RequestFacts
-from services.router.domain.fleet import Fleet
-from services.router.domain.fleet_limits import FleetLimits
+from services.router.domain.groups.balance import imbalance
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.policies import PolicyName, make_policy
 from services.router.domain.policies.costs import Costs
 from services.router.domain.session_memory import Asker, KnownSession, SessionMemory

@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.routing.routing_model import MODEL, GroupRates, ModelledGroup, ModelledTurn
 from services.router.domain.decision import RequestFacts
-from services.router.domain.fleet import Fleet
-from services.router.domain.fleet_limits import FleetLimits
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.policies import make_policy
 from services.router.domain.session_memory import Asker, SessionMemory
 
@@ -56,7 +56,7 @@ def _fleet(size: int, random_: random.Random) -> Fleet:
     fleet = Fleet(FleetLimits(max_groups=size))
     for index in range(size):
         group = ModelledGroup(f"g{index}", GroupRates())
-        if random_.random() < 0.5:  # busy: all places are taken, and some turns wait
+        if random_.random() < 0.5:  # busy: all slots are taken, and some turns wait
             for turn in range(random_.randrange(130, 148)):
                 group.take_turn(ModelledTurn(turn, turn, 0, random_.randrange(1, 80), 40, 0.0), 0.0)
         fleet.observe(group.heartbeat(), 0.0)

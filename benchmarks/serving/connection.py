@@ -1,4 +1,4 @@
-"""One HTTP connection of the load generator: a request, its answer, the next request, until told to stop.
+"""One HTTP connection of the load generator: a request, its answer, the next request, until it is stopped.
 
 It is an asyncio protocol with httptools' parser. It measures from the write of a request to the last byte of
 the answer, and opens itself again when the server closes it. `answers.py` decides what a right answer is.

@@ -1,4 +1,4 @@
-"""The options of `ryz bench serving`; notes of fields are read as in `benchmarks/plans.py`."""
+"""The options of `ryz bench serving`; notes of fields are read as in `benchmarks/engine_plans.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ class ServingPlan:
         str, Option(help="With --url the model to ask; else the one whose tokenizer the own stack has.")
     ] = ""
     groups: Annotated[int, Option(min=1, max=16, help="Worker groups of the own stack.")] = 2
-    doors: Annotated[
+    transports: Annotated[
         Sequence[Transport],
-        Option(help="Ways to ask, with a comma between them: http, grpc, realtime."),
+        Option(help="APIs to ask, with commas between them: http, grpc, realtime."),
         Words(get_args(Transport)),
     ] = ("http",)
     grpc: Annotated[str, Option(help="With --url, where the stack answers by gRPC, as HOST:PORT.")] = ""

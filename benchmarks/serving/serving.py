@@ -24,17 +24,17 @@ def measure(plan: ServingPlan, stack: RunningStack, progress: Progress) -> dict[
     """Measure all levels, in their order.
 
     Returns:
-        A row for each level and door, and CPU milliseconds a request by service at the highest level.
+        A row for each level and transport, and CPU milliseconds a request by service at the highest level.
 
     Raises:
         BenchError: A level has no right answer at all, or a process ended.
     """
-    if "grpc" in plan.doors and not stack.grpc:
+    if "grpc" in plan.transports and not stack.grpc:
         raise BenchError("the stack has no gRPC: name its address with `--grpc HOST:PORT`")
     rows = []
-    cpus: dict[Transport, dict[int, dict[str, float]]] = {transport: {} for transport in plan.doors}
+    cpus: dict[Transport, dict[int, dict[str, float]]] = {transport: {} for transport in plan.transports}
     for concurrency in plan.concurrency:
-        for transport in plan.doors:
+        for transport in plan.transports:
             row, cpus[transport][concurrency] = _measure_level(plan, stack, concurrency, transport, progress)
             rows.append(row)
     names: dict[Transport, str] = {
@@ -79,8 +79,8 @@ def _measure_level(
     row = {
         name: round(values[name], 3) if isinstance(values[name], float) else values[name] for name in names
     }
-    if len(plan.doors) > 1:
-        row = {"door": transport} | row
+    if len(plan.transports) > 1:
+        row = {"transport": transport} | row
     cpu = {name: seconds / figures.requests * 1e3 for name, seconds in used_s.items()}
     # the generator counts for itself, without its start
     cpu[LOAD] = figures.cpu_us_per_request / 1e3

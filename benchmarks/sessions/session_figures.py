@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.lib.measuring import percentile
 from benchmarks.lib.service_metrics import ServiceMetrics, between, quantile
 from benchmarks.sessions.session_client import StreamedTurn
-from services.router.domain.balance import imbalance
+from services.router.domain.groups.balance import imbalance
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pydoc_data.topics import topics  # English that ships with Python
 
-from benchmarks.plans import SessionsPlan
+from benchmarks.stack_plans import SessionsPlan
 
 TextMessage = dict[str, str]
 PROMPT_TOKENS, ANSWER_TOKENS = 60, 40  # means
@@ -72,7 +72,7 @@ class _ConversationLength:
 
 @dataclass(slots=True)
 class ConversationLengths:
-    """The length of each session's conversation, as the answers told it."""
+    """The length of each session's conversation, by the usage in the answers."""
 
     most_tokens: int = MOST_TOKENS
     _known: dict[int, _ConversationLength] = field(default_factory=dict)

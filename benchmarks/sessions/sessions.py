@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.service_metrics import read_all
 from benchmarks.lib.stack import RunningStack, worker_groups
-from benchmarks.plans import SessionsPlan
 from benchmarks.sessions.session_client import SessionClient
 from benchmarks.sessions.session_figures import MeasuredTurns
 from benchmarks.sessions.session_traffic import (
@@ -24,6 +23,7 @@ from benchmarks.sessions.session_traffic import (
     draw_turns,
     openings,
 )
+from benchmarks.stack_plans import SessionsPlan
 
 
 async def measure(plan: SessionsPlan, stack: RunningStack, progress: Progress) -> MeasuredTurns:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from benchmarks.lib.machine import SERVING_PACKAGES
 from benchmarks.lib.stack import RunningStack
-from benchmarks.plans import BatchPlan
+from benchmarks.stack_plans import BatchPlan
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.bench.own_stack import own_stack
 from cli.command_options import with_options

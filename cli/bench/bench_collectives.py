@@ -2,7 +2,7 @@
 
 import asyncio
 
-from benchmarks.plans import CollectivesPlan
+from benchmarks.engine_plans import CollectivesPlan
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
 from cli.command_options import with_options
 from cli.console import fail

@@ -1,6 +1,6 @@
 """`ryz bench context`: options, checks and table of the benchmark of long contexts."""
 
-from benchmarks.plans import ContextPlan
+from benchmarks.engine_plans import ContextPlan
 from cli.bench.bench_inputs import require_context, require_model, with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
 from cli.command_options import with_options

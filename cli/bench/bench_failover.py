@@ -7,7 +7,8 @@ import sys
 import structlog
 import typer
 
-from benchmarks.plans import FailoverPlan, model_name
+from benchmarks.engine_plans import model_name
+from benchmarks.stack_plans import FailoverPlan
 from cli.bench.bench_inputs import with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.bench.own_stack import own_stack
@@ -27,7 +28,7 @@ def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
     """
     from benchmarks.failover.failover import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
-    # The client logs each loss. The bar tells enough, and stdout is for the result.
+    # The client logs each loss. The bar shows enough, and stdout is for the result.
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engine_plans import model_name
 from benchmarks.lib.stack import RunningStack
-from benchmarks.plans import OverflowPlan, model_name
+from benchmarks.stack_plans import OverflowPlan
 from cli.bench.bench_inputs import with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.bench.own_stack import own_stack, own_store

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.plans import QualityPlan
+from benchmarks.engine_plans import QualityPlan
 from cli.bench.bench_inputs import require_context, require_model, require_peers, with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
 from cli.command_options import with_options
@@ -15,7 +15,8 @@ from cli.models.resolve import resolve_model
 def quality(plan: QualityPlan, *, as_json: AsJson = False) -> None:
     """How far quantized weights move the next token from fp32: perplexity, KL divergence, top-1 agreement.
 
-    At every place of a text that ships with Python, and of greedy answers to fixed questions. KL is in nats.
+    At every position of a text that ships with Python, and of greedy answers to fixed questions. KL is in
+    nats.
     """
     from benchmarks.quality.quality import measure, num_steps  # noqa: PLC0415 (keeps `--help` quick)
 

@@ -38,7 +38,7 @@ def reporting(
     """
     from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415 (keeps `--help` quick)
     from services.worker.engine.native.build import NoKernels  # noqa: PLC0415
-    from services.worker.rank_protocol.plan import EngineFailed  # noqa: PLC0415
+    from services.worker.rank_protocol.failures import EngineFailed  # noqa: PLC0415
     from shared.errors import RyzError  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: started processes are ended

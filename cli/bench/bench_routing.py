@@ -1,14 +1,14 @@
 """`ryz bench routing`: options and tables of the routing policies against modelled groups."""
 
 from benchmarks.lib.machine import SERVING_PACKAGES
-from benchmarks.plans import RoutingPlan
+from benchmarks.stack_plans import RoutingPlan
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
 from cli.command_options import with_options
 
 
 @with_options
 def routing(plan: RoutingPlan, *, as_json: AsJson = False) -> None:
-    """How evenly each policy spreads work, what it costs in KV that is not at hand, and how fast it decides.
+    """How evenly each policy spreads work, how much KV it has fetched or recomputed, and its speed.
 
     The router's own code runs against modelled groups in virtual time. Decisions are timed in real time.
     """

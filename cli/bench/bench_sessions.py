@@ -2,8 +2,9 @@
 
 import asyncio
 
+from benchmarks.engine_plans import model_name
 from benchmarks.lib.measuring import BenchError
-from benchmarks.plans import SessionsPlan, model_name
+from benchmarks.stack_plans import SessionsPlan
 from cli.bench.bench_inputs import with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
 from cli.bench.own_stack import own_stack

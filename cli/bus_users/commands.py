@@ -1,6 +1,6 @@
 """`ryz bus-users`: a user of the broker for each service outside, with a tenant and limits of its own.
 
-`store.py` keeps the users, and tells a running broker of changes.
+`store.py` keeps the users, and makes a running broker load changes.
 """
 
 from pathlib import Path
@@ -74,7 +74,7 @@ def add(
         lines.append(f"RYZ_NATS_TENANT={user.tenant}")
     out.print("\n".join(lines), markup=False, soft_wrap=True)
     if state is None:
-        _tell_of_no_broker()
+        _report_no_broker()
 
 
 @app.command("list")
@@ -120,7 +120,7 @@ def remove(name: UserName, *, state_dir: StateDirectory = DEFAULT_DIR) -> None:
     state = change(StateDir(state_dir), removed)
     out.print(f"The user {name} is removed.", markup=False)
     if state is None:
-        _tell_of_no_broker()
+        _report_no_broker()
 
 
 @app.command("render")
@@ -159,7 +159,7 @@ def _check(name: str, option: str) -> None:
         fail(f"{option}: {name[:64]!r} is no name: 1 to 64 letters, digits, - and _.", 2)
 
 
-def _tell_of_no_broker() -> None:
+def _report_no_broker() -> None:
     from cli.console import err  # noqa: PLC0415
 
     err.print(

@@ -34,7 +34,7 @@ def bus_users(state_dir: Path) -> BusUsers:
 
 
 def change(state_dir: StateDir, to: Callable[[BusUsers], BusUsers]) -> StackState | None:
-    """Change the users and write them; return the stack whose broker was told, if one runs."""
+    """Change the users and write them; return the stack whose broker has loaded them, if one runs."""
     state_dir.make()
     with _alone(state_dir.path):
         users = to(bus_users(state_dir.path))

@@ -36,7 +36,7 @@ class HeardExplanation:
 
     @property
     def ahead_us(self) -> int:
-        """By how much its clock is ahead of ours; 0 if the way of the message may be all of it."""
+        """By how much its clock is ahead of ours; 0 if the message's transfer may be all of it."""
         ahead, round_trip_us = (
             self.explanation.now_us - (self.sent_us + self.heard_us) // 2,
             self.heard_us - self.sent_us,
@@ -92,7 +92,7 @@ class _Noted:
 
 
 def courses(heard: Iterable[HeardExplanation]) -> list[Course]:
-    """The courses of all requests that services told of, the oldest first."""
+    """The courses of all requests that services reported, the oldest first."""
     by_request: dict[str, list[_Noted]] = {}
     now_us = 0
     for one in heard:

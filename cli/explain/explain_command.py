@@ -45,8 +45,8 @@ def explain(
     from cli.stack.state import StateDir  # noqa: PLC0415
     from cli.status.status_query import find_broker  # noqa: PLC0415
     from services.gateway.answering.resumption.resume_token import request_id_of  # noqa: PLC0415
+    from shared.address import redact  # noqa: PLC0415
     from shared.errors import RyzError  # noqa: PLC0415
-    from shared.redact import redact  # noqa: PLC0415
     from shared.telemetry.spans.trace_ids import trace_id_of_request  # noqa: PLC0415
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

@@ -126,7 +126,7 @@ class Groups:
             fail(f"{group} was not asked to drain, or did not answer: {error.message}.")
 
     async def wait_gone(self, drain: Draining, progress: Callable[[int], None]) -> float:
-        """Return when that leader has ended, with the seconds it took. progress: is told what is left."""
+        """Return when that leader has ended, and the seconds it took; calls `progress` with what is left."""
         began, misses = time.monotonic(), 0
         limit_s = drain.timeout_ms / 1000 + GRACE_S
         while misses < MISSES:
@@ -157,7 +157,7 @@ class Groups:
             await asyncio.sleep(POLL_S)
 
     async def _requests_left(self, drain: Draining) -> int | None:
-        """Return how many requests a leader has in hand; None if it does not answer, or has a successor."""
+        """Return how many requests a leader has; None if it does not answer, or has a successor."""
         found = {row.instance_id: row for row in group_rows(await query_status(self._url, self._state_dir))}
         row = found.get(drain.instance_id)
         return row.requests if row is not None else None

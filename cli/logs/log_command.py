@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cli.logs.log_lines import LogLine
 
-POLL_S = 0.2  # between two looks for new lines
+POLL_S = 0.2  # between two checks for new lines
 _STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red", "debug": "dim"}
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

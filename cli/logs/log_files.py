@@ -86,7 +86,7 @@ class LogFiles:
         yield from heapq.merge(*(file.lines() for file in self._files.values()), key=lambda line: line.time_s)
 
     def follow(self, wait: Callable[[], None]) -> Iterator[LogLine]:
-        """Yields lines as they come, those of one look by their time; `wait` passes the time between two."""
+        """Yields lines as they come, those of one reading by their time; `wait` sleeps between two."""
         while True:
             wait()
             for file in self._files.values():

@@ -1,4 +1,4 @@
-"""What `ryz models show` tells of a model: shape, files, licence, and the memory it needs by precision."""
+"""What `ryz models show` prints of a model: shape, files, licence, and the memory it needs by precision."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

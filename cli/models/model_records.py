@@ -111,7 +111,7 @@ def _checked(base: Path, file: RecordedFile) -> RecordedFile:
 
 
 def file_sha256(path: Path, counted: Counted = lambda _: None) -> str:
-    """Return the SHA-256 of a file in hexadecimal; `counted` is told the bytes of each piece."""
+    """Return the SHA-256 of a file in hexadecimal; `counted` is called with the bytes of each piece."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(_CHUNK):

@@ -1,4 +1,4 @@
-"""The models directory: where each model lies, the lock of each, and how a finished one gets to its place.
+"""The models directory: where each model lies, the lock of each, and how a finished one is moved into it.
 
 A model that is being pulled lies beside its place in `.NAME.part`, and a pull that was cut goes on with that.
 It is moved to its place in one step when it is whole and checked.

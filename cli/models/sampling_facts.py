@@ -1,4 +1,4 @@
-"""The model's defaults of sampling, and where each comes from, as `ryz models show` tells them."""
+"""The model's defaults of sampling, and where each comes from, as `ryz models show` prints them."""
 
 import os
 from dataclasses import dataclass

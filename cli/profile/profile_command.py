@@ -43,8 +43,8 @@ def profile(
     from cli.profile.profile_query import ProfileSession  # noqa: PLC0415
     from cli.stack.state import StateDir  # noqa: PLC0415
     from cli.status.status_query import find_broker  # noqa: PLC0415
+    from shared.address import redact  # noqa: PLC0415
     from shared.errors import RyzError  # noqa: PLC0415
-    from shared.redact import redact  # noqa: PLC0415
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     make_writable(output.absolute().parent, "--output")

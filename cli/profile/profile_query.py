@@ -20,7 +20,7 @@ from shared.telemetry.clock_estimate import ClockEstimate, ClockOffset, RoundTri
 
 PINGS = 8
 ANSWER_S = 0.4  # for the leaders' answers, whose number is not known
-CHECK_S = 0.5  # between two looks whether the leaders live
+CHECK_S = 0.5  # between two checks whether the leaders live
 _MISSED = 4  # of these in a row that a leader may miss
 _SEND_S = 60.0  # for a recording to arrive once its time is over
 

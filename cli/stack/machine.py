@@ -1,4 +1,4 @@
-"""Settles what `ryz up` was not told: looks at model and machine, and has `sizing.py` choose."""
+"""Chooses what the options of `ryz up` leave open: examines model and machine, and has `sizing.py` choose."""
 
 import os
 from dataclasses import replace

@@ -203,7 +203,7 @@ def _memory_share(groups: int, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _tenant_share(environ: Mapping[str, str]) -> dict[str, str]:
-    """Limit what one tenant, or one address without keys, may have of the running places."""
+    """Limit what one tenant, or one address without keys, may have of the running slots."""
     if environ.get(TENANT_SHARE):
         return {}
     try:

@@ -17,8 +17,8 @@ from cli.stack.plan import FILES, STREAMS, plan_stack
 from cli.stack.probes import Probes
 from cli.stack.stack import Stack
 from cli.stack.state import DEFAULT_DIR, SUPERVISOR, StackState, StateDir, log_tail, start_time
+from shared.address import redact
 from shared.host.cores_and_memory import total_bytes
-from shared.redact import redact
 
 POLL_S = 0.05
 

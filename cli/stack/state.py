@@ -1,4 +1,4 @@
-"""Tells other commands of a running stack: one JSON file in the state directory.
+"""Describes a running stack to other commands: one JSON file in the state directory.
 
 The file lives as long as the stack. A pid alone proves nothing (numbers are used again), so the file also has
 the supervisor's start time. A lock on the directory keeps two supervisors apart and dies with its holder.
@@ -14,9 +14,9 @@ from typing import Any
 
 from cli.console import fail
 from cli.stack.host.private import make_private_dir, make_state_dir, write_private
+from shared.address import redact
 from shared.host.local_stack import STATE_DIR, STATE_FILE, ForeignFileError, read_own
 from shared.host.own_paths import ForeignLinkError, walk
-from shared.redact import redact
 
 DEFAULT_DIR = STATE_DIR
 SUPERVISOR = "supervisor"  # its log begins before it has locked the directory

@@ -1,6 +1,6 @@
 """`ryz up` and `ryz down`.
 
-`plan.py` decides what runs, `stack.py` keeps it running, `runner.py` tells a person where it is.
+`plan.py` decides what runs, `stack.py` keeps it running, `runner.py` prints its address.
 """
 
 from dataclasses import replace

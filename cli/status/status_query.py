@@ -13,13 +13,13 @@ from cli.groups.silent_groups import NO_ANSWER, silent_groups
 from cli.stack.state import StackState, StateDir
 from cli.status.gathering import Gathering
 from shared import subjects
+from shared.address import redact
 from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest, RyzError
 from shared.host.local_stack import USUAL_BROKER
 from shared.messages import ServiceStatus, StatusQuery
-from shared.redact import redact
 from shared.settings import BusSettings, load
 
 LEAVING = {"draining", "stopped"}  # a leader that ends may overlap with its successor

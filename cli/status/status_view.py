@@ -8,13 +8,13 @@ from rich.text import Text
 
 from cli.groups.silent_groups import STOPPED, SilentGroup, silent_groups
 from cli.status.status_query import StatusReport
-from shared.redact import redact
+from shared.address import redact
 
 GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no answer", "no store", "disk full"}
 
 STORE_STATES = {"away": "no store", "disk full": "disk full"}  # of the KV state service, which runs on
 
-_ASKED = {"gateway", "router", "kvstate"}  # of a leader that is silent, routers tell
+_ASKED = {"gateway", "router", "kvstate"}  # routers report the state of a leader that is silent
 _LED = {"worker": "(leader)"}  # its ranks have a table of their own
 
 

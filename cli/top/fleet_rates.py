@@ -13,7 +13,7 @@ from cli.groups.silent_groups import SilentGroup, silent_groups
 from cli.status.status_query import StatusReport
 
 MAX_NEWS = 100
-_UNEVEN = 0.1  # of the time of steps: by so much the waits of two ranks of a group must differ to be told
+_UNEVEN = 0.1  # of the time of steps: by so much the waits of two ranks of a group must differ to be shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def top(
     from cli.stack.state import StateDir  # noqa: PLC0415
     from cli.status.status_query import find_broker, query_status  # noqa: PLC0415
     from cli.top.fleet_rates import FleetWatch  # noqa: PLC0415
-    from shared.redact import redact  # noqa: PLC0415
+    from shared.address import redact  # noqa: PLC0415
 
     stack_dir, watch = StateDir(state_dir), FleetWatch()
 
@@ -112,7 +112,7 @@ def top(
 def _print(
     query: "Callable[[], FleetRates]", broker: str, interval: float, *, once: bool, as_json: bool
 ) -> None:
-    """Prints what each look finds; rates need a look before."""
+    """Prints each reading; rates need a reading before."""
     import json  # noqa: PLC0415
     from dataclasses import asdict  # noqa: PLC0415
 

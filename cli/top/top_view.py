@@ -14,7 +14,7 @@ from cli.top.fleet_rates import FleetRates, GroupRates, RankRates
 
 T = TypeVar("T")
 NEWS = 5  # lines
-LONG_STEP_S = 1.0  # a step that takes longer is told
+LONG_STEP_S = 1.0  # a step that takes longer is shown
 _GAP = 2
 # kinds of a rank's time that have a column; the others are shown as one
 _KINDS = ("linears", "attention", "collectives", "sampling", "idle")
@@ -108,7 +108,7 @@ def render(fleet: FleetRates, width: int, broker: str, interval_s: float) -> Ren
     Args:
         width: Columns of the terminal.
         broker: Its address, without passwords.
-        interval_s: Between two looks, for the head line.
+        interval_s: Between two readings, for the head line.
     """
     clock = time.strftime("%H:%M:%S", time.localtime(fleet.at_s))
     head = Text(f"ryz top {clock}, every {interval_s:g} s, broker {broker}   q: quit", style="bold")

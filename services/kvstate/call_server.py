@@ -2,7 +2,8 @@
 
 `session_calls.py` and `block_calls.py` decide the answers. Calls of leaders and routers, for which a turn
 waits, run at once. Calls of people and programs (lists, exports, imports, changes) wait in a separate line in
-which tenants take turns, so that many calls of one tenant do not delay another tenant or any turn.
+which tenants are served in rotation, so that many calls of one tenant do not delay another tenant or any
+turn.
 """
 
 import asyncio

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from services.kvstate.blocks.block_tier import TierLimits
 from shared.flow.circuit import CircuitLimits, store_limits
-from shared.sessions_in_time import TOMBSTONE_S
+from shared.session_limits import TOMBSTONE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,14 @@ from contextlib import AsyncExitStack
 from typing import cast
 
 from services.router.dispatch import Dispatcher
-from services.router.domain.fleet import Fleet
+from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import HybridLimits, make_policy
 from services.router.losses import LossReports
 from services.router.metrics import FleetCollector, RouterMetrics
-from services.router.pin_sync import PinSync
 from services.router.presence import RouterPresence
 from services.router.router_context import RouterContext
 from services.router.router_state import RouterState
-from services.router.session_events import SessionEvents
+from services.router.session_events import PinSync, SessionEvents
 from services.router.settings import RouterSettings
 from services.router.status import describe
 from services.router.subscriptions import RouterSubscriptions

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from services.router.domain.fleet_limits import FleetLimits
+from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.policies.costs import Costs
 
 
@@ -49,7 +49,7 @@ class RouterConstants:
     """Requests that may wait in a router; more are dropped, and their callers send them again."""
     contested_slots_per_s: float = 50.0
     """Requests per second of each of several tenants that go to a group although all are full; its leader
-    decides which tenant gives way."""
+    decides which tenant's request is displaced."""
 
 
 def constant_settings() -> Mapping[str, object]:

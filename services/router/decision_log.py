@@ -32,7 +32,7 @@ class DecisionLog:
 
         Args:
             facts: What the policy knew of it.
-            view: The groups; empty if none was looked at, as for a copy.
+            view: The groups; empty if none was examined, as for a copy.
             seconds: The time that the decision took.
 
         Returns:
@@ -78,7 +78,7 @@ class DecisionLog:
             self._record_span(parent, {"reason": reason}, seconds, error=f"refused: {reason}")
 
     def _recorded(self, incoming: Incoming) -> TraceParent | None:
-        """The place in its trace that the request comes from, if the trace is recorded here."""
+        """The span that the request comes from, if the trace is recorded here."""
         if self._spans is None:
             return None
         parent = TraceParent.read(incoming.headers.get(TRACE_PARENT, ""))

@@ -1,4 +1,4 @@
-"""Carries out decisions: hands a request to its group, or tells the caller why not.
+"""Carries out decisions: hands a request to its group, or sends the caller a refusal.
 
 Every request ends in exactly one of the two, unless the broker is gone. Then the caller hears nothing and
 publishes the request again.
@@ -61,7 +61,7 @@ class Dispatcher:
             await waits
 
     def dispatch_now(self, incoming: Incoming, now: float, count: int = 1) -> Awaitable[None] | None:
-        """Do the same at once; returns what is left to be awaited: an error, or a broker that is slow."""
+        """Like `dispatch`, without awaiting; returns an awaitable for a pending error or a slow publish."""
         with bind_request(incoming.request_id, incoming.headers.get(TRACE_PARENT, "")):
             return self._dispatch(incoming, now, count)
 
@@ -95,7 +95,7 @@ class Dispatcher:
         await self._refuse(forward.incoming, Refusal("unavailable", "no_group", message, RETRY_STARTING_S))
 
     async def fail_request(self, sender: Sender, error: RyzError, reason: str) -> None:
-        """Tell the caller that its request ended here."""
+        """Send the caller the end of a request that goes no further."""
         self._metrics.refused(error.code, reason)
         if not sender.reply_to:
             log.debug("no subject to answer on", request_id=sender.request_id, error=error.message)
@@ -127,7 +127,7 @@ class Dispatcher:
         earlier = duplicates.get((tenant, request_id, attempt), now)
         if earlier is not None and self._fleet.is_ready(earlier, now):
             return FleetView(facts.model, ()), Assignment(earlier, "duplicate")
-        # a group that gave the request back may still look ready: its last heartbeat was sent before
+        # a group that gave the request back may still count as ready: its last heartbeat was sent before
         avoid = duplicates.get((tenant, request_id, attempt - 1), now) if attempt else None
         avoid = avoid or incoming.lost_group
         view = self._fleet.view(facts.model, now, avoid, facts.weights)
@@ -151,7 +151,7 @@ class Dispatcher:
         count: int,
         tokens: tuple[int, int],
     ) -> Awaitable[None] | None:
-        """Send the request and remember it, or tell the caller that it ended with an error.
+        """Send the request and remember it, or send the caller an error.
 
         Args:
             now: Monotonic seconds.
@@ -179,7 +179,7 @@ class Dispatcher:
         headers = incoming.headers
         if incoming.deadline is not None:
             headers = {**headers, subjects.HEADER_TIMEOUT: str(max(1, int((incoming.deadline - now) * 1000)))}
-        # remembered before it is sent: the broker's word that nothing listens there may come at once
+        # remembered before it is sent: the broker may report at once that nothing listens there
         forward = Forward(incoming, chosen.group, count, self._sent)
         state.forwards.put(key, forward, now, len(incoming.data))
         try:

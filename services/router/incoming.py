@@ -89,7 +89,7 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     headers: dict[str, str]
     outside: bool = False
     party: str = ""  # for whom it counts at full groups
-    lost_group: str = ""  # of the attempt before, which another router may have sent
+    lost_group: str = ""  # of the previous attempt, which another router may have sent
 
     @property
     def key(self) -> str:

@@ -1,4 +1,4 @@
-"""Publishes the losses of groups, and takes in those that other routers and the broker tell of.
+"""Publishes the losses of groups, and takes in those that other routers and the broker report.
 
 Callers resume their requests elsewhere as soon as a router has given a group up. Each router publishes the
 losses that it found itself, once for each time that it gives a group up.
@@ -6,7 +6,7 @@ losses that it found itself, once for each time that it gives a group up.
 
 import structlog
 
-from services.router.domain.loss import read_disconnect
+from services.router.domain.groups.loss import read_disconnect
 from services.router.router_context import RouterContext
 from shared import subjects
 from shared.bus import Message
@@ -70,7 +70,7 @@ class LossReports:
             await self.publish_losses()
 
     async def on_disconnect(self, message: Message) -> None:
-        """The broker's word that a client is gone."""
+        """Handles a broker's disconnect report."""
         try:
             instance_id = read_disconnect(message.data)
         except ValueError as error:

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from services.router.domain.balance import imbalance
-from services.router.domain.fleet import Fleet
-from services.router.domain.group import Standing
-from services.router.domain.loss import REASONS
+from services.router.domain.groups.balance import imbalance
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.group import Standing
+from services.router.domain.groups.loss import REASONS
 from services.router.router_state import RouterState
 from shared.messages.fleet import DownReason
 from shared.telemetry.histograms import HistogramFamily

@@ -1,4 +1,4 @@
-"""Tells the other routers that this one runs, and counts them."""
+"""Announces this router to the others, and counts them."""
 
 import asyncio
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from services.router.domain.fleet import Fleet
+from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies.base import Policy
 from services.router.domain.policies.costs import Costs
 from services.router.metrics import RouterMetrics

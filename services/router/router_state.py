@@ -2,9 +2,9 @@
 
 import msgspec
 
-from services.router.domain.balance import DecayingCounts
 from services.router.domain.contests import Contests
 from services.router.domain.expiring import ExpiringMap
+from services.router.domain.groups.balance import DecayingCounts
 from services.router.domain.pins import PinTable
 from services.router.domain.session_memory import SessionMemory
 from services.router.incoming import Incoming

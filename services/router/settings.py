@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 from annotated_types import Interval
 
 from services.router.constants import RouterConstants, constant_settings
-from services.router.domain.fleet_limits import FleetLimits, SilenceSettings
+from services.router.domain.groups.fleet_limits import FleetLimits, SilenceSettings
 from services.router.domain.policies import HybridLimits, PolicyName
-from shared.pin_limit import PinLimit
+from shared.session_limits import PinLimit
 from shared.setting_types import PerSecond, ZeroToMillion
 from shared.settings import CommonSettings
 

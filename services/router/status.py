@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from services.router.domain.group import Group
+from services.router.domain.groups.group import Group
 from services.router.router_context import RouterContext
 
 

@@ -14,7 +14,7 @@ import structlog
 from msgspec.structs import replace
 
 from services.router.dispatch import Dispatcher
-from services.router.domain.fleet import Change
+from services.router.domain.groups.fleet import Change
 from services.router.incoming import Incoming, read, sender
 from services.router.losses import LossReports
 from services.router.outside.outside_gate import OutsideGate
@@ -189,7 +189,7 @@ class RouterSubscriptions:
         await self._dispatcher.dispatch_again(forward, now)
 
     def on_heartbeat(self, heartbeat: Heartbeat, _: Message) -> Awaitable[None] | None:
-        """A leader's heartbeat; returns what is left to be awaited."""
+        """Handles a leader's heartbeat; returns an awaitable if something has to be published."""
         change = self._fleet.observe(heartbeat, self._clock())
         if change == "same":
             return None

@@ -1,4 +1,4 @@
-"""The router's clock: looks for silent groups by `SelfEchoMonitor`, and drops what is too old."""
+"""The router's clock: checks for silent groups by `SelfEchoMonitor`, and drops what is too old."""
 
 import asyncio
 import struct
@@ -12,7 +12,7 @@ from services.router.router_context import RouterContext
 from shared.bus import Message
 from shared.errors import RyzError
 
-_NO_ECHO_S = 2.0  # without an echo, after which operators are told
+_NO_ECHO_S = 2.0  # without an echo, after which operators get a log line
 _TIMES = struct.Struct("dd")  # of sending, and by which ticks were late until then
 log = structlog.get_logger(__name__)
 

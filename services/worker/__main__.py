@@ -28,8 +28,9 @@ from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import CONTEXT_LENGTH, null_model
 from services.worker.orchestrator.options import RankEngineOptions, RankProcessOptions
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
+from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from services.worker.settings import WorkerSettings
 from shared.client.calls.blocks_client import BlocksClient

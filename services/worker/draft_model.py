@@ -59,7 +59,7 @@ def draft_run(run: EngineRunConfig, path: Path, precision: PrecisionChoice) -> E
 
 
 def make_draft_engine(settings: WorkerSettings, model: Model) -> DraftEngine | None:
-    """Makes the engine of the draft model; None: the settings want none.
+    """Makes the engine of the draft model; None if the settings name none.
 
     Raises:
         InvalidRequest: The draft model does not suit the served one.

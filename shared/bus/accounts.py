@@ -16,7 +16,7 @@ from shared.subjects import ANY_CALLER, Caller
 INBOX = "_INBOX"
 ACCOUNT = "RYZ"
 SYSTEM_ACCOUNT = "SYS"
-DISCONNECT_EVENT = "$SYS.ACCOUNT.{account}.DISCONNECT"  # where the broker tells of clients that are gone
+DISCONNECT_EVENT = "$SYS.ACCOUNT.{account}.DISCONNECT"  # where the broker reports clients that are gone
 
 
 @dataclass(frozen=True, slots=True)

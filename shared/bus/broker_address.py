@@ -3,10 +3,9 @@
 import ssl
 from dataclasses import dataclass
 
-from shared.address import check_address
+from shared.address import check_address, redact
 from shared.bus.accounts import inbox_prefix, user_of
 from shared.errors import InvalidRequest
-from shared.redact import redact
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Limits the messages a second of a subscription. The broker drops the others, so they cost nothing here.
 
-A broker ends a subscription after a number of messages if it is told to. A limited subscription therefore
+A broker ends a subscription after a number of messages if it was asked to. A limited subscription therefore
 consists of lives with so many messages each. The next life usually begins before the last one ends, but not
 sooner than the rate allows.
 """

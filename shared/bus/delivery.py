@@ -1,6 +1,6 @@
 """Hands the messages of one subscription to its handler: in order or some at once, within bounds.
 
-A plain function runs without a task, some messages in a turn of the loop.
+A plain function runs without a task, some messages in an iteration of the loop.
 
 Both buses use it, so that ordering, bounds and the treatment of failing handlers are the same. It decides
 nothing about where messages come from.
@@ -19,7 +19,7 @@ from shared.bus.api import Handler, Message, ServedSubject
 
 MAX_PENDING_BYTES = 128 * 1024 * 1024
 DRAIN_WAIT_S = 5.0
-ROUND_MESSAGES = 32  # of one subscription, before other tasks have their turn
+ROUND_MESSAGES = 32  # of one subscription, before other tasks run
 
 log = structlog.get_logger(__name__)
 
@@ -52,9 +52,9 @@ def is_plain(handler: Handler) -> bool:
 class Delivery:
     """The handler of one subscription, and the messages that wait for it.
 
-    Plain functions of ordered subscriptions are called in turns of the loop. For others a task runs while
-    there are messages: one for an ordered subscription, else one for each running handler. It goes on with
-    the next message, so a burst costs one task per place, not one per message.
+    Plain functions of ordered subscriptions are called in iterations of the loop. For others a task runs
+    while there are messages: one for an ordered subscription, else one for each running handler. It goes on
+    with the next message, so a burst costs one task per slot, not one per message.
 
     Args:
         subject: The subject, for logs.
@@ -138,7 +138,7 @@ class Delivery:
             if others:
                 left_s = give_up - loop.time()
                 await asyncio.wait(others, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.sleep(0)  # lets a free place take the next message before the next look
+            await asyncio.sleep(0)  # lets a free slot take the next message before the next check
 
     async def wait_idle(self, timeout_s: float) -> None:
         """Waits for running handlers, except the caller's own, and cancels those left after the time."""
@@ -171,7 +171,7 @@ class Delivery:
                 break
         self._handled += ROUND_MESSAGES - left
         self._busy_ns += perf_counter_ns() - began_ns
-        if pending and not self._running:  # other callbacks get a turn first
+        if pending and not self._running:  # other callbacks run first
             self._round_is_due = True
             asyncio.get_running_loop().call_soon(self._run_round)
 
@@ -206,7 +206,7 @@ class Delivery:
             self._handled += 1
             self._busy_ns += perf_counter_ns() - began_ns
             handled += 1
-            if not handled % ROUND_MESSAGES:  # handlers may never wait, so other tasks get a turn here
+            if not handled % ROUND_MESSAGES:  # handlers may never wait, so other tasks run here
                 await asyncio.sleep(0)
             if not self._pending:
                 return

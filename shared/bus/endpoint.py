@@ -64,7 +64,7 @@ class Endpoint:
     def listener(
         self, kind: type[M], take: Take[M], *, check: Check[M] | None = None
     ) -> Callable[[Message], Awaitable[object] | None]:
-        """Returns a plain handler for `Bus.subscribe` on a subject of news, which needs no task for each.
+        """Returns a plain handler for `Bus.subscribe` on a subject without replies, without a task for each.
 
         Bad messages are reported and answered as by `handler`.
 

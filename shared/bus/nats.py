@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import nats.errors
 import structlog
 
+from shared.address import redact
 from shared.bus.api import Handler, Message, ServedSubject, Subscription
 from shared.bus.broker.connection import NatsConnection
 from shared.bus.broker.publish_command import payload_size, publish_command
@@ -20,11 +21,10 @@ from shared.bus.broker_address import BrokerAddress, not_allowed
 from shared.bus.delivery import BusStats, Delivery
 from shared.bus.nats_subscriptions import FLUSH_TIMEOUT_S, SubscriptionTable
 from shared.bus.pending_replies import PendingReplies
-from shared.bus.subject import check_pattern, check_size, check_subject, not_sent
+from shared.bus.subject import broker_away, check_pattern, check_size, check_subject, not_sent
 from shared.errors import Unavailable
 from shared.flow.backoff import Backoff
-from shared.redact import redact
-from shared.tls import client_context
+from shared.tls import broker_context
 
 if TYPE_CHECKING:  # the process that sends heartbeats does without it, and saves 12 MB
     from shared.settings import BusSettings
@@ -66,15 +66,9 @@ class NatsBus:
         tls: ssl.SSLContext | None = None,
         local: bool = False,
     ) -> "NatsBus":
-        """Connects.
+        """Connects, for at most `connect_wait_s`.
 
-        Args:
-            url: See `BrokerAddress`, also for `inbox`, `tls` and `local`.
-            name: Names the connection in the broker.
-            connect_wait_s: How long it tries.
-            inbox: See `url`.
-            tls: See `url`.
-            local: See `url`.
+        `BrokerAddress` describes `url`, `inbox`, `tls` and `local`. `name` is the connection's in the broker.
 
         Raises:
             InvalidRequest: The broker refuses the user or the password in the URL, or asks for one.
@@ -95,14 +89,12 @@ class NatsBus:
             if not opening.done():
                 opening.cancel()
                 await asyncio.wait({opening}, timeout=CLOSE_WAIT_S)
-        last = bus._connection.last_error
         await bus.close()
         if bus._connection.refused.is_set():
             raise not_allowed(url)
-        raise Unavailable(
+        raise broker_away(
             f"no NATS server answered at {redact(url)} within {connect_wait_s:g} s "
-            f"({last or 'no answer'}); start one, or set RYZ_NATS_URL",
-            reason="broker_unavailable",
+            f"({bus._connection.last_error or 'no answer'}); start one, or set RYZ_NATS_URL"
         )
 
     @classmethod
@@ -110,24 +102,19 @@ class NatsBus:
         cls, settings: "BusSettings", *, name: str, url: str = "", connect_wait_s: float = 0.0
     ) -> "NatsBus":
         """Connects as the settings say; other arguments override them. Raises like `connect`."""
-        where = url or settings.nats_url
-        tls = None
-        if settings.nats_ca or settings.nats_cert or settings.nats_key:
-            tls = client_context("NATS", settings.nats_ca, settings.nats_cert, settings.nats_key)
         return await cls.connect(
-            where,
+            url or settings.nats_url,
             name=name,
             connect_wait_s=connect_wait_s or settings.nats_connect_wait_s,
             inbox=settings.nats_inbox,
-            tls=tls,
+            tls=broker_context(settings.nats_ca, settings.nats_cert, settings.nats_key),
             local=settings.nats_local,
         )
 
     @property
     def max_payload(self) -> int:
         """See `Bus.max_payload`."""
-        size: int = self._connection.max_payload
-        return size
+        return int(self._connection.max_payload)
 
     @property
     def forbidden(self) -> tuple[str, ...]:
@@ -156,8 +143,7 @@ class NatsBus:
 
     def new_inbox(self) -> str:
         """See `Bus.new_inbox`."""
-        inbox: str = self._connection.new_inbox()
-        return inbox
+        return str(self._connection.new_inbox())
 
     def publish_now(
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
@@ -216,12 +202,9 @@ class NatsBus:
         """See `Bus.flush`."""
         await self._wait_connected(self._connect_wait_s)
         try:
-            # nats-py writes its PING ahead of data that waits to be written: the first answer shows that the
-            # data is written by now, the second one that the broker has read it
-            await self._connection.flush(FLUSH_TIMEOUT_S)
-            await self._connection.flush(FLUSH_TIMEOUT_S)
+            await self._flush_twice()
         except nats.errors.Error as error:
-            raise Unavailable(f"the broker did not answer: {error}", reason="broker_unavailable") from error
+            raise broker_away(f"the broker did not answer: {error}") from error
 
     async def close(self) -> None:
         """See `Bus.close`."""
@@ -238,7 +221,7 @@ class NatsBus:
             except Unavailable as error:
                 log.warning("flush at close failed", error=str(error))
         self._up.clear()
-        self._replies.fail_all(Unavailable("the bus was closed", reason="broker_unavailable"))
+        self._replies.fail_all(broker_away("the bus was closed"))
         await self._connection.close()
 
     def _checked(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> bytes:
@@ -264,9 +247,17 @@ class NatsBus:
         await self._connection.start(self._name)
         await self._connection.listen(self._replies.pattern, "", self._replies.arrived)
         await self._subscriptions.restore()
-        await self._connection.flush(FLUSH_TIMEOUT_S)
-        await self._connection.flush(FLUSH_TIMEOUT_S)
+        await self._flush_twice()
         self._went_up()
+
+    async def _flush_twice(self) -> None:
+        """Returns when the broker has read what was written before.
+
+        nats-py writes its PING ahead of data that waits to be written: the first answer shows that the data
+        is written by now, the second one that the broker has read it.
+        """
+        await self._connection.flush(FLUSH_TIMEOUT_S)
+        await self._connection.flush(FLUSH_TIMEOUT_S)
 
     def _went_up(self) -> None:
         if self.stats.disconnects:
@@ -300,11 +291,8 @@ class NatsBus:
         if self.connected:
             return
         if self._closing:
-            raise Unavailable("the bus was closed", reason="broker_unavailable")
+            raise broker_away("the bus was closed")
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._up.wait()
+            await asyncio.wait_for(self._up.wait(), timeout_s)
         except TimeoutError:
-            raise Unavailable(
-                f"no connection to the broker for {timeout_s:g} s", reason="broker_unavailable"
-            ) from None
+            raise broker_away(f"no connection to the broker for {timeout_s:g} s") from None

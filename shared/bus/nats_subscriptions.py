@@ -73,7 +73,7 @@ class SubscriptionTable:
         return subscription
 
     async def remove(self, subscription: NatsSubscription, *, flush_s: int = 0) -> None:
-        """Tells the broker that a subscription ended; see `NatsConnection.forget`."""
+        """Ends a subscription at the broker; see `NatsConnection.forget`."""
         theirs, connection = self._registered.pop(subscription, None), self._current()
         if theirs is not None and not connection.is_closed:
             await connection.forget(theirs, flush_s=flush_s)

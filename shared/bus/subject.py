@@ -74,7 +74,12 @@ def check_size(subject: str, size: int, limit: int) -> None:
 
 def not_sent(subject: str) -> Unavailable:
     """Returns the error of `publish` without a connection."""
-    return Unavailable(f"no connection to the broker, {subject} was not sent", reason="broker_unavailable")
+    return broker_away(f"no connection to the broker, {subject} was not sent")
+
+
+def broker_away(what: str) -> Unavailable:
+    """Returns the error of calls that the broker cannot answer now; `what` is its text."""
+    return Unavailable(what, reason="broker_unavailable")
 
 
 def matches(pattern: str, subject: str) -> bool:

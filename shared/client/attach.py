@@ -1,7 +1,7 @@
 """Takes over a request that another caller has published.
 
 All leaders are asked for the request. If several answer, because one of them was given up meanwhile, the
-newest attempt counts and the others are told to stop.
+newest attempt counts and the others get a cancel.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ NEVER = 2**62  # more frames than a request has
 
 @dataclass(frozen=True, slots=True)
 class AttachTarget:
-    """The request that a caller looks for.
+    """The request that a caller asks for.
 
     Attributes:
         request_id: Of a request that was published with a note.
         tenant: Whose it has to be.
-        call_key: The request is looked for by this key, and may have another id; empty: by its id.
+        call_key: The request is searched by this key, and may have another id; empty: by its id.
         call_digest: Of the call that the key belongs to.
     """
 
@@ -76,7 +76,7 @@ async def attach(
 
     Args:
         client: Takes the frames from here on.
-        target: The request to look for.
+        target: The request to search.
         needed_seq: Frames below that number were shown; if the group is lost before they come again, the
             request ends.
         find_s: How long leaders may take to answer.

@@ -1,4 +1,4 @@
-"""Runs generations over a bus: makes streams of requests, and gives arriving frames to their states.
+"""Runs generations over a bus: makes streams of requests, whose frames `FrameDispatcher` gives to them.
 
 One subscription and one timer serve all requests of a client. A task starts only for a command: to publish
 again, to ask for frames, to cancel.
@@ -11,40 +11,30 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 import msgspec
-import structlog
 
 from shared import subjects
-from shared.bus import Bus, Message, Subscription
+from shared.bus import Bus, Subscription
 from shared.client.client_calls import ClientCalls
 from shared.client.connected_bus import connected_bus
+from shared.client.frame_dispatch import FrameDispatcher
 from shared.client.generation.command_executor import CommandExecutor
-from shared.client.generation.commands import NOTHING, Commands, GenerationStats
+from shared.client.generation.commands import GenerationStats
 from shared.client.generation.generation_state import GenerationState
 from shared.client.generation.generation_stream import MAX_WHOLE_FRAMES, GenerationStream
-from shared.client.generation.latest_loss import LatestLoss
-from shared.client.generation.request_lifecycle import ClientContext, GenerationPhase
+from shared.client.generation.request_lifecycle import ClientContext
 from shared.client.generation.unwanted_frames import UnwantedFrames
 from shared.client.generation.usage_reports import UsageListener
 from shared.client.running_streams import RunningStreams
 from shared.client.settings import ClientSettings
-from shared.codec import decode
 from shared.errors import Cancelled, InvalidRequest
 from shared.flow.retry_budgets import RetryBudget
 from shared.gone_settings import describe_gone
 from shared.messages import (
-    Accepted,
-    Done,
-    Failed,
-    FrameBatch,
     GenerateRequest,
-    GroupDown,
 )
-from shared.telemetry.repeated import RepeatedLog
 from shared.telemetry.spans.request_trace import CURRENT_TRACE
 from shared.telemetry.timelines import Timelines
 from shared.telemetry.trace_context import inject
-
-log = structlog.get_logger(__name__)
 
 
 class InferenceClient(ClientCalls):
@@ -93,9 +83,8 @@ class InferenceClient(ClientCalls):
         self._context = ClientContext(settings, self.stats, RetryBudget(settings.constants.retries_per_s))
         self._executor = CommandExecutor(bus, settings, inbox, caller)
         self._streams = RunningStreams(bus, settings, self._executor, self.unwanted)
-        self._latest_loss: LatestLoss | None = None
+        self._dispatcher = FrameDispatcher(self._streams, self._executor, self._context)
         self._subscriptions: list[Subscription] = []
-        self._repeated = RepeatedLog(log)
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -104,14 +93,15 @@ class InferenceClient(ClientCalls):
         return len(self._streams.by_id)
 
     def report_usage(self, listener: UsageListener) -> None:
-        """Tells the listener the tenant and the tokens of each generation; see `UsageReports`."""
+        """Calls the listener with the tenant and the tokens of each generation; see `UsageReports`."""
         self._streams.usage.listener = listener
 
     async def start(self) -> None:
-        """Subscribes to frames, and to losses of groups, which callers outside are not told."""
-        self._subscriptions = [await self.bus.subscribe(f"{self._inbox}.>", self._on_frames)]
+        """Subscribes to frames, and to losses of groups, which callers outside do not get."""
+        self._subscriptions = [await self.bus.subscribe(f"{self._inbox}.>", self._dispatcher.on_frames)]
         if self.caller is None:
-            self._subscriptions.append(await self.bus.subscribe(subjects.GROUP_DOWN, self._on_group_down))
+            losses = await self.bus.subscribe(subjects.GROUP_DOWN, self._dispatcher.on_group_down)
+            self._subscriptions.append(losses)
         self._streams.start()
 
     async def close(self) -> None:
@@ -241,66 +231,3 @@ class InferenceClient(ClientCalls):
                 yield client
             finally:
                 await client.close()
-
-    def _on_frames(self, message: Message) -> None:
-        """A batch of frames arrived, or the broker's word that no router listens."""
-        if message.no_responders:
-            stream = self._streams.by_id.get(message.subject.rpartition(".")[2])
-            if stream is not None:
-                self._streams.settle(stream, stream.state.on_no_responders(self._loop.time()))
-            return
-        try:
-            batch = decode(message.data, FrameBatch)
-        except InvalidRequest as error:
-            self.stats.ignored += 1
-            self._repeated.warning("frames that cannot be read", subject=message.subject, error=error.message)
-            return
-        now = self._loop.time()
-        self._context.heard.note(batch.instance_id, now)
-        touched: dict[GenerationStream, Commands] = {}
-        for frame in batch.frames:
-            stream = self._streams.by_id.get(frame.request_id)
-            if stream is None:
-                self.stats.ignored += 1
-                self._streams.take_unknown_frame(frame, batch, now)
-                continue
-            commands = stream.state.on_frame(frame, batch.group, now, batch.instance_id)
-            if isinstance(frame, Accepted):
-                stream.timeline.mark("accepted", {"attempt": frame.attempt, "group": frame.group})
-                self._executor.log_accepted(stream, now)
-                if self._latest_loss is not None:
-                    commands += self._on_accepted_after_loss(self._latest_loss, stream, now)
-            elif isinstance(frame, Done | Failed):
-                stream.timeline.mark("last frame", {"attempt": frame.attempt})
-            elif stream.state.next_seq <= 2:
-                stream.timeline.mark("first frame", {"attempt": frame.attempt})
-            touched[stream] = touched[stream] + commands if stream in touched else commands
-        for stream, commands in touched.items():
-            self._streams.settle(stream, commands)
-
-    def _on_accepted_after_loss(self, loss: LatestLoss, stream: GenerationStream, now: float) -> Commands:
-        if loss.is_over(now):
-            self._latest_loss = None
-            return NOTHING
-        return loss.on_accepted(stream.state, now)
-
-    async def _on_group_down(self, message: Message) -> None:
-        try:
-            down = decode(message.data, GroupDown)
-        except InvalidRequest as error:
-            self.stats.ignored += 1
-            self._repeated.warning("news that cannot be read", subject=message.subject, error=error.message)
-            return
-        now, num_lost = self._loop.time(), 0
-        repeated = self._latest_loss is not None and self._latest_loss.is_repeated_by(down, now)
-        self._latest_loss = LatestLoss(down, now)
-        for stream in tuple(self._streams.by_id.values()):
-            theirs = stream.group == down.group
-            if not theirs and (repeated or stream.state.phase is GenerationPhase.RUNNING):
-                continue
-            commands = stream.state.on_group_down(down.group, down.instance_id, down.reason, now)
-            if commands:
-                num_lost += theirs
-                self._streams.settle(stream, commands)
-        if num_lost:
-            log.warning("streams lost their group", group=down.group, reason=down.reason, streams=num_lost)

@@ -1,4 +1,4 @@
-"""Makes requests from what callers have at hand: a model, a text or messages, a session, tools, a schema.
+"""Makes requests from what callers have: a model, a text or messages, a session, tools, a schema.
 
 Everything else is a field of `GenerateRequest`, for `msgspec.structs.replace`.
 """

@@ -9,10 +9,10 @@ from shared.client.generation.command_executor import CommandExecutor
 from shared.client.generation.commands import AskResend, Command, Commands
 from shared.client.generation.generation_stream import GenerationStream
 from shared.client.generation.request_lifecycle import GenerationPhase
-from shared.client.generation.timer_wheel import TimerWheel
 from shared.client.generation.unwanted_frames import UnwantedFrames
 from shared.client.generation.usage_reports import UsageReports
 from shared.client.settings import ClientSettings
+from shared.client.timer_wheel import TimerWheel
 from shared.errors import InvalidRequest, Overloaded, RyzError, Unavailable
 from shared.messages import AnyFrame, FrameBatch
 
@@ -66,7 +66,7 @@ class RunningStreams:
     async def open_stream(self, stream: GenerationStream) -> None:
         """Publishes a stream's request for the first time; see `InferenceClient.submit`.
 
-        A stream that was adopted runs already, or has ended; its reader is told how.
+        A stream that was adopted runs already, or has ended; its reader gets the outcome.
         """
         known = self.by_id.get(stream.request_id)
         if known is stream or stream.finished:
@@ -94,11 +94,11 @@ class RunningStreams:
         self._wheel.schedule(stream, stream.state.due)
 
     async def confirm_delivery(self, stream: GenerationStream) -> None:
-        """Tells the group's leader that the caller of a turn gets the end of its answer."""
+        """Confirms to the group's leader that the caller of a turn gets the end of its answer."""
         await self._executor.confirm_delivery(stream)
 
     def forget_stream(self, stream: GenerationStream) -> None:
-        """Lets go of a stream whose caller has left or has read everything."""
+        """Forgets a stream whose caller has left or has read everything."""
         if self.by_id.get(stream.request_id) is stream:
             del self.by_id[stream.request_id]
             if stream.finished:
@@ -108,12 +108,12 @@ class RunningStreams:
                 stream.trace.end(stream.timeline, stream.error.code if stream.error is not None else "")
 
     def leave_stream(self, stream: GenerationStream) -> None:
-        """Lets go of a stream that runs on, for a caller that will attach to it."""
+        """Forgets a stream that runs on, for a caller that will attach to it."""
         self._unwanted.leave_request(stream.request_id)
         self.forget_stream(stream)
 
     async def cancel_stream(self, stream: GenerationStream, reason: str = "") -> None:
-        """Ends a request on the caller's wish."""
+        """Ends a request because the caller asked for it."""
         message = f"request {stream.request_id} was cancelled: {reason or 'the caller asked for it'}"
         commands = stream.state.cancel(message)
         stream.wake_reader()
@@ -122,7 +122,7 @@ class RunningStreams:
             await self._execute(stream, command)
 
     def settle(self, stream: GenerationStream, commands: Commands) -> None:
-        """Starts the commands, wakes the reader, and looks after the timer."""
+        """Starts the commands, wakes the reader, and sets the timer."""
         for command in commands:
             self.spawn(self._execute(stream, command))
         stream.wake_reader()
@@ -133,7 +133,7 @@ class RunningStreams:
             self._wheel.schedule(stream, state.due)  # what was scheduled before may come too late
 
     def take_unknown_frame(self, frame: AnyFrame, batch: FrameBatch, now: float) -> None:
-        """Takes a frame of a request that is not open here; its leader may be told to stop."""
+        """Takes a frame of a request that is not open here; its leader may get a cancel."""
         self.usage.take_late_frame(frame)
         cancel = self._unwanted.answer_frame(frame, batch, now)
         if cancel is not None:

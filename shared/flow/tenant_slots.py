@@ -1,4 +1,4 @@
-"""Shares a few places for work between tenants: no tenant gets all of them, and tenants that wait take turns.
+"""Shares a few slots for work between tenants: none gets all, and waiting ones are served in rotation.
 
 For one event loop.
 """
@@ -14,14 +14,14 @@ class TooManyWait(Exception):
 
 
 class TenantSlots:
-    """Places for work. `take` or `enter` one, then `leave` it.
+    """Slots for work. `take` or `enter` one, then `leave` it.
 
-    A place that is left goes at once to the next tenant that waits and may have one, in the order of their
+    A slot that is left goes at once to the next tenant that waits and may have one, in the order of their
     turns. The work of one tenant goes in order.
 
     Args:
-        slots: Places of all tenants together.
-        per_tenant: Places that one tenant may have.
+        slots: Slots of all tenants together.
+        per_tenant: Slots that one tenant may have.
         max_waiting: Calls of one tenant that may wait.
     """
 
@@ -32,10 +32,10 @@ class TenantSlots:
         self._held: dict[str, int] = {}  # no entry for none
         self._waiting: dict[
             str, deque[asyncio.Future[None]]
-        ] = {}  # in the order of their turns; none is empty
+        ] = {}  # in the order of the rotation; none is empty
 
     def take(self, tenant: str) -> bool:
-        """Takes a place for the tenant if it may have one now; returns whether it did."""
+        """Takes a slot for the tenant if it may have one now; returns whether it did."""
         held = self._held.get(tenant, 0)
         if not self._free or held >= self._per_tenant:
             return False
@@ -44,11 +44,11 @@ class TenantSlots:
         return True
 
     def holds(self, tenant: str) -> bool:
-        """Returns whether the tenant has a place."""
+        """Returns whether the tenant has a slot."""
         return tenant in self._held
 
     async def enter(self, tenant: str) -> None:
-        """Takes a place for the tenant as soon as it may have one.
+        """Takes a slot for the tenant as soon as it may have one.
 
         Raises:
             TooManyWait: It would have to wait, and as many calls of the tenant wait as may.
@@ -63,7 +63,7 @@ class TenantSlots:
         try:
             await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():  # it got a place before
+            if not waiter.cancelled():  # it got a slot before
                 self.leave(tenant)
             else:
                 queue.remove(waiter)
@@ -72,7 +72,7 @@ class TenantSlots:
             raise
 
     def leave(self, tenant: str) -> None:
-        """Gives a place back; the next one in turn gets it at once."""
+        """Gives a slot back; the next one in the rotation gets it at once."""
         self._free += 1
         if self._held[tenant] == 1:
             del self._held[tenant]

@@ -8,14 +8,14 @@ MEMINFO = Path("/proc/meminfo")
 
 
 def usable_cores() -> int:
-    """Return the number of cores that the process may run on; all cores where the system does not tell."""
+    """Return the number of cores that the process may run on; all cores if the system does not report it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_bytes() -> int:
     """Return the memory that is free for new allocations, within a container's limit.
 
-    Outside Linux the system does not tell, and it is all memory of the machine.
+    Outside Linux the system does not report it, and it is all memory of the machine.
     """
     free = _meminfo("MemAvailable")
     if free is None:

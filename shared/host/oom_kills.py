@@ -6,7 +6,7 @@ _VMSTAT = Path("/proc/vmstat")
 
 
 def oom_kills(path: Path = _VMSTAT) -> int:
-    """Return the kernel's number of such kills since it started; 0 where it does not tell.
+    """Return the kernel's number of such kills since it started; 0 where it does not report it.
 
     Linux counts a kill before it sends the signal, so who sees the process end also sees the count. The
     count is that of the whole machine, containers included.

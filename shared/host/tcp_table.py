@@ -99,7 +99,7 @@ def listens_here(host: str, port: int) -> bool:
 
 
 def _spelled(endpoint: Endpoint, *, wide: bool) -> str:
-    """Returns a place as the tables write it, in words of 32 bits in the machine's order; empty: none."""
+    """Returns an address as the tables write it, in words of 32 bits in the machine's order; empty: none."""
     address = ipaddress.ip_address(endpoint[0].partition("%")[0])
     packed = address.packed
     if wide and address.version == 4:

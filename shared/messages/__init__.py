@@ -62,20 +62,15 @@ from shared.messages.fleet import (
     StatusQuery,
     Vitals,
 )
+from shared.messages.frame_calls import Attach, Attached, Cancel, Delivered, Resend, ResendReply
 from shared.messages.frames import (
     Accepted,
     AnyFrame,
-    Attach,
-    Attached,
-    Cancel,
-    Delivered,
     Delta,
     Done,
     Failed,
     FinishReason,
     FrameBatch,
-    Resend,
-    ResendReply,
     SessionOutcome,
     TokenLogprob,
     Tokens,

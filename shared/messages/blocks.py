@@ -1,7 +1,7 @@
 """KV blocks: which are stored, which sessions hold them, and which groups have them in memory.
 
 Messages name blocks (`shared/kv_hash.py`), with names packed one after another. The bytes never cross the
-bus: ranks write and read them in Redis, under the keys of `shared/kv_store.py`.
+bus: ranks write and read them in Redis, under the keys of `shared/kv_hash.py`.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -66,7 +66,7 @@ class HeldBlocks(Wire, frozen=True, kw_only=True):
 
 
 class BlocksCommit(Wire, frozen=True, kw_only=True):
-    """Tells the KV state service which blocks were written. Each entry is handled for itself."""
+    """Reports to the KV state service which blocks were written. Each entry is handled for itself."""
 
     group: GroupName
     held: Annotated[list[HeldBlocks], msgspec.Meta(min_length=1)]

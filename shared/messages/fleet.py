@@ -12,7 +12,7 @@ DownReason = Literal["disconnected", "silent", "no_responders", "stopped"]
 
 
 class Load(Wire, frozen=True, kw_only=True):
-    """The load of a group. Queue places are counted in requests, blocks in KV blocks."""
+    """The load of a group. Queue slots are counted in requests, blocks in KV blocks."""
 
     running: int = 0
     waiting: int = 0
@@ -92,7 +92,7 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
         seq: Grows with each heartbeat of an instance.
         weight: The share of sessions that the group gets.
         accepted_total: Counts `Work` messages that this instance has taken, copies and refused ones included,
-            so that routers know what is still on its way.
+            so that routers know what has not arrived yet.
         ended_total: Counts requests that the engine computed as it should: done ones, and those whose
             caller left, or was late, after the first token. Refused requests are in neither count.
         broken_total: Counts requests that the group failed by its own fault, and requests of the leader
@@ -135,7 +135,7 @@ class GroupDown(Wire, frozen=True, kw_only=True):
 
 
 class RouterAlive(Wire, frozen=True, kw_only=True):
-    """A router tells the others once a second that it runs.
+    """Sent by a router once a second, so that the others know that it runs.
 
     The broker gives each request to one of them at random, so with their number a router knows about how
     many requests went to a group since its last heartbeat.
@@ -188,7 +188,7 @@ class DrainGroup(Wire, frozen=True, kw_only=True):
 
 
 class Draining(Wire, frozen=True, kw_only=True):
-    """Immediate answer to `DrainGroup`, with the number of requests in hand."""
+    """Immediate answer to `DrainGroup`, with the number of running requests."""
 
     group: GroupName
     instance_id: str

@@ -207,8 +207,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
         prompt_ids: Sends the prompt's tokens first (`Delta.prompt_token_ids`).
         confirms: The caller sends `Delivered` at the end. If it does not, an equal turn that follows replaces
             this one.
-        party: For whom the request counts where callers take turns: a gateway without API keys names the
-            address of the caller. Empty: its tenant.
+        party: For whom the request counts where callers are served in rotation: a gateway without API keys
+            names the address of the caller. Empty: its tenant.
         lost_group: The group that had the attempt before this one and was lost. Routers avoid it if another
             group is ready. Empty: there was none.
     """
@@ -248,7 +248,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
 
     @property
     def party_or_tenant(self) -> str:
-        """For whom the request counts where callers take turns."""
+        """For whom the request counts where callers are served in rotation."""
         return self.party or self.tenant
 
     @property
@@ -268,7 +268,7 @@ class Route(Wire, frozen=True, kw_only=True):
 
 
 class Work(Wire, frozen=True, kw_only=True):
-    """A request on its way to a group, with the decision.
+    """A request that is sent to a group, with the decision.
 
     Attributes:
         request: From a service the bytes that it sent; from a caller outside the request as the router has

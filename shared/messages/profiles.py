@@ -18,7 +18,7 @@ class ProfileQuery(Wire, frozen=True, kw_only=True):
     """Asks leaders to record their work; each answers at once with `ProfileAnswer`.
 
     Attributes:
-        seconds: How long; 0: only tell the clock.
+        seconds: How long; 0: only read the clock.
         group: Whose leader is asked; None: all.
         op_spans: Ops that the ranks of a group record together at most; 0: as many as the leader allows.
     """

@@ -137,7 +137,7 @@ class SessionDescribed(Wire, frozen=True, kw_only=True):
 
 
 class SessionPin(Wire, frozen=True, kw_only=True):
-    """Pins a session to a group, or frees it. Routers are told by `Pinned`.
+    """Pins a session to a group, or frees it. `Pinned` announces it to routers.
 
     Attributes:
         group: Empty frees the session. The caller checks whether there is such a group.
@@ -149,7 +149,7 @@ class SessionPin(Wire, frozen=True, kw_only=True):
 
 
 class Pinned(Wire, frozen=True, kw_only=True):
-    """A changed pin, told to all routers. An empty group: the session is free."""
+    """A changed pin, announced to all routers. An empty group: the session is free."""
 
     tenant: Tenant
     session_id: StoredSessionId
@@ -180,13 +180,13 @@ class SessionTurn(Wire, frozen=True, kw_only=True):
 
 
 class SessionTurns(Wire, frozen=True, kw_only=True):
-    """Turns that ended at a leader and sessions that were moved to it, told to all routers."""
+    """Turns that ended at a leader and sessions that were moved to it, announced to all routers."""
 
     turns: list[SessionTurn]
 
 
 class SessionGone(Wire, frozen=True, kw_only=True):
-    """A session was deleted, and nothing of it may be kept; told to all leaders and routers.
+    """A session was deleted, and nothing of it may be kept; announced to all leaders and routers.
 
     Attributes:
         names: Names of its KV blocks that no other session holds, packed as in `BlockNames`.
@@ -225,7 +225,7 @@ class SessionRoute(Wire, frozen=True, kw_only=True):
 class SessionDelete(Wire, frozen=True, kw_only=True):
     """Deletes a session: text, tokens, pin, and the KV that no other session holds.
 
-    Leaders and routers are told by `SessionGone`. A turn that began before the deletion is not stored.
+    `SessionGone` announces it to leaders and routers. A turn that began before the deletion is not stored.
     """
 
     tenant: Tenant

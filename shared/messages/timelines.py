@@ -1,4 +1,4 @@
-"""Where the time of a request went: each service tells what it has recorded of it."""
+"""Where the time of a request went: each service reports what it has recorded of it."""
 
 from typing import Annotated, ClassVar
 
@@ -21,10 +21,10 @@ class ExplainQuery(Wire, frozen=True, kw_only=True):
 
 
 class Moment(Wire, frozen=True, kw_only=True):
-    """A place that a request has passed.
+    """A point that a request has passed.
 
     Attributes:
-        name: The place.
+        name: The point's name.
         at_us: Microseconds since 1970, by the clock of the service's machine.
         data: What is known of it, such as the group; never text of prompts or answers.
     """

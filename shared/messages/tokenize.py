@@ -49,7 +49,7 @@ class Tokenized(Wire, frozen=True, kw_only=True):
         count: Number of the prompt's tokens.
         context_length: Tokens that the model's context holds.
         texts: The text of each token, if it was asked for.
-        parts: By their places, the bytes of those tokens that are no whole characters.
+        parts: By their indices, the bytes of those tokens that are no whole characters.
     """
 
     count: Annotated[int, msgspec.Meta(ge=0)]

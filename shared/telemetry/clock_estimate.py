@@ -1,8 +1,8 @@
 """By how much another clock is ahead of this one, with a bound of the error. Pure.
 
 A ping was received after it was sent, and its answer was received after it was sent. So each round trip
-gives an interval that holds the difference of the clocks. All of them hold it together: the shortest way out
-and the shortest way back need not be of the same ping.
+gives an interval that holds the difference of the clocks. All of them hold it together: the shortest time out
+and the shortest time back need not be of the same ping.
 """
 
 from collections import deque

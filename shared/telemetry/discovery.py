@@ -34,7 +34,7 @@ class CountingBus(Bus, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredService:
-    """What a service tells of itself.
+    """What a service reports of itself.
 
     Attributes:
         name: Of the kind of service.

@@ -1,7 +1,7 @@
-"""Where a service holds its memory: Python's tracemalloc, told by a log line when SIGUSR1 comes.
+"""Where a service holds its memory: Python's tracemalloc, reported by a log line when SIGUSR1 comes.
 
 It is for a process to which no debugger can be attached, such as one in a container. A setting starts it,
-since it makes Python slower; without it nothing is traced, and the signal only says so.
+since it makes Python slower; without it nothing is traced, and the signal only logs that.
 """
 
 import tracemalloc
@@ -33,7 +33,7 @@ class MemoryTrace:
         if frames:
             tracemalloc.start(frames)
 
-    def tell(self) -> None:
+    def log_report(self) -> None:
         """Logs what holds most memory; from the second time on, what has grown most since the time before.
 
         The process does nothing else meanwhile: some tenths of a second.

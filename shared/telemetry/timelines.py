@@ -1,4 +1,4 @@
-"""Records when a request passed each place of this process, so that its time can be explained afterwards.
+"""Records when a request passed each point of this process, so that its time can be explained afterwards.
 
 A timeline is a list of moments, in the order in which they were marked. The newest requests are kept, up to
 a bound; `ryz explain` asks all services for theirs (`shared/messages/timelines.py`). To mark a moment costs
@@ -39,7 +39,7 @@ class RequestTimeline:
         self._marks: list[Any] = []
 
     def mark(self, name: str, data: Data | None = None) -> None:
-        """Notes that the request is at this place now; `data` belongs to the timeline from then on."""
+        """Notes that the request is at this point now; `data` belongs to the timeline from then on."""
         marks = self._marks
         if len(marks) < 3 * MAX_MOMENTS:
             marks += (name, self._clock(), data)

@@ -24,7 +24,7 @@ CONNECTION = "ryz.connection"  # where a request finds its connection in its sco
 
 
 class AdmittedConnection(HttpToolsProtocol):
-    """A connection with a place of a gate.
+    """A connection with a slot of a gate.
 
     Args:
         gate: The limits, and all connections of the server.
@@ -83,14 +83,14 @@ class AdmittedConnection(HttpToolsProtocol):
         self._wait_for(self._gate.first_byte)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gives back its place and ends its request."""
+        """Gives back its slot and ends its request."""
         self._hold_headers(0)
         self._gate.release(self)
         self._wait_for(None)
         self._over = True
         if self._begun:
             super().connection_lost(exc)
-        cycle = self._answered  # uvicorn tells only the newest request, which may be a later one
+        cycle = self._answered  # uvicorn has only the newest request, which may be a later one
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()

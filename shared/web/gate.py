@@ -1,7 +1,7 @@
 """The connections of a server: how many there are of each client, and what each waits for until when.
 
 Decides which new connection is admitted, and finds those whose time is over. It knows no sockets: the
-protocol ends connections. Which connection gives way to a new one is decided in `waiting_lines.py`.
+protocol ends connections. Which connection is closed for a new one is decided in `waiting_lines.py`.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ class Holder(Protocol):
 class PartialHeaders:
     """Bytes of partial headers, by client and connection.
 
-    When they are too many, the client that holds most gives way, so that one address cannot keep out others
+    When they are too many, the client that holds most loses one, so that one address cannot keep out others
     whose headers come in two reads. Requests whose headers come at once are not counted.
     """
 
@@ -56,7 +56,7 @@ class PartialHeaders:
 
 @dataclass(slots=True)
 class HttpStats:
-    """Counts of refused connections and requests, and of connections that lost their place, by reason."""
+    """Counts of refused connections and requests, and of connections that lost their slot, by reason."""
 
     refused_connections: "Counter[str]" = field(default_factory=Counter)
     refused_requests: "Counter[str]" = field(default_factory=Counter)
@@ -81,7 +81,7 @@ class _Reading(WaitingConnection, Holder, Protocol):
 class Gate:
     """The connections of one server.
 
-    When all places are taken, or all of an address, a new connection takes the place of one without a
+    When all slots are taken, or all of an address, a new connection takes the slot of one without a
     request. So connections that are only held open do not keep clients out.
 
     Args:
@@ -126,7 +126,7 @@ class Gate:
 
     @property
     def open(self) -> int:
-        """The number of connections that have a place."""
+        """The number of connections that have a slot."""
         return len(self._clients)
 
     @property
@@ -135,10 +135,10 @@ class Gate:
         return len(self._addresses)
 
     def admit(self, connection: WaitingConnection, address: str, now_s: float) -> Fault | None:
-        """Gives a new connection a place, until `release`, and the lines of its address.
+        """Gives a new connection a slot, until `release`, and the lines of its address.
 
         Returns:
-            The reason if there is no place.
+            The reason if there is no slot.
         """
         name = client_of(address)
         client = self._addresses.get(name)
@@ -148,7 +148,7 @@ class Gate:
                 return self._refused(ADDRESS_FULL)
         elif not self._has_room(now_s):
             return self._refused(ALL_FULL)
-        client = self._addresses.get(name)  # its only connection may have given way
+        client = self._addresses.get(name)  # its only connection may have been closed for another
         if client is None:
             client = self._addresses[name] = _ClientConnections(name)
         client.count += 1
@@ -157,7 +157,7 @@ class Gate:
         return None
 
     def release(self, connection: WaitingConnection) -> None:
-        """Takes the place of a connection back; may be called again."""
+        """Takes the slot of a connection back; may be called again."""
         client = self._clients.pop(connection, None)
         if client is None:
             return

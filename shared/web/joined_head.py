@@ -12,7 +12,7 @@ _JOINED = 65_536  # bytes that are copied into one piece
 
 
 class JoinedHead:
-    """A transport that keeps a head until the next write, at most until the next turn of the loop.
+    """A transport that keeps a head until the next write, at most until the next iteration of the loop.
 
     A part of a body that begins like a head is kept as well, which does no harm.
 

@@ -241,7 +241,7 @@ class LimitedProtocol(UpgradableConnection):
         self._wait_for(self._gate.lingering)
 
     def _check_peer(self) -> None:
-        """Ends a paused connection whose other side has closed it; the event loop is not told of that."""
+        """Ends a paused connection whose other side has closed it; the event loop does not notice that."""
         state = b"\0"
         with suppress(OSError):  # of a Unix socket
             state = self.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)

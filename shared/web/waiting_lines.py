@@ -1,16 +1,16 @@
-"""Lines of waiting connections, by what they wait for, and the choice of one that gives way. Pure.
+"""Lines of waiting connections, by what they wait for, and the choice of one to close for a new one.
 
-A connection whose request is under way stands in no line, or in that of the paused ones, and never gives way.
-A WebSocket without a request is one of the waiting connections.
+Pure. A connection whose request is being answered stands in no line, or in that of the paused ones, and is
+never closed. A WebSocket without a request is one of the waiting connections.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
 SETTLED_S = 1.0  # a connection that has waited so long without a request is no newcomer any more
-# The lines in the order in which they give way. Connections in the first four have sent no whole request, or
-# theirs was refused; those in the next two have been answered. Then come WebSockets without a request. Paused
-# connections, which are not read from, have a request under way and stay.
+# The lines in the order in which their connections are closed. Connections in the first four have sent no
+# whole request, or theirs was refused; those in the next two have been answered. Then come WebSockets without
+# a request. Paused connections, which are not read from, have a request under way and stay.
 LINGERING, FIRST_BYTE, HANDSHAKE, HEADERS, IDLE, UNREAD, SOCKET, PAUSED = range(8)
 
 
@@ -78,16 +78,16 @@ class Waiting:
 
 
 def first_to_go(lines: Lines, now_s: float, slots: int) -> WaitingConnection | None:
-    """The connection that gives way to a new one; None if all have a request under way.
+    """The connection that is closed for a new one; None if all have a request under way.
 
     Connections without a request go first, once they have had `SETTLED_S` for one. Younger ones go next if
-    they have more than half of the places, the oldest of them first; otherwise answered ones go before them.
-    So a client that sends a request soon keeps its place until half as many others as are allowed have come
-    after it, and silent connections take no more than half of the places from the others.
+    they have more than half of the slots, the oldest of them first; otherwise answered ones go before them.
+    So a client that sends a request soon keeps its slot until half as many others as are allowed have come
+    after it, and silent connections take no more than half of the slots from the others.
 
     Args:
-        lines: Lines of all connections that share the places.
-        slots: How many places there are.
+        lines: Lines of all connections that share the slots.
+        slots: How many slots there are.
     """
     newcomer: WaitingConnection | None = None
     came_s = now_s

@@ -1,4 +1,4 @@
-"""WebSocket connections: an HTTP connection becomes one and keeps its place in the gate.
+"""WebSocket connections: an HTTP connection becomes one and keeps its slot in the gate.
 
 uvicorn's protocol does the work: it reads one message at a time, bounds its size and pings the other side.
 """
@@ -12,14 +12,14 @@ from websockets.http11 import Request
 from shared.web.admitted_connection import CONNECTION, AdmittedConnection
 
 TRY_AGAIN_LATER = 1013  # code of a close frame
-_EVICT_S = 1.0  # for the close frame of a connection that gives way
+_EVICT_S = 1.0  # for the close frame of a connection that is closed for another
 
 
 class HeldWebSocket(WebSocketsSansIOProtocol):
     """A WebSocket connection.
 
     Args:
-        connection: Its place in the gate, which the application finds in its scope under `CONNECTION`.
+        connection: Its slot in the gate, which the application finds in its scope under `CONNECTION`.
         options: Options of uvicorn's protocol.
     """
 
@@ -36,7 +36,7 @@ class HeldWebSocket(WebSocketsSansIOProtocol):
             self.scope[CONNECTION] = self._connection  # type: ignore[literal-required]
 
     def evict(self) -> None:
-        """Ends at once, since another connection gets its place; tells the client if it reads."""
+        """Ends at once, since another connection gets its slot; the client gets a close frame if it reads."""
         if self.transport.is_closing():
             return
         if not self.handshake_complete or self.transport.get_write_buffer_size():
@@ -126,9 +126,9 @@ class UpgradableConnection(AdmittedConnection):
         )
 
     def begin_web_socket(self) -> None:
-        """Hands the transport to another protocol; the connection keeps its place until it is lost.
+        """Hands the transport to another protocol; the connection keeps its slot until it is lost.
 
-        Until its application says that a request has begun, it is one that gives way.
+        Until its application says that a request has begun, it may be closed for another.
         """
         self._over = True
         self._hold_headers(0)
@@ -137,12 +137,12 @@ class UpgradableConnection(AdmittedConnection):
         self.handle_websocket_upgrade()
 
     def begin_request(self) -> None:
-        """Called by the application of a WebSocket: it does not give way before `end_request`."""
+        """Called by the application of a WebSocket: it is not closed for another before `end_request`."""
         self._requests += 1
         self._wait_for(None)
 
     def end_request(self) -> None:
-        """Called when a request has ended; without another one the WebSocket gives way from now on."""
+        """Called when a request has ended; without another one the WebSocket may be closed from now on."""
         self._requests -= 1
         if not self._requests and not self.gone:
             self._wait_for(self._gate.socket)

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.failover.failover import measure
 from benchmarks.lib.stack import RunningStack
-from benchmarks.plans import FailoverPlan
+from benchmarks.stack_plans import FailoverPlan
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack

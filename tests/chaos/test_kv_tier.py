@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from shared.kv_store import PREFIX_PATTERN
+from shared.kv_hash import PREFIX_PATTERN
 from tests.kits.chaos.fleet import Chaos, Metrics, Story, Talk
 from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import wait_for

@@ -15,8 +15,7 @@ from services.kvstate.blocks.redis_blocks import RedisBlockStore
 from services.kvstate.domain import keys
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.sessions.session_store import SessionFate
-from shared.kv_hash import NAME_BYTES
-from shared.kv_store import data_key, head_field
+from shared.kv_hash import NAME_BYTES, data_key, head_field
 from tests.kits.kvstate.memory_blocks import MemoryBlockStore
 from tests.kits.servers import GuardedRedis
 

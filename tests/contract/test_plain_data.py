@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.codec import decode, encode, fields_of
+from shared.codec import pack_plain as pack
+from shared.codec import unpack_plain as unpack
 from shared.messages import Wire
-from shared.plain_data import pack, unpack
 from tests.contract.golden_messages import EXAMPLES, GOLDEN_FILE
 
 GOLDEN: dict[str, str] = json.loads(GOLDEN_FILE.read_text())

@@ -1,4 +1,4 @@
-"""A thin layer over Grafana's builders: rows of panels with one look, queries as PromQL and legend.
+"""A thin layer over Grafana's builders: rows of panels in one style, queries as PromQL and legend.
 
 Queries are plain PromQL with Grafana's `$__rate_interval` and the board's variables. Panels have ids in their
 order, so that links to them stay valid.

@@ -1,6 +1,6 @@
 """A client for Ryzanstein's services over NATS.
 
-`InferenceClient.connect` is the way in; `chat_request` and `text_request` make requests. Every error is a
+`InferenceClient.connect` connects; `chat_request` and `text_request` make requests. Every error is a
 `RyzError` with a `code`.
 """
 

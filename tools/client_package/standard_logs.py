@@ -1,4 +1,4 @@
-"""Takes the place of structlog in the distribution: records go to Python's `logging`, fields after the text.
+"""Replaces structlog in the distribution: records go to Python's `logging`, fields after the text.
 
 So a service that uses the client needs no second logging library, and sees the client's records where it
 wants them.

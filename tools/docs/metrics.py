@@ -78,7 +78,7 @@ def metrics_of(collector: Collector) -> Iterator[ShownMetric]:
 
 
 def _labels(collector: Collector, family: Metric) -> tuple[str, ...]:
-    """Return the names of the labels, which the library has in no public place."""
+    """Return the names of the labels, which the library does not publish."""
     for source in (collector, family):
         if isinstance(names := getattr(source, "_labelnames", None), tuple | list) and names:
             return tuple(names)

@@ -18,7 +18,7 @@ from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.redis_metrics import RedisCollector
 from services.kvstate.sessions.session_store import SessionFate
 from services.kvstate.settings import KVStateSettings
-from services.router.domain.fleet import Fleet
+from services.router.domain.groups.fleet import Fleet
 from services.router.metrics import FleetCollector, RouterMetrics
 from services.router.router_state import RouterState
 from services.router.settings import RouterSettings

@@ -1,7 +1,7 @@
 """Writes `docs/protocol.md` from the message definitions; with `--check`, fails if the file differs.
 
-The text about subjects and rules is in `protocol_text.py`; fields, bounds and defaults come from the
-types, meanings from descriptions and from the attributes in docstrings.
+The table of subjects is in `protocol_subjects.py`, the rules are in `protocol_text.py`; fields, bounds and
+defaults come from the types, meanings from descriptions and from the attributes in docstrings.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from shared.messages import (
     blocks,
     conversation,
     fleet,
+    frame_calls,
     frames,
     generate,
     profiles,
@@ -37,7 +38,7 @@ from shared.messages import (
     tokenize,
 )
 from shared.messages.frames import Frame
-from tools.docs import protocol_text
+from tools.docs import protocol_subjects, protocol_text
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 PARTS: list[tuple[str, ModuleType]] = [
@@ -45,6 +46,7 @@ PARTS: list[tuple[str, ModuleType]] = [
     ("Conversations and tools", conversation),
     ("Parts and form of an answer", answer_parts),
     ("Frames", frames),
+    ("Calls about frames", frame_calls),
     ("Sessions", sessions),
     ("Responses", responses),
     ("Tokens of a text", tokenize),
@@ -90,7 +92,7 @@ def kinds_in(module: ModuleType) -> list[type[Wire]]:
 def subjects_table() -> str:
     """Subject, message, who sends it, who listens."""
     rows = ["| subject | message | from | to |", "|---|---|---|---|"]
-    rows += [f"| {s.subject} | {s.message} | {s.sender} | {s.listener} |" for s in protocol_text.SUBJECTS]
+    rows += [f"| {s.subject} | {s.message} | {s.sender} | {s.listener} |" for s in protocol_subjects.SUBJECTS]
     return "\n".join(rows)
 
 

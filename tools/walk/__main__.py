@@ -3,8 +3,13 @@
 It starts a stack of the demo model with sources in place of compiled modules, and records all calls of our
 functions in each process (`recorder/`) while one request is answered. Files whose functions run without a
 request as well (heartbeats, timers) are recorded before, and are marked.
+
+It also counts the returns of the walk in each process. A return is a call from one file into another one that
+the walk had left before. The same pair of files counts once, since each token repeats the walk. Files that
+are marked do not count.
 """
 
+import argparse
 import json
 import os
 import signal
@@ -56,7 +61,7 @@ class TracedStack:
             "--port",
             "0",
         ]
-        command = [sys.executable, "-P", "-m", "cli", "up", "--port", "0", *options]
+        command = [sys.executable, "-P", "-m", "cli", "up", *options]
         self.process = subprocess.Popen(
             command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
         )
@@ -117,6 +122,25 @@ def ask(url: str) -> None:
     answer.raise_for_status()
 
 
+def count_returns(calls: list[tuple[str, str]], beside: set[str]) -> int:
+    """The returns of the walk in one process; see the module.
+
+    Args:
+        calls: File and function of each call, in order.
+        beside: Files that are left out.
+    """
+    here, passed = "", set[str]()
+    returns: set[tuple[str, str]] = set()
+    for file, _ in calls:
+        if file in beside or file == here:
+            continue
+        if file in passed:
+            returns.add((here, file))
+        passed.add(file)
+        here = file
+    return len(returns)
+
+
 def show(idle: dict[str, list[tuple[str, str]]], walk: dict[str, list[tuple[str, str]]]) -> str:
     """The files of each part in the order of their first call."""
     lines, every, without = [], set(), set()
@@ -125,7 +149,9 @@ def show(idle: dict[str, list[tuple[str, str]]], walk: dict[str, list[tuple[str,
         beside = {file for file, _ in idle.get(part, ())}
         every |= set(files)
         without |= set(files) - beside
-        lines.append(f"{part}: {len(files)} files, {len(set(files) - beside)} of them only for requests")
+        returns = count_returns(walk.get(part, []), beside)
+        only = len(set(files) - beside)
+        lines.append(f"{part}: {len(files)} files, {only} of them only for requests, {returns} returns")
         for file in files:
             functions = dict.fromkeys(function for name, function in walk[part] if name == file)
             lines.append(f"  {'*' if file in beside else ' '} {file}: {len(functions)} functions")
@@ -137,6 +163,9 @@ def show(idle: dict[str, list[tuple[str, str]]], walk: dict[str, list[tuple[str,
 
 def main() -> None:
     """Prints the walk."""
+    argparse.ArgumentParser(
+        prog="python -m tools.walk", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         stack = TracedStack(Path(folder))
         try:

@@ -2,7 +2,7 @@
 
 With H the second moments of the inputs, the error of a rounded column is moved to the columns that are not
 rounded yet, by the rows of the Cholesky factor of H's inverse (section 3.3, steps 1 to 3). Inputs are taken
-by importance; each keeps the scale of its place, chosen beforehand, so files need no order of inputs.
+by importance; each keeps the scale of its group, chosen beforehand, so files need no order of inputs.
 """
 
 import torch

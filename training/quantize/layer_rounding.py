@@ -43,7 +43,7 @@ class LayerRounding:
         self._units, self._grids = units, grids
 
     def round(self, moments: Mapping[UnitName, Moments]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors that are written, and what is told of each unit."""
+        """Return the tensors that are written, and what is reported of each unit."""
         written: dict[str, Tensor] = {}
         facts: dict[str, Any] = {}
         row_factors: dict[str, Tensor] = {}

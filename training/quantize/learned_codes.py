@@ -1,9 +1,9 @@
 """A rounded matrix whose codes and scales are learned by gradients.
 
-Each value has a place between codes, from which its code is rounded. Rounding passes gradients on as they are
-(the straight-through estimator; Esser et al., Learned Step Size Quantization, 2020, has those of scales;
+Each value has a position between codes, from which its code is rounded. Rounding passes gradients on as they
+are (the straight-through estimator; Esser et al., Learned Step Size Quantization, 2020, has those of scales;
 Nagel et al., AdaRound, 2020, and Cheng et al., SignRound, 2024, learn which of two codes a value takes). A
-place may move by more than one code.
+position may move by more than one code.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class LearnedCodes:
         start: The codes and scales to begin with.
 
     Attributes:
-        shifts: By which places have moved, in codes, fp32 [outputs, groups, inputs of a group].
+        shifts: By which positions have moved, in codes, fp32 [outputs, groups, inputs of a group].
         logs: Logarithms of the factors of the scales, fp32 [outputs, groups].
     """
 
@@ -80,6 +80,6 @@ class _Rounding(torch.autograd.Function):
         gradient = gradients[0].view(codes.shape)
         passed = gradient * inside
         by_shift = passed * scales.unsqueeze(-1)
-        # a larger scale moves places towards the zero point
+        # a larger scale moves positions towards the zero point
         by_scale = (gradient * codes).sum(-1) - (passed * ctx.values).sum(-1) / scales
         return None, by_shift, by_scale

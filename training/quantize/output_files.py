@@ -63,7 +63,7 @@ class OutputFiles:
         _write_text(self._directory / _BITS, json.dumps(rows))
 
     def layer(self, index: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Return the tensors of a layer that is done, and what was told of it; None if it is not."""
+        """Return the tensors of a layer that is done, and what was reported of it; None if it is not."""
         path = self._layer_path(index)
         if not path.exists():
             return None
@@ -73,7 +73,7 @@ class OutputFiles:
         return tensors, facts
 
     def write_layer(self, index: int, tensors: dict[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Write a layer's tensors and what is told of it, in one step."""
+        """Write a layer's tensors and what is reported of it, in one step."""
         _save(tensors, self._layer_path(index), {"facts": json.dumps(facts)})
 
     def finish(self, source: Path, rest: dict[str, Tensor], config: Mapping[str, Any], layers: int) -> None:

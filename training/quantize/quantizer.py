@@ -65,7 +65,7 @@ class QuantizePlan:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A step of the work: `done` of `total`, and what was told of the layer that is ready, if one is."""
+    """A step of the work: `done` of `total`, and what was reported of the layer that is ready, if one is."""
 
     what: str
     done: int

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import structlog
 
-from benchmarks.plans import SpeculationPlan
+from benchmarks.engine_plans import SpeculationPlan
 from cli.bench.bench_inputs import require_context, require_model, with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.command_options import with_options

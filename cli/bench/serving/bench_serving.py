@@ -22,16 +22,16 @@ def serving(plan: ServingPlan, *, as_json: AsJson = False) -> None:
 
     Starts broker, store, kvstate, router, worker groups and gateway, loads them with chat completions that
     belong to no session, checks every answer, and takes all down again. What is not complete is an error.
-    With `--doors http,grpc,realtime` each level is measured by HTTP, by gRPC, and over WebSockets with four
-    requests on each, on one stack. With `--peer dynamo` the same client then loads Dynamo with its mock
+    With `--transports http,grpc,realtime` each level is measured by HTTP, by gRPC, and over WebSockets with
+    four requests on each, on one stack. With `--peer dynamo` the same client then loads Dynamo with its mock
     engine, over NATS, with as many workers; the rows say which server answered.
     """
     from benchmarks.serving.serving import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
     if plan.peer:
         require_dynamo(plan.peer_envs, Path(plan.model) if plan.model else None)
-        if plan.url or tuple(plan.doors) != ("http",):
-            fail("--peer measures an own stack by HTTP: leave out --url and --doors.", exit_code=2)
+        if plan.url or tuple(plan.transports) != ("http",):
+            fail("--peer measures an own stack by HTTP: leave out --url and --transports.", exit_code=2)
     with (
         reporting(_show, as_json=as_json, packages=SERVING_PACKAGES) as report,
         ExitStack() as cleanup,
@@ -43,9 +43,9 @@ def serving(plan: ServingPlan, *, as_json: AsJson = False) -> None:
             err.print("starting a stack", style="dim")
             command = {"--engine": "null", "--groups": plan.groups}
             command |= {"--model": resolve_model(plan.model)} if plan.model else {}
-            command |= {"--grpc-port": pick_ports(1)[0]} if "grpc" in plan.doors else {}
+            command |= {"--grpc-port": pick_ports(1)[0]} if "grpc" in plan.transports else {}
             stack = cleanup_ours.enter_context(own_stack(command))
-        steps = 2 * len(plan.concurrency) * len(plan.doors)
+        steps = 2 * len(plan.concurrency) * len(plan.transports)
         progress = cleanup.enter_context(counting_bar(2 * steps if plan.peer else steps))
         report.update(measure(plan, stack, progress))
         if plan.peer:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import redis
 
 from services.kvstate.domain import keys
-from shared import plain_data
+from shared.codec import unpack_plain
 
 _STEP = 1000
 
@@ -94,7 +94,7 @@ def read_stored(client: redis.Redis) -> StoredSessions:
 
 def _outline(summary: bytes) -> SessionOutline:
     try:
-        fields = plain_data.unpack(summary)
+        fields = unpack_plain(summary)
     except ValueError:  # the session's record may be whole all the same
         fields = {}
     found = (fields.get(name) if isinstance(fields, dict) else 0 for name in SessionOutline._fields)

@@ -30,7 +30,7 @@ def stack_name(given: str, state_dir: StateDir, *, shared: bool) -> str:
     """Return the stack's name: as given, or by host and state directory on a shared broker; else empty.
 
     The same directory on the same host gives the same name again, so that a stack that is started again takes
-    its groups' places.
+    its groups' indices.
     """
     if given or not shared:
         return given

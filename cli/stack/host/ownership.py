@@ -86,7 +86,7 @@ def _is_private(gid: int, uid: int) -> bool:
 
 
 def _has_acl(path: Path) -> bool:
-    """Return whether an access control list may let more users write than the mode tells."""
+    """Return whether an access control list may let more users write than the mode shows."""
     try:
         return _ACL in os.listxattr(path, follow_symlinks=False)
     except (AttributeError, OSError):  # not Linux, or a file system without access control lists

@@ -61,7 +61,7 @@ def _from_wheel() -> str:
 
 
 def _version_of(path: str) -> tuple[int, ...]:
-    """Return major and minor version; empty for a program that does not tell them."""
+    """Return major and minor version; empty for a program that does not print them."""
     try:
         said = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=10, check=False

@@ -16,7 +16,7 @@ from services.kvstate.blocks.block_store import (
 from services.kvstate.domain import block_eviction, keys
 from services.kvstate.redis.redis_link import RedisLink, ScriptCall
 from services.kvstate.sessions.session_store import SessionFate
-from shared.kv_store import PREFIX_PATTERN, data_key, name_of
+from shared.kv_hash import PREFIX_PATTERN, data_key, name_of
 from shared.telemetry.histograms import TokenHistogram
 
 _KEYS = (
@@ -31,7 +31,7 @@ _VALUES = (data_key(b""), keys.TENANT_ORDER_PREFIX)
 ACCOUNT_KEEP_MS = 86_400_000  # how long the account of a tenant without blocks is kept
 NAMES_PER_SCRIPT = 1024  # Redis answers no other client while a script runs
 EVICTED_PER_SCRIPT = 128
-BLOCKS_PER_SCRIPT = 4096  # blocks that an eviction looks at, leased ones included
+BLOCKS_PER_SCRIPT = 4096  # blocks that an eviction examines, leased ones included
 SCANNED_PER_STEP = 256
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from shared.setting_types import AnyBytes, Share
 
 PRIORITY_MS = 600_000  # a step of priority is worth ten minutes of age
-DEPTH_MS = 1000  # each block before it makes a block look a second older
+DEPTH_MS = 1000  # each block before it makes a block count as a second older
 
 # The limit without `maxmemory` and without a setting. Redis may share its machine with the weights and the KV
 # of ranks (`ryz up` starts all on one), and a fork that saves to disk may need its memory twice.
@@ -100,7 +100,7 @@ def fitting(sizes: Sequence[int], quota: int) -> int:
 
 
 def cut(sizes: Sequence[int], fresh: Sequence[bool], excess: int) -> list[int]:
-    """Returns places of fresh blocks to delete, from the tail on, until `excess` bytes are free."""
+    """Returns indices of fresh blocks to delete, from the tail on, until `excess` bytes are free."""
     indices = []
     for index in range(len(sizes) - 1, -1, -1):
         if excess <= 0:

@@ -1,4 +1,4 @@
-"""The Redis keys of this service. `shared/kv_store.py` has the keys for the bytes of KV blocks."""
+"""The Redis keys of this service. `shared/kv_hash.py` has the keys for the bytes of KV blocks."""
 
 from hashlib import sha1
 from urllib.parse import quote
@@ -33,7 +33,7 @@ TENANT_ORDER_PREFIX = f"{PREFIX}:kv:order:"  # the same for each tenant
 LEASES = f"{PREFIX}:kv:leases"  # sorted set of names by the end of their lease in milliseconds
 REFS = f"{PREFIX}:kv:refs"  # hash, name -> sessions that hold it or held it before
 HELD_PREFIX = f"{PREFIX}:kv:held:"  # hash of each session that holds blocks, see `block_scripts.py`
-HOLDERS = f"{PREFIX}:kv:holders"  # sorted set of `member`s that hold blocks, by when the sweep looks next
+HOLDERS = f"{PREFIX}:kv:holders"  # sorted set of `member`s that hold blocks, by the time of their next sweep
 ACCOUNTS = f"{PREFIX}:kv:accounts"  # hash, tenant -> bytes:blocks:byte_seconds:at_ms; empty name: all
 SWEEPER = f"{PREFIX}:kv:sweeper"  # the replica that sweeps; expires
 

@@ -90,8 +90,9 @@ def judge(stored: StoredSession, entry: SessionEntry, late_ms: int = 0) -> Verdi
     """Applies the merge rule: a higher version wins if it continues the stored one; of equal ones, the first.
 
     Two groups that each served a turn from the same history both commit version n+1. The second commit is
-    stale, and its leader is told so. A commit that was sent twice is not stale. A record whose `lineage`
-    lacks the last request of the stored record was made without it and is stale, however high its version.
+    stale, and the reply to its leader says so. A commit that was sent twice is not stale. A record whose
+    `lineage` lacks the last request of the stored record was made without it and is stale, however high its
+    version.
 
     A session that began before a deletion stays deleted, also if another session has its id now. If no
     session is stored, a turn after the first one counts as deleted when it ended by `late_ms`: the session

@@ -12,7 +12,7 @@ from annotated_types import Interval
 
 from services.kvstate.domain.block_eviction import SESSION_SHARE
 from services.kvstate.domain.session_merge import SessionEntry
-from shared.pin_limit import PinLimit
+from shared.session_limits import PinLimit
 from shared.setting_types import AnyBytes, SecondToTenYears
 
 # Bytes of a session beside its record and its summary, as measured (docs/decisions/0020): keys, and entries

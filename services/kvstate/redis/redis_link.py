@@ -44,7 +44,7 @@ class AnswerTime:
     Time for which this process is busy does not count, as it would in a plain timer: while other calls
     compute, answers lie unread in their sockets, and a fast server would seem to be away.
 
-    The limit is made of slices. Each begins when the loop handles the end of the one before, so before the
+    The limit is made of intervals. Each begins when the loop handles the end of the one before, so before the
     last one ends, the loop has read what the server sent during the others.
     """
 
@@ -142,7 +142,7 @@ class RedisLink:
         return self._circuit is not None and not self._circuit.is_closed
 
     async def close(self) -> None:
-        """Lets go of all connections. May be called twice."""
+        """Closes all connections. May be called twice."""
         await self._redis.aclose()
 
     async def run_script(self, script: str, calls: Sequence[ScriptCall], *, probe: bool = False) -> list[Any]:

@@ -63,7 +63,7 @@ class StoreStarts:
         self._counted_id = ""  # of the one whose contents were counted
 
     async def check(self) -> bool:
-        """Looks whether Redis was started since the last call, and which commands of its log it refused.
+        """Checks whether Redis was started since the last call, and which commands of its log it refused.
 
         Returns:
             Whether this is the first contact and Redis refused some: then this service must not go on.

@@ -204,7 +204,7 @@ class RedisSessionStore:
             raise
 
     async def _read(self, tenant: str, cursors: list[PageCursor]) -> list[tuple[PageCursor, SessionSummary]]:
-        """Returns the summaries at these places, without expired ones."""
+        """Returns the summaries at these indices, without expired ones."""
         index, calls = keys.session_index(tenant), list[ScriptCall]()
         for first in range(0, len(cursors), scripts.MAX_ITEMS):
             ids = [cursor.session_id for cursor in cursors[first : first + scripts.MAX_ITEMS]]

@@ -155,7 +155,7 @@ class SessionCalls:
             self._metrics.pins_refused.labels(outcome.value).inc()
             raise _too_many_pins(outcome)
         pinned = Pinned(tenant=query.tenant, session_id=query.session_id, group=query.group)
-        await self._tell(subjects.SESSION_PINNED, pinned)
+        await self._publish(subjects.SESSION_PINNED, pinned)
         return await self._described(query.tenant, query.session_id)
 
     async def _pins(self, query: PinList) -> PinPage:
@@ -174,7 +174,7 @@ class SessionCalls:
         for first in range(0, max(1, len(names)), MAX_NAMES):
             packed = b"".join(names[first : first + MAX_NAMES])
             gone = SessionGone(tenant=query.tenant, session_id=query.session_id, names=packed)
-            await self._tell(subjects.SESSION_GONE, gone)
+            await self._publish(subjects.SESSION_GONE, gone)
         return SessionDeleted(session_id=query.session_id)
 
     async def _described(self, tenant: str, session_id: str) -> SessionDescribed:
@@ -197,12 +197,12 @@ class SessionCalls:
             for session, held in zip(sessions, usage, strict=True)
         ]
 
-    async def _tell(self, subject: str, message: Wire) -> None:
+    async def _publish(self, subject: str, message: Wire) -> None:
         """Publishes a change that is done; if the broker is away, the change stands."""
         try:
             await self._bus.publish(subject, encode(message))
         except RyzError as error:
-            log.warning("not told to others", subject=subject, error=error.message)
+            log.warning("change not published", subject=subject, error=error.message)
 
 
 def _too_many_pins(outcome: PinOutcome) -> RyzError:

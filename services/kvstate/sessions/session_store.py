@@ -101,7 +101,7 @@ class SessionStore(Protocol):
         ...
 
     async def delete_session(self, tenant: str, session_id: str) -> bool:
-        """Removes a record, its pin and its place in the list; returns False if there was none.
+        """Removes a record, its pin and its entry in the list; returns False if there was none.
 
         Only an entry whose session began later brings it back. As many deletions of a tenant are remembered
         one by one as it may have sessions; up to the time of the oldest of them every session that is not

@@ -11,7 +11,7 @@ log = structlog.get_logger(__name__)
 
 
 async def probe_store(store: RedisSessionStore) -> None:
-    """Asks the store once how it stands, also while its circuit is open."""
+    """Probes the store once, even while its circuit is open."""
     try:
         await store.can_write()
         await store.tally()

@@ -1,15 +1,15 @@
-"""Decides which requests go to a full group, because another tenant may hold its places. Pure.
+"""Decides which requests go to a full group, because another tenant may hold its slots. Pure.
 
-Routers do not hear how requests end, so they do not know which tenant holds the places of a group. Its leader
-does, and makes the tenant with most places give way. A refused request costs the leader about as much as
-another one, so each tenant may ask for some places a second.
+Routers do not hear how requests end, so they do not know which tenant holds the slots of a group. Its leader
+does, and displaces requests of the tenant with most slots. A refused request costs the leader about as much
+as another one, so each tenant may ask for some slots a second.
 """
 
 from shared.flow.token_bucket import TokenBuckets
 
 
 class Contests:
-    """The places that tenants may ask for at full groups.
+    """The slots that tenants may ask for at full groups.
 
     Args:
         slots_per_s: For each tenant; 0: a full fleet refuses.
@@ -26,7 +26,7 @@ class Contests:
             self._tenants.add(tenant)
 
     def allows(self, tenant: str, slots: int, now: float) -> bool:
-        """Whether a request of so many places may be given to a full group; it is counted then."""
+        """Whether a request of so many slots may be given to a full group; it is counted then."""
         if not self._slots_per_s or self._tenants <= {tenant}:
-            return False  # its own tenant would have to give way
+            return False  # it would have to displace a request of its own tenant
         return not self._buckets.take_units(tenant, self._slots_per_s, now, slots)

@@ -44,7 +44,7 @@ class GroupView(msgspec.Struct, frozen=True, gc=False):
         weight: Its share of the sessions.
         running: Requests in its batch.
         waiting: Requests in its queue.
-        max_running: Places in its batch.
+        max_running: Slots in its batch.
         capacity: Requests that it may hold, running and waiting.
         wait_s: Seconds until it begins with a new prompt.
         tokens_per_s: Its rate lately; as the rates below, 0: not known.
@@ -71,12 +71,12 @@ class GroupView(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def full(self) -> bool:
-        """No queue place is left."""
+        """No queue slot is left."""
         return self.running + self.waiting >= self.capacity
 
     @property
     def utilization(self) -> float:
-        """Requests per place in its batch, over its weight; above 1 requests wait."""
+        """Requests per slot in its batch, over its weight; above 1 requests wait."""
         return (self.running + self.waiting) / (max(1, self.max_running) * self.weight)
 
 

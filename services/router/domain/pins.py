@@ -37,7 +37,7 @@ class PinTable:
         self._changes.clear()
 
     def replace_list(self, pins: Iterable[Pin]) -> bool:
-        """The whole list; what was told since it was asked for is newer. False: it was cut at the limit."""
+        """Replaces all pins, keeping updates received since the request; False if the list was truncated."""
         groups = {(tenant, session_id): group for tenant, session_id, group in pins}
         groups.update(self._changes)
         kept = [(key, group) for key, group in groups.items() if group]

@@ -13,7 +13,7 @@ overtake heartbeats that were sent before it. How long echoes took lately says b
 import math
 
 _LATE_TICKS = 2.0
-_DELAY_TIME_S = 60.0  # in which a delay of the broker is forgotten
+_DELAY_TIME_S = 60.0  # after which a delay of the broker no longer counts
 
 
 class SelfEchoMonitor:
@@ -68,7 +68,7 @@ class SelfEchoMonitor:
         return sent_at if sent_at >= self.silence_counts_from else None
 
     def delay_s(self, now: float) -> float:
-        """By how much the broker delayed echoes lately, at most, in seconds; fades."""
+        """The largest recent delay of echoes by the broker, in seconds; it decays with time."""
         return self._delay_s * max(0.0, 1.0 - (now - self._delayed_at) / _DELAY_TIME_S)
 
     def echo_missing_s(self, now: float) -> float:

@@ -92,7 +92,7 @@ class SessionMemory:
     def note_turn(
         self, tenant: str, session_id: str, routing_key: str, reported: KnownSession, now: float
     ) -> None:
-        """A leader has told where the session is; the tokens that the turn added follow from it."""
+        """A leader has announced where the session is; the tokens that the turn added follow from it."""
         before = self.find(tenant, session_id, routing_key, now) or KnownSession(reported.group)
         added = reported.tokens - before.tokens
         if added > 0:

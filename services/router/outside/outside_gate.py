@@ -122,7 +122,7 @@ class OutsideGate:
         return incoming
 
     def _may_answer(self, user: str, reason: str, now: float) -> bool:
-        """False: the user was told of enough refusals; this one is counted alone."""
+        """False if the user got enough refusals already: this one is only counted."""
         if not self._answers.take_units(user, ANSWERS_S, now):
             return True
         self._metrics.unanswered(reason)

@@ -9,8 +9,7 @@ import socket
 import sys
 import time
 
-from services.worker.engine.rank.process import bind_to_parent, end_process, name_process
-from services.worker.engine.rank.rank_log import write_rank_lines
+from services.worker.engine.rank.process import bind_to_parent, end_process, name_process, write_rank_lines
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ class _Slabs:
         self._left: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def cut(self, size: int) -> npt.NDArray[np.uint8]:
-        """So many zeros, aligned."""
+        """Returns `size` zeroed bytes, aligned."""
         whole = -(-size // ALIGNMENT) * ALIGNMENT
         with self._lock:
             if len(self._left) < whole:
@@ -37,7 +37,7 @@ _slabs = _Slabs()
 
 
 def zeros(size: int) -> npt.NDArray[np.uint8]:
-    """So many bytes, aligned to cache lines. A page takes memory when it is first used."""
+    """Returns `size` zeroed bytes, aligned to cache lines. A page takes memory when it is first used."""
     if _LEAST <= size < _MOST:
         return _slabs.cut(size)
     raw = np.zeros(size + ALIGNMENT, np.uint8)

@@ -1,7 +1,7 @@
 """The 8-bit format of weight matrices: its blocks, its size and its name. Imports no torch.
 
 The kernels (`native/src/weights/byte_blocks.h`, `native/src/weights/pack.h`) write and read it. Their oracle
-is `plain/int8_reference.py`.
+is `plain/references/int8.py`.
 """
 
 SCALE_BLOCK = 32  # inputs that share a scale

@@ -40,7 +40,7 @@ class PagesAhead:
         self.use(-1)
 
     def use(self, last: int) -> None:
-        """Tells the highest block in use; returns at once."""
+        """Announces the highest block in use; returns at once."""
         self._last = max(self._last, last)
         if self._asked == self._blocks or last + self._ahead * 3 // 4 < self._asked:
             return

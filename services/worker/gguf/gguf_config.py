@@ -1,4 +1,4 @@
-"""Says what `config.json` would say of the model in a GGUF file: one place in the engine knows the families.
+"""Returns the `config.json` that the model in a GGUF file would have, so that the engine reads one form.
 
 To add an architecture, enter it in a table of `architectures/` with a function that gives the fields of its
 own. Architectures and keys that are not known here are refused by name.

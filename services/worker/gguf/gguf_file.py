@@ -99,7 +99,7 @@ def read_gguf(path: Path, *, vocabulary: bool = True) -> GgufFile:
 
 
 def _further_part(first: Path, number: int, parts: int) -> Iterable[GgufTensor]:
-    """The tensors of one more part, counted from 0; the parts' names give their place."""
+    """The tensors of one more part, counted from 0; the parts' names give their number."""
     match = _PART.fullmatch(first.name)
     if match is None or int(match[2]) != 1 or int(match[3]) != parts:
         raise BadGguf(

@@ -61,7 +61,7 @@ class MetadataFields:
         return value
 
     def require(self, key: str, neutral: Sequence[Any]) -> None:
-        """Refuses a key whose value is none of those that do not change the computation."""
+        """Refuses a key unless its value leaves the computation unchanged."""
         value = self._get(key, neutral[0])
         if (
             isinstance(value, list)

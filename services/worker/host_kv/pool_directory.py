@@ -1,8 +1,8 @@
 """The directory of the host tier: mode 0700, of this user, and no link of another user leads to it.
 
 A segment's writer holds a lock on its file, which the kernel releases when the process ends. A file without
-a lock is what a dead process left: its blocks are still read, the next rank of the same place takes it over,
-and `DeadSegments` removes it if none comes.
+a lock is what a dead process left: its blocks are still read, the next rank with the same index takes it
+over, and `DeadSegments` removes it if none comes.
 """
 
 import fcntl
@@ -72,7 +72,7 @@ class DeadSegments:
         self._dead_since: dict[tuple[str, int], float] = {}
 
     def sweep(self) -> int:
-        """Looks at all segments; returns how many were removed."""
+        """Checks all segments; returns how many were removed."""
         now, seen, removed = self._clock(), dict[tuple[str, int], float](), 0
         with suppress(OSError), os.scandir(self._directory) as entries:
             for entry in entries:

@@ -1,8 +1,8 @@
 """The layout of a segment: the file in shared memory into which one rank writes its heads of KV blocks.
 
 A segment is a ring of slots of one size. One process writes it; all others of the same user read it, so there
-are no locks between processes and a process that dies or stops in any place blocks no other. A slot is valid
-while its `number` is its place in the order of writing: the writer sets it to 0 before it changes the slot
+are no locks between processes and a process that dies or stops at any point blocks no other. A slot is valid
+while its `number` is that of its last write: the writer sets it to 0 before it changes the slot
 and to the new number after that. Readers compare it before and after they copied, and check the checksums
 that each row carries (`kv_values.py`), so a slot that is overwritten meanwhile or half written is not used.
 

@@ -30,7 +30,7 @@ AHEAD_BYTES: Final = 32 * 2**20  # reserved before they are needed, while nothin
 
 
 class Slot(NamedTuple):
-    """A slot that was lent to be written: its number in the order of writing, its place, its rows."""
+    """A slot that was lent to be written: its number in the order of writing, its index, its rows."""
 
     number: int
     at: int
@@ -59,7 +59,7 @@ class SegmentWriter:
         last = int(np.argmax(self._map.numbers))  # of a process before
         self._number = self._map.number(last)
         self._next = (last + 1) % shape.slots if self._number else 0
-        self._used: set[int] = set()  # places that are lent, or read by the store's writer
+        self._used: set[int] = set()  # slots that are lent, or read by the store's writer
         self._using = threading.Lock()
         self._reserved = 0  # slots that have memory
         self._full = False  # there was no memory for more; tried again when the ring begins anew
@@ -95,7 +95,7 @@ class SegmentWriter:
         self.release(slot)
 
     def release(self, slot: Slot) -> None:
-        """Lets a slot be overwritten when its turn comes."""
+        """Lets a slot be overwritten when the writer comes to it."""
         with self._using:
             self._used.discard(slot.at)
 

@@ -23,7 +23,8 @@ from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.leader.step_log import count_tokens
 from services.worker.leader.token_output import TokenOutput
-from services.worker.rank_protocol.plan import EngineFailed, StepResult
+from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.plan import StepResult
 from shared.errors import DeadlineExceeded
 
 log = structlog.get_logger(__name__)
@@ -33,7 +34,7 @@ FETCHING_CHECK_S = 0.1  # the longest that a deadline goes unseen while nothing 
 # A step of more tokens takes long against the time to plan one, and a prompt that comes meanwhile would have
 # to wait for the one that is queued as well.
 RUN_AHEAD_TOKENS = 64
-YIELD_NS = 200_000  # a turn of the event loop costs as much as a step of a few sequences
+YIELD_NS = 200_000  # an iteration of the event loop costs as much as a step of a few sequences
 
 
 class _Step(NamedTuple):

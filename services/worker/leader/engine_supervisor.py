@@ -12,7 +12,8 @@ from services.worker.leader.engine_state import EngineState
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
-from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
+from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.plan import EngineInfo
 from shared.errors import GroupLost, Poison
 
 log = structlog.get_logger(__name__)
@@ -59,7 +60,7 @@ class EngineSupervisor:
         return info
 
     async def announce_recovery(self) -> None:
-        """Tells routers that the engine is up again."""
+        """Reports to routers that the engine is up again."""
         log.info("the engine is ready again")
         await self._announce()
 

@@ -72,7 +72,7 @@ class Leader:
 
     @property
     def state(self) -> State:
-        """The group's state, as heartbeats tell it."""
+        """The group's state, as heartbeats report it."""
         return self.parts.orchestrator.state
 
     @property

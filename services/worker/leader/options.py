@@ -55,7 +55,7 @@ class LeaderOptions(LeaderSettings):
         grammars: Of the compiler of grammars.
         sessions: Of the records.
         heartbeat_stale_s: How long the event loop may stand still, beyond the time in which it had no core,
-            before routers are told that it hangs. Less would give a group up for one long pause, more would
+            before heartbeats report that it hangs. Less would give a group up for one long pause, more would
             delay the move of its requests.
         outside_resend_bytes_s: Bytes of frames per second that are resent to each bus user outside.
         outside_calls_s: Cancels per second that the group takes from all bus users outside, and as many

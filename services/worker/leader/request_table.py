@@ -1,7 +1,7 @@
-"""The requests in hand: where they begin, end, fail and are cancelled.
+"""The requests that were accepted and have not ended: how they begin, end, fail and are cancelled.
 
 Keeps requests, scheduler and retransmit buffer in step, so that an accepted request gets exactly one last
-frame and leaves no block, queue place or task behind.
+frame and leaves no block, queue slot or task behind.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class EndOfRequest(NamedTuple):
     Attributes:
         finisher: Commits the turn of a request that has all its tokens.
         ownership: Owns the blocks that the request has written.
-        turns: Lets the next turn of the session in.
+        turns: Lets the session's next turn begin.
     """
 
     finisher: TurnFinisher
@@ -55,7 +55,6 @@ class RequestTable:
         counts: How many were taken, and how they ended.
         doubt: Set while a control is to be run (`RequestCounts.wants_control`).
         buffer: Keeps the frames that were sent.
-        spans: Begins and ends the traces of requests.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class RequestTable:
         return scheduler.num_free - self._slots_held + more
 
     def open_request(self, generation: Generation) -> None:
-        """Takes a request; its places are held until `start_request` or its end."""
+        """Takes a request; its slots are held until `start_request` or its end."""
         request = generation.request
         self.by_key[generation.key] = generation
         self._slots_held += request.sampling.n
@@ -160,10 +159,10 @@ class RequestTable:
         self._remove(generation)
 
     def fail_request(self, generation: Generation, error: RyzError) -> None:
-        """Sends the tokens at hand and `Failed`, and frees everything that the request has.
+        """Sends the tokens that are not sent yet and `Failed`, and frees everything that the request has.
 
         A request that has all its tokens, and only waits for its session's record to be stored, is complete:
-        a caller that was told of a failure would send the turn a second time.
+        a caller that got a failure would send the turn a second time.
         """
         if generation.ended:
             return
@@ -199,7 +198,7 @@ class RequestTable:
             self.publisher.send(generation, frame)
 
     def fail_all(self, error: RyzError) -> None:
-        """Fails every request in hand. With `GroupLost` their callers resume them elsewhere."""
+        """Fails every request that has not ended. With `GroupLost` their callers resume them elsewhere."""
         for generation in list(self.by_key.values()):
             self.fail_request(generation, error)
 
@@ -254,8 +253,7 @@ class RequestTable:
     async def wait_empty(self, timeout_s: float) -> bool:
         """Returns whether all requests ended within that time."""
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._empty.wait()
+            await asyncio.wait_for(self._empty.wait(), timeout_s)
         except TimeoutError:
             return False
         return True
@@ -283,7 +281,7 @@ class RequestTable:
         return found[0] > self._clock()
 
     def _remove(self, generation: Generation) -> None:
-        """Frees blocks, queue places and tasks of a request that has ended."""
+        """Frees blocks, queue slots and tasks of a request that has ended."""
         if self.by_key.pop(generation.key, None) is None:
             return
         if not generation.started:

@@ -72,7 +72,7 @@ class StepLog:
         """Record that the engine has started.
 
         Args:
-            times: Of its ranks; None: they record none.
+            times: What its ranks record; None if they record nothing.
         """
         now = self._times.get(self.start)
         if now is not None:

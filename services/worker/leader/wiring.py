@@ -83,9 +83,9 @@ class LeaderPorts:
         index: Keeps the KV blocks' index.
         clock: Returns monotonic seconds.
         timelines: Keeps when requests passed the parts of the leader.
-        tracer: Records the ranks for profiles; None: the engine has none.
+        tracer: Records the ranks for profiles; None if the engine cannot.
         spans: Takes the spans of recorded requests; None: none are recorded.
-        draft_engine: Computes the draft model; None: there is none.
+        draft_engine: Computes the draft model; None without one.
     """
 
     bus: Bus

@@ -5,7 +5,8 @@ So a block that is shared too early, written by two sequences or read after its 
 
 from collections.abc import Sequence
 
-from services.worker.rank_protocol.plan import BLOCK_SIZE, EngineFailed, NewSequence, ScheduledChunk
+from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, ScheduledChunk
 from services.worker.rank_protocol.step_masks import ANY_TOKEN
 
 

@@ -1,8 +1,7 @@
 """An engine without weights: one token per sequence and step, always the same at a position.
 
-A token that a mask or `min_tokens` forbids gives way to another one, chosen by the position as well. All
-that ranks rely on in a plan is checked: contiguous positions, blocks that exist and are released, and blocks
-shared only if they hold the tokens of both sequences. A violation is an `EngineFailed`.
+Keeps the state of the engine and the times of steps; what a step computes, and the checks of its plan, are in
+`null_sequences.py`. A plan that is wrong ends the engine with `EngineFailed`.
 """
 
 import asyncio
@@ -13,23 +12,13 @@ from collections.abc import Callable, Sequence
 
 from mypy_extensions import mypyc_attr
 
-from services.worker.null.null_blocks import NullBlocks, NullSequence
-from services.worker.null.null_prompts import HIDDEN_SIZE, prompt_parts
+from services.worker.null.null_prompts import HIDDEN_SIZE
+from services.worker.null.null_sequences import NullSequences
+from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
-from services.worker.rank_protocol.plan import (
-    MAX_OUTSTANDING,
-    Alternative,
-    EngineFailed,
-    EngineInfo,
-    NewSequence,
-    RankInfo,
-    Sampled,
-    ScheduledChunk,
-    StepPlan,
-    StepResult,
-)
+from services.worker.rank_protocol.plan import MAX_OUTSTANDING, EngineInfo, RankInfo, StepPlan, StepResult
 from services.worker.rank_protocol.prompt_parts import PromptPart
-from services.worker.rank_protocol.step_masks import ANY_TOKEN, StepMasks
+from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import NO_PARTS, StepTimes, private_times
 
 TEXT = "The quick brown fox jumps over the lazy dog. "
@@ -56,13 +45,11 @@ class NullEngine:
         context_length: int,
         step_delay_s: float,
     ) -> None:
-        self._tokens = tokens
         self._num_blocks = num_blocks
         self._vocab_size = vocab_size
         self._context_length = context_length
         self._step_delay_s = step_delay_s
-        self._known: dict[int, NullSequence] = {}
-        self._blocks = NullBlocks(num_blocks)
+        self._sequences = NullSequences(tokens, num_blocks, vocab_size)
         self._times, (self._recorded,) = private_times(1)
         self._outstanding: deque[asyncio.Future[StepResult]] = deque()
         self._computed: dict[asyncio.Future[StepResult], StepResult] = {}  # behind one whose time is not over
@@ -73,7 +60,7 @@ class NullEngine:
         self._state = "stopped"
 
     async def start(self) -> EngineInfo:
-        """Be ready at once."""
+        """Return the description of an engine that is ready."""
         self.reset()
         return EngineInfo(
             num_blocks=self._num_blocks,
@@ -86,8 +73,9 @@ class NullEngine:
         )
 
     def reset(self) -> None:
-        """Drop all sequences and be ready."""
-        self._known, self._blocks, self._steps = {}, NullBlocks(self._num_blocks), 0
+        """Drop all sequences and clear a failure."""
+        self._sequences.reset()
+        self._steps = 0
         self._times, (self._recorded,) = private_times(1)
         self._state, self._free_at = "ready", 0.0
 
@@ -134,7 +122,7 @@ class NullEngine:
         began_ns = time.monotonic_ns()
         try:
             prompts: list[PromptPart] = []
-            sampled = self._compute(plan, masks, prompts)
+            sampled = self._sequences.compute_step(plan, masks, prompts)
         except EngineFailed as error:
             self._end(f"broken: {error}")
             raise
@@ -169,7 +157,7 @@ class NullEngine:
     @property
     def held_blocks(self) -> int:
         """Number of blocks that are not released, for tests."""
-        return self._blocks.num_held
+        return self._sequences.blocks.num_held
 
     def _end(self, state: str) -> None:
         self._state = state
@@ -205,108 +193,3 @@ class NullEngine:
             computed = self._computed.pop(first)
             if not first.done():
                 first.set_result(computed)
-
-    def _compute(self, plan: StepPlan, masks: Sequence[bytes], prompts: list[PromptPart]) -> list[Sampled]:
-        self._begin(plan, len(masks))
-        tokens, cycle, sampled, next_mask = self._tokens, len(self._tokens), [], iter(masks)
-        blocks = self._blocks
-        for piece in plan.chunks:
-            found = self._known.get(piece.seq_id)
-            if found is not None and found.plain and blocks.write_next(found, piece):  # nearly all
-                token_id = tokens[found.computed % cycle]
-                found.tokens.append(token_id)
-                sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id))
-                continue
-            known = self._extend(piece)
-            if known.new is not None:
-                prompts += prompt_parts(known.new, piece.start, known.computed)
-            if piece.drafts:
-                sampled += self._check_drafts(piece, known)
-                continue
-            if piece.sample:
-                if known.computed != len(known.tokens):
-                    raise EngineFailed(f"sequence {piece.seq_id} is sampled in the middle of its tokens")
-                token_id = tokens[known.computed % cycle]
-                known.masked = piece.masked
-                if piece.masked or known.early_ends:
-                    mask = next(next_mask) if piece.masked else ANY_TOKEN
-                    token_id = known.choose(token_id, mask, self._vocab_size)
-                    if token_id < 0:
-                        known.tokens.append(0)
-                        sampled.append(
-                            Sampled(
-                                seq_id=piece.seq_id, token_id=0, error="no token may come", cause="demand"
-                            )
-                        )
-                        continue
-                known.tokens.append(token_id)
-                if known.logprobs < 0:
-                    sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id))
-                else:
-                    top = [Alternative(token_id, 0.0)] if known.logprobs else []
-                    sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id, logprob=0.0, top=top))
-        return sampled
-
-    def _begin(self, plan: StepPlan, num_masks: int) -> None:
-        """Forgets and takes in sequences."""
-        for seq_id in plan.release:
-            self._release(seq_id)
-        for new in plan.admit:
-            self._admit(new)
-        if num_masks != sum([piece.masked for piece in plan.chunks]):
-            raise EngineFailed(f"step {plan.step_id} came with {num_masks} masks")
-
-    def _release(self, seq_id: int) -> None:
-        known = self._known.pop(seq_id, None)
-        if known is None:
-            raise EngineFailed(f"the plan releases sequence {seq_id}, which is not there")
-        self._blocks.release_blocks(known)
-
-    def _check_drafts(self, piece: ScheduledChunk, known: NullSequence) -> list[Sampled]:
-        """Samples between the drafts of a chunk, up to the first that differs; the others are forgotten."""
-        first = piece.start + piece.num_tokens - piece.drafts
-        drafts = known.tokens[first:]
-        del known.tokens[first:]
-        sampled: list[Sampled] = []
-        for index in range(piece.drafts + 1):
-            token_id = self._tokens[(first + index) % len(self._tokens)]
-            if known.early_ends:
-                token_id = known.choose(token_id, ANY_TOKEN, self._vocab_size)
-            top = [Alternative(token_id, 0.0)] if known.logprobs > 0 else []
-            sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id, top=top))
-            known.tokens.append(token_id)
-            if drafts[index : index + 1] != [token_id]:
-                self._blocks.forget_tokens(known, first + index)
-                break
-        return sampled
-
-    def _admit(self, new: NewSequence) -> None:
-        if new.seq_id in self._known:
-            raise EngineFailed(f"the plan admits sequence {new.seq_id} a second time")
-        if not 0 < new.prompt_len <= len(new.token_ids):
-            raise EngineFailed(f"sequence {new.seq_id} has a prompt of {new.prompt_len} tokens")
-        self._known[new.seq_id] = NullSequence(new)
-
-    def _extend(self, piece: ScheduledChunk) -> NullSequence:
-        known = self._known.get(piece.seq_id)
-        if known is None:
-            raise EngineFailed(f"the plan computes sequence {piece.seq_id}, which was not admitted")
-        start, token_ids, follow = piece.start, piece.token_ids, piece.follow
-        count = len(token_ids) or int(follow)
-        if piece.new_blocks:
-            self._blocks.append_blocks(known, piece.new_blocks, start)
-        if start != known.computed or not count or (follow and token_ids):
-            raise EngineFailed(
-                f"sequence {piece.seq_id} is computed up to {known.computed}, "
-                f"the plan goes on at {start} with {count} tokens"
-            )
-        if (known.masked or piece.drafts) and not follow:
-            known.tokens += token_ids[len(known.tokens) - start :]  # forced by its grammar
-        if start + count > len(known.tokens):
-            raise EngineFailed(
-                f"sequence {piece.seq_id} has {len(known.tokens)} tokens, nothing follows them yet"
-            )
-        if not follow and known.tokens[start : start + count] != token_ids:
-            raise EngineFailed(f"the plan has other tokens at {start} than sequence {piece.seq_id} has")
-        self._blocks.write_tokens(known, count)
-        return known

@@ -137,7 +137,7 @@ class ForkServerClient:
             self._apply_report(self._reports.decode(data))
 
     def describe_end(self) -> str:
-        """Tell how the fork server ended."""
+        """Describe how the fork server ended."""
         deadline = time.monotonic() + 0.1  # the kernel closes files just before it reports the end
         while (code := self._process.poll()) is None and time.monotonic() < deadline:
             time.sleep(0.001)

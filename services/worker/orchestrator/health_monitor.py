@@ -3,15 +3,14 @@
 Signals: closed sockets, exit codes, reports of ranks, step progress in shared memory, the kernel's counts of
 the ranks' threads, resident memory. It takes no action: the caller gets a `Failure`.
 
-The clocks of a step count only time that the rank that is behind could use (`usable_time.py`).
+The clocks of a step count only time that the rank that is behind could use (`time_limits.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.orchestrator.process_readings import CpuCounts, ProcessReading
-from services.worker.orchestrator.step_limit import StepLimit
-from services.worker.orchestrator.usable_time import shared_usable_s, unstarved_s
+from services.worker.orchestrator.time_limits import StepLimit, shared_usable_s, unstarved_s
 from services.worker.rank_protocol.failures import Failure, FailureKind
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.progress_page import RankProgress, read_progress
@@ -21,8 +20,8 @@ from shared.host.oom_kills import oom_kills
 
 INTERVAL_S = 0.1
 _MEMORY_INTERVAL_S = 1.0
-# Longest wait from the end of a socket to its process's exit code. Linux tells the code at once, except 0;
-# other kernels tell it when the process has ended, shortly after it closed its socket.
+# Longest wait from the end of a socket to its process's exit code. Linux reports the code at once, except 0;
+# other kernels report it when the process has ended, shortly after it closed its socket.
 _EXIT_WAIT_S = 0.05
 _CALM_S = 1.0  # of a step that makes progress, before the kernel's counts are read for it
 _WORTH_TELLING_S = 0.5  # of waits for a core or a disk

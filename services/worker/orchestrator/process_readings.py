@@ -1,6 +1,6 @@
 """What the kernel counts of a process: states, CPU times and waits of its threads, and its reads.
 
-`usable_time.py` judges by these counts how much of a time the process could use.
+`time_limits.py` judges by these counts how much of a time the process could use.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def read_cpu(pid: int, tids: Iterable[int]) -> CpuCounts:
 
 
 def _pages_read(pid: int) -> int:
-    """Return the pages that a process has read from block devices; 0 if the kernel does not tell."""
+    """Return the pages that a process has read from block devices; 0 if the kernel does not report them."""
     with contextlib.suppress(OSError, ValueError):
         for line in read_file(f"/proc/{pid}/io").splitlines():
             name, _, value = line.partition(b":")

@@ -13,19 +13,17 @@ import msgspec
 
 from services.worker.orchestrator.health_monitor import HealthMonitor
 from services.worker.orchestrator.options import RankEngineOptions
-from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess, status_row
 from services.worker.orchestrator.rank_blocks import RankBlocks
 from services.worker.orchestrator.rank_link import RankLink
-from services.worker.orchestrator.rank_status import row
 from services.worker.orchestrator.remote_ranks import RemoteRankListener
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.orchestrator.running_steps import RunningSteps, fail_future
-from services.worker.orchestrator.step_limit import StepLimit
+from services.worker.orchestrator.time_limits import StepLimit, UsableLimit
 from services.worker.orchestrator.tracing.rank_tracing import RankTracing
-from services.worker.orchestrator.usable_limit import UsableLimit
-from services.worker.rank_protocol.failures import Failure
+from services.worker.rank_protocol.failures import EngineFailed, Failure, engine_error
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
-from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, StepPlan, StepResult, engine_error
+from services.worker.rank_protocol.plan import EngineInfo, StepPlan, StepResult
 from services.worker.rank_protocol.rank_messages import FrameKind, RankFailed, RankReady, pack_frame
 from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import StepTimes
@@ -144,7 +142,7 @@ class RankEngine:
         """Return rank, pid, state (`starting`, `ready`, `failed`), steps and bytes of each rank."""
         failed = self._failure is not None
         return [
-            row(rank, self._ready.get(rank.rank), failed=failed, steps=self._steps.num_sent)
+            status_row(rank, self._ready.get(rank.rank), failed=failed, steps=self._steps.num_sent)
             for rank in self._processes.ranks
         ]
 
@@ -159,7 +157,7 @@ class RankEngine:
         """
         restarts = bool(self._failure and self._links)
         at_once = bool(self._failure or len(self._steps))
-        self._fail(_STOPPED, tell=False)
+        self._fail(_STOPPED, report=False)
         for link in self._links:
             link.close()
         self._links = []
@@ -209,7 +207,7 @@ class RankEngine:
             await self._starting
         except asyncio.CancelledError:
             abandoned = Failure("start_failed", "the start was abandoned before the ranks were ready")
-            self._fail(abandoned, tell=False)
+            self._fail(abandoned, report=False)
             raise
         finally:
             timer.cancel()
@@ -278,17 +276,17 @@ class RankEngine:
         if start == self._starts:
             self._fail(failure)
 
-    def _fail(self, failure: Failure, tell: bool = True) -> None:
+    def _fail(self, failure: Failure, report: bool = True) -> None:
         """Fail the engine; the first reason counts. The ranks are killed, since no step can follow."""
         if self._failure:
             return
         self._failure = failure = failure._replace(step_ids=self._steps.step_ids)
-        if self._links and tell:
+        if self._links and report:
             self._processes.kill_ranks()
         self._blocks.detach_ranks(engine_error(failure))
         is_awaited = self._steps.fail_all(failure)
         if self._starting is not None:
             fail_future(self._starting, failure)
             is_awaited = True
-        if tell and not is_awaited and self._on_idle_failure is not None:
+        if report and not is_awaited and self._on_idle_failure is not None:
             self._on_idle_failure()

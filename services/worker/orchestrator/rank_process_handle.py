@@ -58,10 +58,10 @@ def exit_text(code: int | None) -> str:
 
 
 def coming_exit_code(pid: int) -> int | None:
-    """Return the exit code of a process that is ending or has ended uncollected; None: it runs.
+    """Return the exit code of a process that is ending or has ended uncollected; None while it runs.
 
-    Linux tells it as soon as the end begins, long before the memory is freed and the process is a zombie. 0
-    counts as None: running processes show it too, and so do kernels that do not tell the code.
+    Linux reports it as soon as the end begins, long before the memory is freed and the process is a zombie. 0
+    counts as None: running processes show it too, and so do kernels that do not report the code.
     """
     fields = stat(pid)
     if not fields or fields[0] in {"T", "t"}:  # a stopped process shows the signal that stopped it

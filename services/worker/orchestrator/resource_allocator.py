@@ -18,7 +18,7 @@ import msgspec
 
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.process_group_manager import RankProcess
-from services.worker.rank_protocol.plan import EngineRefused
+from services.worker.rank_protocol.failures import EngineRefused
 from services.worker.rank_protocol.progress_page import page_bytes
 from services.worker.rank_protocol.rank_messages import RankConfig, RankReady, shared_bytes
 from services.worker.rank_protocol.run_config import Collectives, EngineRunConfig

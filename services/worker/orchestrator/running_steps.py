@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable
 
 from services.worker.orchestrator.health_monitor import HealthMonitor
-from services.worker.rank_protocol.failures import Failure
-from services.worker.rank_protocol.plan import MAX_OUTSTANDING, StepPlan, StepResult, engine_error
+from services.worker.rank_protocol.failures import Failure, engine_error
+from services.worker.rank_protocol.plan import MAX_OUTSTANDING, StepPlan, StepResult
 
 
 class RunningSteps:

@@ -1,7 +1,7 @@
-"""Failures of a group's engine as data: the kind, the rank, and one sentence.
+"""Failures of a group's engine, as data (the kind, the rank, and one sentence) and as exceptions.
 
 `orchestrator/health_monitor.py` finds them, `orchestrator/failure_recovery_manager.py` has a rule for each
-kind, and the leader tells callers.
+kind, and the leader reports them to callers.
 """
 
 from typing import Literal, NamedTuple
@@ -37,3 +37,38 @@ class Failure(NamedTuple):
     fault: bool = False
     step_ids: tuple[int, ...] = ()
     outside: bool = False
+
+
+class EngineFailed(Exception):
+    """The engine is gone or broken, and all running sequences with it. The text says what failed and why.
+
+    Attributes:
+        failure: The same as data.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        kind: FailureKind = "rank_failed",
+        rank: int = -1,
+        *,
+        fault: bool = False,
+        step_ids: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(reason)
+        self.failure = Failure(kind, reason, rank, fault, step_ids)
+
+
+class EngineRefused(EngineFailed):
+    """The engine cannot serve this model with these settings; another start would fail the same way."""
+
+    def __init__(self, reason: str, rank: int = -1) -> None:
+        super().__init__(reason, "refused", rank)
+
+
+def engine_error(failure: Failure) -> EngineFailed:
+    """Return the exception that callers get for a failure."""
+    refused = failure.kind == "refused"
+    error = EngineRefused(failure.reason) if refused else EngineFailed(failure.reason)
+    error.failure = failure
+    return error

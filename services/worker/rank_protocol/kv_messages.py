@@ -20,8 +20,8 @@ class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         host_dir: Directory of the host tier (`services/worker/host_kv`); empty: there is none.
         host_bytes: Size of this rank's segment in it.
         host_owner: Names the segments of this group.
-        ttl_s: Lifetime of written blocks of which the KV state service is not told. It is told within a
-            second; the rest is for its outages.
+        ttl_s: Lifetime of written blocks that are not reported to the KV state service. They are reported
+            within a second; the rest is for its outages.
         timeout_s: Time limit of one exchange with Redis.
         queue_bytes: Bytes of copies that may wait to be written; more are dropped, and reported so.
         host_lag_s: How long blocks that are in the host tier wait for the store while steps run

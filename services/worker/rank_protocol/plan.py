@@ -10,7 +10,6 @@ from typing import Literal, Protocol
 import msgspec
 
 from services.worker.rank_protocol.engine_sampling import EngineSampling
-from services.worker.rank_protocol.failures import Failure, FailureKind
 from services.worker.rank_protocol.kv_messages import (
     FetchBlocks,
     FetchResult,
@@ -59,8 +58,8 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         token_ids: The tokens to compute.
         new_blocks: Block ids appended to its table before the step; block i begins at i*BLOCK_SIZE.
         sliding_blocks: The same for the layers with a sliding window, where these have a pool of their own.
-        sliding_first: Place of the first of them in the sequence. Places before it that the ranks were not
-            told of are behind the window: nothing reads them.
+        sliding_first: Index of the first of them in the sequence. Blocks before it that the ranks were not
+            sent are behind the window: nothing reads them.
         sample: Return the token after the last of `token_ids`; false for all but the last prefill chunk.
         follow: `token_ids` is empty; the token is the one that the previous step samples for this sequence.
         masked: It samples, and its tokens are limited by a mask, which comes in the `StepMasks` of this step.
@@ -197,41 +196,6 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_ahead: int = MAX_OUTSTANDING - 1
     hidden_size: int = 0
     ranks: list[RankInfo] = []
-
-
-class EngineFailed(Exception):
-    """The engine is gone or broken, and all running sequences with it. The text says what failed and why.
-
-    Attributes:
-        failure: The same as data.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        kind: FailureKind = "rank_failed",
-        rank: int = -1,
-        *,
-        fault: bool = False,
-        step_ids: tuple[int, ...] = (),
-    ) -> None:
-        super().__init__(reason)
-        self.failure = Failure(kind, reason, rank, fault, step_ids)
-
-
-class EngineRefused(EngineFailed):
-    """The engine cannot serve this model with these settings; another start would fail the same way."""
-
-    def __init__(self, reason: str, rank: int = -1) -> None:
-        super().__init__(reason, "refused", rank)
-
-
-def engine_error(failure: Failure) -> EngineFailed:
-    """Return the exception that callers get for a failure."""
-    refused = failure.kind == "refused"
-    error = EngineRefused(failure.reason) if refused else EngineFailed(failure.reason)
-    error.failure = failure
-    return error
 
 
 class Engine(Protocol):

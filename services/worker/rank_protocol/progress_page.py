@@ -1,8 +1,8 @@
 """The progress page: shared memory with a cache line per rank, written by the rank and read by the leader.
 
 A rank counts beats (about one for each operation of a layer), steps begun and steps done. All ranks of a
-group count beats at the same places, so the others wait for the rank with the fewest.
-`engine/rank/rank_progress.py` writes it.
+group count beats at the same points, so the others wait for the rank with the fewest.
+`engine/rank/shared_pages.py` writes it.
 """
 
 from collections.abc import Sequence

@@ -4,7 +4,7 @@ import msgspec
 
 
 class PromptScore(msgspec.Struct, frozen=True, array_like=True):
-    """The log probability of a token of a prompt, and the likeliest tokens in its place with theirs."""
+    """The log probability of a token of a prompt, and the likeliest tokens at its position with theirs."""
 
     logprob: float
     top: list[tuple[int, float]] = []

@@ -17,7 +17,7 @@ class PoolSizes(NamedTuple):
 def reserved_blocks(window: int) -> int:
     """Returns the blocks that a sequence holds at most, beside those that steps in flight fill.
 
-    It frees blocks when one is full: so its window reaches back from any place in its newest block.
+    It frees blocks when one is full: so its window reaches back from any position in its newest block.
     """
     return window // BLOCK_SIZE + 3
 

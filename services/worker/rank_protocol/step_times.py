@@ -37,7 +37,7 @@ if _SLOT.size > SLOT_BYTES or _BUCKETS + len(STEP_BUCKETS_S) + 1 > _HEADER_WORDS
 
 
 class PartsOfStep(NamedTuple):
-    """Nanoseconds of a step by kind, in the order of `KINDS`; 0 where a backend cannot tell parts apart."""
+    """Nanoseconds of a step by kind, in the order of `KINDS`; 0 where a backend does not measure parts."""
 
     linears: int = 0
     attention: int = 0

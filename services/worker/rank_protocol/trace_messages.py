@@ -1,7 +1,7 @@
 """Messages between leader and ranks about times: clock pings, the recording of a profile, and its pieces.
 
 A rank of the leader's host answers pings on its life socket, from a thread of its own, so that a step does
-not delay them. A rank of another host answers between two steps, and tells of its newest steps with it, since
+not delay them. A rank of another host answers between two steps, and adds its newest steps, since
 it shares no memory with the leader.
 """
 
@@ -76,7 +76,7 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ops: Name, kind and layer (-1: none) of each op.
-        spans: Rows of 4 numbers of 8 bytes: thread, begin, end, and place in `ops`.
+        spans: Rows of 4 numbers of 8 bytes: thread, begin, end, and index in `ops`.
         left_out: Spans that were too many.
         phases: Rows of 7 numbers of 8 bytes: step id, begin, and the ends of the KV copies, of the forward
             pass, of the wait for masks, of sampling, and of the broadcast of tokens.

@@ -1,6 +1,6 @@
 """Metrics of a group's ranks, computed at each scrape from the ranks' shared memory and from /proc.
 
-Nothing is counted on the way of a step. The label `rank` has as many values as the group has ranks.
+Nothing is counted while a step is handled. The label `rank` has as many values as the group has ranks.
 """
 
 import time

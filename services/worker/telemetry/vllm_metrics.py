@@ -31,7 +31,7 @@ def labels_of(model: str) -> dict[str, str]:
 
 
 class VllmCollector(Collector):
-    """What vLLM's gauges and counters tell, of this group.
+    """What vLLM's gauges and counters show, for this group.
 
     Args:
         model: Label of all series.

@@ -50,5 +50,5 @@ def _conversation(template: ChatTemplate) -> str:
     ]
     try:
         return template.render(said, _LIMIT_S)
-    except (InvalidRequest, TemplateOverran):  # requests will be told
+    except (InvalidRequest, TemplateOverran):  # requests get the reason
         return ""

@@ -1,6 +1,6 @@
 """Turns a panic of a library written in Rust into an ordinary exception.
 
-`pyo3_runtime.PanicException` is no `Exception`, so that it would pass the places that keep a failure to its
+`pyo3_runtime.PanicException` is no `Exception`, so that it would pass the handlers that keep a failure to its
 request, and end the leader's tasks. It cannot be imported either: it is known by its name.
 """
 

@@ -145,7 +145,7 @@ class _Probes:
             )
 
     def find_tools(self, *, mentions_tools: bool) -> None:
-        """Finds how calls are written, or whether tools have to be told in words."""
+        """Finds how calls are written, or whether tools have to be described in words."""
         said = [
             _user(USER), _calling("", VALUE), _result("call00001", RESULT),
             ChatMessage(role="assistant", content=ANSWER), _user(SECOND),

@@ -31,7 +31,7 @@ class TemplateShape:
         null_content: A message that only has calls has null as its content, and not an empty text.
         calls_apart: Text and calls of a message are two messages, because the template writes only one.
         single_calls: Each call is a message of its own, followed by its result: the template takes one.
-        own_tools: The template writes tools, calls and results itself; otherwise they are told in words.
+        own_tools: The template writes tools, calls and results itself; otherwise they are described in words.
         system: Which system messages are written: `any`, the `first` one of the conversation, only one at the
             `beginning`, `none`, or `refused` by the template.
             Where the template drops one in silence, it becomes part of the next user message.
@@ -52,7 +52,7 @@ def template_messages(
     """Returns messages as a template expects them.
 
     Args:
-        tools: Definitions of functions, which are told in words if the template does not write them.
+        tools: Definitions of functions, which are described in words if the template does not write them.
     """
     if shape.system in ("first", "beginning", "none"):
         messages = _without_system(messages, shape.system)

@@ -1,6 +1,6 @@
 """Finds messages whose text a chat template has left out of a prompt.
 
-A cheap look at the prompt comes first. A template may write a text in another form (as JSON, without its
+A cheap search of the prompt comes first. A template may write a text in another form (as JSON, without its
 reasoning), so what is not found there is looked for again with a marker in the place of each text.
 """
 

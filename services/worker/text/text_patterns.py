@@ -23,7 +23,7 @@ def any_text(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _branches(texts: list[str], at: int, *, longest: bool) -> str:
-    """Return a pattern for any of these texts from one place on; all are the same before it.
+    """Return a pattern for any of these texts from one index on; all are the same before it.
 
     Args:
         texts: The texts, sorted.

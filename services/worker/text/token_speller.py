@@ -85,7 +85,7 @@ class TokenSpeller:
         return at < len(self._texts) and self._texts[at].startswith(text)
 
     def _spelled_ends(self, text: bytes) -> set[int]:
-        """Returns the places of a text from which its rest can be spelled, the last token reaching beyond."""
+        """The indices from which the rest of a text can be spelled; the last token may reach beyond."""
         ends = {len(text)}
         for at in range(len(text) - 1, -1, -1):
             spelled = any(end in ends and self._has(text[at:end]) for end in range(at + 1, len(text) + 1))

@@ -141,7 +141,7 @@ class LibraryTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """See `Tokenizer`."""
-        # unlike `encode` it releases the interpreter's lock, and computes no places in the text
+        # unlike `encode` it releases the interpreter's lock, and computes no offsets in the text
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
         return ids

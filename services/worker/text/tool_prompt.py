@@ -75,7 +75,7 @@ def in_words(
     """Returns messages for a template that knows no tools.
 
     Args:
-        system: The template takes a system message; otherwise the first message of the user tells of tools.
+        system: The template takes a system message; otherwise the first message of the user describes tools.
     """
     rendered: list[ChatMessage] = []
     for message in messages:

@@ -1,7 +1,7 @@
-"""nats-py's client without its tasks on the way of messages.
+"""nats-py's client without its tasks between socket and handlers.
 
-Input goes from the transport to the handlers at once, and the commands of some turns of the loop leave in one
-write. nats-py keeps the handshake, the control lines, and the restoring of lost connections.
+Input goes from the transport to the handlers at once, and the commands of some iterations of the loop leave
+in one write. nats-py keeps the handshake, the control lines, and the restoring of lost connections.
 """
 
 import asyncio
@@ -19,8 +19,9 @@ from shared.bus.broker.parser import BrokerParser, parse_headers
 
 MAX_UNSENT = 2 * 1024 * 1024  # bytes on their way to a slow broker, above which callers wait
 FLUSH_WAIT_S = 5.0
-# Turns of the loop until what was published is written. Other input that is ready comes in between, and what
-# it causes leaves in the same write, which costs more than these turns. A lone message waits microseconds.
+# Iterations of the loop until what was published is written. Other input that is ready comes in between, and
+# what it causes leaves in the same write, which costs more than these iterations. A lone message waits
+# microseconds.
 ROUNDS_ALONE = 2
 ROUNDS_AMONG_OTHERS = 5  # after a write that carried several messages
 LONGEST_WAIT_NS = 5_000_000  # of a command, while others are published; 1 ms costs a loaded process a fifth
@@ -39,9 +40,7 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
         self._write_is_due = False
         self._pending_since_ns = 0
         self._rounds_to_wait = ROUNDS_ALONE
-        self._has_unsent = (
-            False  # bytes that were written and the socket has not taken; until it was looked at
-        )
+        self._has_unsent = False  # bytes that were written and the socket has not taken, at the last check
         self._sinks: dict[int, Callable[[Message], None]] = {}
 
     async def listen(
@@ -95,9 +94,9 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
         return self._pending_data_size + unsent > MAX_UNSENT
 
     def write_soon(self, command: bytes) -> None:
-        """Sends a command some turns of the loop later, in one write with all others until then.
+        """Sends a command some iterations of the loop later, in one write with all others until then.
 
-        In a turn that takes long the first ones leave meanwhile, so that their receivers need not wait.
+        In an iteration that takes long the first ones leave meanwhile, so that their receivers need not wait.
         """
         now_ns = monotonic_ns()
         if not self._pending:
@@ -149,7 +148,7 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
             log.debug("nothing was written", error=str(error))
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        # nats-py hands what waits to a task of its own, one turn of the loop later
+        # nats-py hands what waits to a task of its own, one iteration of the loop later
         self._write_pending()
         if force_flush:
             await self.wait_sent()

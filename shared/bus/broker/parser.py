@@ -48,7 +48,7 @@ class BrokerParser:
         self._message: tuple[bytes, int, bytes, int, int] | None = None  # subject, sid, reply, headers, size
 
     async def parse(self, data: bytes = b"") -> None:
-        """Takes input, and tells the listener of all that is complete. Raises `ProtocolError`."""
+        """Takes input, and passes the listener all that is complete. Raises `ProtocolError`."""
         while True:
             if self._rest:
                 self._rest += data
@@ -63,7 +63,7 @@ class BrokerParser:
             await self._read_control(control)
 
     def feed(self, data: bytes) -> bytes:
-        """Takes input, tells the listener of its messages, and returns its control lines unread.
+        """Takes input, passes the listener its messages, and returns its control lines unread.
 
         Raises `ProtocolError`. `parse` and `feed` are not called on the same parser.
         """
@@ -83,7 +83,7 @@ class BrokerParser:
         return b"\r\n".join([*lines, b""]) if lines else b""
 
     def _read_messages(self, data: bytes) -> bytes | None:
-        """Tells the listener of messages, up to the first control line; the input after it is in `_rest`.
+        """Passes the listener messages, up to the first control line; the input after it is in `_rest`.
 
         Returns:
             The control line, or None if there is none yet.

@@ -31,6 +31,7 @@ from shared.bus.jetstream.stream_messages import (
     stored_message,
     work_item,
 )
+from shared.bus.subject import broker_away
 from shared.errors import Unavailable
 
 ACK, PROGRESS = b"+ACK", b"+WPI"
@@ -169,7 +170,7 @@ class JetStream:
                         return found
                     found.append(one)
         except TimeoutError:
-            raise Unavailable(f"stream {stream} was not read in time", reason="broker_unavailable") from None
+            raise broker_away(f"stream {stream} was not read in time") from None
         finally:
             del self._readers[reply]
 
@@ -238,7 +239,7 @@ class JetStream:
         return items
 
     async def answer(self, item: WorkItem, word: bytes) -> None:
-        """Tells the broker what became of an item: `ACK` or `PROGRESS`."""
+        """Reports the state of an item to the broker: `ACK` or `PROGRESS`."""
         with suppress(Unavailable):  # no broker: the item comes again, and is known by its result
             await self._bus.publish(item.ack, word)
 

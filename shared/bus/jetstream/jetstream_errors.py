@@ -46,7 +46,7 @@ def no_jetstream(detail: str = "") -> NoJetStream:
 
 
 def raise_refusal(what: str, error: dict[str, Any]) -> None:
-    """Raises the error that an answer of the broker tells of."""
+    """Raises the error in an answer of the broker."""
     code, text = int(error.get("err_code", 0)), str(error.get("description", "no reason given"))
     if code in WRONG_LAST:
         raise WrongLastMessage(f"{what}: {text}", reason="wrong_last_message")

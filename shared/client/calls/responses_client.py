@@ -129,7 +129,7 @@ class ResponsesClient:
         await self._call(subjects.RESPONSE_DELETE, question, ResponseDeleted, tenant)
 
     async def _call(self, subject: str, message: Wire, kind: type[M], turns_of: str = "") -> M:
-        """Sends one call and reads its answer; `turns_of`: the tenant in whose turn it is served, if any."""
+        """Sends one call and reads its answer; `turns_of`: the tenant in whose queue it waits, if any."""
         headers = {subjects.HEADER_TENANT: turns_of} if turns_of else None
         with asking("the KV state service", "session_store"):
             return await call(

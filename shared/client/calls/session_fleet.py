@@ -14,7 +14,7 @@ from shared.messages import HoldersQuery, Holding, SessionRoute, SessionRouteQue
 
 RETRY_S = 1.0
 # Views and moves of one client at the same time: a view sends a whole sequence to all leaders, a move has one
-# fetched. As in the KV state service, one place is left over when a tenant has all that it may have.
+# fetched. As in the KV state service, one slot is left over when a tenant has all that it may have.
 AT_ONCE, PER_TENANT = 4, 2
 MAX_WAITING = 128  # of a tenant
 
@@ -55,7 +55,7 @@ class SessionFleet:
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
-        """One of a few places for calls that cost all leaders or the store much, given to tenants in turn.
+        """One of a few slots for calls that cost all leaders or the store much, given to tenants in rotation.
 
         Raises `RateLimited` when as many of the tenant wait as may.
         """

@@ -33,7 +33,7 @@ class AnswerBuffer:
         accepted: The latest `Accepted` frame.
         ready: The `Tokens` frames that the reader has not taken, in order.
         unread_bytes: The approximate memory that they take.
-        last_usage: Token counts of the last frame; None until it has come, and if it tells none.
+        last_usage: Token counts of the last frame; None until it has come, and if it has none.
         session: The outcome of a session's turn, once it has ended well.
     """
 

@@ -6,7 +6,7 @@ from shared.client.generation.commands import NOTHING, AskResend, Commands, Send
 class AssignedLeader:
     """The leader that has a request: an instance of a group.
 
-    Two leaders of one name are as foreign to each other as two groups.
+    Two leaders of one name are as different as two groups.
 
     Attributes:
         group: The group; empty while none has the request.
@@ -34,13 +34,13 @@ class AssignedLeader:
         return bool(group and instance_id and self.instance_id and instance_id != self.instance_id)
 
     def is_meant(self, group: str, instance_id: str) -> bool:
-        """Whether news about an instance of a group are about this one; an empty instance means all."""
+        """Whether a report about an instance of a group is about this one; an empty instance means all."""
         return group == self.group and (
             not instance_id or not self.instance_id or instance_id == self.instance_id
         )
 
     def cancel(self, attempt: int) -> SendCancel:
-        """Tell it to stop; every group while none has the request."""
+        """Cancel the request there; at every group while none has it."""
         return SendCancel(self.group, attempt, self.instance_id)
 
     def ask_resend(self, from_seq: int) -> AskResend:
@@ -48,7 +48,7 @@ class AssignedLeader:
         return AskResend(self.group, from_seq, self.instance_id)
 
     def fence(self, attempt: int, group: str, instance_id: str) -> Commands:
-        """Tell a leader that still works on an attempt that was given up to stop, once per attempt."""
+        """Cancel an attempt that was given up at a leader that still works on it, once per attempt."""
         if not group or attempt <= self._fenced:
             return NOTHING
         self._fenced = attempt

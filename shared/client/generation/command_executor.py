@@ -1,4 +1,4 @@
-"""Carries out the commands of a `GenerationState`: publishes, asks for frames again, tells groups to stop."""
+"""Carries out the commands of a `GenerationState`: publishes, asks for frames again, cancels."""
 
 import asyncio
 
@@ -152,7 +152,7 @@ class CommandExecutor:
         return encode(later)
 
     async def cancel_unknown(self, request_id: str, command: SendCancel) -> None:
-        """Tells a leader to stop a request that this client does not have."""
+        """Cancels a request that this client does not have."""
         await self._send_cancel(request_id, command, "the caller is gone", tenant="")
 
     async def _send_cancel(self, request_id: str, command: SendCancel, reason: str, tenant: str) -> None:
@@ -172,7 +172,7 @@ class CommandExecutor:
             log.debug("not cancelled", request_id=request_id, error=error.message)
 
     async def confirm_delivery(self, stream: GenerationStream) -> None:
-        """Tells the group's leader that the caller of a turn gets the end of its answer."""
+        """Confirms to the group's leader that the caller of a turn gets the end of its answer."""
         session = stream.request.session
         if session is None or not stream.group:
             return

@@ -45,7 +45,7 @@ class AskResend:
 
 @dataclass(frozen=True, slots=True)
 class SendCancel:
-    """Tell a group's leader that the answer is no longer wanted.
+    """Cancel the request at a group's leader.
 
     Attributes:
         group: The group; empty: every group.

@@ -11,11 +11,8 @@ from shared.client.generation.attempts import Attempts
 from shared.client.generation.commands import NOTHING, Command, Commands, SendCancel
 from shared.client.generation.reorder_buffer import ReorderBuffer
 from shared.client.generation.request_lifecycle import ClientContext, GenerationPhase, RequestLifecycle
-from shared.errors import Cancelled, RyzError, Unavailable, from_code
+from shared.errors import Cancelled, RyzError, Unavailable
 from shared.messages import Accepted, AnyFrame, Failed, GenerateRequest, ResendReply, Tokens
-
-# Error codes that may pass while a request waits for another group.
-PASSING = frozenset({"unavailable", "overloaded", "model_not_found"})
 
 
 class GenerationState:
@@ -130,7 +127,7 @@ class GenerationState:
             return self._ignore(frame, group if life.leader.is_other(group, instance_id) else "", instance_id)
         elif not group:
             if isinstance(frame, Failed) and frame.seq == 0:
-                return self._on_refusal(frame, now)
+                return life.on_refusal(frame, now)
         elif not (isinstance(frame, Failed) and is_next):
             life.assign_leader(group, instance_id, now)
         self._heard_at = now
@@ -280,7 +277,7 @@ class GenerationState:
         return self.lifecycle.leader.fence(frame.attempt, group, instance_id)
 
     def _ignore(self, frame: AnyFrame, group: str = "", instance_id: str = "") -> Commands:
-        """Leave a frame out; a group that is named and has just accepted the request is told to stop."""
+        """Leave a frame out; a group that is named and has just accepted the request gets a cancel."""
         self._context.stats.ignored += 1
         if not group or not isinstance(frame, Accepted):
             return NOTHING
@@ -292,32 +289,11 @@ class GenerationState:
         if frame.instance_id:
             self.lifecycle.leader.set_instance(frame.instance_id)
 
-    def _on_refusal(self, frame: Failed, now: float) -> Commands:
-        """A router refuses the request."""
-        error = from_code(frame.code, frame.message, frame.data)
-        if frame.code == "unavailable" or (self.attempts.accepted and frame.code in PASSING):
-            return self.lifecycle.pause(error, now)
-        self.lifecycle.end(error)
-        return NOTHING
-
     def _on_failed(self, frame: Failed, now: float) -> Commands:
-        """A group has given the request up, for good or so that another one can go on."""
-        attempts = self.attempts
-        running = self.phase is GenerationPhase.RUNNING
-        if frame.resumable and running:
-            if frame.data.get("suspect") is True:
-                attempts.count_crash()
-            return self._lose_leader(
-                frame.message, str(frame.data.get("reason", frame.code)), now, reported=True
-            )
-        error = from_code(frame.code, frame.message, frame.data)
-        passing = attempts.accepted and frame.code in PASSING and (attempts.losses or not running)
-        if passing or frame.resumable:
-            return self.lifecycle.pause(error, now, handed_back=True)
-        self._buffer.end_at(frame.seq)
-        self.answer.last_usage = frame.usage
-        self.lifecycle.end(error)
-        return NOTHING
+        commands = self.lifecycle.on_failed(frame, self._heard_at, now)
+        if self.finished:
+            self.answer.last_usage = frame.usage
+        return commands
 
-    def _lose_leader(self, why: str, reason: str, now: float, *, reported: bool = False) -> Commands:
-        return self.lifecycle.lose_leader(why, reason, self._heard_at, now, reported=reported)
+    def _lose_leader(self, why: str, reason: str, now: float) -> Commands:
+        return self.lifecycle.lose_leader(why, reason, self._heard_at, now)

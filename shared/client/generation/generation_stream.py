@@ -26,19 +26,19 @@ class StreamOwner(Protocol):
         ...
 
     async def cancel_stream(self, stream: "GenerationStream", reason: str = "") -> None:
-        """End the request on the caller's wish."""
+        """End the request because the caller asked for it."""
         ...
 
     async def confirm_delivery(self, stream: "GenerationStream") -> None:
-        """Tell the leader that the caller gets the end of the answer."""
+        """Confirm to the leader that the caller gets the end of the answer."""
         ...
 
     def forget_stream(self, stream: "GenerationStream") -> None:
-        """Let go of the stream."""
+        """Forget the stream."""
         ...
 
     def leave_stream(self, stream: "GenerationStream") -> None:
-        """Let go of the stream, which runs on."""
+        """Forget the stream, which runs on."""
         ...
 
 
@@ -233,11 +233,11 @@ class GenerationStream:
             await self._owner.cancel_stream(self, reason)
 
     def forget(self) -> None:
-        """Lets go of it without ending it; nothing more arrives."""
+        """Forgets the stream without ending it; nothing more arrives."""
         self._owner.forget_stream(self)
 
     def leave(self) -> None:
-        """Lets go of it while it runs on, for a caller that will attach to it."""
+        """Forgets the stream while it runs on, for a caller that will attach to it."""
         self._owner.leave_stream(self)
 
     def wake_reader(self) -> None:

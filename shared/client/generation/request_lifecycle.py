@@ -1,4 +1,4 @@
-"""The phases of a request at the client, and the ways from one to the next. Pure."""
+"""The phases of a request at the client, and the transitions between them. Pure."""
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -11,16 +11,19 @@ from shared.client.generation.heard_leaders import HeardLeaders
 from shared.client.generation.reorder_buffer import ReorderBuffer
 from shared.client.generation.retry_schedule import PublishDecision, RetrySchedule
 from shared.client.settings import ClientSettings
-from shared.errors import RyzError
+from shared.errors import RyzError, from_code
 from shared.flow.retry_budgets import RetryBudget
-from shared.messages import GenerateRequest
+from shared.messages import Failed, GenerateRequest
+
+# Error codes that may pass while a request waits for another group.
+PASSING = frozenset({"unavailable", "overloaded", "model_not_found"})
 
 
 class GenerationPhase(Enum):
     """Where a request stands.
 
-    The usual way is `OFFERED`, `RUNNING`, `ENDED`. A refusal leads from `OFFERED` to `PAUSED`, the end of the
-    pause back to `OFFERED`. The loss of a group leads from `RUNNING` to `OFFERED`. Each phase may lead to
+    The usual order is `OFFERED`, `RUNNING`, `ENDED`. A refusal leads from `OFFERED` to `PAUSED`, the end of
+    the pause back to `OFFERED`. The loss of a group leads from `RUNNING` to `OFFERED`. Each phase may lead to
     `ENDED`.
     """
 
@@ -48,7 +51,7 @@ class RequestLifecycle:
         leader: The leader that has the request, or had it when it ended.
         attempts: The attempts so far.
         error: Why it ended; None in phase `ENDED`: it ended well.
-        was_cancelled: This client ended it, and has told the leader.
+        was_cancelled: This client ended it, and has sent a cancel.
         waits: No group has begun it, and it waits for one; counted in `GenerationStats.waiting`.
     """
 
@@ -165,6 +168,36 @@ class RequestLifecycle:
         self._retries.start_published(now)
         return (*cancel, self._publish())
 
+    def on_refusal(self, frame: Failed, now: float) -> Commands:
+        """A router refuses the request."""
+        error = from_code(frame.code, frame.message, frame.data)
+        if frame.code == "unavailable" or (self.attempts.accepted and frame.code in PASSING):
+            return self.pause(error, now)
+        self.end(error)
+        return NOTHING
+
+    def on_failed(self, frame: Failed, heard_at: float, now: float) -> Commands:
+        """A group has given the request up, for good or so that another one can go on.
+
+        Args:
+            frame: The group's last frame.
+            heard_at: Its last frame or answer.
+            now: Seconds on the client's clock.
+        """
+        attempts, running = self.attempts, self.phase is GenerationPhase.RUNNING
+        if frame.resumable and running:
+            if frame.data.get("suspect") is True:
+                attempts.count_crash()
+            reason = str(frame.data.get("reason", frame.code))
+            return self.lose_leader(frame.message, reason, heard_at, now, reported=True)
+        error = from_code(frame.code, frame.message, frame.data)
+        passing = attempts.accepted and frame.code in PASSING and (attempts.losses or not running)
+        if passing or frame.resumable:
+            return self.pause(error, now, handed_back=True)
+        self._buffer.end_at(frame.seq)
+        self.end(error)
+        return NOTHING
+
     def pause(self, error: RyzError, now: float, *, handed_back: bool = False) -> Commands:
         """The fleet cannot take the request now: offer it again a little later, or end with `error`.
 
@@ -227,7 +260,7 @@ class RequestLifecycle:
         self._stop_waiting()
 
     def end_and_cancel(self, error: RyzError) -> Commands:
-        """End the request with an error, and tell its leader to stop."""
+        """End the request with an error, and cancel it at its leader."""
         self.end(error)
         self.was_cancelled = True
         return (self.leader.cancel(self.attempts.number),)

@@ -4,7 +4,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from shared.answer_text import join_parts
 from shared.codec import unpack_tokens
 from shared.errors import Internal
 from shared.messages import (
@@ -19,6 +18,7 @@ from shared.messages import (
     ToolCallPart,
     Usage,
 )
+from shared.messages.answer_parts import join_parts
 
 
 @dataclass(slots=True)

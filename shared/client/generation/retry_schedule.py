@@ -102,7 +102,7 @@ class RetrySchedule:
         return True
 
     def _postpone(self, now: float) -> None:
-        """Look again after the pause that follows that many publishes."""
+        """Decide again after the pause that follows that many publishes."""
         first_s = self._settings.constants.accept_timeout_s
         pause_s = backoff_s(self.num_publishes, first_s, MAX_ACCEPT_PAUSE_S)
         self.due = now + (pause_s if self.num_publishes else first_s)

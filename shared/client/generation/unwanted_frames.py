@@ -1,4 +1,4 @@
-"""Decides when a leader is told to stop because this client does not have its request. Pure.
+"""Decides when a leader gets a cancel because this client does not have its request. Pure.
 
 A frame may come late, after a cancel or an end; such frames stop by themselves. A frame may belong to a
 request that this client is taking over, or that it has left to another caller. Frames that go on after
@@ -49,7 +49,7 @@ class UnwantedFrames:
         return not self._num_attaching and request_id not in self._left
 
     def must_cancel(self, request_id: str, now: float) -> bool:
-        """A frame of the request came; whether its leader is to be told now that it has no reader."""
+        """A frame of the request came; returns whether to send its leader a cancel now."""
         if not self.may_cancel(request_id):
             return False
         since = self._since.setdefault(request_id, now)
@@ -61,7 +61,7 @@ class UnwantedFrames:
         return True
 
     def answer_frame(self, frame: AnyFrame, batch: FrameBatch, now: float) -> SendCancel | None:
-        """Returns what to tell the leader that sent a frame of a request that the client does not have.
+        """Returns the cancel for the leader that sent a frame of a request that the client does not have.
 
         Frames come by this client's own subject only. If another caller has the request now, it has a later
         attempt, which the cancel does not reach.

@@ -1,6 +1,6 @@
-"""Reports the tokens of each generation, once: those that its last frame tells.
+"""Reports the tokens of each generation, once: those in its last frame.
 
-The last frame of a generation that the client cancels comes when the client has let go of it, and is reported
+The last frame of a generation that the client cancels comes when the client has forgotten it, and is reported
 then. A generation that is taken over is reported by the client that gets its last frame. One that had ended
 before it was taken over was reported then. One whose group was lost has no last frame: it is not reported.
 """
@@ -27,7 +27,7 @@ class UsageReports:
         self._waiting: OrderedDict[str, tuple[str, int]] = OrderedDict()  # request id: tenant, attempt
 
     def end_stream(self, stream: GenerationStream) -> None:
-        """A stream has ended; its client lets go of it."""
+        """A stream has ended, and its client forgets it."""
         if self.listener is None or not stream.request.has_prompt:
             return
         tenant, state = stream.request.tenant, stream.state

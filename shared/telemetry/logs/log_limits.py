@@ -1,8 +1,8 @@
 """Limits log lines: of each kind a few in every interval, the others are counted.
 
 Lines of one kind have the same level, the same event and the same type of exception. What was left out is
-told by a line of its own when the interval is over, and by metrics. Lines that an operator asked for one by
-one (`request`, with RYZ_REQUEST_LOG) are never left out.
+reported by a line of its own when the interval is over, and by metrics. Lines that an operator asked for one
+by one (`request`, with RYZ_REQUEST_LOG) are never left out.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class LogLimiter:
         """Counts a line and returns whether it is written."""
         now = self._clock()
         if now >= self._ends:
-            self.tell_left_out(now)
+            self.report_left_out(now)
         with self._lock:
             if not self._burst or event in ALWAYS:
                 self.written[level] += 1
@@ -80,7 +80,7 @@ class LogLimiter:
             self.left_out[level] += 1
             return False
 
-    def tell_left_out(self, now: float) -> None:
+    def report_left_out(self, now: float) -> None:
         """Begins a new interval, and logs what was left out in the one that ended."""
         with self._lock:
             if now < self._ends:
@@ -94,11 +94,11 @@ class LogLimiter:
             write = log.error if level in ("error", "critical") else log.warning
             write(LEFT_OUT, of=event or "other events", of_level=level, count=count, **fields)
 
-    async def tell_regularly(self) -> None:
-        """Tells of the last lines of a flood as well, after which no line comes; runs until cancelled."""
+    async def report_regularly(self) -> None:
+        """Reports the last lines of a flood as well, after which no line comes; runs until cancelled."""
         while True:
             await asyncio.sleep(INTERVAL_S)
-            self.tell_left_out(self._clock())
+            self.report_left_out(self._clock())
 
 
 def _exception_name(exc_info: Any) -> str:

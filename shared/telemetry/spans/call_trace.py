@@ -9,7 +9,7 @@ from shared.telemetry.request_ids import TRACE_PARENT
 from shared.telemetry.spans.span_facts import SpanFacts, SpanSink
 from shared.telemetry.spans.trace_ids import TraceParent, new_span_id
 
-MAX_PARTS = 32  # of a call; later ones are not told
+MAX_PARTS = 32  # of a call; later ones are left out
 
 
 class CallTrace:

@@ -97,7 +97,7 @@ def _attempt_spans(
 ) -> list[SpanFacts]:
     trace_id, parent_id, model = ids
     began_ns, ended_ns = limits_ns
-    if not attempts:  # it was taken over from another gateway, and its first attempts are told by that one
+    if not attempts:  # taken over from another gateway, whose trace has the first attempts
         attributes: dict[str, Attribute] = {"gen_ai.request.model": model}
         return [SpanFacts("attached", trace_id, parent_id, began_ns, ended_ns, attributes, "client", problem)]
     begins = {number: _first(marks, "published", number, began_ns) for number in attempts}

@@ -10,7 +10,7 @@ _SAMPLED = 1
 
 
 class TraceParent(NamedTuple):
-    """The place in a trace that a message comes from.
+    """The span that a message comes from.
 
     Attributes:
         trace_id: 32 hexadecimal digits.

@@ -13,7 +13,7 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from services.router.domain.loss import read_disconnect
+from services.router.domain.groups.loss import read_disconnect
 from shared import subjects
 from shared.bus import Message, RequestTimedOut
 from shared.bus.accounts import ACCOUNTS, RESPONSE_CALLS, BusAccount, inbox_prefix, user_of, with_user

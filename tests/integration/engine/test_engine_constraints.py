@@ -8,7 +8,7 @@ import pytest
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.engine_sampling import EngineSampling
-from services.worker.rank_protocol.plan import EngineFailed
+from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.step_masks import StepMasks
 from tests.kits.engine.constrained_runs import run_constrained
 from tests.kits.engine.rank_options import rank_options

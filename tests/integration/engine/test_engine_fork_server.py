@@ -13,7 +13,8 @@ import pytest
 
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankStart
 from services.worker.orchestrator.rank_engine import RankEngine
-from services.worker.rank_protocol.plan import EngineFailed, StepPlan
+from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.plan import StepPlan
 from tests.kits.chaos.scale import scaled
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_llama

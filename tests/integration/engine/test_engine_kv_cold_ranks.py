@@ -8,7 +8,7 @@ import pytest
 from services.worker.engine.native.build import targets
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.engine_sampling import EngineSampling
-from services.worker.rank_protocol.plan import EngineRefused
+from services.worker.rank_protocol.failures import EngineRefused
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate
 

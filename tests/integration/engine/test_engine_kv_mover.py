@@ -19,7 +19,7 @@ from services.worker.rank_protocol.kv_messages import (
     StoreResult,
 )
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame
-from shared.kv_store import data_key, head_field
+from shared.kv_hash import data_key, head_field
 from tests.kits.engine.kv_moves import HEAD_BYTES, FakeBlocks, client, eventually, names, rank, said
 from tests.kits.worker.options import kv_store
 

@@ -13,7 +13,7 @@ import pytest
 from services.worker.engine.kv_transfer.kv_link import ConnectionLost, StoreLink, StoreUnreachable
 from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES
 from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
-from shared.kv_store import data_key
+from shared.kv_hash import data_key
 from tests.kits.engine.kv_moves import (
     HEAD_BYTES,
     FakeBlocks,

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from services.worker.orchestrator.rank_engine import RankEngine
-from services.worker.rank_protocol.plan import EngineFailed, ScheduledChunk, StepPlan
+from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.plan import ScheduledChunk, StepPlan
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, Blocks, generate, new_sequence
 from tests.kits.waiting import PATIENCE_S

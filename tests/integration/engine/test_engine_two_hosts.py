@@ -16,7 +16,7 @@ import pytest
 
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.orchestrator.remote_ranks import RemoteRankListener
-from services.worker.rank_protocol.plan import EngineFailed
+from services.worker.rank_protocol.failures import EngineFailed
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 from tests.kits.engine.two_hosts import ADDRESSES, two_hosts, why_not

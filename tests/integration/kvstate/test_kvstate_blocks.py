@@ -16,8 +16,7 @@ from shared.client import SessionsClient
 from shared.client.calls.blocks_client import BlocksClient
 from shared.codec import decode, decode_reply, encode
 from shared.errors import InvalidRequest, SessionNotFound
-from shared.kv_hash import split
-from shared.kv_store import data_key
+from shared.kv_hash import data_key, split
 from shared.lifecycle import Service
 from shared.messages import (
     BlocksCommitted,

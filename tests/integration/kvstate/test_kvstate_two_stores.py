@@ -14,7 +14,7 @@ from shared.bus.nats import NatsBus
 from shared.client import SessionsClient
 from shared.client.calls.blocks_client import BlocksClient
 from shared.errors import Unavailable
-from shared.kv_store import data_key
+from shared.kv_hash import data_key
 from shared.messages import BlocksFound
 from tests.kits.kvstate.service import chain, held, new_tenant, record, running, write
 from tests.kits.servers import RedisServer

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from services.kvstate.domain import keys
-from shared.kv_store import data_key
+from shared.kv_hash import data_key
 from shared.redis_accounts import ACCOUNTS, acl_file
 from tests.kits.engine.kv_moves import FakeBlocks, names, rank
 from tests.kits.servers import ROOT, GuardedRedis

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.router.__main__ import setup
-from services.router.domain.fleet_limits import FleetLimits
+from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.settings import RouterSettings
 from shared import subjects
 from shared.bus import Message
@@ -355,15 +355,15 @@ async def test_what_other_routers_say_is_believed_unless_one_hears_the_group(wor
     async with router(world.server):
         _, instance_id = await world.leader("g0")
 
-        async def tell(reason: str, instance_id: str = instance_id) -> None:
+        async def report_down(reason: str, instance_id: str = instance_id) -> None:
             news = GroupDown(group="g0", instance_id=instance_id, reason=reason, router_id="x")  # type: ignore[arg-type]
             await world.bus.publish(subjects.GROUP_DOWN, encode(news))
             await world.bus.flush()
 
-        await tell("silent")
-        await tell("disconnected", "another-instance")
+        await report_down("silent")
+        await report_down("disconnected", "another-instance")
         assert await world.group_of() == "g0"
-        await tell("disconnected")
+        await report_down("disconnected")
         assert isinstance(await world.ask(), Failed)
         await asyncio.sleep(0.3)
         assert await world.group_of() == "g0"

@@ -49,7 +49,7 @@ async def kvstate(bus: NatsBus, *pins: Pinned) -> AsyncIterator[list[PinList]]:
     await bus.flush()
 
 
-async def tell(bus: NatsBus, subject: str, message: Wire) -> None:
+async def publish(bus: NatsBus, subject: str, message: Wire) -> None:
     """Publishes a message and waits until routers on the same broker have received it."""
     await bus.publish(subject, encode(message))
     await bus.flush()
@@ -88,10 +88,10 @@ async def test_pins_are_loaded_changed_and_freed(
                 assert (await reason_of(caller, leaders, request))[:2] == (pin.group, "pinned")
         assert (await reason_of(caller, leaders, caller.request("s-0", tenant="other")))[1] != "pinned"
         moved = Pinned(tenant="default", session_id="s-0", group=groups[1])
-        await tell(nats_bus, subjects.SESSION_PINNED, moved)
+        await publish(nats_bus, subjects.SESSION_PINNED, moved)
         assert (await reason_of(caller, leaders, caller.request("s-0")))[0] == groups[1]
         freed = Pinned(tenant="default", session_id="s-0")
-        await tell(nats_bus, subjects.SESSION_PINNED, freed)
+        await publish(nats_bus, subjects.SESSION_PINNED, freed)
         assert (await reason_of(caller, leaders, caller.request("s-0")))[1] != "pinned"
 
 
@@ -140,11 +140,11 @@ async def test_all_routers_follow_a_session_that_leaders_say_has_moved(
         home = await caller.group_of("s")
         there = other(leaders, home).group
         turn = SessionTurn(tenant="default", session_id="s", group=there, num_tokens=500)
-        await tell(nats_bus, subjects.SESSION_TURNS, SessionTurns(turns=[turn]))
+        await publish(nats_bus, subjects.SESSION_TURNS, SessionTurns(turns=[turn]))
         for _ in range(6):
             assert await reason_of(caller, leaders, caller.request("s")) == (there, "last_group", there)
         assert await caller.group_of("s") == there
-        await tell(nats_bus, subjects.SESSION_GONE, SessionGone(tenant="default", session_id="s"))
+        await publish(nats_bus, subjects.SESSION_GONE, SessionGone(tenant="default", session_id="s"))
         routes = [await ask_route(nats_bus, "s", model_name) for _ in range(6)]
         assert {(route.home, route.last_group) for route in routes} == {(home, "")}
         assert await caller.group_of("s") == home
@@ -158,7 +158,7 @@ async def test_a_busy_group_is_left_and_the_session_stays_where_it_went(
         busy = next(leader for leader in leaders if leader.group == home)
         there = other(leaders, home).group
         turn = SessionTurn(tenant="default", session_id="s", group=home, num_tokens=100)
-        await tell(nats_bus, subjects.SESSION_TURNS, SessionTurns(turns=[turn]))
+        await publish(nats_bus, subjects.SESSION_TURNS, SessionTurns(turns=[turn]))
         busy.load = Load(running=64, waiting=8, max_running=64, max_waiting=64, queued_tokens=9000,
                          tokens_per_s=100.0)  # fmt: skip
         await until_known(service, busy)
@@ -175,7 +175,7 @@ async def test_the_route_of_a_session_names_home_pin_last_and_groups(
     async with router(nats_url) as service:
         home = await caller.group_of("s")
         there = other(leaders, home)
-        await tell(
+        await publish(
             nats_bus, subjects.SESSION_PINNED, Pinned(tenant="default", session_id="s", group=there.group)
         )
         there.state = "draining"
@@ -207,7 +207,7 @@ async def test_status_and_metrics_show_sessions_and_pins(
 ) -> None:
     async with router(nats_url) as service:
         await caller.group_of("s")
-        await tell(
+        await publish(
             nats_bus, subjects.SESSION_PINNED, Pinned(tenant="t", session_id="x", group=leaders[0].group)
         )
         reply = await nats_bus.request(subjects.STATUS, encode(StatusQuery()), timeout_s=2.0)

@@ -12,7 +12,8 @@ from pathlib import Path
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
 from services.worker.orchestrator.rank_engine import RankEngine
-from services.worker.rank_protocol.plan import Engine, EngineFailed, StepPlan, StepResult
+from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.plan import Engine, StepPlan, StepResult
 from shared import codec, subjects
 from shared.bus import Message
 from shared.client import InferenceClient

@@ -22,7 +22,7 @@ import redis
 
 from shared import subjects
 from shared.bus.nats import NatsBus
-from shared.kv_store import PREFIX_PATTERN
+from shared.kv_hash import PREFIX_PATTERN
 from tests.kits.alerts.watched_stack import WatchedStack
 from tests.kits.e2e.stack import ROOT
 

@@ -254,7 +254,7 @@ class Story:
         self._alternates = False
         with ThreadPoolExecutor(len(self.talks)) as pool:
             futures = [
-                pool.submit(self._tell, talk, expected)
+                pool.submit(self._take_turn, talk, expected)
                 for talk, expected in zip(self.talks, self._expected, strict=True)
             ]
             yield lambda: not all(one.done() for one in futures)
@@ -262,7 +262,7 @@ class Story:
                 one.result()
 
     @staticmethod
-    def _tell(talk: Talk, expected: list[Said]) -> None:
+    def _take_turn(talk: Talk, expected: list[Said]) -> None:
         while talk.turns < len(expected) - 1:
             assert talk.next() == expected[talk.turns - 1], talk
 

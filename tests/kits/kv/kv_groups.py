@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
-from shared.kv_store import PREFIX_PATTERN
+from shared.kv_hash import PREFIX_PATTERN
 from shared.messages import Done, GenerateRequest, Usage
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.waiting import PATIENCE_S

@@ -11,7 +11,7 @@ import redis.asyncio as aioredis
 from services.kvstate.__main__ import setup
 from services.kvstate.settings import KVStateSettings
 from shared.flow.circuit import store_limits
-from shared.kv_store import data_key, head_field
+from shared.kv_hash import data_key, head_field
 from shared.lifecycle import Service
 from shared.messages import ChatMessage, HeldBlocks, SessionRecord
 from tests.kits.constants import settings_with_constants

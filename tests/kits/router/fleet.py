@@ -1,7 +1,7 @@
 """Builds fleet states from a test's description of the groups."""
 
-from services.router.domain.fleet import Fleet
-from services.router.domain.fleet_limits import FleetLimits
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.policies import PolicyName
 from shared.messages import Heartbeat, Load, ModelCard, State
 

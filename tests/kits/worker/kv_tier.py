@@ -9,8 +9,9 @@ import msgspec
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.leader.leader import Leader
 from services.worker.null.null_engine import TEXT, NullEngine
+from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, KVParts, StoreResult
-from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, StepPlan, StepResult
+from services.worker.rank_protocol.plan import EngineInfo, StepPlan, StepResult
 from shared import kv_hash
 from shared.errors import Unavailable
 from shared.flow.circuit import store_limits
@@ -55,7 +56,7 @@ class StoreEngine(NullEngine):
         return msgspec.structs.replace(await super().start(), kv_parts=KVParts(heads=2, head_bytes=8))
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
-        copies = {copy.name: list(self._blocks.content[copy.block]) for copy in plan.store}
+        copies = {copy.name: list(self._sequences.blocks.content[copy.block]) for copy in plan.store}
         future = super().submit(plan)
         if copies and not self.never_writes:
             asyncio.get_running_loop().call_soon(self._write, copies)
@@ -119,7 +120,7 @@ class StoreEngine(NullEngine):
                 return FetchResult(fetch_id=order.fetch_id, count=count, corrupt=name)
             if name not in self.store:
                 return FetchResult(fetch_id=order.fetch_id, count=count, missing=True)
-            self._blocks.content[block] = list(self.store[name])
+            self._sequences.blocks.content[block] = list(self.store[name])
             count += 1
         return FetchResult(fetch_id=order.fetch_id, count=count, num_bytes=16 * count)
 

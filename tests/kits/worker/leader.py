@@ -28,7 +28,7 @@ from shared import codec, kv_hash, subjects
 from shared.bus.api import Bus, Message
 from shared.client.calls.blocks_client import BlocksClient
 from shared.errors import SessionNotFound, Unavailable
-from shared.kv_store import data_key
+from shared.kv_hash import data_key
 from shared.messages import (
     AnyFrame,
     BlocksCommitted,

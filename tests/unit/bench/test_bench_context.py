@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.context.context import measure, num_steps
-from benchmarks.plans import ContextPlan
+from benchmarks.engine_plans import ContextPlan
 from benchmarks.quality.scored_texts import text_windows
 from cli.bench.bench_commands import app
 from cli.stack.model_dir import demo_model

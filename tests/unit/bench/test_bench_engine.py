@@ -20,11 +20,11 @@ from benchmarks.engine import roofline
 from benchmarks.engine.bandwidth import measure_bandwidth
 from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, rank_options
 from benchmarks.engine.engine_row import mean_step_s, peer_rows, rates, step_figures
+from benchmarks.engine_plans import EnginePlan, model_name
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.peers.base import Timing
 from benchmarks.peers.contest import peer_types
-from benchmarks.plans import EnginePlan, model_name
 from cli.bench.bench_commands import app
 from cli.bench.bench_inputs import with_model
 from cli.bench.engine.bench_engine import remarks
@@ -35,7 +35,8 @@ from services.worker.engine.config.layer_config import ExpertsConfig, MlpConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.rank_engine import RankEngine
-from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult
+from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.plan import StepPlan, StepResult
 from tests.kits.bench.reports import REPORT, ROW, known_bandwidth
 from tests.kits.e2e.stack import wait_for
 from tests.kits.engine.shared_fork_server import sharing

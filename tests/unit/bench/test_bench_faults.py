@@ -16,7 +16,7 @@ from benchmarks.failover.failover_streams import Readers
 from benchmarks.failover.fault_injection import inject_faults
 from benchmarks.lib.measuring import BenchError
 from benchmarks.lib.stack import RunningStack
-from benchmarks.plans import FailoverPlan
+from benchmarks.stack_plans import FailoverPlan
 from cli.__main__ import app
 from cli.bench import bench_failover
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.engine_plans import GrammarPlan
 from benchmarks.grammar.grammar import OneByOne, measure
-from benchmarks.plans import GrammarPlan
 from cli.stack.model_dir import demo_model
 from services.worker.rank_protocol.step_masks import mask_of
 from tests.kits.engine.shared_fork_server import sharing

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from benchmarks.engine_plans import KVColdPlan
 from benchmarks.kv.kv_cold import measure
-from benchmarks.plans import KVColdPlan
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.library import kernels
 

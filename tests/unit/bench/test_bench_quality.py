@@ -16,10 +16,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from benchmarks.engine_plans import QualityPlan
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import ModelShape
 from benchmarks.peers.known import PEERS, missing_packages
-from benchmarks.plans import QualityPlan
 from benchmarks.quality.divergence import Distributions, Divergence, Logits
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.quality import measure, num_steps, score_chats, score_text

@@ -46,20 +46,20 @@ async def test_all_apis_are_measured_on_one_stack(stream: bool) -> None:
     transports: list[Transport] = ["http", "grpc", "realtime"]
     async with gateway_with_leader(grpc_port=free_port()) as gateway:
         plan = ServingPlan(
-            concurrency=[2], duration=1.0, warmup=0.5, tokens=4, stream=stream, doors=transports
+            concurrency=[2], duration=1.0, warmup=0.5, tokens=4, stream=stream, transports=transports
         )
         stack = RunningStack(
             gateway.url, "demo", {"server": os.getpid()}, grpc=f"127.0.0.1:{gateway.grpc_port}"
         )
         report = await asyncio.to_thread(measure, plan, stack, lambda _: None)
-    assert [row["door"] for row in report["rows"]] == transports
+    assert [row["transport"] for row in report["rows"]] == transports
     assert all(row["errors"] == 0 and row["requests_per_s"] > 1 for row in report["rows"]), report["rows"]
     assert report["cpu_ms_per_grpc_request"]["server"] > 0
     assert report["cpu_ms_per_realtime_request"]["server"] > 0
 
 
 async def test_a_stack_without_grpc_is_reported() -> None:
-    plan = ServingPlan(concurrency=[1], doors=["grpc"])
+    plan = ServingPlan(concurrency=[1], transports=["grpc"])
     with pytest.raises(BenchError, match="--grpc HOST:PORT"):
         measure(plan, RunningStack("http://127.0.0.1:1", "demo"), lambda _: None)
 

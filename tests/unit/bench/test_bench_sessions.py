@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.lib.measuring import BenchError
 from benchmarks.lib.service_metrics import ServiceMetrics, between, quantile, read_all
-from benchmarks.plans import SessionsPlan
 from benchmarks.sessions.session_client import SessionClient, StreamedTurn
 from benchmarks.sessions.session_figures import MeasuredTurns, row
 from benchmarks.sessions.session_traffic import ConversationLengths, draw_turns, openings
+from benchmarks.stack_plans import SessionsPlan
 from tests.kits.bench.answers import answering, http
 
 HEADERS = "x-ryz-group: g1\r\nx-ryz-route: last_group\r\n"

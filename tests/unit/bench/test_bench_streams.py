@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks.engine import engine as bench
 from benchmarks.engine.http_row import StreamRun, http_figures
+from benchmarks.engine_plans import EnginePlan
 from benchmarks.lib.cpu import CpuMeter
 from benchmarks.lib.measuring import BenchError
 from benchmarks.lib.sse import StreamedAnswer, StreamUsage
 from benchmarks.lib.streams import stream_all
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
-from benchmarks.plans import EnginePlan
 from cli.bench.engine.bench_engine import show
 from cli.bench.own_stack import own_stack
 from tests.kits.bench.reports import REPORT, known_bandwidth

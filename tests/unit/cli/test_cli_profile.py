@@ -13,7 +13,7 @@ from cli.profile.profile_command import write_profile
 from cli.profile.profile_file import TimedRecording, profile_file
 from cli.profile.profile_query import HeardLeader, ProfileSession
 from cli.profile.rank_rows import clock_of_collectives, rank_rows
-from services.worker.rank_protocol.plan import EngineFailed
+from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.trace_messages import BlockMove, RankTrace
 from shared.messages import GroupRecording, RecordedMessage, RecordedRank
 from shared.telemetry.clock_estimate import ClockOffset

@@ -4,7 +4,7 @@ import asyncio
 import math
 from dataclasses import dataclass
 
-from shared.client.generation.timer_wheel import TimerWheel
+from shared.client.timer_wheel import TimerWheel
 from tests.kits.waiting import until
 
 

@@ -31,8 +31,8 @@ from services.worker.engine.native.library import kernels
 from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
 from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.native.recent_window import RecentWindow
-from services.worker.engine.plain.cold_zone_reference import ColdReference
 from services.worker.engine.plain.reference import ReferenceDecoder
+from services.worker.engine.plain.references.cold_zone import ColdReference
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.engine.rank.sequences import PlanError, SequenceState

@@ -20,11 +20,11 @@ from services.worker.engine.native.library import kernels
 from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
 from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.plain import cuda_graphs
-from services.worker.engine.plain.cold_zone_reference import ColdReference
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.plain.reference import ReferenceDecoder
+from services.worker.engine.plain.references.cold_zone import ColdReference
 from services.worker.engine.rank.backend import load_backend
 from services.worker.engine.rank.compute import Compute
 from services.worker.rank_protocol.page_policy import PagePolicy, page_policy

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from services.router.domain.fleet import Fleet
+from services.router.domain.groups.fleet import Fleet
 from services.router.domain.router_count import RouterCount
 from tests.kits.router.fleet import beat, new_fleet
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.router.domain.decision import GroupView
-from services.router.domain.group import (
+from services.router.domain.groups.group import (
     CAPACITY_MARGIN,
     LONGEST_SERVICE_S,
     Group,

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from services.router.dispatch import Dispatcher
-from services.router.domain.fleet import Fleet
+from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import make_policy
 from services.router.domain.policies.costs import Costs
 from services.router.losses import LossReports

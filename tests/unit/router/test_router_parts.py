@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.domain.balance import DecayingCounts, imbalance
 from services.router.domain.expiring import ExpiringMap
+from services.router.domain.groups.balance import DecayingCounts, imbalance
 
 
 def test_entries_are_forgotten_after_their_time() -> None:

@@ -59,7 +59,7 @@ def test_templates_take_the_value_where_they_should(fact: facts.Fact) -> None:
     def fields(template: str) -> set[str | None]:
         return {field for _, field, _, _ in Formatter().parse(template)} - {None}
 
-    for template in (*fact.tell, *fact.correct, fact.answer, fact.note):
+    for template in (*fact.statements, *fact.correct, fact.answer, fact.note):
         assert fields(template) == {"v"}
     for template in (*fact.ask, fact.unknown, fact.clause):
         assert fields(template) == set()
@@ -72,8 +72,8 @@ def test_a_name_is_answered_as_it_was_told_last() -> None:
         for user, assistant in pairwise(messages):
             if user.role != "user":
                 continue
-            if tells := re.fullmatch(r"my name(?: is|'s) ([^ ]+?)[.!]?", user.content, re.IGNORECASE):
-                stated = tells[1]
+            if statement := re.fullmatch(r"my name(?: is|'s) ([^ ]+?)[.!]?", user.content, re.IGNORECASE):
+                stated = statement[1]
             elif stated is not None and re.match(r"what(?: is|'s) my name\b", user.content, re.IGNORECASE):
                 asked += assistant.content == f"Your name is {stated}."
     assert asked > 20

@@ -2,17 +2,17 @@
 
 | reason | by | why the request goes to this group |
 |---|---|---|
-| `preferred` | sticky, hybrid | the session's home, and its place as far as is known |
+| `preferred` | sticky, hybrid | the session's home, and its last group as far as is known |
 | `preferred_busy` | hybrid | the same, though it is busy: no other group would serve the turn sooner |
 | `last_group` | state_server, hybrid | the session was served here last, and has its KV here |
 | `last_group_busy` | hybrid | the same, though it is busy |
 | `last_group_away` | state_server, hybrid | the last group takes no requests: home, or the least loaded (C) |
 | `return_home` | hybrid | back home, as the last group is busy or full, and home costs less with the move |
-| `spill_wait` | hybrid | the session's place lets requests wait; here the turn is served sooner |
-| `spill_balance` | hybrid | the session's place had more than its share of work; moving costs little |
-| `spill_full` | sticky, state_server, hybrid | the session's place has no queue place left |
+| `spill_wait` | hybrid | the session's group lets requests wait; here the turn is served sooner |
+| `spill_balance` | hybrid | the session's group had more than its share of work; moving costs little |
+| `spill_full` | sticky, state_server, hybrid | the session's group has no queue slot left |
 | `new_session`, `least_loaded` | state_server; least_loaded | it would start the request first |
-| `turn` | round_robin, weighted | it is its turn |
+| `turn` | round_robin, weighted | it is next in the rotation ||
 | `pinned`, `pin_away` | every policy | the session is pinned here; or the group it is pinned to is away |
 | `resumed` | every policy | it was on a group that was lost or drains; here it starts soonest |
 | `urgent_full` | every policy | all are full, but its priority is for the leader to weigh, or it is resumed |
@@ -38,7 +38,7 @@ RETRY_MAX_S = 30.0
 
 
 class Policy(Protocol):
-    """Chooses a group. Equal requests and fleets give equal decisions, but for policies that take turns."""
+    """Chooses a group. Equal requests and fleets give equal decisions, but for policies that rotate."""
 
     name: str
 
@@ -64,7 +64,7 @@ def refusal(fleet: FleetView) -> Refusal | None:
 
 
 def retry_after_s(wait_s: float) -> float:
-    """When to come back to a group that has no place, and would start a new request after `wait_s`."""
+    """When to come back to a group that has no slot, and would start a new request after `wait_s`."""
     return round(min(RETRY_MAX_S, max(RETRY_MIN_S, wait_s)), 3)
 
 

@@ -3,7 +3,7 @@
 A resumed request was accepted before and its caller waits in mid-stream. It goes where it starts soonest, a
 full group included. A request of higher priority that finds all groups full goes to the least loaded one,
 whose leader decides what makes room. So do some requests of equal priority when there are several tenants
-(`contests.py`), because the router does not know which tenant holds the places.
+(`contests.py`), because the router does not know which tenant holds the slots.
 """
 
 from msgspec.structs import replace
@@ -88,7 +88,7 @@ def at_a_full_group(request: RequestFacts, fleet: FleetView, reason: str, pinned
 
 
 def _least(key: str, fleet: FleetView) -> GroupView:
-    """The least loaded group with a place left, else the least loaded of all."""
+    """The least loaded group with a slot left, else the least loaded of all."""
     groups = [group for group in fleet.ready if not group.full]
     if groups:
         return least_loaded(key, groups)

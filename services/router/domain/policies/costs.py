@@ -15,7 +15,7 @@
 from dataclasses import dataclass
 
 from services.router.domain.decision import FleetView, GroupView, RequestFacts
-from services.router.domain.group import ASSUMED_TOKENS_PER_S
+from services.router.domain.groups.group import ASSUMED_TOKENS_PER_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ class HybridLimits:
     """
 
     router_threshold: UpToMillion = 2
-    """Waiting requests from which `hybrid` looks at other groups."""
+    """Waiting requests from which `hybrid` considers other groups."""
     router_threshold_s: ZeroToMinute = 0.02
-    """Seconds until a prompt is begun, from which `hybrid` looks at other groups."""
+    """Seconds until a prompt is begun, from which `hybrid` considers other groups."""
     router_lead_s: ZeroToHour = 0.1
-    """Seconds of work above its share, from which `hybrid` looks beyond a busy group."""
+    """Seconds of work above its share, from which `hybrid` considers other groups than a busy one."""

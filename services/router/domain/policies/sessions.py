@@ -7,7 +7,7 @@ from services.router.domain.policies.hybrid_limits import HybridLimits
 
 
 class Sticky:
-    """Option A: the preferred group as long as it has a place; load plays no part until it is full."""
+    """Option A: the preferred group as long as it has a slot; load plays no part until it is full."""
 
     name = "sticky"
 
@@ -38,7 +38,7 @@ class StateServer:
 class Hybrid:
     """Option D: where the session's KV is, unless another group serves the turn sooner with moving it.
 
-    That place is the group of its last turn, or its home (the preferred group) if none is known. The session
+    That group is the one of its last turn, or its home (the preferred group) if none is known. The session
     stays there while the group is not busy. A batch takes a hundred sequences at once, so a prompt can wait
     for seconds though the queue is empty. So the queue is measured in requests and in seconds; seconds and
     lead count only for a group that has measured its own speed.
@@ -74,7 +74,7 @@ class Hybrid:
         return Assignment(chosen.name, "spill_full" if stay.full else busy, home.name)
 
     def _busy(self, group: GroupView) -> str:
-        """Why to look elsewhere, as a reason to go there; an empty text if the session may stay."""
+        """Why to consider other groups, as a reason to choose one; an empty text if the session may stay."""
         limits = self._limits
         if group.waiting >= limits.router_threshold:
             return "spill_wait"

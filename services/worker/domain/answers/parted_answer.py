@@ -1,6 +1,6 @@
 """The answer of one choice as typed parts: what is shown, what was not sent yet, and what the session keeps.
 
-Stop strings are looked for in the text that the user sees, not in reasoning or in the arguments of calls.
+Stop strings are searched in the text that the user sees, not in reasoning or in the arguments of calls.
 """
 
 from dataclasses import dataclass, field
@@ -9,9 +9,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from services.worker.domain.answers.stop_strings import StopMatcher
-from shared.answer_text import join_parts
 from shared.messages import ChatMessage, FinishReason, ToolCall
-from shared.messages.answer_parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart
+from shared.messages.answer_parts import AnswerPart, ReasoningPart, TextPart, ToolCallPart, join_parts
 
 
 class AnswerReader(Protocol):

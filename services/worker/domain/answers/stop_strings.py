@@ -5,8 +5,8 @@ counts, and the longer one of two that are complete at the same character. No ch
 
 A character costs a few operations on whole numbers, however many stop strings there are and however much they
 repeat themselves: the Shift-And algorithm (Baeza-Yates and Gonnet, "A new approach to text searching", 1992)
-over all of them. Bit `place * number of strings + string` of the state says that the text ends with the first
-`place + 1` characters of that string, so that the highest bit tells the longest one.
+over all of them. Bit `index * number of strings + string` of the state says that the text ends with the first
+`index + 1` characters of that string, so that the highest bit is that of the longest one.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class StopStrings:
 
 
 class _Masks(dict[str, int]):
-    """The bits of the places where a character stands, made when it is seen for the first time."""
+    """The bits of the indices where a character occurs, made when it is seen for the first time."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         super().__init__()

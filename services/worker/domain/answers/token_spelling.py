@@ -1,4 +1,4 @@
-"""How a token is shown beside its log probability: its text, and its bytes if the text does not tell them."""
+"""How a token is shown beside its log probability: its text, and its bytes if the text lacks them."""
 
 from collections.abc import Callable
 from typing import NamedTuple

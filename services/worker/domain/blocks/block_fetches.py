@@ -18,7 +18,7 @@ class BlockFetch:
     Attributes:
         fetch_id: Its number, above 0.
         table: Number of the block table.
-        first: Place of its first block in the table.
+        first: Index of its first block in the table.
         sliding: Where they go in layers with a sliding window (`FetchBlocks.sliding_blocks`).
         sequence: Waits for it; None if none does.
         after_step: See `FetchBlocks`.
@@ -55,7 +55,7 @@ class BlockFetches:
         """Begins a fetch of leading blocks for which no sequence waits.
 
         Returns:
-            The fetch's number; 0 if all blocks are there, or there is no place for them.
+            The fetch's number; 0 if all blocks are there, or no blocks are free for them.
         """
         holder = -(self._last_id + 1)
         first = self._blocks.hold(holder, names)

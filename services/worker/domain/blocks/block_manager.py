@@ -78,7 +78,7 @@ class BlockManager:
         """Returns about the same as `num_found` in a few look-ups, however many names there are.
 
         Exact unless there is a gap, which is rare: `release` gives the end of a sequence away first. Sliding
-        blocks are not looked at.
+        blocks are not considered.
         """
         by_name = self._pool.by_name
         if not names or names[0] not in by_name:

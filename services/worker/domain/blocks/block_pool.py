@@ -1,6 +1,6 @@
 """A pool of KV blocks: which are empty, which are cached under a name, and in how many tables each is.
 
-A free block keeps its content and its name until it is the least recently used one and its place is needed.
+A free block keeps its content and its name until it is the least recently used one and its memory is needed.
 """
 
 from collections import OrderedDict

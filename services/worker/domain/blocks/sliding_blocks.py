@@ -1,9 +1,9 @@
 """The blocks of layers with a sliding window: a sequence keeps those that its next token still sees.
 
 They are a pool of their own beside that of the other layers. A block has the same name in both, and the same
-place in a sequence; but here a sequence has no blocks behind the window, nor for tokens that no step computes
-yet. What falls behind stays cached until its place is needed. So a sequence can begin behind a prefix only
-where the whole window before that place is still here.
+position in a sequence; but here a sequence has no blocks behind the window, nor for tokens that no step
+computes yet. What falls behind stays cached until its memory is needed. So a sequence can begin behind a
+prefix only where the whole window before that position is still here.
 """
 
 from collections.abc import Sequence
@@ -87,10 +87,11 @@ class SlidingBlocks:
         self._tables[seq_id] = table
 
     def skip_to(self, seq_id: int, num_blocks: int) -> list[int]:
-        """Moves a table that no step has used to the place behind so many blocks.
+        """Moves a table that no step has used to the position behind so many blocks.
 
         Returns:
-            The blocks that are new in it, which are to be filled; they are the last ones before that place.
+            The blocks that are new in it, which are to be filled; they are the last ones before that
+            position.
         """
         table, first = self._tables[seq_id], self.first_seen(num_blocks)
         end = table.end
@@ -104,7 +105,7 @@ class SlidingBlocks:
         """Grows a table until it holds the sequence's first `num_tokens` tokens.
 
         Returns:
-            Its blocks from block `known` of the sequence on, and the place of the first of these.
+            Its blocks from block `known` of the sequence on, and the index of the first of these.
         """
         table = self._tables[seq_id]
         self._append(table, blocks_for(num_tokens))

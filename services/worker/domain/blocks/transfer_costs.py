@@ -14,7 +14,7 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 FetchMode = Literal["auto", "always", "never"]
 ASSUMED_TOKEN_S = 1 / 500  # until a prompt was computed
 ASSUMED_FETCH_S = (0.002, 0.0005)  # fixed, per block; until something was fetched
-RETRY_S = 30.0  # a store that looks slow is tried again after so long
+RETRY_S = 30.0  # a store that was slow is tried again after so long
 _WEIGHT = 0.25  # of the newest measurement of a chunk
 _KEPT = 0.85  # weight of what was before a fetch
 _LEAST_SLOPE = 0.1  # share of a fetch's time that goes with its blocks, at the least

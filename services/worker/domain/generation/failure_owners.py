@@ -1,6 +1,6 @@
-"""Whose fault a failed request is. Only the group's own failures count against the group.
+"""Decides which part is at fault for a failed request. Only the group's own failures count against the group.
 
-This table is the only place that decides it; `docs/operations.md` shows it to operators. `RequestCounts`
+Only this table decides it; `docs/operations.md` shows it to operators. `RequestCounts`
 decides about failures whose owner is unclear, by a request of the group itself.
 """
 

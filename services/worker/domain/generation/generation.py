@@ -54,7 +54,7 @@ class Generation:
         turn: Of its session; None without one.
         session_turns: Turns of the session before this one.
         session_version: Of the session before this turn; -1 until it is known.
-        session: What the caller is told of the session at the end.
+        session: What `Done` reports of the session.
         started: Whether the scheduler has its sequences.
         computing_at: When it came into a step first; 0 before.
         first_token_at: When it got its first token; 0 before.
@@ -66,7 +66,8 @@ class Generation:
         traceparent: Its trace context, for what it leads to; empty without one.
         parent_span: The span of its caller if it is recorded in a trace, else empty.
         key: Its `request_key`.
-        filled_in: The model's defaults of sampling that its request got, as its caller is told; None: none.
+        filled_in: The model's defaults of sampling that its request got, which `Accepted` reports; None:
+            none.
         on_end: Called with its error, or None, in place of all frames and counts: it is a control of the
             leader itself (`RequestCounts`). None for the requests of callers.
     """

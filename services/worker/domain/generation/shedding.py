@@ -1,7 +1,7 @@
-"""Load shedding: which waiting requests lose their places to a request that has more right to one.
+"""Load shedding: which waiting requests lose their slots to a request that has more right to one.
 
 A higher priority goes before a lower one. At equal priority, a tenant that holds less than its share of the
-waiting places may take one of a tenant that holds more. Requests that have begun keep their places.
+waiting slots may take one of a tenant that holds more. Requests that have begun keep their slots.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A request that waits, or asks for a place.
+    """A request that waits, or asks for a slot.
 
     Attributes:
         request_id: Its `request_key`.
@@ -19,7 +19,7 @@ class WaitingRequest:
         priority: A higher one goes first.
         slots: One for each sequence.
         arrived: When it arrived; orders requests in time.
-        firm: Whether its caller has tokens already, so that it keeps its place.
+        firm: Whether its caller has tokens already, so that it keeps its slot.
     """
 
     request_id: str
@@ -31,12 +31,12 @@ class WaitingRequest:
 
 
 def displaced_by(newcomer: WaitingRequest, waiting: Iterable[WaitingRequest], missing: int) -> list[str]:
-    """Returns the requests that are displaced so that `missing` places become free; none if that cannot be.
+    """Returns the requests that are displaced so that `missing` slots become free; none if that cannot be.
 
-    First those of lower priority: of the lowest, of the tenant that holds most places, the newest. Then,
+    First those of lower priority: of the lowest, of the tenant that holds most slots, the newest. Then,
     while the newcomer's tenant stays within its share, the newest of the tenant that holds most above it.
     Shares are equal among the tenants that wait. No request is displaced by one of lower priority, and none
-    displaces an equal one that could displace it in turn: with several places each, shares move that far.
+    displaces an equal one that could displace it in turn: with several slots each, shares move that far.
     """
     queue = list(waiting)
     gone = _chosen(newcomer, queue, missing)

@@ -1,4 +1,4 @@
-"""Entries of tenants within one bound of count and bytes, and batches of them by turns of tenants.
+"""Entries of tenants within one bound of count and bytes, and batches of them, tenants in rotation.
 
 Surplus goes from the tenant that has most, its oldest first: a tenant that floods loses its own entries only.
 Batches have the oldest of each tenant first, so that one tenant's backlog delays no other.
@@ -104,7 +104,7 @@ class SizedEntries(Generic[V]):
         return dropped
 
     def take(self, most: int, most_bytes: int) -> dict[Key, V]:
-        """Removes and returns a batch: the oldest of each tenant by turns, at least one entry.
+        """Removes and returns a batch: the oldest of each tenant in rotation, at least one entry.
 
         A tenant whose entry does not fit any more has the first turn of the next batch.
         """

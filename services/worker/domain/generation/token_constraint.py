@@ -1,4 +1,4 @@
-"""What a grammar tells the scheduler about the next token of a choice.
+"""What a grammar says to the scheduler about the next token of a choice.
 
 `services/worker/text/grammars/` implements it; the engine sees only masks.
 """
@@ -49,7 +49,7 @@ ConstraintFactory = Callable[[], TokenConstraint]  # one call per choice; a comp
 
 
 class ConstraintFailed(Exception):
-    """The grammar is too complex at this place: the choice has to fail. `mask` and `forced` raise it."""
+    """The grammar is too complex at this position: the choice has to fail. `mask` and `forced` raise it."""
 
 
 class TokenRefused(ConstraintFailed):

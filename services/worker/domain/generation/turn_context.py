@@ -23,7 +23,7 @@ class TurnContext:
         messages: The whole conversation.
         record: The session before the turn; None if it is new.
         commits: False if the store did not answer, so that its record must not be replaced.
-        stored: 0, or the place of this turn in the record, made when its request came for the first time: 1
+        stored: 0, or the index of this turn in the record, made when its request came for the first time: 1
             for the last turn, 2 for the one before it, and so on.
         added: Messages that the turn adds to the history; 0 if it brings the whole conversation.
         replaces: The record whose last turn this one replaces; `record` is the one before that.
@@ -44,7 +44,7 @@ class TurnContext:
 
     @property
     def version(self) -> int:
-        """Of the session before this turn; 0 if it is new."""
+        """Version of the session before this turn; 0 if it is new."""
         return max(0, self.record.version - self.stored) if self.record is not None else 0
 
 

@@ -1,6 +1,6 @@
-"""Admission: which waiting sequences get blocks and a running place.
+"""Admission: which waiting sequences get blocks and a running slot.
 
-In order, tenants by turns (`tenant_order.py`), and by blocks: a sequence gets those of all its tokens at
+In order, tenants in rotation (`tenant_order.py`), and by blocks: a sequence gets those of all its tokens at
 once, so only decodes ever run short. A sequence whose beginning another one computes just now waits for that
 instead of computing it again.
 """
@@ -17,7 +17,7 @@ from services.worker.domain.scheduling.tenant_order import most_running, next_by
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 MIN_PREFILLS = 8  # prompts that may be in work at once, however long they are
-MAX_HELD_BACK = 16  # sequences looked past in a step because their beginning is being computed
+MAX_HELD_BACK = 16  # sequences skipped in a step because their beginning is being computed
 
 
 class Admission:
@@ -55,7 +55,7 @@ class Admission:
         return counts
 
     def admit(self, prefilling: list[Sequence], rest: int) -> None:
-        """Admits sequences while there are places, blocks and budget. A few blocks stay free for decodes.
+        """Admits sequences while there are slots, blocks and budget. A few blocks stay free for decodes.
 
         Args:
             prefilling: Sequences whose prompts are being computed; gets the admitted ones.

@@ -13,20 +13,20 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.messages.base import BACKGROUND_PRIORITY
 
 QUIET_S = 5.0  # without other requests; after that steps may be long
-SLACK = 0.25  # by which a short step may be longer than one of a single sequence
-PROBE = 200  # of so many short steps one has a single sequence, to measure that
-MIN_CHUNK = BLOCK_SIZE // 2  # of background prompts, so that they get on
+SLACK = 0.25  # factor by which a short step may be longer than one of a single sequence
+PROBE = 200  # every so many short steps, one has a single sequence, to measure its time
+MIN_CHUNK = BLOCK_SIZE // 2  # of background prompts in a step, so that they make progress
 UNLIMITED = 2**31
-_WEIGHT = 0.2  # of the newest measurement
+_WEIGHT = 0.2  # weight of the newest measurement
 
 
 def is_background(sequence: Sequence) -> bool:
-    """Returns whether a sequence gives way to all others."""
+    """Returns whether a sequence is background: preempted before all others."""
     return sequence.priority <= BACKGROUND_PRIORITY
 
 
 def only_background(*queues: Many[Sequence]) -> bool:
-    """Returns whether there are none but such sequences; the queues are in order, so they come last."""
+    """True if every sequence is background; the queues are in order, so these come last."""
     for queue in queues:  # noqa: SIM110 (called several times a step; a generator costs three times as much)
         if queue and queue[0].priority > BACKGROUND_PRIORITY:
             return False
@@ -62,8 +62,8 @@ class BackgroundPace:
 
     def __init__(self) -> None:
         self._others_s = -QUIET_S  # when another request was there last
-        self._single_s = 0.0  # of a step with one sequence that decodes
-        self._token_s = 0.0  # of a token in steps of prompts
+        self._single_s = 0.0  # seconds of a step with one sequence that decodes
+        self._token_s = 0.0  # seconds of a token in steps of prompts
         self._rows = 1
         self._measured = False
         self._steps = 0

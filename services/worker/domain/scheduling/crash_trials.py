@@ -1,9 +1,9 @@
 """Requests that were computed when an engine died run in steps of their own until they are cleared.
 
 A step that kills the ranks computes many requests, and any of them may be the cause. So they go on elsewhere
-alone: by turns a step of one of them and a step of all others, and no step is planned ahead. A request that
-gets a few new tokens in this way is cleared, since the fatal step was among those, and runs like any other. A
-request that is alone in a second fatal step is the cause.
+alone: steps of one of them alternate with steps of all others, and no step is planned ahead. A request
+that gets a few new tokens in this way is cleared, since the fatal step was among those, and runs like any
+other. A request that is alone in a second fatal step is the cause.
 """
 
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase

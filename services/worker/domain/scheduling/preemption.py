@@ -1,7 +1,7 @@
 """Preemption: running sequences give their blocks up, wait, and are computed again later.
 
 Two cases: a decoding sequence needs a block and none is free, or a waiting sequence has a higher priority.
-The last in order, by priority and then arrival, gives way first.
+The last in order, by priority and then arrival, is preempted first.
 """
 
 from services.worker.domain.blocks.block_names import BlockNames
@@ -12,7 +12,7 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 
 class Preemption:
-    """Takes blocks and running places from sequences."""
+    """Takes blocks and running slots from sequences."""
 
     def __init__(self, queues: SequenceQueues, limits: SchedulerLimits, names: BlockNames) -> None:
         self._queues = queues

@@ -23,11 +23,11 @@ from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.prompt_advances import PromptAdvance, book_prompts
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PrefillThrottle
-from services.worker.domain.scheduling.prompt_budget.step_costs import StepWork
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
 from services.worker.domain.scheduling.step_checks import check_steps
 from services.worker.domain.scheduling.step_draft import PlannedChunk
+from services.worker.domain.scheduling.step_measures import StepMeasures
 from services.worker.domain.scheduling.step_planner import StepPlanner
 from services.worker.domain.speculation.result_booking import ResultBooking, draft_tokens
 from services.worker.domain.speculation.speculation import Speculation
@@ -42,9 +42,9 @@ NOTHING = Sampled(seq_id=0, token_id=0)  # no sequence is called 0
 class Scheduler:
     """Call `plan`, give the plan to the engine, and `apply` its result; results come in the order of plans.
 
-    A plan without slices, releases and copies does nothing: it is not to be computed, and has no result.
-    After a plan, what `take_fetches` gives is to be ordered; `fetched` tells that it is done. After a plan
-    and after a result, what `take_masks` gives goes to the engine.
+    A plan without chunks, releases and copies does nothing: it is not to be computed, and has no result.
+    After a plan, order what `take_fetches` returns, and call `fetched` when it is done. After a plan and
+    after a result, pass what `take_masks` returns to the engine.
 
     Args:
         names: Of blocks; without them nothing is shared.
@@ -81,6 +81,7 @@ class Scheduler:
         self.throttle = PrefillThrottle(limits.itl_target_s)
         self._pace, self._clock = BackgroundPace(), clock
         self.speculation = Speculation(draft_tokens(limits.draft_tokens, blocks, names))
+        self._measures = StepMeasures(self._pace, self.throttle, self.costs, self.speculation)
         self._booking = ResultBooking(self.queues, self.write_behind, names, self.speculation)
         self._planner = StepPlanner(
             self.running,
@@ -105,7 +106,7 @@ class Scheduler:
 
     @property
     def num_free(self) -> int:
-        """Free waiting places and running places together; below 0 if there are too many sequences."""
+        """Free waiting slots and running slots together; below 0 if there are too many sequences."""
         return self.limits.max_running + self.limits.max_waiting - len(self.waiting) - len(self.running)
 
     @property
@@ -145,9 +146,8 @@ class Scheduler:
     def plan(self) -> StepPlan:
         """Returns the plan of the next step."""
         behind = self.write_behind
-        store = (
-            behind.take(self.blocks) if behind.has_work else []
-        )  # before a block may go to another sequence
+        # copies are planned before a block may go to another sequence
+        store = behind.take(self.blocks) if behind.has_work else []
         draft = self._planner.draft_step(self._clock())
         release, self.queues.release = self.queues.release, []
         self._planned = bool(draft.chunks or release or store)
@@ -167,7 +167,7 @@ class Scheduler:
 
     @property
     def background_alone(self) -> bool:
-        """Whether there are none but background sequences: a step is not planned behind one of theirs."""
+        """True if every sequence is background: a step is not planned behind one of theirs."""
         return only_background(self.running, self.waiting)
 
     @property
@@ -223,9 +223,8 @@ class Scheduler:
             return
         self.write_behind.found(fetch.names[:count])
         self.write_behind.forget(fetch.names[count:])
-        cut = fetch.sequence is not None and count < len(fetch.names)
-        if cut and self.blocks.sliding is not None:  # the window before that place was not fetched
-            self._compute_anew(fetch)
+        if fetch.sequence is not None and count < len(fetch.names) and self.blocks.sliding is not None:
+            self._compute_anew(fetch)  # the window before the first missing block was not fetched
 
     def give_up(self, fetch_id: int) -> None:
         """Gives up a fetch that takes too long: its sequence computes everything, in other blocks."""
@@ -256,8 +255,8 @@ class Scheduler:
         sampled, speculation = deque(result.sampled), self.speculation
         drafted: list[tuple[int, int, int]] = []
         advances: list[Advance] = []
-        num_tokens, has_prompt, on_trial = 0, False, bool(self.trials.sequences)
-        has_chunk = False
+        num_tokens, has_prompt, has_chunk = 0, False, False
+        on_trial = bool(self.trials.sequences)
         for sequence, seq_id, count, samples, end in parts:
             if samples > 1:
                 taken, right = self._booking.book_drafted(sequence, seq_id, sampled)
@@ -286,41 +285,13 @@ class Scheduler:
                 speculation.book_plain(seq_id)
             if on_trial and sequence.trial_tokens:
                 sequence.trial_tokens = max(0, sequence.trial_tokens - len(taken))
-        self._measure_step(result, parts, drafted, (num_tokens, has_prompt, has_chunk), step_s)
+        self._measures.book_step(result, parts, drafted, (num_tokens, has_prompt, has_chunk), step_s)
         return advances
 
     def check_invariants(self) -> None:
         """Raises `AssertionError` when queues, blocks, sequences and steps in flight do not agree."""
         self.queues.check_invariants()
         check_steps(self._in_flight, self.running, self.waiting)
-
-    def _measure_step(
-        self,
-        result: StepResult,
-        parts: list[PlannedChunk],
-        drafted: list[tuple[int, int, int]],
-        size: tuple[int, bool, bool],
-        step_s: float,
-    ) -> None:
-        """Books what a step cost.
-
-        Args:
-            size: Its tokens, whether a part of a prompt was among them, and whether that or a run was.
-        """
-        num_tokens, has_prompt, has_chunk = size
-        self._pace.observe_step(len(parts), num_tokens, result.compute_s)
-        if self.speculation.most:
-            guesses = sum(count for _, count, _ in drafted)
-            self.speculation.book_step(len(parts), result, drafted, alone=num_tokens - guesses == len(parts))
-        if has_prompt:  # a few forced tokens tell nothing of the speed of prompts
-            self.costs.computed(num_tokens, result.compute_s)
-        if self.throttle.measures(has_chunk) and result.compute_s:
-            work = StepWork.of_chunks(parts)
-            self.throttle.observe_step(work, step_s or result.compute_s)
-            if has_chunk and not drafted:
-                self.throttle.pace.observe_prompts(work.decodes, work.prompt_tokens, result.compute_s)
-        if not has_chunk and not drafted:
-            self.throttle.pace.observe_decodes(len(parts), result.compute_s)
 
     def _compute_anew(self, fetch: BlockFetch) -> None:
         """Lets the sequence that waits for a fetch begin again, without asking the store."""

@@ -43,8 +43,8 @@ class Sequence:
         planned: The same when the steps in flight are done.
         pending: Tokens that the steps in flight will bring.
         capacity: Tokens that its blocks hold.
-        new_blocks: Blocks that the ranks have not been told of.
-        sliding_capacity: Tokens that the sliding blocks hold of which the ranks have been told; no limit if
+        new_blocks: Blocks that were not sent to the ranks yet.
+        sliding_capacity: Tokens that the sliding blocks sent to the ranks hold; no limit if
             there is no pool of these.
         block_names: Names of its full blocks.
         cached_tokens: Tokens that the first admission found in the blocks; -1 before it.
@@ -115,7 +115,7 @@ class Sequence:
         self.party = self.party or self.tenant
 
     def enqueued_as(self, arrival: int, *, first: bool = False) -> None:
-        """Sets its place in the order of arrival; later sequences have higher numbers.
+        """Sets its number in the order of arrival; later sequences have higher numbers.
 
         Args:
             arrival: Number of the arrival.

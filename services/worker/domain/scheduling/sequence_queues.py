@@ -31,7 +31,7 @@ class SchedulerLimits:
         max_waiting: Sequences that may wait.
         itl_target_s: How long a step with parts of prompts may take while other sequences decode; 0 for no
             limit.
-        tenant_share: Share of the running places that one tenant may have.
+        tenant_share: Share of the running slots that one tenant may have.
         draft_tokens: Guesses that are checked with the next token of a sequence at most; 0: none are.
     """
 
@@ -58,7 +58,7 @@ class SequenceQueues:
         running: Sequences that run.
         waiting_of: The waiting sequences of each tenant.
         running_of: How many sequences of each tenant run.
-        release: seq_ids that the next plan tells the ranks to forget.
+        release: seq_ids that the next plan releases at the ranks.
         coming: Names of blocks that a running sequence is about to compute, to the first such sequence.
         fetches: Blocks that come from the store; a running sequence that waits for some is not computed.
         num_preemptions: Sequences preempted so far.

@@ -25,7 +25,7 @@ from services.worker.domain.scheduling.step_draft import StepDraft
 from services.worker.domain.speculation.speculation import Speculation
 from services.worker.rank_protocol.plan import ScheduledChunk
 
-SEEN_S = 1.0  # so long after its last sequence another party is expected to come back
+SEEN_S = 1.0  # how long after its last sequence another party is expected to come back
 
 
 class StepPlanner:
@@ -36,7 +36,7 @@ class StepPlanner:
         preemption: Takes blocks from sequences when they run short.
         trials: Sequences on trial.
         sliding: Blocks of the layers with a sliding window; None if they have no pool of their own.
-        speculation: Gives drafts of the next tokens; None: there are none.
+        speculation: Gives drafts of the next tokens; None without speculation.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class StepPlanner:
         return self._pace.rows(now, sum(not is_background(one) for one in self._running))
 
     def _plan_by_tenant(self, draft: StepDraft, now: float) -> None:
-        """Plans by turns a step of one request that is on trial, and one of all others."""
+        """Plans in alternation a step of one request on trial and one of all others."""
         if not self._trials.others_first():
             self._plan_trial(draft)
         if not draft.chunks:
@@ -263,7 +263,7 @@ class StepPlanner:
                 sequence.planned, sequence.pending = start + 1, 1
             else:
                 draft.add_chunk(sequence, 1)
-        # none of these gave way: those that do come last, and the one that makes them decodes
+        # `prefilling` is still valid: preemption takes victims from the end of `running`, for a decode
         return prefilling, num_drafts
 
 

@@ -1,9 +1,9 @@
-"""Fair shares of the running places: a free place goes to the waiting tenant that has the fewest.
+"""Fair shares of the running slots: a free slot goes to the waiting tenant that has the fewest.
 
 Where there are no API keys, gateways name the address of each caller (`GenerateRequest.party`), which counts
 like a tenant here.
 
-A tenant may have every place while the others are idle; with others waiting it gets no more of the places
+A tenant may have every slot while the others are idle; with others waiting it gets no more of the slots
 that become free than they do. A higher priority goes first, and so do sequences that have begun, since a
 caller has tokens of them.
 """
@@ -14,11 +14,11 @@ from collections.abc import Mapping
 
 from services.worker.domain.scheduling.sequence import Sequence
 
-_Rank = tuple[int, int, tuple[int, int]]  # priority, places of the tenant, order; the least goes first
+_Rank = tuple[int, int, tuple[int, int]]  # priority, slots of the tenant, order; the least goes first
 
 
 def most_running(max_running: int, tenant_share: float) -> int:
-    """Returns how many running places one tenant may have."""
+    """Returns how many running slots one tenant may have."""
     return min(max_running, max(1, math.ceil(max_running * tenant_share)))
 
 
@@ -29,9 +29,9 @@ def next_by_tenant(
 
     Args:
         waiting: Each tenant's sequences, in order.
-        running: How many places each tenant has.
+        running: How many slots each tenant has.
         passed: How many of each tenant's first sequences cannot come in now.
-        most: Places that one tenant may have.
+        most: Slots that one tenant may have.
 
     Returns:
         The sequence; None if those that are left have to wait.

@@ -18,7 +18,7 @@ class _Held:
     Attributes:
         draft_id: Its seq_id there, which is never used again.
         blocks: In the order of its positions.
-        num_sent: How many of the blocks the engine has been told of.
+        num_sent: How many of the blocks were sent to the engine.
         sure: So many first tokens there are those of the target.
         guesses: Tokens that were sampled there for the positions after them.
         computed: The KV of so many first tokens and guesses is in the blocks.
@@ -63,7 +63,7 @@ class DraftCache:
         """Takes in a sequence, with blocks for the tokens that it has and one more.
 
         Returns:
-            Its seq_id in the draft engine; None: it does not fit.
+            Its seq_id in the draft engine; None if it does not fit.
         """
         held = _Held(self._last_id + 1)
         if not self._grow(held, num_tokens + 1):
@@ -113,7 +113,7 @@ class DraftCache:
         return len(tokens) - self._held[key].computed
 
     def extend(self, key: int, tokens: Sequence[int], count: int, *, sample: bool) -> ScheduledChunk | None:
-        """Returns a chunk of the next tokens that are not computed; None: it does not fit.
+        """Returns a chunk of the next tokens that are not computed; None if it does not fit.
 
         Args:
             key: A sequence that is settled.
@@ -140,7 +140,7 @@ class DraftCache:
         return chunk
 
     def follow(self, key: int) -> ScheduledChunk | None:
-        """Returns a chunk of the token that the step before samples for a sequence; None: it does not fit.
+        """Returns a chunk of the token that the step before samples for a sequence; None if it does not fit.
 
         The guess is noted later (`note_guess`).
         """

@@ -18,7 +18,7 @@ class ModelCosts:
     """Running averages of the rounds of a draft model, by their number of sequences.
 
     Args:
-        most: Sequences of the target's step that are told apart.
+        most: Most sequences of a target's step with a cost of their own.
 
     Attributes:
         credit: Of all sequences, in plain steps.

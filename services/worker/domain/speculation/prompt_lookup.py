@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 NGRAM = 3
-MAX_ENTRIES = 32_768  # of one sequence; then the oldest give way
+MAX_ENTRIES = 32_768  # of one sequence; then the oldest are dropped
 MAX_NEW = 2048  # tokens that one call adds to the index, so that a long prompt does not hold up the steps
 
 

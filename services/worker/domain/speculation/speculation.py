@@ -1,6 +1,6 @@
 """Draft tokens for the sequences of one scheduler: which get some, how many, and what came of it.
 
-A draft is accepted if it equals the token that is sampled in its place, so drafts change no output. A
+A draft is accepted if it equals the token that is sampled at its position, so drafts change no output. A
 sequence with drafts in flight, or with drafts to be expected, is planned when its tokens are known. Where the
 text of a sequence gives none, a draft model is asked, if there is one (`ModelCosts`).
 """

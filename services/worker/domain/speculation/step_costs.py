@@ -10,7 +10,7 @@ class StepCosts:
     """Running averages of steps that only decode, by their number of sequences.
 
     Args:
-        most: Sequences in a step that are told apart.
+        most: Most sequences of a step with a cost of their own.
     """
 
     def __init__(self, most: int) -> None:

@@ -1,4 +1,4 @@
-"""Finds the safetensors files of a model and reads their headers: types, shapes and places of tensors.
+"""Finds the safetensors files of a model and reads their headers: types, shapes and offsets of tensors.
 
 The format: 8 bytes length, little endian; that many bytes of JSON; the data. The header is checked against
 the file's size before any data is used; `slice_reader.py` reads the data.

@@ -197,7 +197,7 @@ class SliceReader:
                 yield found[0], found[1]
 
     def _fill_lines(self, tensor: OpenTensor, lines: NDArray[np.uint8], offset: int, stride: int) -> None:
-        """Fills [lines, bytes] from a place in the tensor; lines are `stride` bytes apart in the file."""
+        """Fills [lines, bytes] from an offset in the tensor; lines are `stride` bytes apart in the file."""
         whole = lines.shape[1] == stride
         for index, line in enumerate([lines.reshape(-1)] if whole else lines):
             _fill(tensor, line, offset + index * stride)

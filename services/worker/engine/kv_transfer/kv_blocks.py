@@ -90,7 +90,7 @@ class _Part:
 
 
 def _parts(cache: KVCache) -> list[_Part]:
-    """The sides of all stacks, with their places in a head's numbers: layer by layer keys, then values."""
+    """The sides of all stacks, with their offsets in a head's numbers: layer by layer keys, then values."""
     widths = [0] * len(cache.layers)
     for stack in cache.stacks:
         sides = [side for side in (stack.keys, stack.values) if side is not None]

@@ -22,15 +22,14 @@ from services.worker.engine.kv_transfer.store_thread import Report, StoreThread
 from services.worker.engine.rank.compute import CacheBlocks
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, KVStoreConfig
 from services.worker.rank_protocol.rank_messages import FrameKind
-from shared.kv_hash import split
-from shared.kv_store import data_key, head_field
+from shared.kv_hash import data_key, head_field, split
 
 _BATCH_BLOCKS = 8
 # Requested at once: enough to keep the store busy while the last batch is copied, and little enough that both
 # stay in the processor's caches; with 2 MiB a fetch takes half as long again.
 _BATCH_BYTES = 640 * 2**10
 _AHEAD = 2  # batches that are requested before the first of them is read
-_MAP_AGAIN_S = 0.5  # between looks for new blocks on the host, which are mapped before they are asked for
+_MAP_AGAIN_S = 0.5  # between checks for new blocks on the host, which are mapped before they are asked for
 _PATIENCE = 4  # a fetch of any length may last this many times the limit of an exchange
 
 
@@ -146,7 +145,7 @@ class KVReader:
             refreshed = False
             for target in todo:
                 num_bytes = self._host.copy_in(target.name, target.block, target.sliding)
-                if not num_bytes and not refreshed:  # a look at what is new takes as long as some copies
+                if not num_bytes and not refreshed:  # a check for new blocks takes as long as some copies
                     self._host.refresh()
                     refreshed = True
                     num_bytes = self._host.copy_in(target.name, target.block, target.sliding)

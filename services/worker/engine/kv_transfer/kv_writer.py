@@ -24,12 +24,12 @@ from services.worker.engine.kv_transfer.write_lag import WriteLag
 from services.worker.engine.rank.compute import CacheBlocks
 from services.worker.rank_protocol.kv_messages import KVStoreConfig, StoreBlock, StoreResult
 from services.worker.rank_protocol.rank_messages import FrameKind
-from shared.kv_store import data_key, head_field
+from shared.kv_hash import data_key, head_field
 
 _BATCH_BYTES = 2**20  # sent before the replies are read
 _KEPT_BYTES = 32 * 2**20  # of buffers that are kept, so that the next burst causes no page faults
 _LINGER_S = 0.01  # wait for further blocks while decoding: a few together cost a third less than one by one
-_POLL_S = 0.02  # between looks whether a block that waits is due
+_POLL_S = 0.02  # between checks whether a block that waits is due
 _REPLIES = 4  # to the commands of one block
 
 

@@ -15,7 +15,7 @@ from services.worker.engine.collectives.shared_memory import SharedMemoryCollect
 from services.worker.engine.native.operands import MAX_ROWS, PartialSums
 from services.worker.engine.native.packed_weights import buffer
 from services.worker.engine.native.program import CUT_NORMS
-from services.worker.engine.native.structs import RankBarrier
+from services.worker.engine.native.structs.forward import RankBarrier
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The compiled kernels as Python functions; their structs are in `structs.py`.
+"""The compiled kernels as Python functions; their structs are in `structs/`.
 
 Addresses are plain integers; the caller keeps the memory alive.
 """
@@ -12,30 +12,31 @@ from typing import Any
 
 from services.worker.engine.native.build import NoKernels, ensure
 from services.worker.engine.native.experts.expert_structs import ExpertSlots, RouterRule
-from services.worker.engine.native.ops import Op, OpHeader
-from services.worker.engine.native.structs import (
-    AttentionLayer,
+from services.worker.engine.native.structs.attention import (
     AttentionRows,
-    CachePointers,
-    CodeForm,
-    ColdBlocks,
-    CutNorm,
-    ForwardBatch,
-    LayerPointers,
-    LinearOutput,
-    NormRule,
-    OpSpan,
-    OpTrace,
-    OutputRule,
     PageChoice,
-    RankBarrier,
-    Residual,
     Rotary,
-    RowDraw,
     ScoreRule,
     SegmentParts,
+)
+from services.worker.engine.native.structs.cache import (
+    AttentionLayer,
+    CachePointers,
+    ColdBlocks,
+    LayerPointers,
+)
+from services.worker.engine.native.structs.forward import ForwardBatch, OpSpan, OpTrace, RankBarrier
+from services.worker.engine.native.structs.ops import Op, OpHeader
+from services.worker.engine.native.structs.rows import (
+    CutNorm,
+    LinearOutput,
+    NormRule,
+    OutputRule,
+    Residual,
+    RowDraw,
     TiledRows,
 )
+from services.worker.engine.native.structs.weights import CodeForm
 
 MAX_HEAD_DIM = 256
 ALL_HERE = -1  # returned in place of the number of a rank that is late
@@ -87,7 +88,7 @@ class KernelLibrary:
         panel: Outputs of a panel of packed weights.
 
     Raises:
-        LayoutError: Its structs differ from those in `structs.py` and `ops.py`.
+        LayoutError: Its structs differ from those in `structs/` and `experts/expert_structs.py`.
         OSError: It cannot be loaded.
     """
 

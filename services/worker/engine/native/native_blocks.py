@@ -8,7 +8,7 @@ from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.kv_transfer.kv_blocks import written_heads
 from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.native_cache import NativeCache, NativeLayerCache
-from services.worker.engine.native.structs import CachePointers, LayerPointers
+from services.worker.engine.native.structs.cache import CachePointers, LayerPointers
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 

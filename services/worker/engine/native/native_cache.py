@@ -14,7 +14,7 @@ from torch import Tensor
 from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone
 from services.worker.engine.config.model_config import ModelConfig
 from services.worker.engine.native.packed_weights import buffer, padded
-from services.worker.engine.native.structs import ColdBlocks
+from services.worker.engine.native.structs.cache import ColdBlocks
 from services.worker.engine.pages_ahead import PagesAhead
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.sliding_pool import PoolSizes
@@ -108,7 +108,7 @@ class NativeCache:
         self._pages, self._sliding_pages = (PagesAhead(self._buffers(sliding=s)) for s in (False, True))
 
     def use(self, last: int, last_sliding: int) -> None:
-        """Tells the highest blocks in use, so that the next ones have memory in time; -1: none."""
+        """Announces the highest blocks in use, so that the next ones have memory in time; -1: none."""
         self._pages.use(last)
         self._sliding_pages.use(last_sliding)
 

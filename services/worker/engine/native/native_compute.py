@@ -31,13 +31,13 @@ from services.worker.engine.native.operands import MAX_ROWS
 from services.worker.engine.native.packed_weights import padded
 from services.worker.engine.native.program import Segment
 from services.worker.engine.native.recent_window import RecentWindow
-from services.worker.engine.native.structs import ForwardBatch, OpTrace
+from services.worker.engine.native.structs.forward import ForwardBatch, OpTrace
 from services.worker.engine.plain.rope import RotaryEmbedding
 from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes, FindLikeliest
 from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
-from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
+from services.worker.engine.rank.shared_pages import Progress
 from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 from services.worker.rank_protocol.sliding_pool import PoolSizes

@@ -3,7 +3,7 @@
 import ctypes
 
 from services.worker.engine.native.library import ALL_HERE, KernelLibrary
-from services.worker.engine.native.structs import RankBarrier
+from services.worker.engine.native.structs.forward import RankBarrier
 
 
 class NativeSignals:

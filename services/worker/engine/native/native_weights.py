@@ -30,7 +30,8 @@ from services.worker.engine.native.packed_weights import (
     pack,
     padded,
 )
-from services.worker.engine.native.structs import ActivationKind, OutputRule, WeightType
+from services.worker.engine.native.structs.rows import ActivationKind, OutputRule
+from services.worker.engine.native.structs.weights import WeightType
 from services.worker.rank_protocol.run_config import Precision
 
 

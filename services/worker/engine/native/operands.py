@@ -14,7 +14,8 @@ from services.worker.engine.int8 import SCALE_BLOCK
 from services.worker.engine.native.layers.packed_norm import PackedNorm
 from services.worker.engine.native.native_cache import HeadShape
 from services.worker.engine.native.packed_weights import LANES, buffer, padded
-from services.worker.engine.native.structs import SegmentParts, TiledRows
+from services.worker.engine.native.structs.attention import SegmentParts
+from services.worker.engine.native.structs.rows import TiledRows
 from services.worker.rank_protocol.page_policy import PagePolicy
 
 MAX_ROWS = PASS_TOKENS

@@ -13,7 +13,8 @@ from services.worker.engine.checkpoint.codes.encoded_matrix import LEAST_GROUP, 
 from services.worker.engine.huge_pages import zeros
 from services.worker.engine.int8 import SCALE_BLOCK
 from services.worker.engine.native.library import KernelLibrary
-from services.worker.engine.native.structs import CodeForm, CodeKind, OutputRule, ScaleType, WeightType
+from services.worker.engine.native.structs.rows import OutputRule
+from services.worker.engine.native.structs.weights import CodeForm, CodeKind, ScaleType, WeightType
 from services.worker.rank_protocol.run_config import Precision
 
 LANES = 16  # floats that a kernel handles at a time; vectors are padded to a multiple
@@ -153,7 +154,7 @@ def pack(
 
 
 def code_form(matrix: EncodedMatrix) -> CodeForm:
-    """How the kernels are told of a matrix of codes."""
+    """The description of a matrix of codes for the kernels."""
     form = CodeForm(
         kind=_KINDS[matrix.bits] if matrix.table is None else CodeKind.FOUR_BIT_TABLE,
         # a row is padded to whole blocks

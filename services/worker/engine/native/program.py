@@ -24,7 +24,10 @@ from services.worker.engine.native.operands import (
     ResidualStream,
     address_of,
 )
-from services.worker.engine.native.ops import (
+from services.worker.engine.native.packed_weights import STORED_TYPES, EmbeddingTable, PackedLinear
+from services.worker.engine.native.structs.attention import AttentionRows, PageChoice, Rotary, ScoreRule
+from services.worker.engine.native.structs.cache import AttentionLayer
+from services.worker.engine.native.structs.ops import (
     AttentionOp,
     CompressOp,
     CutNormOp,
@@ -38,18 +41,8 @@ from services.worker.engine.native.ops import (
     TileOp,
     op_names,
 )
-from services.worker.engine.native.packed_weights import STORED_TYPES, EmbeddingTable, PackedLinear
-from services.worker.engine.native.structs import (
-    AttentionLayer,
-    AttentionRows,
-    CutNorm,
-    LinearOutput,
-    PageChoice,
-    Residual,
-    Rotary,
-    ScoreRule,
-    WeightType,
-)
+from services.worker.engine.native.structs.rows import CutNorm, LinearOutput, Residual
+from services.worker.engine.native.structs.weights import WeightType
 from services.worker.engine.rank.op_spans import OpName
 
 OpList = ctypes.Array[ctypes.c_void_p]
@@ -59,7 +52,7 @@ CUT_NORMS = 2  # as SUMS in `src/rows/cut_norm.h`
 class Segment(NamedTuple):
     """Ops without a barrier, and what the ranks add up after them: [MAX_ROWS, numbers].
 
-    `first` is the place of the first op; behind the last one is that of the barrier.
+    `first` is the index of the first op; behind the last one is that of the barrier.
     """
 
     ops: OpList
@@ -267,7 +260,7 @@ class Program:
         self._layers.append(len(self._ops))
 
     def op_names(self, *, barriers: bool) -> list[OpName]:
-        """What is at each place; without barriers as in `whole`."""
+        """What is at each index; without barriers as in `whole`."""
         return op_names(self._ops, self._layers, self._head, barriers=barriers)
 
     def begin_head(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from services.worker.engine.native.structs import ForwardBatch
+from services.worker.engine.native.structs.forward import ForwardBatch
 from services.worker.engine.rank.sequences import PlanError, SequenceState
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 

@@ -56,7 +56,7 @@ class GpuKernels:
 
 
 def gpu_kernels(placement: Placement) -> GpuKernels | None:
-    """The kernels for that place, tried once; None on CPUs, and where Triton is missing or cannot compile."""
+    """The kernels for a device, tried once; None on CPUs, and where Triton is missing or cannot compile."""
     return _tried_kernels(placement) if placement.on_gpu else None
 
 
@@ -72,7 +72,7 @@ def _tried_kernels(placement: Placement) -> GpuKernels | None:
 
         found = GpuKernels(attend_in_place, rotate_and_store, LARGEST_HEAD)
         _try(found, placement)
-    except Exception as error:  # of many types: no compiler, no headers of Python, no place to write
+    except Exception as error:  # of many types: no compiler, no headers of Python, no directory to write to
         log.warning("computing without Triton kernels, which is slower", why=str(error))
         return None
     return found

@@ -1,7 +1,7 @@
 """The decoder: layers of attention and MLP or experts on a residual stream, driven by the model's config.
 
 Reads like a model of a single process; the differences between families are in the config. The parts are in
-`layers/`, the split over ranks there and in `checkpoint/weight_loader.py`, batching in `batch.py`.
+`layers/`, the split over ranks there and in `checkpoint/weight_loader.py`, batching in `batch_builder.py`.
 """
 
 from collections.abc import Callable

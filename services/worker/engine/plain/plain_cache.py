@@ -2,7 +2,8 @@
 
 Layers with a sliding window may have a pool of blocks of their own.
 
-The leader decides which block belongs to which sequence; `batch.py` computes the slots that a step writes.
+The leader decides which block belongs to which sequence; `batch_builder.py` computes the slots that a step
+writes.
 """
 
 from dataclasses import dataclass

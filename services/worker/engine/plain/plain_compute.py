@@ -10,7 +10,8 @@ from torch import Tensor
 
 from services.worker.engine.config.layer_config import ExpertsConfig
 from services.worker.engine.kv_transfer.kv_blocks import PlainBlocks
-from services.worker.engine.plain.batch import ReadRange, make_batch
+from services.worker.engine.plain.batch import ReadRange
+from services.worker.engine.plain.batch_builder import make_batch
 from services.worker.engine.plain.cuda_graphs import DecodeGraphs, GraphCapture
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU
@@ -19,8 +20,8 @@ from services.worker.engine.plain.tiles import in_tiles, make_tiles
 from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes, FindLikeliest
 from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
-from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
+from services.worker.engine.rank.shared_pages import Progress
 from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import ScheduledChunk
 from services.worker.rank_protocol.sliding_pool import PoolSizes

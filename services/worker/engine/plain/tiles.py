@@ -14,14 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.worker.engine.plain.batch import (
-    AttentionMetadata,
-    DecodeGroup,
-    PlainBatch,
-    ReadRange,
-    decode_group,
-    table_of,
-)
+from services.worker.engine.plain.batch import AttentionMetadata, DecodeGroup, PlainBatch, ReadRange
+from services.worker.engine.plain.batch_builder import decode_group, table_of
 from services.worker.engine.plain.layers.linears import TILE_ROWS
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk

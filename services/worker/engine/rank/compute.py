@@ -15,8 +15,8 @@ from torch import Tensor
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
-from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
+from services.worker.engine.rank.shared_pages import Progress
 from services.worker.rank_protocol.plan import ScheduledChunk
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 
@@ -65,7 +65,7 @@ class CacheBlocks(Protocol):
 
 @dataclass(slots=True)
 class ComputeTimes:
-    """Seconds spent since the start; 0 where an implementation cannot tell parts apart."""
+    """Seconds spent since the start; 0 where an implementation does not measure parts."""
 
     linears_s: float = 0.0
     attention_s: float = 0.0
@@ -84,7 +84,7 @@ class Compute(Protocol):
         times: Spent so far.
         progress: Counts a beat for each layer or operation; may be replaced between steps.
         spans: Takes when each op was computed; None: nothing does. It may be replaced between steps.
-        op_names: The ops, by their places in `spans`.
+        op_names: The ops, by their indices in `spans`.
         prompts: On rank 0 it takes the rows that prompts want; the caller collects them after each call.
         likeliest: As `forward`, but returns the likeliest token of each row, of equal ones the lowest, and -1
             where the largest logit is no finite number. None: logits are on the CPU at no cost.

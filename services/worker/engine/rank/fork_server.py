@@ -19,8 +19,13 @@ from typing import NoReturn
 import msgspec
 import structlog
 
-from services.worker.engine.rank.process import CrashTrace, bind_to_parent, end_process, name_process
-from services.worker.engine.rank.rank_log import write_rank_lines
+from services.worker.engine.rank.process import (
+    CrashTrace,
+    bind_to_parent,
+    end_process,
+    name_process,
+    write_rank_lines,
+)
 from services.worker.rank_protocol.fork_messages import (
     MAX_DESCRIPTORS,
     MAX_PACKET_BYTES,

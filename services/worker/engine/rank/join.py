@@ -21,8 +21,7 @@ from typing import NoReturn
 import msgspec
 import structlog
 
-from services.worker.engine.rank.process import bind_to_parent, end_process, name_process
-from services.worker.engine.rank.rank_log import write_rank_lines
+from services.worker.engine.rank.process import bind_to_parent, end_process, name_process, write_rank_lines
 from services.worker.rank_protocol.join_messages import (
     MIN_TOKEN_LENGTH,
     NONCE_BYTES,
@@ -174,7 +173,7 @@ def _become_rank(sock: socket.socket, options: argparse.Namespace, parent: int) 
         if bind_to_parent(parent):
             name_process("ryz-rank")
             write_rank_lines("rank")
-            status = serve(sock, time.monotonic(), adapt=adapt, tell=True)
+            status = serve(sock, time.monotonic(), adapt=adapt, log_errors=True)
     finally:
         end_process(status)
 

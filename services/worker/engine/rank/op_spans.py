@@ -28,7 +28,7 @@ class OpSpans:
         capacity: Spans of each thread; later ones are counted only.
 
     Attributes:
-        spans: [threads, capacity, 3]: begin and end in nanoseconds of the monotonic clock, and the place of
+        spans: [threads, capacity, 3]: begin and end in nanoseconds of the monotonic clock, and the index of
             the op among `Compute.op_names`.
         counts: [threads, 8], of which the first column counts.
     """
@@ -51,7 +51,7 @@ class OpSpans:
         return int(np.maximum(self.counts[:, 0] - self.capacity, 0).sum())
 
     def packed(self) -> bytes:
-        """Returns the spans as rows of four numbers of 8 bytes: thread, begin, end, place."""
+        """Returns the spans as rows of four numbers of 8 bytes: thread, begin, end, index."""
         parts = []
         for thread, count in enumerate(np.minimum(self.counts[:, 0], self.capacity)):
             own = self.spans[thread, :count]

@@ -1,12 +1,16 @@
-"""Settings of a rank's process: its bond to its parent, its priority, its name, its end."""
+"""Settings of a rank's process: its bond to its parent, its priority, its name, its log lines, its end."""
 
 import contextlib
 import ctypes
 import faulthandler
 import os
 import signal
+import socket
 import sys
 from typing import NoReturn
+
+from shared.telemetry.logs.log_schema import BURST
+from shared.telemetry.logs.log_setup import write_lines
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -90,3 +94,19 @@ def end_process(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def write_rank_lines(role: str, rank: int | None = None) -> None:
+    """Sets up this process's log lines; of a fork, in the fork."""
+    names: dict[str, str | int] = {"service": "worker", "role": role, "pid": os.getpid()}
+    # a rank that joins from another host has no leader's instance in its environment
+    instance = os.environ.get("RYZ_INSTANCE_ID") or f"{socket.gethostname()}-{os.getpid()}"
+    given = {"instance": instance, "group": os.environ.get("RYZ_GROUP", "")}
+    names |= {name: value for name, value in given.items() if value}
+    if rank is not None:
+        names["rank"] = rank
+    form = os.environ.get("RYZ_LOG_FORMAT") or (
+        "console" if role == "join" and sys.stderr.isatty() else "json"
+    )
+    level = os.environ.get("RYZ_LOG_LEVEL", "info")
+    write_lines(names, level=level, form=form, burst=BURST)

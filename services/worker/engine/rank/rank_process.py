@@ -33,11 +33,10 @@ from services.worker.engine.rank.backend import load_backend, shared_kernels
 from services.worker.engine.rank.cache_room import agreed_sizes
 from services.worker.engine.rank.lifeline import hold_in_thread
 from services.worker.engine.rank.process import lower_priority
-from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.runner import AwaitMasks, Runner
 from services.worker.engine.rank.sequences import PlanError
+from services.worker.engine.rank.shared_pages import Progress, StepRecorder
 from services.worker.engine.rank.step_inbox import LeaderGone, StepInbox
-from services.worker.engine.rank.step_recorder import StepRecorder
 from services.worker.engine.rank.step_tracer import StepTracer
 from services.worker.engine.sampling.native_draws import NativeDraws
 from services.worker.rank_protocol.kv_messages import KVParts
@@ -63,7 +62,7 @@ def serve(
     descriptors: Mapping[int, int] | None = None,
     *,
     adapt: Adapt | None = None,
-    tell: bool = False,
+    log_errors: bool = False,
 ) -> int:
     """Runs the rank at the other end of that socket; returns the process's exit code.
 
@@ -72,7 +71,7 @@ def serve(
         started: `time.monotonic()` when the process began.
         descriptors: This process's numbers of descriptors, by their numbers in the leader.
         adapt: Replaces settings that are decided on this host.
-        tell: Log errors here as well, since the leader's log is on another host.
+        log_errors: Log errors here as well, since the leader's log is on another host.
     """
     # collectives are closed after the report, so that the leader hears the cause before other ranks' errors
     with closing(sock), ExitStack() as open_until_reported:
@@ -85,7 +84,7 @@ def serve(
                 _serve(sock, frames, started, config, collectives, lifeline=lifeline)
         except EXPECTED as error:
             refused = isinstance(error, ModelError) and not isinstance(error, MemoryShort)
-            if tell:
+            if log_errors:
                 log.error("the rank ends", why=str(error))
             failure = RankFailed(message=str(error), refused=refused, memory=isinstance(error, MemoryShort))
             return _report(sock, failure)

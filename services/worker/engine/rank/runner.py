@@ -13,8 +13,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from services.worker.engine.rank.compute import CacheBlocks, Compute
-from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import PlanError, Sequences, SequenceState
+from services.worker.engine.rank.shared_pages import Progress
 from services.worker.engine.sampling.row_draws import RowDraws
 from services.worker.engine.sampling.sampler import Sampler, likeliest_sampled, takes_likeliest
 from services.worker.rank_protocol.plan import Sampled, ScheduledChunk, StepPlan, StepResult

@@ -50,7 +50,7 @@ class SequenceState:
     Attributes:
         table: Its blocks, in the order of its positions.
         sliding: The same of the layers with a sliding window, where these have a pool of their own. Nothing
-            reads the places behind the window.
+            reads the positions behind the window.
         end_ids: Tokens that end it.
         wants_rows: `prompt_rows` is not empty for some of its chunks.
         pooled: Sum of the hidden states so far, for its embedding, [hidden]; on rank 0 only.

@@ -1,4 +1,4 @@
-"""The frames of a leader on their way into a rank: plans in their order, and the masks of the step that runs.
+"""The frames that a rank gets from its leader: plans in their order, and the masks of the step that runs.
 
 The plan of the next step may come before the masks of the step that waits for them; it is kept meanwhile.
 """

@@ -1,4 +1,4 @@
-"""Answers the leader's frames about times: records a profile of this rank, and tells of its clock.
+"""Answers the leader's frames about times: records a profile of this rank, and reads its clock.
 
 While no profile is recorded a step costs one test. Frames are handled by the thread of the steps, between
 them or while a step waits for masks.

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Sequence
 
 from services.worker.engine.native.library import KernelLibrary
-from services.worker.engine.native.structs import RowDraw
+from services.worker.engine.native.structs.rows import RowDraw
 from services.worker.engine.sampling.row_draws import DrawJob
 from services.worker.engine.sampling.shares import inverse_of
 from services.worker.engine.sampling.top_k_top_p import require_small

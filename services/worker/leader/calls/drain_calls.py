@@ -22,7 +22,7 @@ class DrainCalls:
         self._timeout_s = timeout_s
 
     async def drain_group(self, asked: DrainGroup, _: Message) -> Draining:
-        """Begins to drain, and returns how long requests in hand may go on."""
+        """Begins to drain, and returns how long running requests may go on."""
         self._drain.begin_drain(asked.timeout_ms / 1000 if asked.timeout_ms else self._timeout_s)
         return Draining(
             group=self._context.group,

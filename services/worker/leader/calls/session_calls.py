@@ -41,7 +41,7 @@ class LeaderSessionCalls:
         self._announcer = announcer
 
     async def warm_session(self, asked: WarmSession, _: Message) -> Warmed:
-        """Fetches the blocks of a session, and tells routers that the session is here now.
+        """Fetches the blocks of a session, and announces to routers that the session is here now.
 
         Raises:
             SessionNotFound: There is no such session.

@@ -17,9 +17,9 @@ from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.speculation.draft_cache import DraftCache
 from services.worker.leader.drafting.draft_engine import STEP_LIMIT_S, DraftEngine
+from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.plan import (
     MAX_OUTSTANDING,
-    EngineFailed,
     NewSequence,
     ScheduledChunk,
     StepPlan,
@@ -49,7 +49,7 @@ class DraftRounds:
         self._admit: list[NewSequence] = []
 
     def see_engine(self, scheduler: Scheduler) -> None:
-        """Tells the scheduler whether the draft model can be asked; to be called before each plan."""
+        """Sets whether the scheduler may ask the draft model; to be called before each plan."""
         cache = self._engine.cache
         scheduler.speculation.model_up = cache is not None
         if cache is not self._cache or scheduler is not self._scheduler:

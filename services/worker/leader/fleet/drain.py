@@ -59,11 +59,11 @@ class Drain:
 
     @property
     def left_s(self) -> float:
-        """Seconds until requests in hand move."""
+        """Seconds until running requests move."""
         return max(0.0, self._deadline - self._clock())
 
     def begin_drain(self, timeout_s: float) -> None:
-        """Takes no new work from here on; requests in hand may go on for that long."""
+        """Takes no new work from here on; running requests may go on for that long."""
         self._deadline = min(self._deadline, self._clock() + timeout_s)
         self._orchestrator.drain()
         if self._draining is None:

@@ -1,9 +1,9 @@
 """The process beside a leader that sends its heartbeats: `python -m ...heartbeat_process PAGE CONTROL PID`.
 
 It sleeps most of the time, so the kernel gives it a core soon even where many processes wait for one, and it
-shares no interpreter lock with the leader. It observes the leader, and tells at once when that has ended, is
-frozen or hangs. It ends when its control pipe says so or breaks, and never by a signal that is meant for the
-leader.
+shares no interpreter lock with the leader. It observes the leader, and reports at once when that has ended,
+is frozen or hangs. It ends by a byte on its control pipe, or when that breaks, and never by a signal that is
+meant for the leader.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from services.worker.leader.heartbeats.leader_watch import ProcessWatch
 from shared.bus.nats import NatsBus
 from shared.errors import RyzError
 from shared.telemetry.logs.log_setup import write_lines
-from shared.tls import client_context
+from shared.tls import broker_context
 
 log = structlog.get_logger(__name__)
 WAKE, END = b"w", b"e"
 LAST_S = 1.0  # for the last heartbeat to reach the broker
 END_S = 2  # after which the kernel ends this process, whatever it waits for
-DOUBT_INTERVALS = 2  # so old is the description of a leader that is looked at
+DOUBT_INTERVALS = 2  # age of a leader's description from which its process is examined
 
 
 class HeartbeatProcess:
@@ -96,15 +96,12 @@ class HeartbeatProcess:
 
 async def connect(options: HeartbeatProcessOptions) -> NatsBus:
     """Connects to the broker; raises like `NatsBus.connect`."""
-    tls = None
-    if options.nats_ca or options.nats_cert or options.nats_key:
-        tls = client_context("NATS", options.nats_ca, options.nats_cert, options.nats_key)
     return await NatsBus.connect(
         options.nats_url,
         name=options.connection,
         connect_wait_s=options.connect_wait_s,
         inbox=options.nats_inbox,
-        tls=tls,
+        tls=broker_context(options.nats_ca, options.nats_cert, options.nats_key),
         local=options.nats_local,
     )
 

@@ -114,7 +114,7 @@ class HeartbeatSender:
             await bus.publish(subjects.heartbeat(heartbeat.group), codec.encode(heartbeat))
         except Unavailable:
             log.debug("heartbeat not sent, the broker is away", seq=heartbeat.seq)
-            self._stopped_beats = 0  # it was not told
+            self._stopped_beats = 0  # it was not announced
         else:
             self.sent_at = now
         self.seq += 1

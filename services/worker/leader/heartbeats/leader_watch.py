@@ -19,7 +19,7 @@ class ProcessWatch:
     While descriptions are new it reads nothing of the leader: they prove that its event loop turns.
 
     Args:
-        doubt_s: Age of a description from which the leader is looked at.
+        doubt_s: Age of a description from which the leader's process is examined.
         stale_s: See `LeaderSigns`.
     """
 

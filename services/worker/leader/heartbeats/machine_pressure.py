@@ -26,7 +26,7 @@ class MachinePressure:
         self._pressure = 0.0
 
     def read(self, now: float) -> float:
-        """Returns the pressure, from 0 to 1; 0 where the kernel does not tell."""
+        """Returns the pressure, from 0 to 1; 0 where the kernel does not report it."""
         if self._samples and now - self._samples[-1][0] < _EVERY_S:
             return self._pressure
         try:

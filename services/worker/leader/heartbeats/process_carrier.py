@@ -33,7 +33,7 @@ from shared.messages import Heartbeat, Vitals
 log = structlog.get_logger(__name__)
 MODULE = "services.worker.leader.heartbeats.heartbeat_process"
 STEP_IN_INTERVALS = 4  # without a heartbeat of the process, after which the leader sends one
-STOPPED_S = 0.3  # without a turn of the process, after which it is looked at
+STOPPED_S = 0.3  # without a beat of the process, after which it is examined
 DEAD_S = (
     120.0  # and after which it is started again; its start alone may take half a minute on a busy machine
 )
@@ -99,7 +99,7 @@ class ProcessCarrier:
         if page is None or self._newest is None:
             return
         if self._carries(page, self._clock()):
-            self._tell(WAKE)
+            self._send_order(WAKE)
         else:
             self._send_own(self._newest)
 
@@ -109,7 +109,7 @@ class ProcessCarrier:
         if page is None:
             return
         began, process = self._clock(), self._process
-        self._tell(END)
+        self._send_order(END)
         give_up_at = began + STOP_WAIT_S
         while process is not None and process.poll() is None and self._clock() < give_up_at:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
@@ -192,10 +192,10 @@ class ProcessCarrier:
             os.close(self._control)
             self._control = -1
 
-    def _tell(self, what: bytes) -> None:
+    def _send_order(self, order: bytes) -> None:
         with suppress(BlockingIOError, BrokenPipeError):
             if self._control >= 0:
-                os.write(self._control, what)
+                os.write(self._control, order)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -29,7 +29,7 @@ from shared.messages import (
 )
 from shared.messages.conversation import MAX_TOOL_CALLS
 
-_LAST_TOKENS = 32  # of a prompt, in which a mark of reasoning is looked for
+_LAST_TOKENS = 32  # of a prompt, in which a mark of reasoning is searched
 _MAX_FORMS = 64
 
 
@@ -120,7 +120,7 @@ class AnswerForms:
         self._model = model
         self._tools = BY_NAME[model.tool_format] if model.tool_format else format_of(source) or GENERIC
         if model.template is not None and not model.template.knows_tools and not self._tools.channels:
-            self._tools = GENERIC  # in which tools are told in words
+            self._tools = GENERIC  # in which tools are described in words
         self._reasoning = reasoning_of(source)
         self._shown = functools.lru_cache(_MAX_FORMS)(self._marker_tokens)
 
@@ -132,7 +132,7 @@ class AnswerForms:
     def tool_format(self, request: GenerateRequest) -> ToolFormat:
         """Returns the form in which the answer to a request calls tools.
 
-        Where a call is required, a form that no grammar enforces gives way to the generic one.
+        Where a call is required, a form that no grammar enforces is replaced by the generic one.
         """
         use = request.tools
         known = BY_NAME[use.format] if use is not None and use.format else self._tools

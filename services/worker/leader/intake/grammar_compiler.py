@@ -3,8 +3,9 @@
 A grammar is compiled on trial first, in a process that has limits of CPU time and memory and is killed there
 (`grammar_trials/`), and in a thread of the leader only if it passed.
 
-Tenants go by turns, and none has all threads. A thread that overruns its limit goes on to its end, since
-llguidance cannot be interrupted; it keeps its place meanwhile, so that no tenant has more than one of them.
+Tenants are served in rotation, and none has all threads. A thread that overruns its limit goes on to its end,
+since llguidance cannot be interrupted; it keeps its slot meanwhile, so that no tenant has more than one of
+them.
 """
 
 import asyncio
@@ -129,7 +130,7 @@ class GrammarCompiler:
     async def _try(
         self, tenant: str, digest: bytes, trial: bytes, vocabulary: TokenVocabulary, param: str
     ) -> None:
-        """Compiles on trial. Returns with the tenant's place; it is left after an error.
+        """Compiles on trial. Returns with the tenant's slot; it is left after an error.
 
         Raises:
             InvalidRequest: The grammar is refused, or takes too much time or memory.
@@ -139,7 +140,7 @@ class GrammarCompiler:
         self._running.add(trying)
         trying.add_done_callback(self._running.discard)
         try:
-            verdict = await asyncio.shield(trying)  # a trial without its request keeps the place to its end
+            verdict = await asyncio.shield(trying)  # a trial without its request keeps the slot to its end
         except BaseException:
             trying.add_done_callback(lambda _: self._slots.leave(tenant))
             raise

@@ -78,7 +78,7 @@ class Intake:
             self._table.counts.count_taken()
             return self._endpoint.refuse(message, error)
         if work.instance_id and work.instance_id != self._instance_id:
-            # for a leader that had this group's name before, or has it as well; if that one is gone, the
+            # addressed to another instance of this group, ignored; if that one is gone, the
             # caller gets no answer and offers the request again
             self._metrics.misdirected.labels("work").inc()
             return None

@@ -87,11 +87,11 @@ def _echoed(
     """Returns the text of the prompt, and how many of its characters are before each token.
 
     A tokenizer may put a space before the text that is not part of it; where one changes the text in other
-    ways (to another normal form of Unicode), the places are those in its own text.
+    ways (to another normal form of Unicode), the offsets are those in its own text.
 
     Args:
         given: The text, if the request has it.
-        with_offsets: False: the places are not needed, and empty.
+        with_offsets: False: the offsets are not needed, and empty.
     """
     if given is not None and not with_offsets:
         return given, []

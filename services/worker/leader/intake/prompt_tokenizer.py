@@ -36,7 +36,8 @@ INLINE_TEMPLATE_S = 0.02  # far more than any template takes for that
 INLINE_S = 0.05  # CPU time of inline prompts of a tenant in a second; beyond it its prompts get threads
 DEAR_S = 0.00025  # prompts that take less are not counted: a thread would cost as much
 # tokens of all choices; the text before a longer resume point is made in a thread. A thread would take the
-# moved requests of a lost group by turns: 10 ms of their pause, where a token takes half a microsecond here
+# moved requests of a lost group in rotation: 10 ms of their pause, where a token takes half a microsecond
+# here
 INLINE_RESUMED = 768
 INLINE_COPIED = 32_768  # tokens of a prompt, once for each choice
 COUNTED_TOKENS = 32_768  # a prompt that may have fewer is counted, so that the error has the exact number

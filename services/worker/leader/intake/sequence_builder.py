@@ -107,7 +107,7 @@ class SequenceBuilder:
             check_resume(request, request.resume, self._model.name, facts, repeated)
 
     def has_grammar(self, generation: Generation) -> bool:
-        """Gives a generation its grammar if that is at hand; returns whether nothing is left to compile."""
+        """Gives a generation its grammar if that is compiled; False if it has to be compiled first."""
         grammar = self._answer_grammars.grammar_of(generation.request)
         generation.constraint = None if grammar is None else self._grammars.kept(grammar.digest)
         return grammar is None or generation.constraint is not None

@@ -1,4 +1,4 @@
-"""A few threads for long work on texts and tokens. Tenants take turns there, and none has all threads."""
+"""A few threads for long work on texts and tokens. Tenants are served in rotation; none has all threads."""
 
 import asyncio
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class TokenizerThreads:
             failure: Beginning of the error's sentence: what was not done in time.
 
         Raises:
-            DeadlineExceeded: It takes too much CPU time, or the wait for its turn is too long.
+            DeadlineExceeded: It takes too much CPU time, or it waits too long for a thread.
         """
         timed = ThreadWork(work)
         try:
@@ -67,7 +67,7 @@ class TokenizerThreads:
         )
 
     def _submit_work(self, tenant: str, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Puts work into a thread. The tenant's place is free again when the thread is."""
+        """Puts work into a thread. The tenant's slot is free again when the thread is."""
         loop = asyncio.get_running_loop()
         try:
             running = loop.run_in_executor(self._threads, guarded, work)

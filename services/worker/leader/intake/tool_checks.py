@@ -72,7 +72,7 @@ def check_tool_results(messages: Sequence[ChatMessage]) -> None:
     """Checks that each tool result belongs to a call.
 
     Raises:
-        InvalidRequest: One does not; the text names its place in the conversation.
+        InvalidRequest: One does not; the text names its index in the conversation.
     """
     known: set[str] = set()
     for index, message in enumerate(messages):

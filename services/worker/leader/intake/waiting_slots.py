@@ -1,4 +1,4 @@
-"""Admits requests to the waiting places, displaces others if they have less right to one, ends expired ones.
+"""Admits requests to the waiting slots, displaces others if they have less right to one, ends expired ones.
 
 A request that was admitted before, here or on another group, gets in before the others and beyond the limit
 of the queue, up to as many as may run. The queue is bounded all the same.
@@ -17,11 +17,11 @@ from shared.messages import GenerateRequest
 
 
 class WaitingSlots:
-    """The places of requests that wait.
+    """The slots of requests that wait.
 
     Args:
         gate: Refuses work while the group is not ready.
-        retry_after_s: When requests without a place may try again.
+        retry_after_s: When requests without a slot may try again.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class WaitingSlots:
             Unavailable: The group takes no work.
             Cancelled: A cancel came before the request.
             DeadlineExceeded: The deadline has passed.
-            Overloaded: There is no place, and no request that has to give way.
+            Overloaded: There is no slot, and no request that may be displaced.
         """
         refusal = self.gate.refusal()
         if refusal is not None:
@@ -98,7 +98,7 @@ class WaitingSlots:
         )
 
     def waiting_requests(self) -> Iterator[WaitingRequest]:
-        """Yields the requests that hold waiting places."""
+        """Yields the requests that hold waiting slots."""
         for key, generation in self._table.by_key.items():
             request = generation.request
             slots = _slots_of(generation)
@@ -114,7 +114,7 @@ class WaitingSlots:
 
 
 def _slots_of(generation: Generation) -> int:
-    """Returns how many waiting places a request holds."""
+    """Returns how many waiting slots a request holds."""
     if not generation.started:
         return generation.request.sampling.n
     return sum(choice.sequence.phase is SequencePhase.WAITING for choice in generation.choices)

@@ -1,4 +1,4 @@
-"""Names the blocks of long sequences in slices, between which the event loop goes on."""
+"""Names the blocks of long sequences in portions, between which the event loop goes on."""
 
 import asyncio
 from itertools import islice

@@ -14,8 +14,8 @@ from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.kv_tier.store_health import StoreHealth
+from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult
-from services.worker.rank_protocol.plan import EngineFailed
 from shared import kv_hash
 
 log = structlog.get_logger(__name__)
@@ -73,7 +73,7 @@ class FetchOrders:
             try:
                 future = asyncio.ensure_future(self._engine.engine.fetch_blocks(order))
             except EngineFailed:
-                return  # the next step says so, too
+                return  # the next step reports it, too
             if fetch.sequence is not None:
                 fetch.sequence.timeline.mark("fetching", {"blocks": len(fetch.names)})
             self._follow(_Order(scheduler, fetch, self._clock()), future)
@@ -146,7 +146,7 @@ class FetchOrders:
             health.record_failure(health.moves, answer.error)
             return
         health.record_success(health.moves)
-        if answer.count == wanted and answer.from_host < wanted:  # memory tells nothing of the store
+        if answer.count == wanted and answer.from_host < wanted:  # memory shows nothing of the store
             self._costs.fetched(wanted, now - max(order.began, self._last_done), now)
 
     def _give_up(self, order: _Order) -> None:

@@ -11,8 +11,8 @@ from services.worker.host_kv.host_pool import HostPool
 from services.worker.host_kv.pool_directory import DeadSegments, UnsafeDirectory, open_directory
 
 log = structlog.get_logger(__name__)
-SWEEP_S = 60.0  # between looks for segments of dead processes
-REFRESH_S = 0.002  # requests of a burst share one look at what is new
+SWEEP_S = 60.0  # between checks for segments of dead processes
+REFRESH_S = 0.002  # requests of a burst share one check for new blocks
 
 
 class HostLookup:

@@ -20,8 +20,8 @@ from services.worker.leader.kv_tier.fetch_orders import FetchOrders
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.leader.kv_tier.prefix_lookup import PrefixLookup
 from services.worker.leader.kv_tier.store_health import StoreHealth
+from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.kv_messages import StoreResult
-from services.worker.rank_protocol.plan import EngineFailed
 from shared import kv_hash
 from shared.codec import unpack_tokens
 from shared.errors import RyzError

@@ -1,6 +1,6 @@
 """Looks up how much of a prompt's KV is stored, and says where the KV is likely to come from.
 
-The memory of the host is looked at first; the KV state service is asked if that does not have all.
+The memory of the host is searched first; the KV state service is asked if that does not have all.
 """
 
 from services.worker.domain.generation.generation import Generation

@@ -31,7 +31,7 @@ class ProfileCalls:
         self._ends_at = 0.0
 
     async def profile(self, asked: ProfileQuery, message: Message) -> ProfileAnswer | None:
-        """Tells the clock, and begins to record if that is asked; no answer for another group's query."""
+        """Reads the clock, and begins to record if that is asked; no answer for another group's query."""
         received_ns = time.monotonic_ns()
         if asked.group not in {None, self._context.group} or not message.reply:
             return None

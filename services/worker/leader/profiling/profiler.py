@@ -68,7 +68,7 @@ class Profiler:
     """Makes one recording after another.
 
     Args:
-        tracer: Of the ranks; None: the engine has none.
+        tracer: Records the ranks; None if the engine cannot.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Profiler:
         log, since_ns = self._engine.step_log, began_ns
         while (now_ns := time.monotonic_ns()) < ends_ns:
             await asyncio.sleep(min(_GATHER_S, (ends_ns - now_ns) / 1e9))
-            # ranks may be behind with the newest steps, which the next look finds
+            # ranks may be behind with the newest steps, which the next reading finds
             until_ns = time.monotonic_ns() - 20_000_000
             rows.add(log.steps_between(since_ns, until_ns, MAX_STEPS), since_ns, until_ns)
             since_ns = until_ns

@@ -1,6 +1,6 @@
 """Tracks turns whose answers have not reached their callers, as far as gateways confirm it.
 
-A turn that comes again takes the place of one whose answer was lost. Only gateways confirm deliveries, and
+A turn that comes again replaces one whose answer was lost. Only gateways confirm deliveries, and
 announce it in the request; the turns of all other callers count as delivered. Turns that are not known any
 more (of another leader, or too many sessions since) count as delivered, too: a turn that is recorded twice
 does less harm than one that is lost.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.sessions_in_time import COPY_S
+from shared.session_limits import COPY_S
 from shared.setting_types import From64KiB
 
 

@@ -1,4 +1,4 @@
-"""Writes session records behind the turns: in batches, by turns of tenants, again after a failure.
+"""Writes session records behind the turns: in batches, tenants in rotation, again after a failure.
 
 Records that were made without a turn of another group are put after that turn and written again.
 """
@@ -107,7 +107,7 @@ class RecordWriter:
             self.settle(pending, "deleted")
 
     def settle(self, pending: PendingRecord, outcome: str) -> None:
-        """Counts the outcome of a record, and tells the turns that wait."""
+        """Counts the outcome of a record, and wakes the turns that wait."""
         self._metrics.session_commits.labels(outcome).inc()
         pending.settle(outcome)
 
@@ -186,7 +186,7 @@ class RecordWriter:
 
         Args:
             batch: The records that were written.
-            not_stored: Places in the batch to outcomes. Records that are written again become `rebased`;
+            not_stored: Indices in the batch to outcomes. Records that are written again become `rebased`;
                 those that cannot be joined stay `stale`.
 
         Returns:
@@ -218,7 +218,7 @@ class RecordWriter:
         return again
 
     def _end_batch(self, batch: dict[Key, PendingRecord], not_stored: dict[int, str]) -> None:
-        """Settles a batch; `not_stored` maps places in it to outcomes."""
+        """Settles a batch; `not_stored` maps indices in it to outcomes."""
         self._in_flight = {}
         for index, (key, pending) in enumerate(batch.items()):
             outcome = not_stored.get(index, "stored")

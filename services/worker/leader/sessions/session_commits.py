@@ -84,7 +84,7 @@ class PendingRecord:
         self.waiters += newer.waiters
 
     def settle(self, outcome: str) -> None:
-        """Tells the turns that wait."""
+        """Wakes the turns that wait."""
         for waiter in self.waiters:
             if not waiter.future.done():
                 waiter.future.set_result(CommitOutcome(outcome, waiter.versions, waiter.turns))

@@ -34,7 +34,7 @@ class SessionRecords:
     Args:
         max_payload: Returns the largest message that the bus takes, in bytes.
         peers: Asks another group's leader for a record; raises `RyzError` if it does not have it.
-        announcer: Tells routers of turns as they end.
+        announcer: Announces turns to routers as they end.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SessionRecords:
         return self._limits.history_wait_s
 
     def newest_first(self) -> list[SessionRecord]:
-        """Returns the records in the cache by turns of tenants; of each the one used last comes first."""
+        """Returns the records in the cache, tenants in rotation; of each the one used last comes first."""
         return self._cache.newest_first()
 
     def newest(self, tenant: str, session_id: str) -> SessionRecord | None:
@@ -76,7 +76,7 @@ class SessionRecords:
     def vouched(self, tenant: str, session_id: str) -> SessionRecord | None:
         """Returns the newest record, unless it is so old that the session may have been deleted.
 
-        News of a deletion can be lost, and the store remembers deletions for a limited time.
+        A `SessionGone` can be lost, and the store remembers deletions for a limited time.
         """
         key = (tenant, session_id)
         waiting = self.writer.waiting(key)

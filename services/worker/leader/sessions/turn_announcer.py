@@ -1,6 +1,7 @@
-"""Tells routers where sessions are, as turns end.
+"""Announces to routers where sessions are, as turns end.
 
-Turns are told when they end, not when they are stored: late news would hide where a session went since.
+Turns are announced when they end, not when they are stored: a late message would hide where a session went
+since.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from shared.errors import Unavailable
 from shared.messages import SessionRecord, SessionTurn, SessionTurns
 
 MAX_TURNS = 256  # in one message
-TELL_S = 0.01  # between two messages about turns that ended; each costs every router a wake-up
+ANNOUNCE_S = 0.01  # between two messages about turns that ended; each costs every router a wake-up
 
 
 class TurnAnnouncer:
@@ -21,14 +22,14 @@ class TurnAnnouncer:
     def __init__(self, group: str, bus: Bus) -> None:
         self._group = group
         self._bus = bus
-        self._untold: list[SessionRecord] = []
-        self._telling: asyncio.Task[None] | None = None
+        self._pending: list[SessionRecord] = []
+        self._announcing: asyncio.Task[None] | None = None
 
     def announce_soon(self, record: SessionRecord) -> None:
         """Announces a turn at once after a quiet moment, else together with others; in their order."""
-        self._untold.append(record)
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._announce_untold())
+        self._pending.append(record)
+        if self._announcing is None or self._announcing.done():
+            self._announcing = asyncio.create_task(self._announce_pending())
 
     async def announce(self, records: list[SessionRecord]) -> None:
         """Announces the newest turns of sessions. Raises `Unavailable` without a broker."""
@@ -43,9 +44,9 @@ class TurnAnnouncer:
         ]
         await self._bus.publish(subjects.SESSION_TURNS, codec.encode(SessionTurns(turns=turns)))
 
-    async def _announce_untold(self) -> None:
-        while self._untold:
-            turns, self._untold = self._untold[:MAX_TURNS], self._untold[MAX_TURNS:]
+    async def _announce_pending(self) -> None:
+        while self._pending:
+            turns, self._pending = self._pending[:MAX_TURNS], self._pending[MAX_TURNS:]
             with suppress(Unavailable):  # the next turn of each session announces it
                 await self.announce(turns)
-            await asyncio.sleep(TELL_S)
+            await asyncio.sleep(ANNOUNCE_S)

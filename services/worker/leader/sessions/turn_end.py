@@ -82,7 +82,7 @@ class TurnFinisher:
 
 
 def outcome_of(turn: TurnContext, commit: CommitOutcome | None, trouble: str) -> SessionOutcome:
-    """Returns what the caller is told of its turn.
+    """Returns what `Done` reports of the turn.
 
     Args:
         commit: The store's answer; None if there is none yet.

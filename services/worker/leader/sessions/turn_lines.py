@@ -60,7 +60,7 @@ class TurnLines:
         return key is None or self._lines.setdefault(key, _Line(generation)).owner is generation
 
     def yield_s(self, generation: Generation) -> float:
-        """Returns for how many seconds a turn that comes from a lost group gives way to others."""
+        """Returns for how many seconds a turn that comes from a lost group waits behind others."""
         return self._limits.yield_s if generation.request.attempt and not _has_begun(generation) else 0.0
 
     async def enter_line(self, generation: Generation) -> None:

@@ -41,7 +41,7 @@ class TurnStarter:
         return request.messages is not None and request.session is not None and request.session.given
 
     def yield_s(self, generation: Generation) -> float:
-        """Seconds for which a turn gives way to others of its session; see `TurnLines`."""
+        """Seconds for which a turn waits behind others of its session; see `TurnLines`."""
         return self._lines.yield_s(generation)
 
     def begin_new(self, generation: Generation) -> TurnContext | None:

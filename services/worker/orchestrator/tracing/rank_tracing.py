@@ -64,7 +64,7 @@ class RankTracing:
         self._pings = 0
         self._waiting: dict[int, asyncio.Future[TracePiece]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._seen = -1  # steps of the first rank at the last look
+        self._seen = -1  # steps of the first rank at the last reading
 
     def attach(self, links: Sequence[RankLink], times: StepTimes | None) -> None:
         """Takes the ranks of a start, once they are ready."""

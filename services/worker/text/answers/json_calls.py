@@ -46,13 +46,13 @@ def read_named_calls(block: CallBlock) -> Reading[None]:
 def copy_object(reader: TextReader, show: Callable[[str], None], depth: int = 0) -> Reading[None]:
     """Shows a JSON object, array or string as it is written, up to its end.
 
-    Only brackets and strings are looked at, so that what is shown does not depend on what follows.
+    Only brackets and strings are read, so that what is shown does not depend on what follows.
 
     Args:
         depth: Brackets that were opened before.
 
     Raises:
-        Malformed: At its place stands something else, or a character that JSON does not have outside strings.
+        Malformed: Something else stands there, or a character that JSON does not have outside strings.
     """
     while True:
         char = yield from reader.peek()

@@ -16,7 +16,7 @@ def marker_tokens(
 
     Args:
         texts: Fixed texts of a form.
-        control_texts: Texts of the tokens that are looked for; None: the special tokens.
+        control_texts: Texts of the tokens that are searched; None: the special tokens.
     """
     fixed = tuple(texts)
     known = tokenizer.special_texts if control_texts is None else control_texts

@@ -19,7 +19,7 @@ class Malformed(Exception):
 
 
 class Markers:
-    """Texts that are looked for together; none of them is the beginning of another."""
+    """Texts that are searched together; none of them is the beginning of another."""
 
     __slots__ = ("_firsts", "_longest", "_pattern", "_texts")
 
@@ -30,7 +30,7 @@ class Markers:
         self._longest = max(map(len, self._texts), default=1)
 
     def find(self, text: str, at: int) -> re.Match[str] | None:
-        """Returns the first of the texts from a place on."""
+        """Returns the first of the texts from an index on."""
         return self._pattern.search(text, at)
 
     def held_from(self, text: str, at: int) -> int:
@@ -55,7 +55,7 @@ class TextReader:
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
-        self._ran_out = False  # the text that was looked for last may have begun where all text ends
+        self._ran_out = False  # the text that was searched last may have begun where all text ends
         self._recorded: list[str] = []
         self.closed = False
 
@@ -96,7 +96,7 @@ class TextReader:
         return self._text[self._at]
 
     def take_run(self, run: re.Pattern[str]) -> str:
-        """Takes what matches at this place of the text that is there, perhaps nothing."""
+        """Takes what matches at this index of the text that is there, perhaps nothing."""
         found = run.match(self._text, self._at)
         return self.take(found.end() - self._at) if found else ""
 

@@ -15,7 +15,7 @@ MAX_MAP_BYTES = 2**22  # of the rules of normalization; those of T5 have 237,539
 _NEVER = 1000.0  # so far below all others is the score of a token that no text may become
 
 _UNIT_BYTES = 4
-_BLOCK = 256  # a unit has a place for each next byte
+_BLOCK = 256  # a unit has an entry for each next byte
 
 
 def unigram_tokenizer(keys: TokenizerKeys, vocabulary: GgufVocabulary) -> Tokenizer:
@@ -82,7 +82,7 @@ def check_character_map(data: bytes) -> bool:
         return False
     if replacements[-1]:
         return False
-    inner = np.flatnonzero(units >> 31 == 0)  # the others hold the place of a replacement
+    inner = np.flatnonzero(units >> 31 == 0)  # the others stand for a replacement
     offsets = (units[inner] >> 10) << ((units[inner] & 0x200) >> 6)
     targets = inner ^ offsets
     if (targets | (_BLOCK - 1)).max(initial=0) >= len(units):

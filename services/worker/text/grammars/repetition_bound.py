@@ -70,7 +70,7 @@ def repetitions_of(pattern: str) -> Repetitions:
 
 
 def _class_end(pattern: str, at: int) -> int:
-    """Returns the place after the class whose content begins at `at`."""
+    """Returns the index after the class whose content begins at `at`."""
     while at < len(pattern) and pattern[at] != "]":
         at += 2 if pattern[at] == "\\" else 1
     return at + 1

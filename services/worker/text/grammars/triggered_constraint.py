@@ -36,7 +36,7 @@ class TriggeredConstraint:
     takes it; if not, this marker counts as text, since the token has been chosen already.
 
     Args:
-        triggers: The markers that are looked for; of several that end in one place, the first counts.
+        triggers: The markers that are searched; of several that end at one index, the first counts.
         bound: A grammar that holds from the start, in place of the free part (`tool_choice: required`).
         repeats: After a grammar's end the text is free again; else only the end of the answer may come.
     """

@@ -95,7 +95,7 @@ def _stream(*infers: Infer, **options: Any) -> Grpc:
     return Grpc(infers, method="ModelStreamInfer", **options)
 
 
-def _tell(method: str, message: Any, **options: Any) -> Grpc:
+def _describe(method: str, message: Any, **options: Any) -> Grpc:
     return Grpc([message], method=method, **options)
 
 
@@ -155,17 +155,17 @@ EXCHANGES: dict[str, Steps] = {
     "no key": Grpc([_WHOLE["a chat"]], key=""),
     "a wrong key": Grpc([_WHOLE["a chat"]], key="key-of-nobody"),
     "a stream without a key": _stream(_WHOLE["a chat"], key=""),
-    "the process": _tell("ServerLive", pb.ServerLiveRequest(), key=""),
-    "its readiness": _tell("ServerReady", pb.ServerReadyRequest(), key=""),
-    "its name": _tell("ServerMetadata", pb.ServerMetadataRequest(), key=""),
-    "a model is ready": _tell("ModelReady", pb.ModelReadyRequest(name="demo")),
-    "a model is not ready": _tell("ModelReady", pb.ModelReadyRequest(name="nobody")),
-    "a model": _tell("ModelMetadata", pb.ModelMetadataRequest(name="demo")),
-    "no such model": _tell("ModelMetadata", pb.ModelMetadataRequest(name="nobody")),
-    "its configuration": _tell("ModelConfig", pb.ModelConfigRequest(name="demo")),
-    "all models": _tell("RepositoryIndex", pb.RepositoryIndexRequest()),
-    "a load": _tell("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="demo")),
-    "shared memory": _tell("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest()),
-    "settings of traces": _tell("TraceSetting", pb.TraceSettingRequest()),
+    "the process": _describe("ServerLive", pb.ServerLiveRequest(), key=""),
+    "its readiness": _describe("ServerReady", pb.ServerReadyRequest(), key=""),
+    "its name": _describe("ServerMetadata", pb.ServerMetadataRequest(), key=""),
+    "a model is ready": _describe("ModelReady", pb.ModelReadyRequest(name="demo")),
+    "a model is not ready": _describe("ModelReady", pb.ModelReadyRequest(name="nobody")),
+    "a model": _describe("ModelMetadata", pb.ModelMetadataRequest(name="demo")),
+    "no such model": _describe("ModelMetadata", pb.ModelMetadataRequest(name="nobody")),
+    "its configuration": _describe("ModelConfig", pb.ModelConfigRequest(name="demo")),
+    "all models": _describe("RepositoryIndex", pb.RepositoryIndexRequest()),
+    "a load": _describe("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="demo")),
+    "shared memory": _describe("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest()),
+    "settings of traces": _describe("TraceSetting", pb.TraceSettingRequest()),
 }
 TABLE = table("grpc", EXCHANGES, side_by_side=True)

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.engine.mixed_load import measure
-from benchmarks.plans import MixedPlan
+from benchmarks.engine_plans import MixedPlan
 from cli.bench.bench_commands import app
 from cli.stack.model_dir import demo_model
 from tests.kits.engine.shared_fork_server import sharing

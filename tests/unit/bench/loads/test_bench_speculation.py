@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.engine.speculation_load import measure, speculation_prompts
-from benchmarks.plans import SpeculationPlan
+from benchmarks.engine_plans import SpeculationPlan
 from cli.bench.bench_commands import app
 from cli.stack.model_dir import demo_model
 from services.worker.domain.speculation import draft_budget, model_costs, speculation

@@ -13,7 +13,8 @@ from services.worker.engine.native.library import NUM_TIMES, kernels
 from services.worker.engine.native.operands import FLOATS, Activation
 from services.worker.engine.native.packed_weights import buffer, pack
 from services.worker.engine.native.program import Program
-from services.worker.engine.native.structs import ActivationKind, ForwardBatch, OutputRule
+from services.worker.engine.native.structs.forward import ForwardBatch
+from services.worker.engine.native.structs.rows import ActivationKind, OutputRule
 
 FUNCTIONS: dict[ActivationKind, Callable[[Tensor], Tensor]] = {
     ActivationKind.SILU: F.silu,

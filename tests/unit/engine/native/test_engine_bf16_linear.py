@@ -13,8 +13,9 @@ from services.worker.engine.native.library import NUM_TIMES, KernelLibrary, kern
 from services.worker.engine.native.operands import Activation, InputKinds
 from services.worker.engine.native.packed_weights import buffer, pack, padded
 from services.worker.engine.native.program import Program
-from services.worker.engine.native.structs import ActivationKind, ForwardBatch, OutputRule
-from services.worker.engine.plain import bf16_reference as reference
+from services.worker.engine.native.structs.forward import ForwardBatch
+from services.worker.engine.native.structs.rows import ActivationKind, OutputRule
+from services.worker.engine.plain.references import bf16 as reference
 
 pytestmark = pytest.mark.skipif(not targets(), reason="the kernels are for x86-64 with AVX2")
 SILU = OutputRule(activation=ActivationKind.SILU, gated=True)

@@ -1,4 +1,4 @@
-"""The kernels of codes against the plain functions of `plain/codes_reference.py`."""
+"""The kernels of codes against the plain functions of `plain/references/codes.py`."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,9 @@ from services.worker.engine.native.library import KernelLibrary, kernels
 from services.worker.engine.native.operands import Activation, InputKinds
 from services.worker.engine.native.packed_weights import buffer, pack
 from services.worker.engine.native.program import Program, Segment
-from services.worker.engine.native.structs import ForwardBatch, OutputRule
-from services.worker.engine.plain import codes_reference as reference
+from services.worker.engine.native.structs.forward import ForwardBatch
+from services.worker.engine.native.structs.rows import OutputRule
+from services.worker.engine.plain.references import codes as reference
 
 TARGETS = targets()
 TYPES = [kind for kind in GGMLQuantizationType if has_codes(kind)]

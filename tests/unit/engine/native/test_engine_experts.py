@@ -22,7 +22,7 @@ from services.worker.engine.native.library import kernels
 from services.worker.engine.native.operands import FLOATS
 from services.worker.engine.native.packed_weights import pack
 from services.worker.engine.native.program import Program
-from services.worker.engine.native.structs import ForwardBatch
+from services.worker.engine.native.structs.forward import ForwardBatch
 from services.worker.engine.plain.layers.experts import choose_experts
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.run_config import Precision

@@ -17,8 +17,8 @@ from services.worker.engine.native.operands import (
 )
 from services.worker.engine.native.packed_weights import buffer, pack
 from services.worker.engine.native.program import Program, Segment
-from services.worker.engine.native.structs import ForwardBatch
-from services.worker.engine.plain import codes_reference as reference
+from services.worker.engine.native.structs.forward import ForwardBatch
+from services.worker.engine.plain.references import codes as reference
 
 TARGETS = targets()
 INPUTS, GROUP = 256, 64

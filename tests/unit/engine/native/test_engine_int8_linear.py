@@ -1,4 +1,4 @@
-"""The 8-bit kernels of one linear against the plain functions of `plain/int8_reference.py`."""
+"""The 8-bit kernels of one linear against the plain functions of `plain/references/int8.py`."""
 
 import ctypes
 
@@ -11,8 +11,8 @@ from services.worker.engine.native.library import NUM_TIMES, kernels
 from services.worker.engine.native.operands import Activation, InputKinds
 from services.worker.engine.native.packed_weights import buffer, pack, padded
 from services.worker.engine.native.program import Program
-from services.worker.engine.native.structs import ForwardBatch
-from services.worker.engine.plain import int8_reference as reference
+from services.worker.engine.native.structs.forward import ForwardBatch
+from services.worker.engine.plain.references import int8 as reference
 
 pytestmark = pytest.mark.skipif(not targets(), reason="the kernels are for x86-64 with AVX2")
 

@@ -8,8 +8,9 @@ import pytest
 
 from services.worker.engine.native.build import ensure, targets
 from services.worker.engine.native.library import SHARED_STRUCTS, LayoutError, check_layout
-from services.worker.engine.native.ops import Op, OpKind
-from services.worker.engine.native.structs import ForwardBatch, Rotary
+from services.worker.engine.native.structs.attention import Rotary
+from services.worker.engine.native.structs.forward import ForwardBatch
+from services.worker.engine.native.structs.ops import Op, OpKind
 
 pytestmark = pytest.mark.skipif(not targets(), reason="the kernels are for x86-64 with AVX2")
 Struct = type[ctypes.Structure]

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from services.worker.engine.plain.batch import make_batch
+from services.worker.engine.plain.batch_builder import make_batch
 from services.worker.engine.rank.sequences import PlanError, Sequences
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk, StepPlan

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from services.router.domain.fleet import Fleet
-from services.router.domain.fleet_limits import FleetLimits
-from services.router.domain.loss import Loss
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.fleet_limits import FleetLimits
+from services.router.domain.groups.loss import Loss
 from services.router.domain.self_echo_monitor import SelfEchoMonitor
 from shared.messages import GroupDown, Heartbeat, Load, ModelCard, State, Vitals
 

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.router.domain.decision import Assignment, GroupView, RequestFacts
-from services.router.domain.fleet import Fleet
-from services.router.domain.fleet_limits import FleetLimits
-from services.router.domain.group import Group
-from services.router.domain.live_view import LiveView
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.fleet_limits import FleetLimits
+from services.router.domain.groups.group import Group
+from services.router.domain.groups.live_view import LiveView
 from services.router.domain.policies import Hybrid
 from services.router.domain.rendezvous import preferred
 from shared.messages import DownReason, GroupDown

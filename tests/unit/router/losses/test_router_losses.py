@@ -5,9 +5,9 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from services.router.domain.fleet import Fleet
-from services.router.domain.fleet_limits import FleetLimits
-from services.router.domain.loss import MAX_NEWS_BYTES, Loss, read_disconnect
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.fleet_limits import FleetLimits
+from services.router.domain.groups.loss import MAX_NEWS_BYTES, Loss, read_disconnect
 from shared.messages import DownReason, GroupDown, Heartbeat, Load, ModelCard, State
 
 

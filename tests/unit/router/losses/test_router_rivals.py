@@ -2,8 +2,8 @@
 
 from cli.groups.groups_query import group_rows
 from cli.status.status_query import StatusReport
-from services.router.domain.fleet import Fleet
-from services.router.domain.rivals import LIVES_S, REMEMBERED, SETTLE_S, TELL_EVERY_S, Rivals
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.rivals import LIVES_S, REMEMBERED, SETTLE_S, TELL_EVERY_S, Rivals
 from shared.messages import GroupDown, ServiceStatus, State
 from tests.kits.router.fleet import beat, new_fleet
 

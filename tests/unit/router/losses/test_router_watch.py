@@ -9,7 +9,7 @@ from typing import cast
 
 from prometheus_client import CollectorRegistry
 
-from services.router.domain.fleet import Fleet
+from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import make_policy
 from services.router.domain.policies.costs import Costs
 from services.router.losses import LossReports

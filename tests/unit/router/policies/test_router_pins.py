@@ -9,7 +9,7 @@ from services.router.domain.policies import PolicyName, make_policy
 from services.router.domain.policies.choice import choose_pinned
 from services.router.domain.rendezvous import preferred
 from services.router.metrics import RouterMetrics
-from services.router.pin_sync import PinSync
+from services.router.session_events import PinSync
 from shared import subjects
 from shared.bus import Message
 from shared.codec import decode, encode

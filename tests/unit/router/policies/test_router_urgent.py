@@ -3,8 +3,8 @@
 import pytest
 
 from services.router.domain.decision import Assignment, FleetView, GroupView, Refusal, RequestFacts
-from services.router.domain.fleet import Fleet
-from services.router.domain.fleet_limits import FleetLimits
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.policies import PolicyName, make_policy
 from services.router.domain.policies.choice import choose
 from shared.messages import Heartbeat, Load, ModelCard

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from services.router.domain.fleet import Fleet
+from services.router.domain.groups.fleet import Fleet
 from services.router.incoming import read
 from shared.bus import Message
 from shared.codec import encode

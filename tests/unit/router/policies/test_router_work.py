@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from benchmarks.plans import RoutingPlan
 from benchmarks.routing.routing import route
 from benchmarks.routing.routing_time import decision_times
+from benchmarks.stack_plans import RoutingPlan
 from services.router.decision_log import DecisionLog
 from services.router.domain.decision import Assignment, FleetView, GroupView, RequestFacts
-from services.router.domain.fleet import Fleet
-from services.router.domain.fleet_limits import FleetLimits
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.policies.costs import Costs, Move
 from services.router.incoming import read
 from services.router.metrics import RouterMetrics

@@ -74,7 +74,7 @@ def test_what_was_left_out_is_reported_when_the_interval_is_over(capsys: pytest.
             "exception_type": "KeyError"}.items() <= reported.items()  # fmt: skip
     assert limiter.takes("error", "a failure", "KeyError"), "a new interval"
     clock.now += INTERVAL_S
-    limiter.tell_left_out(clock.now)
+    limiter.report_left_out(clock.now)
     assert lines(capsys) == []
 
 
@@ -91,9 +91,9 @@ async def test_the_end_of_a_flood_is_reported_without_another_line(
         reported.extend(lines(capsys))
         return bool(reported)
 
-    telling = asyncio.create_task(limiter.tell_regularly())
+    reporting = asyncio.create_task(limiter.report_regularly())
     await until(is_told)
-    telling.cancel()
+    reporting.cancel()
     assert reported[0]["count"] == 2
 
 

@@ -19,9 +19,9 @@ def tracing() -> Iterator[MemoryTrace]:
 def test_the_line_that_holds_most_is_reported_and_then_the_one_that_grew(tracing: MemoryTrace) -> None:
     held = [bytes(1000) for _ in range(1000)]
     with capture_logs() as lines:
-        tracing.tell()
+        tracing.log_report()
         grown = [bytes(500) for _ in range(500)]
-        tracing.tell()
+        tracing.log_report()
     first, second = lines
     assert (first["event"], second["event"]) == ("memory held", "memory that has grown")
     assert first["memory_bytes"] > 1_000_000
@@ -33,6 +33,6 @@ def test_the_line_that_holds_most_is_reported_and_then_the_one_that_grew(tracing
 
 def test_without_the_setting_it_says_what_to_do() -> None:
     with capture_logs() as lines:
-        MemoryTrace(0).tell()
+        MemoryTrace(0).log_report()
     assert lines[0]["event"] == "memory is not traced"
     assert "RYZ_MEMORY_TRACE" in lines[0]["remedy"]

@@ -9,9 +9,9 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
+from shared.address import redact
 from shared.bus.delivery import BusStats
 from shared.lifecycle import Service
-from shared.redact import redact
 from shared.settings import CommonSettings
 from shared.telemetry.logs.log_setup import configure_logging
 from shared.telemetry.metrics import BusCollector, ClientCollector

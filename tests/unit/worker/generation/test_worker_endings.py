@@ -8,8 +8,9 @@ from itertools import groupby
 import pytest
 
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
+from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
-from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult
+from services.worker.rank_protocol.plan import StepPlan, StepResult
 from services.worker.rank_protocol.step_times import StepTimes
 from shared import codec, subjects
 from shared.bus.api import Message

@@ -22,7 +22,7 @@ from tests.kits.worker.kv_tier import Index
 from tests.kits.worker.leader import chat, leader_context
 
 
-class Teller:
+class Committer:
     """A `BlockOwnership` with an index that stores block names only."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Teller:
         self.behind.done(written, [])
         return written
 
-    async def tell(self) -> list[int]:
+    async def commit_due(self) -> list[int]:
         """Commits what is due; returns the number of blocks of each sequence."""
         before = len(self.index.held)
         await self.ownership.commit_due(self.behind)
@@ -84,68 +84,68 @@ class Teller:
 
 
 async def test_running_sequences_are_reported_now_and_then_and_at_their_end() -> None:
-    teller = Teller()
-    one = teller.sequence("a", FEW_BLOCKS + 3, written=False)
-    teller.write(one, FEW_BLOCKS - 1)
-    assert await teller.tell() == []
-    teller.write(one, FEW_BLOCKS)
-    assert await teller.tell() == [FEW_BLOCKS]
-    teller.write(one)
-    assert await teller.tell() == []
-    teller.ownership.end_generation(one)
-    assert await teller.tell() == [FEW_BLOCKS + 3]
-    assert teller.ownership.num_held == 0
-    teller.ownership.end_generation(one)  # no effect: it is forgotten
+    committer = Committer()
+    one = committer.sequence("a", FEW_BLOCKS + 3, written=False)
+    committer.write(one, FEW_BLOCKS - 1)
+    assert await committer.commit_due() == []
+    committer.write(one, FEW_BLOCKS)
+    assert await committer.commit_due() == [FEW_BLOCKS]
+    committer.write(one)
+    assert await committer.commit_due() == []
+    committer.ownership.end_generation(one)
+    assert await committer.commit_due() == [FEW_BLOCKS + 3]
+    assert committer.ownership.num_held == 0
+    committer.ownership.end_generation(one)  # no effect: it is forgotten
 
 
 async def test_an_end_waits_for_what_is_being_written_but_not_for_ever() -> None:
-    teller = Teller()
-    one = teller.sequence("a", 3, written=False)
+    committer = Committer()
+    one = committer.sequence("a", 3, written=False)
     names = one.choices[0].sequence.block_names
-    teller.write(one, 2)
-    teller.behind.add(names)
-    teller.behind.take(teller.blocks)
-    teller.ownership.end_generation(one)
-    assert await teller.tell() == []
-    teller.now += LINGER_S + 1
-    assert await teller.tell() == [2]
-    assert teller.ownership.num_held == 0
+    committer.write(one, 2)
+    committer.behind.add(names)
+    committer.behind.take(committer.blocks)
+    committer.ownership.end_generation(one)
+    assert await committer.commit_due() == []
+    committer.now += LINGER_S + 1
+    assert await committer.commit_due() == [2]
+    assert committer.ownership.num_held == 0
 
 
 async def test_one_with_nothing_written_leaves() -> None:
-    teller = Teller()
-    teller.ownership.end_generation(teller.sequence("a", 3, written=False))
-    assert await teller.tell() == []
-    assert teller.ownership.num_held == 0
+    committer = Committer()
+    committer.ownership.end_generation(committer.sequence("a", 3, written=False))
+    assert await committer.commit_due() == []
+    assert committer.ownership.num_held == 0
 
 
 async def test_what_was_not_heard_is_reported_again_and_then_forgotten() -> None:
-    teller = Teller()
-    teller.index.away = True
-    teller.ownership.end_generation(teller.sequence("a", 3))
+    committer = Committer()
+    committer.index.away = True
+    committer.ownership.end_generation(committer.sequence("a", 3))
     with pytest.raises(Unavailable):
-        await teller.tell()
-    teller.index.away = False
-    assert await teller.tell() == [3]
-    teller.index.away = True
-    teller.ownership.end_generation(teller.sequence("b", 3))
-    teller.now += 2 * LINGER_S + 1
-    assert await teller.tell() == []
-    assert teller.ownership.num_held == 0
+        await committer.commit_due()
+    committer.index.away = False
+    assert await committer.commit_due() == [3]
+    committer.index.away = True
+    committer.ownership.end_generation(committer.sequence("b", 3))
+    committer.now += 2 * LINGER_S + 1
+    assert await committer.commit_due() == []
+    assert committer.ownership.num_held == 0
 
 
 async def test_batches_are_bounded_in_sequences_and_in_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    teller = Teller()
+    committer = Committer()
     for number in range(MAX_BATCH + 5):
-        teller.ownership.end_generation(teller.sequence(f"a{number}", 2))
-    assert await teller.tell() == [2] * (MAX_BATCH + 5)
-    assert [len(commit) for commit in teller.index.commits] == [MAX_BATCH, 5]
+        committer.ownership.end_generation(committer.sequence(f"a{number}", 2))
+    assert await committer.commit_due() == [2] * (MAX_BATCH + 5)
+    assert [len(commit) for commit in committer.index.commits] == [MAX_BATCH, 5]
     monkeypatch.setattr(block_ownership, "MAX_BATCH_NAMES", 20)
-    teller.index.commits.clear()
+    committer.index.commits.clear()
     for number, count in enumerate((30, 12, 8, 3)):
-        teller.ownership.end_generation(teller.sequence(f"b{number}", count))
-    assert sorted(await teller.tell()) == [3, 8, 12, 30]
-    assert [[len(one.names) // 16 for one in commit] for commit in teller.index.commits] == [
+        committer.ownership.end_generation(committer.sequence(f"b{number}", count))
+    assert sorted(await committer.commit_due()) == [3, 8, 12, 30]
+    assert [[len(one.names) // 16 for one in commit] for commit in committer.index.commits] == [
         [30],
         [12, 8],
         [3],
@@ -154,88 +154,88 @@ async def test_batches_are_bounded_in_sequences_and_in_names(monkeypatch: pytest
 
 async def test_there_are_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_ownership, "MAX_HOLDINGS", 3)
-    teller = Teller()
-    generations = [teller.sequence(f"a{number}", 1) for number in range(5)]
-    assert teller.ownership.num_held == 3
+    committer = Committer()
+    generations = [committer.sequence(f"a{number}", 1) for number in range(5)]
+    assert committer.ownership.num_held == 3
     for generation in generations:
-        teller.ownership.end_generation(generation)
-    assert await teller.tell() == [1, 1, 1]
+        committer.ownership.end_generation(generation)
+    assert await committer.commit_due() == [1, 1, 1]
     newest = [generation.choices[0].sequence.block_names[0] for generation in generations[2:]]
-    assert [one.names for one in teller.index.held] == newest
-    teller.sequence("b", 1)
-    assert teller.ownership.num_held == 1
-    teller.ownership.close_store()
-    assert teller.ownership.num_held == 0
+    assert [one.names for one in committer.index.held] == newest
+    committer.sequence("b", 1)
+    assert committer.ownership.num_held == 1
+    committer.ownership.close_store()
+    assert committer.ownership.num_held == 0
 
 
 async def test_only_what_is_lost_is_written_again_and_reported() -> None:
-    teller = Teller()
-    whole, torn = teller.sequence("a", 10), teller.sequence("b", 10)
+    committer = Committer()
+    whole, torn = committer.sequence("a", 10), committer.sequence("b", 10)
     names = torn.choices[0].sequence.block_names
     for name in names[6:]:
-        del teller.index.store[name]
-    teller.ownership.end_generation(torn)
-    assert await teller.tell() == [10, 10]
-    assert teller.flush() == names[6:]
-    assert await teller.tell() == [10]
-    assert teller.ownership.num_held == 1
-    assert teller.behind.num_known_of(whole.choices[0].sequence.block_names) == 10
-    teller.ownership.end_generation(whole)
-    assert await teller.tell() == []
-    assert teller.ownership.num_held == 0
+        del committer.index.store[name]
+    committer.ownership.end_generation(torn)
+    assert await committer.commit_due() == [10, 10]
+    assert committer.flush() == names[6:]
+    assert await committer.commit_due() == [10]
+    assert committer.ownership.num_held == 1
+    assert committer.behind.num_known_of(whole.choices[0].sequence.block_names) == 10
+    committer.ownership.end_generation(whole)
+    assert await committer.commit_due() == []
+    assert committer.ownership.num_held == 0
 
 
 async def test_what_the_store_never_keeps_is_not_written_for_ever() -> None:
-    teller = Teller()
-    one = teller.sequence("a", 10)
+    committer = Committer()
+    one = committer.sequence("a", 10)
     for _ in range(5):
-        teller.index.store.clear()  # as for a deleted session
-        await teller.tell()
-        teller.flush()
-    assert len(teller.index.commits) == 2
-    teller.ownership.end_generation(one)
-    await teller.tell()
-    assert teller.ownership.num_held == 0
+        committer.index.store.clear()  # as for a deleted session
+        await committer.commit_due()
+        committer.flush()
+    assert len(committer.index.commits) == 2
+    committer.ownership.end_generation(one)
+    await committer.commit_due()
+    assert committer.ownership.num_held == 0
 
 
 async def test_what_is_over_a_quota_does_not_make_others_write_again() -> None:
-    teller = Teller()
+    committer = Committer()
     for name in "abc":
-        teller.sequence(name, 10)
-    teller.index.answers = [BlocksCommitted(stored=25, over_quota=[1])]
-    assert await teller.tell() == [10, 10, 10]
-    assert not teller.behind.has_work
-    assert teller.index.finds == 0
+        committer.sequence(name, 10)
+    committer.index.answers = [BlocksCommitted(stored=25, over_quota=[1])]
+    assert await committer.commit_due() == [10, 10, 10]
+    assert not committer.behind.has_work
+    assert committer.index.finds == 0
 
 
 async def test_a_store_without_room_is_reported_again_after_the_pause() -> None:
-    teller = Teller()
-    teller.ownership.end_generation(teller.sequence("a", 4))
-    teller.index.answers = [BlocksCommitted(stored=0, pause_ms=2000, evicted=3)]
-    assert await teller.tell() == [4]
-    assert teller.pauses == [2.0]
-    assert await teller.tell() == []
-    teller.now += 2.1
-    assert await teller.tell() == [4]
-    assert not teller.behind.has_work
-    assert teller.ownership.num_held == 0
+    committer = Committer()
+    committer.ownership.end_generation(committer.sequence("a", 4))
+    committer.index.answers = [BlocksCommitted(stored=0, pause_ms=2000, evicted=3)]
+    assert await committer.commit_due() == [4]
+    assert committer.pauses == [2.0]
+    assert await committer.commit_due() == []
+    committer.now += 2.1
+    assert await committer.commit_due() == [4]
+    assert not committer.behind.has_work
+    assert committer.ownership.num_held == 0
 
 
 async def test_goes_on_after_trouble_and_rests_while_there_is_no_store() -> None:
-    teller = Teller()
+    committer = Committer()
     behind: WriteBehind | None = None
-    task = asyncio.create_task(teller.ownership.commit_forever(lambda: behind, 0.005))
-    teller.ownership.end_generation(teller.sequence("a", 3))
+    task = asyncio.create_task(committer.ownership.commit_forever(lambda: behind, 0.005))
+    committer.ownership.end_generation(committer.sequence("a", 3))
     await asyncio.sleep(0.03)
-    assert teller.index.commits == []
-    teller.index.away = True
-    behind = teller.behind
+    assert committer.index.commits == []
+    committer.index.away = True
+    behind = committer.behind
     await asyncio.sleep(0.03)
-    teller.index.away = False
+    committer.index.away = False
     async with asyncio.timeout(PATIENCE_S):
-        while not teller.index.commits:  # noqa: ASYNC110
+        while not committer.index.commits:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert kv_hash.split(teller.index.held[0].names)
+    assert kv_hash.split(committer.index.held[0].names)
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

@@ -26,7 +26,7 @@ def turns_of(frames: Sequence[AnyFrame]) -> int:
     return done.session.turns
 
 
-async def tell(kit: Kit, subject: str, message: Any) -> None:
+async def publish(kit: Kit, subject: str, message: Any) -> None:
     await kit.bus.publish(subject, codec.encode(message))
     await kit.bus.flush()
 
@@ -34,26 +34,26 @@ async def tell(kit: Kit, subject: str, message: Any) -> None:
 async def test_a_cancel_ends_its_own_attempt_and_no_later_one(memory_bus: MemoryBus) -> None:
     async with Kit(memory_bus, null_engine(delay_s=0.01)) as kit:
         await kit.ask(chat("r", attempt=2, sampling={"max_tokens": 12}))
-        await tell(kit, subjects.cancel("g0"), Cancel(request_id="r", attempt=1))
+        await publish(kit, subjects.cancel("g0"), Cancel(request_id="r", attempt=1))
         assert isinstance((await kit.end_of("r"))[-1], Done)
         await kit.ask(chat("s", attempt=1, sampling={"max_tokens": 1000}))
-        await tell(kit, subjects.cancel("g0"), Cancel(request_id="s", attempt=1))
+        await publish(kit, subjects.cancel("g0"), Cancel(request_id="s", attempt=1))
         assert (await kit.end_of("s"))[-1].code == "cancelled"  # type: ignore[union-attr]
         await kit.all_free()
 
 
 async def test_a_cancel_that_comes_first_waits_for_its_own_attempt(memory_bus: MemoryBus) -> None:
     async with Kit(memory_bus) as kit:
-        await tell(kit, subjects.cancel("g0"), Cancel(request_id="r", attempt=0))
+        await publish(kit, subjects.cancel("g0"), Cancel(request_id="r", attempt=0))
         assert isinstance((await kit.run(chat("r", attempt=1)))[-1], Done)
-        await tell(kit, subjects.cancel("g0"), Cancel(request_id="s", attempt=3))
+        await publish(kit, subjects.cancel("g0"), Cancel(request_id="s", attempt=3))
         assert (await kit.failure(chat("s", attempt=2))).code == "cancelled"
 
 
 async def test_an_attempt_that_ended_here_may_be_followed_by_another(memory_bus: MemoryBus) -> None:
     async with Kit(memory_bus) as kit:
         await kit.run(chat("r"))
-        await tell(kit, subjects.cancel("g0"), Cancel(request_id="r", attempt=0))
+        await publish(kit, subjects.cancel("g0"), Cancel(request_id="r", attempt=0))
         kit.frames.clear()
         assert isinstance((await kit.run(chat("r", attempt=1)))[-1], Done)
 
@@ -64,11 +64,11 @@ async def test_a_leader_that_was_given_up_lets_everything_go(memory_bus: MemoryB
         await kit.until(lambda: len(kit.frames["r"]) > 2)
         for other in (("g1", "i"), ("g0", "another")):
             down = GroupDown(group=other[0], instance_id=other[1], reason="silent")
-            await tell(kit, subjects.GROUP_DOWN, down)
+            await publish(kit, subjects.GROUP_DOWN, down)
         await memory_bus.publish(subjects.GROUP_DOWN, b"nonsense")
         count = len(kit.frames["r"])
         await kit.until(lambda: len(kit.frames["r"]) > count)
-        await tell(kit, subjects.GROUP_DOWN, GroupDown(group="g0", instance_id="i", reason="silent"))
+        await publish(kit, subjects.GROUP_DOWN, GroupDown(group="g0", instance_id="i", reason="silent"))
         frames = await kit.end_of("r")
         last = frames[-1]
         assert isinstance(last, Failed)

@@ -9,7 +9,8 @@ import pytest
 
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
-from services.worker.rank_protocol.plan import EngineFailed, Sampled, StepPlan, StepResult
+from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from shared.messages import Done, Failed
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from services.worker.rank_protocol.engine_sampling import EngineSampling
-from services.worker.rank_protocol.plan import EngineFailed, NewSequence, ScheduledChunk, StepPlan
+from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk, StepPlan
 from tests.kits.worker.leader import null_engine
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from services.worker.engine.rank.rank_progress import Progress
+from services.worker.engine.rank.shared_pages import Progress
 from services.worker.orchestrator.health_monitor import HealthMonitor
 from services.worker.orchestrator.process_readings import CpuCounts, ProcessReading, ThreadReading
-from services.worker.orchestrator.step_limit import StepLimit
+from services.worker.orchestrator.time_limits import StepLimit
 from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.plan import ScheduledChunk, StepPlan
 from services.worker.rank_protocol.progress_page import BEATS, BEGUN, DONE, LINE_WORDS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.worker.orchestrator.step_limit import StepLimit
+from services.worker.orchestrator.time_limits import StepLimit
 from services.worker.rank_protocol.plan import ScheduledChunk, StepPlan
 
 

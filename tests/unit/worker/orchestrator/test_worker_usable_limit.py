@@ -1,7 +1,7 @@
 """The time limit of a start: what counts of the time in which processes load."""
 
 from services.worker.orchestrator.process_readings import ProcessReading, ThreadReading
-from services.worker.orchestrator.usable_limit import UsableLimit
+from services.worker.orchestrator.time_limits import UsableLimit
 
 
 def reading(

@@ -70,9 +70,15 @@ def no_errors(prompt: list[int], output: Output) -> bool:
     return output[1] != "error"
 
 
-def a_run(engine: HashEngine, budget: int, run_ahead: int, running: int = 8) -> Run:
+def a_run(
+    engine: HashEngine,
+    budget: int,
+    run_ahead: int,
+    running: int = 8,
+    costs: TransferCostModel | None = None,
+) -> Run:
     limits = scheduler_limits(budget, min(budget, running), 1000)
-    scheduler = Scheduler(BlockManager(len(engine.blocks)), limits, BlockNames("f"))
+    scheduler = Scheduler(BlockManager(len(engine.blocks)), limits, BlockNames("f"), costs=costs)
 
     def supply(masks: StepMasks) -> None:
         engine.masks[masks.step_id] = masks.masks
@@ -281,8 +287,7 @@ def test_forced_tokens_do_not_count_as_prompts_in_the_measured_costs() -> None:
 
     seen: list[int] = []
     engine = HashEngine(16)
-    run = a_run(engine, 32, 0)
-    run.scheduler.costs = Costs(32)
+    run = a_run(engine, 32, 0, costs=Costs(32))
     add(run, make("a", [5, 6, 7], 25, Run5(VOCAB, [EOS], 1)), 0)
     run.finish()
     assert seen == [3]

@@ -15,8 +15,8 @@ from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_ca
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.tokenizer import LibraryTokenizer, read_tokenizer
-from shared.answer_text import join_parts
 from shared.messages import ChatMessage, GenerateRequest, TextPart, ToolCallPart, ToolDefinition, ToolUse
+from shared.messages.answer_parts import join_parts
 from tests.kits.worker.tokenizers import byte_level
 
 TEMPLATE = (

@@ -19,9 +19,9 @@ from services.worker.text.answers.tool_format import AnswerFormat
 from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_calls
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
-from shared.answer_text import join_parts
 from shared.errors import InvalidRequest
 from shared.messages import ToolCallPart, ToolDefinition
+from shared.messages.answer_parts import join_parts
 from tests.kits.chaos.scale import scaled
 from tests.kits.schemas.corpus import corpus
 from tests.kits.schemas.schema_case import validator

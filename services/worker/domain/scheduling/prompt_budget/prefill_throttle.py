@@ -11,12 +11,12 @@ from services.worker.domain.scheduling.prompt_budget.step_costs import OUTLIER, 
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 MIN_CHUNK = BLOCK_SIZE  # prompts get on by so many tokens a step, however slow the engine is
-LEAST_SHARE = 0.25  # of the decodes' time goes to prompts, even if the target leaves less
+LEAST_SHARE = 0.25  # share of the decodes' time that goes to prompts, even if the target leaves less
 COLD_CHUNK = 4 * BLOCK_SIZE  # tokens of prompts in a step before any were measured
 _WITHIN = 0.999  # share of the steps that are to be within the target
 _ADAPT = 0.06  # how fast the margin follows
 _FIRST_MARGIN, _MOST_MARGIN = 1.3, 1.5
-_DECODES_MEASURED = 8  # of so many steps without prompts one is measured
+_DECODES_MEASURED = 8  # one of so many steps without prompts is measured
 _ONE_DECODE = StepWork(decodes=1)
 
 
@@ -41,7 +41,7 @@ class PrefillThrottle:
         self._budget = 0
 
     def measures(self, has_chunk: bool) -> bool:
-        """Returns whether the step that ended is to be told; few of those that only decode are."""
+        """Returns whether the step that ended is to be observed; few of those that only decode are."""
         self._steps += 1
         return self._target_s > 0 and (has_chunk or self._steps % _DECODES_MEASURED == 0)
 

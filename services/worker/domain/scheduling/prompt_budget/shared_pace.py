@@ -1,9 +1,9 @@
 """How many tokens of prompts take as long as the decodes beside them, by measured steps.
 
 Beside decodes of another party, prompts get at most as much time as these, so that one party's prompts make
-the tokens of another at most twice as slow. `StepCostModel` cannot tell this time: while prompts keep coming,
-all steps are alike, and nothing shows which part of them is whose. So steps that only decode are averaged by
-themselves, and if none comes for a while, the prompts stand still for one. Pure.
+the tokens of another at most twice as slow. `StepCostModel` cannot estimate this time: while prompts keep
+coming, all steps are alike, and nothing shows which part of them is whose. So steps that only decode are
+averaged by themselves, and if none comes for a while, the prompts stand still for one. Pure.
 """
 
 from services.worker.rank_protocol.plan import BLOCK_SIZE

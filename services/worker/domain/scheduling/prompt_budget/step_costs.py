@@ -2,7 +2,7 @@
 
 Least squares with weights that decay exponentially (recursive least squares with a forgetting factor, see
 Haykin, "Adaptive Filter Theory"), no coefficient below zero. A small penalty holds the coefficients near
-their last values (Tikhonov regularisation): those that the recent steps tell nothing of are kept. Pure.
+their last values (Tikhonov regularisation): those that recent steps have no data for are kept. Pure.
 """
 
 import math

@@ -46,17 +46,17 @@ class StoredMatrix(Protocol):
 
     @property
     def item_bytes(self) -> int:
-        """Of a value, as ranks hold it as a float."""
+        """Bits of a value, as ranks hold it as a float."""
         ...
 
     @property
     def packed(self) -> PackedParts | None:
-        """Of a matrix of packed integers."""
+        """Bits of a value in a matrix of packed integers."""
         ...
 
 
 def bytes_of(tensor: StoredMatrix) -> float:
-    """Of a weight of a matrix, as the kernels store it with the precision `codes`."""
+    """Bits of a weight, as the kernels store it with the precision `codes`."""
     if tensor.packed is not None:
         return tensor.packed.item_bytes
     return CODE_BYTES.get(tensor.kind, tensor.item_bytes)

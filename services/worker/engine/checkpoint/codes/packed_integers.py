@@ -126,7 +126,7 @@ def _read(stored: StoredTensor, parts: PackedParts, rows: range, columns: range)
 
 
 def _read_rows(stored: StoredTensor, parts: PackedParts, rows: range, columns: range, span: range) -> _Slice:
-    """Of compressed-tensors: words of rows, and zero points packed along the outputs."""
+    """Layout of compressed-tensors: words of rows, and zero points packed along the outputs."""
     words = _lines(stored, parts.width * 4, rows).view(np.int32)
     numbers = unpacked(words, parts.bits, stored.shape[1])[:, columns.start : columns.stop]
     scales = _row_scales(parts, rows, span)
@@ -141,7 +141,7 @@ def _read_rows(stored: StoredTensor, parts: PackedParts, rows: range, columns: r
 def _read_byte_rows(
     stored: StoredTensor, parts: PackedParts, rows: range, columns: range, span: range
 ) -> _Slice:
-    """Of compressed-tensors: signed bytes, which become codes from 0 on, and signed zero points."""
+    """Layout of compressed-tensors: signed bytes, which become codes from 0 on, and signed zero points."""
     held = _lines(stored, stored.shape[1], rows)[:, columns.start : columns.stop]
     numbers, scales = held ^ np.uint8(_BYTE_ZERO), _row_scales(parts, rows, span)
     if parts.zeros is None:
@@ -154,7 +154,7 @@ def _read_byte_rows(
 def _read_ternary(
     stored: StoredTensor, parts: PackedParts, rows: range, columns: range, span: range
 ) -> _Slice:
-    """Of BitNet: a line of bytes has outputs that are a quarter of the matrix apart."""
+    """Layout of BitNet: a line of bytes has outputs that are a quarter of the matrix apart."""
     del span  # there is one scale
     lines, width = stored.shape[0] // 4, stored.shape[1]
     numbers: NDArray[np.uint8] = np.empty((len(rows), len(columns)), dtype=np.uint8)
@@ -181,7 +181,7 @@ def _row_scales(parts: PackedParts, rows: range, span: range) -> Tensor:
 def _read_transposed(
     stored: StoredTensor, parts: PackedParts, rows: range, columns: range, span: range
 ) -> _Slice:
-    """Of GPTQ and AWQ: inputs follow each other, and scales and zero points lie by groups."""
+    """Layout of GPTQ and AWQ: inputs follow each other, and scales and zero points lie by groups."""
     outputs, bits, some = stored.shape[0], parts.bits, slice(rows.start, rows.stop)
     if parts.form == "awq":
         numbers = _awq_numbers(_lines(stored, outputs * bits // 8, columns).view(np.int32))[:, some].T

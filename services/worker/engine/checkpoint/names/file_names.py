@@ -22,7 +22,7 @@ class TensorLocation:
             or head.
         parts: The canonical modules that are fused in it, from the first rows to the last; none: it alone.
         by_kv_head: The parts' rows come KV head by KV head: its queries, its keys, its values.
-        alternating: The parts' rows take turns.
+        alternating: The parts' rows alternate.
         by_item: The parts' rows come head by head, or expert by expert.
         transposed: Matrices are stored as [in, out].
         stacked: The first dimension is that of experts or heads.
@@ -44,7 +44,7 @@ class FileNames:
     """How files name tensors.
 
     Attributes:
-        modules: The places of each canonical module, of which the first one that the files have is taken.
+        modules: The names of each canonical module, of which the first one that the files have is taken.
         layer: Prefix of a layer's modules.
         prefixes: Of all names; the first one that a name in the files has is taken.
         interleaved: Rows of queries and keys that are rotated together are stored next to each other.
@@ -63,7 +63,7 @@ class FileNames:
     def with_locations(
         self, changes: "Mapping[str, str | TensorLocation | tuple[TensorLocation, ...]]"
     ) -> "FileNames":
-        """The same with other places of some modules; a text is a name alone."""
+        """The same with other names of some modules; a text is a name alone."""
         locations = {name: _locations(location) for name, location in changes.items()}
         return replace(self, modules={**self.modules, **locations})
 

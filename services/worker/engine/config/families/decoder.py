@@ -117,7 +117,7 @@ def optional_number(fields: JsonFields, name: str, default: float | None = None)
 
 
 def layer_kinds(fields: JsonFields, shape: Shape, default: Sequence[str]) -> tuple[str, ...]:
-    """Of each layer, whether its attention is full or sliding; `default` where the file does not say."""
+    """Whether each layer's attention is full or sliding; `default` where the file does not say."""
     kinds = fields.get("layer_types")
     if kinds is None:
         return tuple(default)

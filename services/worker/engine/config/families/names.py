@@ -40,12 +40,12 @@ BETWEEN_NORMS = LLAMA.with_locations(
 
 
 def fused(module: str, parts: tuple[str, ...], *, by_kv_head: bool = False) -> dict[str, TensorLocation]:
-    """The places of modules whose rows are one matrix in the files."""
+    """The names of modules whose rows are one matrix in the files."""
     return {part: TensorLocation(module, parts, by_kv_head=by_kv_head) for part in parts}
 
 
 def stacked_experts(prefix: str, gate_up: str, down: str, suffix: str = "") -> dict[str, TensorLocation]:
-    """The places of experts that are one tensor of three dimensions in the files."""
+    """The names of experts that are one tensor of three dimensions in the files."""
     suffixes = (suffix, f"{suffix}_bias")
     return {
         **{

@@ -1,4 +1,4 @@
-"""OLMo 2 and 3, EXAONE 4, GLM and GLM 4, BitNet: RMS norms at other places than Llama's."""
+"""OLMo 2 and 3, EXAONE 4, GLM and GLM 4, BitNet: RMS norms at other points of a layer than Llama's."""
 
 from dataclasses import replace
 

@@ -24,7 +24,7 @@ from services.worker.engine.native.operands import (
 )
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.program import Program
-from services.worker.engine.native.structs import LinearOutput
+from services.worker.engine.native.structs.rows import LinearOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class ExpertOps:
             source: The layer's input, in tiles.
             sums: Where this rank's partial sums go.
             accumulate: They are added to what is there.
-            add_shared: Adds the ops of the MLP that every row takes, which writes where it is told to; None:
+            add_shared: Adds the ops of the MLP that every row takes, which writes to the given output; None:
                 there is none.
         """
         own = self._buffers_of(experts)

@@ -4,8 +4,10 @@ import ctypes
 from ctypes import c_float, c_int32, c_int64
 from enum import IntEnum
 
-from services.worker.engine.native.ops import Op, OpHeader, OpKind
-from services.worker.engine.native.structs import ADDRESS, CodeForm, LinearOutput, TiledRows
+from services.worker.engine.native.structs import ADDRESS
+from services.worker.engine.native.structs.ops import Op, OpHeader, OpKind
+from services.worker.engine.native.structs.rows import LinearOutput, TiledRows
+from services.worker.engine.native.structs.weights import CodeForm
 
 MAX_EXPERTS = 1024  # as in `src/experts/routing.h`
 

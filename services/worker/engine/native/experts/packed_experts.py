@@ -11,7 +11,7 @@ from services.worker.engine.config.layer_config import ExpertsConfig
 from services.worker.engine.native.experts.expert_structs import MAX_EXPERTS, RouterRule, Scoring
 from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.packed_weights import PackedLinear, buffer, pack, vector
-from services.worker.engine.native.structs import OutputRule
+from services.worker.engine.native.structs.rows import OutputRule
 from services.worker.rank_protocol.run_config import Precision
 
 _SCORING = {

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from torch import Tensor
 
 from services.worker.engine.native.operands import Activation, InputKinds, address_of
-from services.worker.engine.native.ops import GatherOp, Op
 from services.worker.engine.native.packed_weights import PackedLinear
+from services.worker.engine.native.structs.ops import GatherOp, Op
 
 
 class GatheredColumns:

@@ -18,7 +18,7 @@ from services.worker.engine.native.experts.packed_experts import PackedExperts, 
 from services.worker.engine.native.layers.packed_norm import PackedNorm, pack_norm
 from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.packed_weights import PackedLinear, pack, padded, vector
-from services.worker.engine.native.structs import ActivationKind, OutputRule
+from services.worker.engine.native.structs.rows import ActivationKind, OutputRule
 from services.worker.engine.plain.layers.scores import alibi_slopes
 from services.worker.rank_protocol.run_config import Precision
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from services.worker.engine.checkpoint.layer_weights import NormWeights
 from services.worker.engine.config.layer_config import NormConfig
 from services.worker.engine.native.packed_weights import buffer, padded
-from services.worker.engine.native.structs import NormKind, NormRule
+from services.worker.engine.native.structs.rows import NormKind, NormRule
 
 _KINDS = {"rms": NormKind.RMS, "layer": NormKind.LAYER}
 

@@ -41,7 +41,7 @@ def argument_schema(
     """Returns what is made of the schema for the arguments of a function.
 
     Args:
-        index: Its place in the request.
+        index: Its index in the request.
         limits: On the size of its schema.
         use: Makes it; raises `SchemaFault` for what cannot be enforced.
 

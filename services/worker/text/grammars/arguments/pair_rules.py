@@ -8,7 +8,7 @@ from services.worker.text.grammars.json_schema.schema_rewriter import Schema
 if TYPE_CHECKING:
     from services.worker.text.grammars.arguments.value_rules import ValueRules
 
-Pair = Callable[[str, Schema, str], str]  # name, schema and place of a property: the term of the whole pair
+Pair = Callable[[str, Schema, str], str]  # name, schema and index of a property: the term of the whole pair
 
 
 class PairRules:

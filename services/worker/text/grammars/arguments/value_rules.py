@@ -68,10 +68,10 @@ class ValueRules:
         """Returns the name of a rule for the values of a schema.
 
         Args:
-            pointer: Its place, if it is not known.
+            pointer: Its JSON pointer, if it is not known.
 
         Raises:
-            SchemaFault: They cannot be written; it has the keyword and the place.
+            SchemaFault: They cannot be written; it has the keyword and the pointer.
         """
         if schema is False:
             raise self.nothing("", pointer)

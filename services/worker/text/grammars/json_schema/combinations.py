@@ -28,7 +28,7 @@ class Combinations:
         self._definitions = definitions
         self._most_patterns = most_patterns
         self._known: dict[str, float] = {}
-        self._alternatives: dict[tuple[int, ...], int] = {}  # patterns by the schemas that hold in one place
+        self._alternatives: dict[tuple[int, ...], int] = {}  # patterns by the schemas at one pointer
 
     def check(self, pointer: str, schema: dict[str, Any]) -> None:
         """Refuses a schema whose parts have too many combinations.
@@ -47,7 +47,7 @@ class Combinations:
             )
 
     def _weight(self, schema: Any) -> float:
-        """Returns the most alternatives that a schema has at one place of its instances."""
+        """Returns the most alternatives that a schema has at one pointer of its instances."""
         if isinstance(schema, bool):
             return 1
         inside = [part for key in _INSIDE for part in schema.get(key, {}).values()]

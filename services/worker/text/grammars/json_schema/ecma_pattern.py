@@ -61,7 +61,7 @@ def rust_pattern(pattern: str) -> str:
 
 
 def _group_begin(pattern: str, at: int) -> int:
-    """Returns the place where the content of a group begins."""
+    """Returns the index where the content of a group begins."""
     if not pattern.startswith("?", at):
         return at
     if pattern.startswith("?:", at):
@@ -75,7 +75,7 @@ def _group_begin(pattern: str, at: int) -> int:
 
 
 def _escape(pattern: str, at: int) -> tuple[str, int]:
-    """Returns the translation of an escape outside of classes, and the place after it."""
+    """Returns the translation of an escape outside of classes, and the index after it."""
     following = pattern[at + 1 : at + 2]
     if following == "s":
         return f"[{_SPACE}]", at + 2
@@ -90,7 +90,7 @@ def _escape(pattern: str, at: int) -> tuple[str, int]:
 
 
 def _simple_escape(pattern: str, at: int) -> tuple[str, int | None, int]:
-    """Returns the translation of an escape, its character (None: it is a set), and the place after it."""
+    """Returns the translation of an escape, its character (None: it is a set), and the index after it."""
     found = _ESCAPE.match(pattern, at)
     if found is None:
         raise ValueError(f"{pattern[at : at + 2]!r} is no escape of ECMA's")
@@ -109,7 +109,7 @@ def _simple_escape(pattern: str, at: int) -> tuple[str, int | None, int]:
 
 
 def _char_class(pattern: str, at: int) -> tuple[str, int]:
-    """Returns the translation of a class whose content begins at `at`, and the place after it."""
+    """Returns the translation of a class whose content begins at `at`, and the index after it."""
     negated = pattern.startswith("^", at)
     at += negated
     items: list[str] = []

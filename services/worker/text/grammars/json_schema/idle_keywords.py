@@ -29,7 +29,7 @@ _ANNOTATIONS = frozenset(
     }
     | {"discriminator", "externalDocs", "xml"}
 )
-# places of definitions, which count only where they are referred to
+# keywords with definitions, which count only where they are referred to
 _DEFINITIONS = frozenset({"$defs", "definitions", "$anchor", "$id", "$schema"})
 IGNORED = _ANNOTATIONS | _DEFINITIONS
 _IDLE_VALUES: dict[str, tuple[Any, ...]] = {

@@ -1,4 +1,4 @@
-"""From the text of a JSON Schema to a compiled grammar, with errors that name keyword and place.
+"""From the text of a JSON Schema to a compiled grammar, with errors that name keyword and pointer.
 
 White space in answers is fixed: one space behind each colon and comma, none elsewhere, as models write JSON.
 No model can fill an answer with white space then, and most of what lies between two values is
@@ -80,7 +80,7 @@ class SchemaGrammar:
 
     @property
     def pointers(self) -> dict[int, str]:
-        """The places of its schemas in the definition, by the `id` of the rewritten schema."""
+        """The pointers of its schemas in the definition, by the `id` of the rewritten schema."""
         return {id(schema): pointer for pointer, schema in self._subschemas}
 
     @property

@@ -16,7 +16,6 @@ from services.worker.rank_protocol.engine_sampling import engine_sampling
 from services.worker.rank_protocol.plan import Sampled
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.control_tokens import ControlTokenGuard
-from shared.answer_text import join_parts
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import (
@@ -34,6 +33,7 @@ from shared.messages import (
     ToolDefinition,
     ToolUse,
 )
+from shared.messages.answer_parts import join_parts
 
 LONG, DEEP, WRONG = "x" * 300_000, "[" * 10**5, '{"properties": {"a": {"type": "int"}}}'
 WEATHER = ToolDefinition(

@@ -15,7 +15,6 @@ from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.grammars.after_reasoning import ReasonedGrammar
 from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
-from shared.answer_text import join_parts
 from shared.messages import (
     ChatMessage,
     GenerateRequest,
@@ -26,6 +25,7 @@ from shared.messages import (
     ToolDefinition,
     ToolUse,
 )
+from shared.messages.answer_parts import join_parts
 from tests.kits.grammars.walks import allowed
 
 PLAIN = "{{ tools }}<tool_call>{% for m in messages %}{{ m.content }}{% endfor %}"

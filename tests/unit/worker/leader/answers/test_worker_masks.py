@@ -7,7 +7,8 @@ import pytest
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.engine_sampling import EngineSampling
-from services.worker.rank_protocol.plan import EngineFailed, NewSequence, ScheduledChunk, StepPlan
+from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.step_masks import StepMasks, mask_of
 from shared.messages import Failed, GenerateRequest
 from tests.kits.memory_bus import MemoryBus

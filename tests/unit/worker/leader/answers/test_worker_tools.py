@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from shared.answer_text import join_parts
 from shared.codec import pack_tokens
 from shared.messages import AnswerPart, Done, TextPart, Tokens, ToolCallPart
+from shared.messages.answer_parts import join_parts
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, finish_of, tokens_of
 

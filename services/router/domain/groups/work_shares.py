@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from services.router.domain.balance import DecayingCounts, fair_share
-from services.router.domain.group import Group
+from services.router.domain.groups.balance import DecayingCounts, fair_share
+from services.router.domain.groups.group import Group
 
 RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
 

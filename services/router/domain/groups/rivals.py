@@ -8,7 +8,7 @@ requests go to one of the two only, but operators should know.
 from dataclasses import dataclass
 
 REMEMBERED = 8  # former instances of a group
-SETTLE_S = 1.0  # in which the last heartbeats of a former instance may arrive
+SETTLE_S = 1.0  # after a restart, in which the last heartbeats of the former instance may arrive
 LIVES_S = 5.0  # without a heartbeat, after which a rival is taken to have ended
 TELL_EVERY_S = 60.0
 
@@ -45,7 +45,7 @@ class Rivals:
         return now - self._former[group][instance_id] >= SETTLE_S
 
     def heard(self, group: str, instance_id: str, now: float) -> bool:
-        """A former instance that is not about to end sent a heartbeat; returns whether to tell operators."""
+        """A former instance that is not about to end sent a heartbeat; returns whether to log it."""
         if not self.lives(group, instance_id, now):
             return False
         rival = self._rivals.get(group)

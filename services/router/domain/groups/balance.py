@@ -34,7 +34,7 @@ class DecayingCounts:
         self._as_of = 0.0
 
     def add(self, name: str, now: float, amount: float = 1.0) -> None:
-        """So much went to the group."""
+        """Counts work that was sent to the group."""
         self._decay(now)
         count = self._counts[name] = self._counts.get(name, 0.0) + amount
         self._has_faint |= count <= _NOTHING

@@ -1,8 +1,13 @@
-"""The number of pinned sessions, a setting of the KV state service and of routers."""
+"""Limits of sessions on which several services have to agree."""
 
 from dataclasses import dataclass
 
 from shared.setting_types import UpToTenMillion
+
+TOMBSTONE_S = 86_400.0  # for which the KV state service remembers that a session was deleted
+# For which a leader's copy of a session serves when the store lacks it or is away. A copy that is older than
+# the tombstone would bring a deleted session back; a quarter leaves room for clocks and for running turns.
+COPY_S = TOMBSTONE_S / 4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """One group as a router knows it: its last heartbeat, and an estimate of its load between heartbeats.
 
 Load is the last heartbeat, plus what this router sent that the heartbeat did not count yet, less what the
-group will have finished since at the rate it showed. Without the last term a fast group would look full
+group will have finished since at the rate it showed. Without the last term a fast group would seem full
 between two heartbeats.
 """
 
@@ -14,12 +14,12 @@ from shared.flow.circuit import Circuit
 from shared.messages import DownReason, Heartbeat, Load
 
 Standing = Literal["starting", "ready", "draining", "recovering", "failed", "stopped", "lost", "tripped"]
-CAPACITY_MARGIN = 4  # between heartbeats a group with places left may be sent so many times its capacity
+CAPACITY_MARGIN = 4  # between heartbeats a group with free slots may be sent so many times its capacity
 _SCARCE = 0.125  # share of the blocks, below which the next prompt may not find enough of them
 _RATE_HALF_LIFE_S = 0.1  # of the measured rate
 LONGEST_SERVICE_S = 300.0  # a request takes no longer: what gateways allow one that does not say
 _GAPS = 3.0  # longest gaps, from which on silence is more than another gap
-_GAP_TIME_S = 60.0  # in which a long gap between heartbeats is forgotten to 1/e
+_GAP_TIME_S = 60.0  # time constant of the memory of a long gap between heartbeats
 # On a machine on which a process waits for a core for such a share of the time, heartbeats may be later than
 # any before: with 24 busy loops on two cores the gaps grew from 40 to 230 ms within a second, and a heartbeat
 # passes through three processes. The second share is that of a machine that computes, the first of one that
@@ -27,7 +27,7 @@ _GAP_TIME_S = 60.0  # in which a long gap between heartbeats is forgotten to 1/e
 _BUSY = ((0.95, 4.0), (0.6, 0.75))  # and the seconds of silence that are waited for
 _BUSY_TIME_S = 10.0  # since the pressure was that high
 _WITHOUT_REQUESTS = frozenset({"starting", "recovering", "failed"})
-_IN_FLIGHT_S = 0.09  # so old a request was counted by the group's heartbeats, or got lost
+_IN_FLIGHT_S = 0.09  # age from which a sent request is in the heartbeat's counts, or lost
 
 ASSUMED_TOKENS_PER_S = 500.0  # that a group computes, until it has measured its own rate: a slow CPU
 
@@ -59,7 +59,7 @@ class Group:
         self.lost: DownReason | Literal[""] = ""  # why it is given up, until its next heartbeat
         self.lost_cause = ""  # and what a heartbeat said of its leader then, see `GroupDown.cause`
         self._ignored_until = now  # heartbeats before that were under way when it was lost
-        self._missed_s = 0.0  # of the silence since `heard_at`, what this router did not listen
+        self._missed_s = 0.0  # seconds since `heard_at` in which this router was not reading
         self._common_silence_s = 0.0  # and that in which no other group was heard either
         self.gap_s = 0.0  # the longest between two heartbeats lately; fades
         self._busy_until, self._busy_s = -inf, 0.0
@@ -233,7 +233,7 @@ class Group:
             # a group with little to do had a low rate of late, which says nothing of its speed
             least = known or self._limits.assumed_tokens_per_s
             prefill_s = queued_tokens / (lately if lately > least else least)
-            wait_s = prefill_s if prefill_s > wait_s else wait_s  # for a place and for prompts: they overlap
+            wait_s = prefill_s if prefill_s > wait_s else wait_s  # for a slot and for prompts: they overlap
         return GroupView(
             name=self.name,
             weight=self.weight,
@@ -252,5 +252,5 @@ class Group:
 
 
 def is_short_of_blocks(load: Load) -> bool:
-    """Whether requests wait because memory is short. Else, with places left, they are only being prepared."""
+    """Whether requests wait because memory is short. Else, with free slots, they are only being prepared."""
     return load.free_blocks <= load.total_blocks * _SCARCE

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from services.router.domain.group import LoadLimits
+from services.router.domain.groups.group import LoadLimits
 from shared.flow.circuit import CircuitLimits
 from shared.setting_types import ZeroToMinute
 
@@ -28,8 +28,8 @@ class FleetLimits(SilenceSettings):
         forget_s: After its last heartbeat the group's model is forgotten.
         max_groups: Groups that are kept.
         half_life_s: Work so long ago counts half.
-        hold_s: Heartbeats so soon after the broker's word that a leader is gone were under way, and are
-            ignored.
+        hold_s: Heartbeats so soon after the broker's report that a leader is gone were sent before it, and
+            are ignored.
         load: What to assume of a group's load.
         breaker: When a group's breaker trips.
     """

@@ -7,17 +7,11 @@ from ctypes import c_int32, c_int64
 from enum import IntEnum
 from typing import ClassVar
 
-from services.worker.engine.native.structs import (
-    ADDRESS,
-    AttentionLayer,
-    AttentionRows,
-    CodeForm,
-    CutNorm,
-    LinearOutput,
-    Residual,
-    Rotary,
-    TiledRows,
-)
+from services.worker.engine.native.structs import ADDRESS
+from services.worker.engine.native.structs.attention import AttentionRows, Rotary
+from services.worker.engine.native.structs.cache import AttentionLayer
+from services.worker.engine.native.structs.rows import CutNorm, LinearOutput, Residual, TiledRows
+from services.worker.engine.native.structs.weights import CodeForm
 from services.worker.engine.rank.op_spans import OpName
 
 ROWS = "rows"  # norms, sums, embeddings
@@ -198,9 +192,9 @@ def op_names(ops: Sequence[Op], layers: Sequence[int], head: int, *, barriers: b
     """What a program's ops are called.
 
     Args:
-        layers: Place of the first op of each layer.
-        head: Place of the first op behind the layers.
-        barriers: Whether the barriers between ranks have places.
+        layers: Index of the first op of each layer.
+        head: Index of the first op behind the layers.
+        barriers: Whether the barriers between ranks have indices.
     """
     names = []
     for index, op in enumerate(ops):

@@ -1,12 +1,12 @@
-"""A view of the fleet that makes each group's view when it is looked at.
+"""A view of the fleet that makes each group's view when it is read.
 
-Most decisions look at one group or two. Making the views of a thousand groups takes longer than to decide.
+Most decisions need one group or two. Making the views of a thousand groups takes longer than to decide.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from services.router.domain.decision import FleetView, GroupView
-from services.router.domain.group import Group
+from services.router.domain.groups.group import Group
 from services.router.domain.rendezvous import preferred
 
 

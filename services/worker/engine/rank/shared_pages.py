@@ -1,8 +1,10 @@
-"""Records the steps of this rank on the step times page, which the leader reads.
+"""What a rank writes into shared memory for its leader: its progress, and the times of its steps.
 
-The page is described in `rank_protocol/step_times.py`. Only the computing thread writes here.
+The pages are described in `rank_protocol/progress_page.py` and `rank_protocol/step_times.py`. Only the
+computing thread writes here. Compiled code gets the address of the count of beats and adds to it itself.
 """
 
+import ctypes
 import mmap
 import os
 import time
@@ -10,6 +12,7 @@ from array import array
 from collections import deque
 
 from services.worker.rank_protocol.plan import StepResult
+from services.worker.rank_protocol.progress_page import BEATS, BEGUN, DONE, LINE_WORDS, page_bytes
 from services.worker.rank_protocol.step_times import (
     NO_PARTS,
     SLOTS,
@@ -83,3 +86,34 @@ class StepRecorder:
         while self._new:
             rows.extend(self._new.popleft())
         return rows.tobytes(), self._times.read_totals(self._rank).flat()
+
+
+class Progress:
+    """Counts of beats, and of steps begun and done.
+
+    Args:
+        shared_fd: Of the page; -1 for memory of this process alone.
+
+    Attributes:
+        address: Of the count of beats, 8 bytes.
+    """
+
+    def __init__(self, shared_fd: int = -1, rank: int = 0) -> None:
+        memory = mmap.mmap(shared_fd, page_bytes(rank + 1))
+        self._words = memoryview(memory).cast("Q")
+        self._line = rank * LINE_WORDS
+        self.address = ctypes.addressof(ctypes.c_uint64.from_buffer(memory, 8 * (self._line + BEATS)))
+
+    def beat(self) -> None:
+        """Counts a part of a step."""
+        self._words[self._line + BEATS] += 1
+
+    def begin_step(self) -> None:
+        """Counts a step that begins."""
+        self._words[self._line + BEGUN] += 1
+        self.beat()
+
+    def finish_step(self) -> None:
+        """Counts a step that is done."""
+        self._words[self._line + DONE] += 1
+        self.beat()

@@ -3,7 +3,7 @@
 The broker reports which client's connection ended, and why. Only an end from the client's side means that a
 leader is gone. The broker also closes connections of living leaders, when it shuts down or a client reads too
 slowly, and a connection that it finds stale was replaced before. Heartbeats decide in those cases. The
-connection for heartbeats is that of another process, whose end is none of the leader.
+connection for heartbeats is that of another process, whose end is not the leader's.
 """
 
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ _decoder = msgspec.json.Decoder(_Disconnect)
 
 
 def read_disconnect(data: bytes) -> str | None:
-    """The instance id of the leader whose end the broker reports; None: it reports something else.
+    """The instance id of the leader whose end the broker reports; None for other reports.
 
     Raises:
         ValueError: it is not the broker's JSON.

@@ -1,4 +1,4 @@
-"""The options of every benchmark, as the plans that its measurement gets.
+"""The options of benchmarks of engines and their parts, as the plans that a measurement gets.
 
 A field's note declares the option: its help, bounds, and how a list is read from one text.
 """
@@ -7,17 +7,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, get_args
 
 from typer import Option
 
 from benchmarks.lib.options import Numbers, Word, Words
-from services.router.domain.policies import PolicyName
 from services.worker.domain.speculation.speculation import DRAFT_TOKENS
 from services.worker.rank_protocol.run_config import Device, Kernels, KVDtype, Precision, PrecisionChoice
 
 Model = Annotated[Path, Option(help="Directory, .gguf file or name of the model.")]
-ModelOrDemo = Annotated[Path | None, Option(help="Path or name of the model; left out: the demo.")]
 Precisions = Annotated[
     Sequence[Precision],
     Option(help="fp32, bf16, int8 or codes; several with commas between them."),
@@ -25,10 +23,6 @@ Precisions = Annotated[
 ]
 OnePrecision = Annotated[
     Precision, Option(help="fp32, bf16, int8 or codes."), Word(get_args(Precision))
-]  # fmt: skip
-Policies = Annotated[
-    Sequence[PolicyName], Option(help="Policies to compare, with commas between them."),
-    Words(get_args(PolicyName)),
 ]  # fmt: skip
 Threads = Annotated[int, Option(min=0, max=1024, help="Threads of each rank; 0: cores / ranks.")]
 TensorParallel = Annotated[int, Option(min=1, max=64, help="Ranks of each group.")]
@@ -45,7 +39,6 @@ PeerEnvs = Annotated[
     Path | None,
     Option(help="Directory of the peers' Python environments: transformers, llama, vllm, openvino."),
 ]
-Seed = Annotated[int, Option(min=0, help="Of all that is drawn at random.")]
 
 
 def model_name(model: Path | None, unnamed: str = "demo") -> str:
@@ -213,23 +206,6 @@ class ContextPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverflowPlan:
-    """`ryz bench overflow`: turns of sessions on either of two groups, and writing behind."""
-
-    model: Annotated[
-        Path | None, Option(help="Path or name of the model; left out: one of 110M random weights is made.")
-    ] = None
-    precision: OnePrecision = "int8"
-    tensor_parallel: TensorParallel = 2
-    session_tokens: Annotated[int, Option(min=64, help="Tokens of the timed sessions.")] = 2000
-    repeats: Annotated[int, Option(min=1, max=1000, help="Timed turns of each kind.")] = 12
-    turns: Annotated[int, Option(min=0, max=10_000, help="Turns of mixed lengths, for the rule.")] = 200
-    write_batch: Annotated[
-        int, Option(min=0, max=256, help="Sequences that decode with and without writing; 0: none.")
-    ] = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KVColdPlan:
     """`ryz bench kv`: the shape of the attention op that is measured."""
 
@@ -256,73 +232,3 @@ class CollectivesPlan:
         8192,
         10_000_000,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailoverPlan:
-    """`ryz bench failover`: faults, and the streams that are read meanwhile."""
-
-    kills: Annotated[int, Option(min=0, max=100_000, help="Ranks and leaders to kill.")] = 100
-    streams: Annotated[int, Option(min=1, max=4096, help="Streams that are read at a time.")] = 32
-    tokens: Annotated[int, Option(min=2, help="Tokens of each stream.")] = 128
-    freeze: Annotated[
-        bool, Option("--freeze", help="Freeze leaders and ranks in turn instead of killing them.")
-    ] = False
-    structured: Annotated[
-        bool, Option("--structured", help="Ask for answers under schemas and for tool calls.")
-    ] = False
-    calm: Annotated[float, Option(min=0.0, help="Seconds without faults, for false alarms.")] = 0.0
-    model: ModelOrDemo = None
-    tensor_parallel: TensorParallel = 2
-    seed: Seed = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPlan:
-    """`ryz bench batch`: interactive requests, the batch beside them, and the stack that answers them."""
-
-    rate: Annotated[float, Option(min=0.1, max=1000.0, help="Interactive requests a second.")] = 4.0
-    words: Annotated[int, Option(min=1, max=4096, help="Words of their prompts.")] = 64
-    tokens: Annotated[int, Option(min=2, max=4096, help="Tokens of their answers.")] = 32
-    batch_tokens: Annotated[int, Option(min=1, max=4096, help="Tokens of the batch's answers.")] = 64
-    rounds: Annotated[int, Option(min=1, max=100, help="Pairs of rounds, alone and with the batch.")] = 4
-    duration: Annotated[float, Option(min=1.0, help="Seconds of each round.")] = 20.0
-    engine: Annotated[Literal["torch", "null"], Option(help="Of the own stack.")] = "torch"
-    groups: Annotated[int, Option(min=1, max=16, help="Worker groups of the own stack.")] = 1
-    url: Annotated[str, Option(help="Measure the stack at this address instead of an own one.")] = ""
-    model: Annotated[str, Option(help="The model; with --url its name.  [default: demo]")] = ""
-    seed: Seed = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionsPlan:
-    """`ryz bench sessions`: the traffic of sessions, and the stacks that take it."""
-
-    policies: Policies = ("hybrid", "sticky", "round_robin")
-    sessions: Annotated[int, Option(min=1, max=100_000, help="Sessions that ask.")] = 64
-    zipf: Annotated[float, Option(min=0.0, max=4.0, help="How unevenly they ask; 0: evenly.")] = 1.1
-    groups: Annotated[int, Option(min=1, max=16, help="Worker groups of one rank each.")] = 4
-    clients: Annotated[int, Option(min=1, max=1024, help="Turns that are under way at once.")] = 16
-    model: ModelOrDemo = None
-    duration: Annotated[float, Option(min=1.0, help="Measured seconds of each policy.")] = 60.0
-    warmup: Annotated[float, Option(min=0.0, help="Seconds before that.")] = 20.0
-    seed: Seed = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingPlan:
-    """`ryz bench routing`: the traffic of sessions, and the modelled groups that take it."""
-
-    policies: Policies = ("hybrid", "sticky", "round_robin", "least_loaded")
-    sessions: Annotated[int, Option(min=1, max=100_000, help="Sessions that ask.")] = 64
-    zipf: Annotated[float, Option(min=0.0, max=4.0, help="How unevenly they ask; 0: evenly.")] = 1.1
-    groups: Annotated[int, Option(min=1, max=64, help="Worker groups, modelled.")] = 4
-    load: Annotated[float, Option(min=0.01, max=2.0, help="Share of all groups' time that is asked for.")] = (
-        0.7
-    )
-    duration: Annotated[float, Option(min=10.0, max=3600.0, help="Seconds of virtual time.")] = 300.0
-    seed: Seed = 1
-    store: Annotated[bool, Option("--store/--no-store", help="Groups have the KV store.")] = True
-    sizes: Annotated[
-        Sequence[int], Option(help="Fleets to time decisions in, as numbers of groups."), Numbers(1000)
-    ] = (4, 64)

@@ -1,6 +1,6 @@
 """The oracle of the kernels of codes: quantizes activations in blocks of 32 inputs, and multiplies.
 
-Activations are quantized as for 8-bit weights (`int8_reference.py`). Serves no requests.
+Activations are quantized as for 8-bit weights (`int8.py`). Serves no requests.
 """
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.codes.encoded_matrix import LEAST_GROUP, EncodedMatrix
 from services.worker.engine.int8 import SCALE_BLOCK
-from services.worker.engine.plain.int8_reference import quantize_activations
+from services.worker.engine.plain.references.int8 import quantize_activations
 
 
 def linear(rows: Tensor, matrix: EncodedMatrix) -> Tensor:

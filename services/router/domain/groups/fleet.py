@@ -9,14 +9,14 @@ from math import inf
 from typing import Literal
 
 from services.router.domain.decision import FleetView, GroupView
-from services.router.domain.fleet_limits import FleetLimits
-from services.router.domain.group import Group
-from services.router.domain.live_view import LiveView, split_by_standing
-from services.router.domain.loss import REASONS, Loss
-from services.router.domain.rivals import Rivals
+from services.router.domain.groups.fleet_limits import FleetLimits
+from services.router.domain.groups.group import Group
+from services.router.domain.groups.live_view import LiveView, split_by_standing
+from services.router.domain.groups.loss import REASONS, Loss
+from services.router.domain.groups.rivals import Rivals
+from services.router.domain.groups.silence import CommonSilence
+from services.router.domain.groups.work_shares import WorkShares
 from services.router.domain.router_count import RouterCount
-from services.router.domain.silence import CommonSilence
-from services.router.domain.work_shares import WorkShares
 from shared.flow.circuit import Circuit
 from shared.messages import DownReason, GroupDown, Heartbeat, ModelCard
 
@@ -42,7 +42,7 @@ class Fleet:
         self.routers = RouterCount()
         self._unsettled_until = -inf
         self._silence = CommonSilence()
-        self._delay_s = 0.0  # of the broker, lately
+        self._delay_s = 0.0  # disconnect reports of the broker in the last seconds
         self._losses: deque[Loss] = deque(maxlen=2 * limits.max_groups)
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:
@@ -240,10 +240,10 @@ class Fleet:
     def _replace(self, group: Group, heartbeat: Heartbeat, now: float) -> Change:
         name, rival, rivals = group.name, heartbeat.instance_id, self.rivals
         if rivals.is_former(name, rival) and not (group.lost and rivals.lives(name, rival, now)):
-            tell = heartbeat.state not in _LEAVING and rivals.heard(name, rival, now)
-            return "rival" if tell else "ignored"
+            is_rival = heartbeat.state not in _LEAVING and rivals.heard(name, rival, now)
+            return "rival" if is_rival else "ignored"
         if not group.lost and group.heartbeat.state not in _LEAVING:
-            self._lose(group, "silent", now)  # before its time was over: it was started again that soon
+            self._lose(group, "silent", now)  # it was started again before its time limit was over
         rivals.replaced(name, group.heartbeat.instance_id, now)
         self._groups[group.name] = self._new(heartbeat, now)
         return "restarted"

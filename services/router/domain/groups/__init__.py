@@ -1,0 +1,1 @@
+"""What a router knows of groups: heartbeats, what was sent since, losses, and the views that policies get."""
