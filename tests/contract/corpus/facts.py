@@ -130,23 +130,7 @@ class Difference:
     why: str
 
 
-_NO_TURNS = (
-    "responses on a stream have no place for what became of a session: trailing metadata come once a call"
-)
-_NOT_OF_STREAMS = "metadata about one request are not read on a stream, which has many requests"
-_STREAMS = ("grpc-stream", "grpc-pieces")
 KNOWN: dict[tuple[str, str], Difference] = {
-    **{("turns of a session", name): Difference([0, 0], _NO_TURNS) for name in _STREAMS},
-    **{("a time limit in its header", name): Difference([""], _NOT_OF_STREAMS) for name in _STREAMS},
-    **{("a wrong time limit", name): Difference([""], _NOT_OF_STREAMS) for name in _STREAMS},
-    **{("it must not exist", name): Difference(["", ""], _NOT_OF_STREAMS) for name in _STREAMS},
-    **{("it must be at a version", name): Difference(["", "", ""], _NOT_OF_STREAMS) for name in _STREAMS},
-    **{
-        ("a repeat", name): Difference((["", ""], False, " fox jumps", [False, False]), _NOT_OF_STREAMS)
-        for name in _STREAMS
-    },
-    **{("a repeat with another body", name): Difference(["", ""], _NOT_OF_STREAMS) for name in _STREAMS},
-    **{("a wrong key of a repeat", name): Difference([""], _NOT_OF_STREAMS) for name in _STREAMS},
     **{
         ("a body that is too large", name): Difference(
             ["close 1009"], "the WebSocket itself refuses a long message, by closing the connection"

@@ -189,7 +189,7 @@ def _grpc(*, streams: bool, pieces: bool = False) -> Transport:
             text="".join(_text(one) for one in inferred),
             request_id=trailing.get("x-request-id", "") or parameters.get("request_id", ""),
             session_id=trailing.get("x-session-id", "") or parameters.get("session_id", ""),
-            turns=_turns(trailing.get("x-ryz-session", "")),
+            turns=_turns(trailing.get("x-ryz-session", "") or parameters.get("session", "")),
             ignored=trailing.get("x-ryz-ignored", "") or parameters.get("ignored", ""),
             says_when="retry-after" in trailing or "retry_after_s" in parameters,
             replayed=trailing.get("idempotent-replayed") == "true"
