@@ -105,6 +105,9 @@ FACTS: dict[str, Fact] = {
     "it must be at a version": _refused(
         "conflict", Ask(session="old"), *[Ask(session="old", headers=_FIRST)] * 2
     ),
+    "a condition that cannot be read": _refused(
+        "invalid_request", Ask(session="odd", headers={"if-none-match": '"3"'})
+    ),
     "a mode of a session": _refused("invalid_request", Ask(session="odd", headers={"x-session-mode": "odd"})),
     "a repeat": Fact(
         (Ask(headers=_KEYED),) * 2,
