@@ -8,24 +8,12 @@ from collections.abc import Awaitable
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.gateway.admission.answer_headers import READABLE_HEADERS
 from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
 from services.gateway.admission.errors.shapes import error_body
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from shared.web.host_rules import OriginRule, host_rule, names
-
-_SHOWN = (
-    "openai-processing-ms",
-    "retry-after",
-    "x-ratelimit-limit-requests",
-    "x-ratelimit-remaining-requests",
-    "x-ratelimit-reset-requests",
-    "x-request-id",
-    "x-ryz-group",
-    "x-ryz-reason",
-    "x-session-id",
-    "x-stream-id",
-)
 
 
 class BrowserGuard:
@@ -44,7 +32,7 @@ class BrowserGuard:
                 allow_origins=sorted(origins),
                 allow_methods=["GET", "HEAD", "POST", "DELETE"],
                 allow_headers=["*"],
-                expose_headers=_SHOWN,
+                expose_headers=READABLE_HEADERS,
             )
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

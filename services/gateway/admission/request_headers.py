@@ -14,6 +14,19 @@ from shared.messages.base import ID_PATTERN, NAME_PATTERN, NAME_RULE
 
 SESSION_HEADERS = (b"x-session-id", b"x-dynamo-session-id", b"x-smg-routing-key")
 STREAM_GRACE = b"x-stream-grace"
+# what a call may say beside its body, its key and its trace: every transport takes these, each at most once
+CALL_HEADERS = frozenset(
+    {
+        b"idempotency-key",
+        b"if-match",
+        b"if-none-match",
+        b"x-request-id",
+        b"x-request-timeout",
+        b"x-session-mode",
+        b"x-session-must-exist",
+        *SESSION_HEADERS,
+    }
+)
 _ROOM_FOR_NUMBER = 4  # characters of `-NNN`, which tells the prompts of one call apart
 _SESSION_ID = re.compile(NAME_PATTERN)
 _REQUEST_ID = re.compile(ID_PATTERN)

@@ -77,6 +77,7 @@ class Outcome:
         turns: Of the session with this turn; 0: it is not told.
         ignored: What was left out.
         says_when: The error says when a retry may succeed.
+        replayed: It says that it is the answer of an earlier call.
     """
 
     code: str = ""
@@ -86,6 +87,7 @@ class Outcome:
     turns: int = 0
     ignored: str = ""
     says_when: bool = False
+    replayed: bool = False
 
 
 Transport = Callable[[Ask, Address, str], Awaitable[Outcome]]
@@ -112,6 +114,7 @@ def _outcome(headers: dict[str, str], bodies: list[JSON]) -> Outcome:
         turns=_turns(headers.get("x-ryz-session", ""), next(iter(bodies), None)),
         ignored=headers.get("x-ryz-ignored", ""),
         says_when="retry-after" in headers,
+        replayed=headers.get("idempotent-replayed") == "true",
     )
 
 
@@ -186,9 +189,11 @@ def _grpc(*, streams: bool, pieces: bool = False) -> Transport:
             text="".join(_text(one) for one in inferred),
             request_id=trailing.get("x-request-id", "") or parameters.get("request_id", ""),
             session_id=trailing.get("x-session-id", "") or parameters.get("session_id", ""),
-            turns=_turns(trailing.get("x-ryz-session", "")),
+            turns=_turns(trailing.get("x-ryz-session", "") or parameters.get("session", "")),
             ignored=trailing.get("x-ryz-ignored", "") or parameters.get("ignored", ""),
             says_when="retry-after" in trailing or "retry_after_s" in parameters,
+            replayed=trailing.get("idempotent-replayed") == "true"
+            or parameters.get("idempotent_replayed") == "true",
         )
 
     return send

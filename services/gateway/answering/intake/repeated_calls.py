@@ -4,14 +4,13 @@ If no leader knows the key, the call is made like a first one; if its turn is in
 the leader gives the same answer again and stores nothing.
 """
 
+from services.gateway.admission.answer_headers import REPLAYED
 from services.gateway.admission.caller import Caller
 from services.gateway.answering.answer import Answer
 from services.gateway.answering.call import Call
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.resumption.resume_token import read_token
 from shared.client.attach import Attachment, AttachTarget, attach
-
-REPLAYED = (b"idempotent-replayed", b"true")
 
 
 class RepeatedCalls:

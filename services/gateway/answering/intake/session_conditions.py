@@ -60,14 +60,19 @@ def _flag(headers: RawHeaders, in_body: bool | None) -> bool | None:
 
 def _version(headers: RawHeaders) -> int:
     """The version that the session must have; 0 if it must not exist, -1 for any."""
-    if b"if-match" not in headers and b"if-none-match" not in headers:
-        return -1
-    raw = headers.get(b"if-match", b"").strip()
-    if headers.get(b"if-none-match", b"").strip() == b"*" and not raw:
+    absent = headers.get(b"if-none-match")
+    raw = headers.get(b"if-match")
+    if absent is not None:
+        if absent.strip() != b"*" or raw is not None:
+            raise InvalidRequest(
+                "`If-None-Match` is * for a turn whose session must not exist, without `If-Match` beside it; "
+                "a version that the session must have stands in `If-Match`",
+                param="if-none-match",
+            )
         return 0
-    if not raw or raw == b"*":
+    if raw is None or raw.strip() == b"*":
         return -1
-    found = _VERSION.fullmatch(raw)
+    found = _VERSION.fullmatch(raw.strip())
     if found is None:
         raise InvalidRequest(
             '`If-Match` is the version of the session that `X-Ryz-Session` told, such as "3", or *',

@@ -51,6 +51,10 @@ class BatchLog:
             )
         )
 
+    async def check_jetstream(self) -> None:
+        """Raises `NoJetStream` if the broker has none; without a stream, reading does not tell."""
+        await self._jetstream.last(BATCHES_STREAM, batch_record("-", "-"))
+
     async def create(self, record: BatchRecord) -> None:
         """Writes a new record."""
         subject = batch_record(record.tenant, record.batch_id)

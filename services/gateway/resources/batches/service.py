@@ -112,8 +112,9 @@ class BatchService:
         return await self.parts.log.get(tenant, batch_id)
 
     async def batches_of(self, tenant: str) -> list[BatchRecord]:
-        """The batches of a tenant, oldest first."""
-        await self.parts.log.poll()
+        """The batches of a tenant, oldest first; raises `NoJetStream` if the broker cannot keep any."""
+        if not await self.parts.log.poll():
+            await self.parts.log.check_jetstream()
         mine = [record for record in self.parts.log.records.values() if record.tenant == tenant]
         return sorted(mine, key=lambda record: (record.created_s, record.batch_id))
 

@@ -15,6 +15,7 @@ import structlog
 
 from services.gateway.admission.quota import Quota
 from services.gateway.admission.rate_limits import RateLimiter
+from services.gateway.admission.request_headers import CALL_HEADERS
 from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.settings import GatewaySettings
 from shared import subjects
@@ -24,6 +25,7 @@ from shared.errors import TABLE, DeadlineExceeded, Internal, InvalidRequest, Req
 from shared.lifecycle import Service
 from shared.subjects import ANY_CALLER, HEADER_TIMEOUT, Caller
 from shared.telemetry.service_levels import ServiceLevels
+from shared.telemetry.trace_context import TRACE_HEADERS
 
 log = structlog.get_logger(__name__)
 
@@ -34,20 +36,19 @@ ROUTES = {
     "input": "/v1/embeddings",
 }  # by the field that only this route's body has
 STATUS, ERROR_CODE, ERROR_TEXT = "Ryz-Status", "Nats-Service-Error-Code", "Nats-Service-Error"
-PASSED_ON = frozenset(
-    ("authorization", "idempotency-key", "x-session-id", "x-session-mode", "x-request-id", "traceparent",
-     "tracestate")
-)  # fmt: skip
+PASSED_ON = frozenset(("authorization", *(name.decode() for name in CALL_HEADERS), *TRACE_HEADERS))
 RETURNED = (
     (b"x-session-id", "X-Session-Id"),
     (b"x-request-id", "X-Request-Id"),
     (b"x-ryz-ignored", "X-Ryz-Ignored"),
+    (b"idempotent-replayed", "Idempotent-Replayed"),
     (b"retry-after", "Retry-After"),
 )
 MAX_WAITING = 256  # messages that wait for one of `max_concurrent` handlers
 HEADERS_ROOM = 4096  # bytes of the reply's headers
 MAX_ERROR_TEXT = 200
 _MAX_MS = 10**9
+_LATER_S = 1.0  # between the limit of a call and that of the other side, so that always the same one answers
 
 
 class CompleteCalls:
@@ -107,8 +108,9 @@ class CompleteCalls:
                 self._slots.take_units(user, 1)
                 slots = 1
             path, body = translate_call(message)
-            timeout_s, asked = self._timeout_s(message), True
-            status, body, headers = await self._complete(message, caller, path, body, timeout_s)
+            given = call_headers(message)
+            timeout_s, asked = self._take_limit(message, given), True
+            status, body, headers = await self._complete(caller, path, body, given, timeout_s)
             if len(body) + HEADERS_ROOM > self._bus.max_payload:
                 raise RequestTooLarge(
                     f"the answer has {len(body)} bytes and a message of the broker at most "
@@ -130,13 +132,13 @@ class CompleteCalls:
             log.warning("answer not delivered", subject=message.subject, error=error.message)
 
     async def _complete(
-        self, message: Message, caller: Caller | None, path: str, body: bytes, timeout_s: float
+        self,
+        caller: Caller | None,
+        path: str,
+        body: bytes,
+        given: dict[bytes, bytes],
+        timeout_s: float,
     ) -> tuple[int, bytes, dict[str, str]]:
-        given = {
-            name.lower().encode(): value.encode("utf-8", "surrogateescape")
-            for name, value in message.headers.items()
-            if name.lower() in PASSED_ON
-        }
         tenant = caller.tenant if caller is not None else ""
         address = ("bus", 0) if caller is None else (f"bus user {caller.user}", 0)
         try:
@@ -152,15 +154,40 @@ class CompleteCalls:
         }
         return answer.status, answer.body, found
 
-    def _timeout_s(self, message: Message) -> float:
+    def _take_limit(self, message: Message, headers: dict[bytes, bytes]) -> float:
+        """Returns the seconds after which the call is given up here.
+
+        A limit in the bus's own header is added to the headers for the core, in which the others are: in
+        `X-Request-Timeout`, in the body, or the default.
+        """
         given = message.headers.get(HEADER_TIMEOUT)
         if given is None:
-            return self._settings.default_timeout_s
+            return self._settings.max_timeout_s + _LATER_S
         if not given.isascii() or not given.isdigit() or not 0 < int(given[:12]) <= _MAX_MS:
             raise InvalidRequest(
                 f"`{HEADER_TIMEOUT}` is a number of milliseconds above 0", param=HEADER_TIMEOUT
             )
-        return min(int(given) / 1000, self._settings.max_timeout_s)
+        limit_s = min(int(given) / 1000, self._settings.max_timeout_s)
+        headers.setdefault(b"x-request-timeout", b"%g" % (limit_s + _LATER_S))
+        return limit_s
+
+
+def call_headers(message: Message) -> dict[bytes, bytes]:
+    """The headers of a message that the core reads, with names of HTTP in lower case.
+
+    Raises:
+        InvalidRequest: One comes twice, in different letters.
+    """
+    found: dict[bytes, bytes] = {}
+    for name, value in message.headers.items():
+        lower = name.lower()
+        if lower not in PASSED_ON:
+            continue
+        key = lower.encode()
+        if key in found:
+            raise InvalidRequest(f"the header {lower} came twice; send it once", param=lower)
+        found[key] = value.encode("utf-8", "surrogateescape")
+    return found
 
 
 def translate_call(message: Message) -> tuple[str, bytes]:

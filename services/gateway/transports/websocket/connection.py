@@ -178,9 +178,11 @@ class RealtimeConnection:
         await self._send_ready(self._caller)
 
     async def _begin(self, message: Ask | Resume, caller: Caller) -> None:
+        most = self._limits.settings.constants.realtime_requests_max
+        if message.id in self._runs or len(self._runs) >= most:
+            await self._wait_for_endings(message.id)
         if message.id in self._runs:
             raise Conflict(f"a request {message.id!r} runs on this connection", param="id")
-        most = self._limits.settings.constants.realtime_requests_max
         if len(self._runs) >= most:
             raise RateLimited(
                 f"{most} requests may run on one connection; wait for one, or open another connection",
@@ -193,6 +195,17 @@ class RealtimeConnection:
         await asyncio.sleep(
             0
         )  # it runs now: a `cancel` that came with it would end a task before its first step
+
+    async def _wait_for_endings(self, request_id: str) -> None:
+        """Waits for the run of this id, or for any, if its last message is being sent.
+
+        The client may have read that message already: for it the request has ended.
+        """
+        named = self._runs.get(request_id)
+        runs = self._runs.values() if named is None else [named]
+        ending = [task for run, task in runs if run.ending]
+        if ending:
+            await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
 
     async def _run(self, request_id: str, run: RequestRun) -> None:
         try:
@@ -208,7 +221,7 @@ class RealtimeConnection:
         except Exception as error:
             log.error("request failed", route="/v1/realtime", exc_info=error)
             with suppress(TimeoutError, OSError):
-                await self._send_error(error, request_id)
+                await self._send_error(error, request_id, run)
         finally:
             self._runs.pop(request_id, None)
             self._cancelled.discard(request_id)
@@ -217,7 +230,7 @@ class RealtimeConnection:
 
     def _cancel(self, request_id: str) -> None:
         found = self._runs.get(request_id)
-        if found is None:
+        if found is None or found[0].ending:
             raise HttpRefusal(404, "request_not_found", f"no request {request_id!r} runs on this connection")
         if request_id not in self._cancelled:
             self._cancelled.add(request_id)
@@ -226,7 +239,7 @@ class RealtimeConnection:
     async def _end_cancelled(self, request_id: str, run: RequestRun) -> None:
         try:
             await run.end_stream()
-            await self._send(server_messages.cancelled(request_id))
+            await self._send(server_messages.cancelled(request_id), run)
         except TimeoutError:
             self._close(TRY_LATER)
         except OSError:  # the client has left
@@ -252,14 +265,18 @@ class RealtimeConnection:
     async def _send_ready(self, caller: Caller) -> None:
         await self._send(server_messages.ready(caller.tenant, self._limits.shown()))
 
-    async def _send_error(self, error: Exception, request_id: str = "") -> None:
+    async def _send_error(
+        self, error: Exception, request_id: str = "", last_of: RequestRun | None = None
+    ) -> None:
         answer = answer_for(error)
-        await self._send(server_messages.error(answer.status, answer.body, request_id))
+        await self._send(server_messages.error(answer.status, answer.body, request_id), last_of)
 
-    async def _send(self, text: bytes) -> None:
-        """Sends one message; raises `TimeoutError` if the client does not read."""
+    async def _send(self, text: bytes, last_of: RequestRun | None = None) -> None:
+        """Sends one message, the last one of `last_of`; raises `TimeoutError` if the client does not read."""
         limit_s = self._limits.write_timeout_s
         async with self._line:
+            if last_of is not None:
+                last_of.ending = True
             began_s = self._time()
             async with asyncio.timeout(limit_s):
                 await self._asgi_send({"type": "websocket.send", "text": text.decode()})

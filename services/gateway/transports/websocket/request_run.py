@@ -1,7 +1,7 @@
 """One request of a connection: run by the core, its events sent as they come."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -17,7 +17,13 @@ from services.gateway.transports.websocket.client_messages import Ask, Resume
 # whose streams may go on without their connection, and be resumed
 _RESUMABLE = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
 _CHATS = frozenset({"/v1/chat/completions", "/v1/messages"})
-SendText = Callable[[bytes], Awaitable[None]]
+
+
+class SendText(Protocol):
+    """Sends messages of a connection."""
+
+    async def __call__(self, text: bytes, last_of: "RequestRun | None" = None) -> None:
+        """Sends a message; sets `ending` of the run whose last one it is when no other is before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ class RequestRun:
 
     Attributes:
         stream_id: By which the stream can be resumed or ended; empty: it has none yet, or cannot be.
+        ending: Its last message is being sent: its client may use the id again before that has returned.
     """
 
     def __init__(self, direct: DirectCalls, caller: Caller, message: Ask | Resume, session_id: str) -> None:
@@ -58,6 +65,7 @@ class RequestRun:
         self._message = message
         self._headers = _headers(message, caller, session_id)
         self._events: EventSource
+        self.ending = False
         self.stream_id = message.stream_id if isinstance(message, Resume) else ""
 
     async def answer(self, send: SendText) -> None:
@@ -136,16 +144,16 @@ class RequestRun:
         error, caller = call.error, call.caller
         if not call.begun:
             if error is None and not whole:
-                await send(server_messages.cut(self._request_id, self.stream_id))
+                await send(server_messages.cut(self._request_id, self.stream_id), self)
                 return
             body = whole[0] if error is None else error_body(error, caller.route, caller.shown_id)
             status = 200 if error is None else error.status
-            await send(server_messages.answer(self._request_id, status, call.headers, body))
+            await send(server_messages.answer(self._request_id, status, call.headers, body), self)
             return
         if error is not None:
             kind, data = self._events.failure(error)
             await send(server_messages.event(self._name, "", kind.decode(), data))
-        await send(server_messages.done(self._request_id))
+        await send(server_messages.done(self._request_id), self)
 
     async def end_stream(self) -> None:
         """Ends the generation, which may go on without its connection."""

@@ -4,18 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from services.gateway.admission.answer_headers import SHOWN_HEADERS
+
 _encode = msgspec.json.encode
 PONG = b'{"type":"pong"}'
-# headers of an answer that `accepted` tells
-_SHOWN_HEADERS = (
-    b"x-request-id",
-    b"x-session-id",
-    b"x-stream-id",
-    b"x-ryz-group",
-    b"x-ryz-session",
-    b"x-ryz-ignored",
-    b"retry-after",
-)
 
 
 def ready(tenant: str, limits: Mapping[str, int | float]) -> bytes:
@@ -44,7 +36,7 @@ def not_openai() -> bytes:
 
 def accepted(request_id: str, status: int, headers: Mapping[bytes, bytes]) -> bytes:
     """A stream begins; its ids are told."""
-    shown = {name.decode(): headers[name].decode("latin-1") for name in _SHOWN_HEADERS if name in headers}
+    shown = {name.decode(): headers[name].decode("latin-1") for name in SHOWN_HEADERS if name in headers}
     return _encode({"type": "accepted", "id": request_id, "status": status, "headers": shown})
 
 
@@ -69,7 +61,7 @@ def done(request_id: str) -> bytes:
 
 def answer(request_id: str, status: int, headers: Mapping[bytes, bytes], body: bytes) -> bytes:
     """A whole answer, which may be an error of the route."""
-    shown = {name.decode(): headers[name].decode("latin-1") for name in _SHOWN_HEADERS if name in headers}
+    shown = {name.decode(): headers[name].decode("latin-1") for name in SHOWN_HEADERS if name in headers}
     kind = "answer" if status < 400 else "error"
     head = _encode({"type": kind, "id": request_id, "status": status, "headers": shown})
     return b'%b,"data":%b}' % (head[:-1], body or b"null")

@@ -137,6 +137,10 @@ async def test_without_jetstream_only_batches_are_refused(tmp_path: Path) -> Non
             with pytest.raises(openai.InternalServerError, match="store_dir"):
                 await submitted(client, chat_lines(1))
             assert len((await client.files.list()).data) == 1
-            assert (await client.batches.list()).data == []
+            for batch_id in ("", "batch_0123456789abcdef01234567"):
+                with pytest.raises(openai.InternalServerError, match="store_dir") as refused:
+                    await (client.batches.retrieve(batch_id) if batch_id else client.batches.list())
+                assert refused.value.status_code == 503
+                assert refused.value.response.headers["x-ryz-reason"] == "no_jetstream"
     finally:
         server.stop()

@@ -101,6 +101,29 @@ async def test_the_time_limit_of_the_caller_ends_the_generation(gateway: Gateway
         assert (status, answer["error"]["param"]) == (400, "Ryz-Timeout-Ms")
 
 
+@pytest.mark.parametrize(
+    ("headers", "fields"),
+    [({"Ryz-Timeout-Ms": "600"}, {}), ({"X-Request-Timeout": "0.6"}, {}), ({}, {"timeout": 0.6})],
+)
+async def test_a_time_limit_may_be_longer_than_the_default(
+    headers: dict[str, str], fields: dict[str, float]
+) -> None:
+    async with running_gateway(default_timeout_s=0.1) as running:
+        bus = MemoryBus(running.broker)
+        began_s = asyncio.get_running_loop().time()
+        status, answer, _ = await ask(bus, HELLO | fields, model="slow", headers=headers)
+        assert (status, answer["error"]["code"]) == (504, "deadline_exceeded")
+        assert asyncio.get_running_loop().time() - began_s > 0.55
+        await running.wait_idle()
+        await bus.close()
+
+
+async def test_a_header_in_two_spellings_is_refused(bus: MemoryBus) -> None:
+    twice = BEARER | {"X-Session-Id": "tea", "x-session-id": "milk"}
+    status, answer, _ = await ask(bus, HELLO, headers=twice)
+    assert (status, answer["error"]["param"]) == (400, "x-session-id")
+
+
 async def test_an_answer_that_fits_into_no_message_says_so(gateway: Gateway, bus: MemoryBus) -> None:
     status, answer, _ = await ask(bus, HELLO, model="long")
     assert (status, answer["error"]["code"]) == (413, "request_too_large")

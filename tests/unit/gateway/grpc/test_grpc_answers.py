@@ -60,4 +60,4 @@ def test_a_piece_has_its_log_probabilities_and_its_position() -> None:
     assert outputs(response)["logprobs"] == b'\x11\0\0\0{"tokens": ["a"]}'
     assert response.parameters["index"].int64_param == 1
     assert not response.parameters["triton_final_response"].bool_param
-    assert outputs(maker.last())["finish_reason"] == b"\6\0\0\0length"
+    assert outputs(maker.last({}))["finish_reason"] == b"\6\0\0\0length"

@@ -207,10 +207,38 @@ def test_any_message_is_read_or_refused(
         json.loads(read_call(made).body)
 
 
+def test_a_request_has_headers_of_its_own() -> None:
+    made = request({"idempotency_key": "k1", "if_match": 3, "if_none_match": "*"})
+    texts = made.inputs.add(name="text_input", datatype="BYTES", shape=[1])
+    texts.contents.bytes_contents.append(b"Once")
+    call = read_call(made)
+    assert json.loads(call.body).keys() == {"model", "prompt", "stream"}
+    headers = headers_of([("idempotency-key", "of the stream")], single=False)
+    add_request_headers(headers, call, None)
+    assert headers.pop(b"x-request-id")
+    assert headers == {b"idempotency-key": b"k1", b"if-match": b"3", b"if-none-match": b"*"}
+    for wrong in (True, "two\nlines"):
+        made.parameters["if_match"].CopyFrom(request({"if_match": wrong}).parameters["if_match"])
+        with pytest.raises(InvalidRequest, match="if_match"):
+            read_call(made)
+
+
+def test_of_several_time_limits_the_earliest_counts() -> None:
+    made = request({"timeout": 2_000_000})
+    texts = made.inputs.add(name="text_input", datatype="BYTES", shape=[1])
+    texts.contents.bytes_contents.append(b"Once")
+    for limit, remaining_s, expected in (("3", 4.0, b"2.000000"), ("1", 4.0, b"1"), ("soon", 4.0, b"soon")):
+        headers = headers_of([("x-request-timeout", limit)], single=False)
+        add_request_headers(headers, read_call(made), remaining_s)
+        assert headers[b"x-request-timeout"] == expected
+
+
 def test_metadata_and_peers() -> None:
     metadata = [("authorization", "Bearer k"), ("user-agent", "x"), ("idempotency-key", "i")]
-    assert headers_of(metadata, single=False) == {b"authorization": b"Bearer k"}
-    assert headers_of(metadata, single=True) == {b"authorization": b"Bearer k", b"idempotency-key": b"i"}
+    named = [("x-request-id", "mine")]  # requests of a stream have ids of their own
+    told = {b"authorization": b"Bearer k", b"idempotency-key": b"i"}
+    assert headers_of(metadata + named, single=False) == told
+    assert headers_of(metadata + named, single=True) == told | {b"x-request-id": b"mine"}
     assert peer_address("ipv4:127.0.0.1:4000") == ("127.0.0.1", 4000)
     assert peer_address("ipv6:%5B::1%5D:4000") == ("::1", 4000)
     assert peer_address("unix:/tmp/x") is None

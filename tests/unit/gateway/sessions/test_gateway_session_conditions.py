@@ -51,6 +51,12 @@ def test_a_made_id_that_comes_back_must_have_a_session_if_the_turn_needs_it() ->
     [
         ({b"if-match": b"yesterday"}, "if-match"),
         ({b"if-match": b'"1", "2"'}, "if-match"),
+        ({b"if-match": b""}, "if-match"),
+        ({b"if-none-match": b'"3"'}, "if-none-match"),
+        ({b"if-none-match": b"3"}, "if-none-match"),
+        ({b"if-none-match": b""}, "if-none-match"),
+        ({b"if-none-match": b"*", b"if-match": b'"3"'}, "if-none-match"),
+        ({b"if-none-match": b"*", b"if-match": b"*"}, "if-none-match"),
         ({b"x-session-must-exist": b"maybe"}, "x-session-must-exist"),
     ],
 )

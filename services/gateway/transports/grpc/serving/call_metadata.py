@@ -4,34 +4,18 @@ import math
 from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
-from services.gateway.admission.request_headers import SESSION_HEADERS
+from services.gateway.admission.answer_headers import SHOWN_HEADERS
+from services.gateway.admission.request_headers import CALL_HEADERS
 from services.gateway.transports.grpc.translation.inference_request import InferenceCall
 from shared.errors import InvalidRequest
+from shared.telemetry.trace_context import TRACE_HEADERS
 
 Headers = dict[bytes, bytes]
 Metadata = Iterable[tuple[str, str | bytes]]
-_OF_CALLS = frozenset(
-    {
-        "authorization",
-        "traceparent",
-        "tracestate",
-        "x-session-mode",
-        "x-session-must-exist",
-        *(name.decode() for name in SESSION_HEADERS),
-    }
-)
-_OF_SINGLE_REQUESTS = frozenset(
-    {"idempotency-key", "if-match", "if-none-match", "x-request-id", "x-request-timeout"}
-)
+_OF_CALLS = frozenset(("authorization", *(name.decode() for name in CALL_HEADERS), *TRACE_HEADERS))
+_OF_STREAMS = _OF_CALLS - {"x-request-id"}  # each request of a stream has its own id
 # headers of answers that become trailing metadata
-SHOWN = (
-    "x-request-id",
-    "x-session-id",
-    "x-ryz-group",
-    "x-ryz-session",
-    "x-ryz-ignored",
-    "idempotent-replayed",
-)
+SHOWN = tuple(name.decode() for name in SHOWN_HEADERS)
 _LONGEST_ID = 64
 
 
@@ -40,12 +24,12 @@ def headers_of(metadata: Metadata, *, single: bool) -> Headers:
 
     Args:
         metadata: Of the call.
-        single: The call has one request. Ids of requests mean nothing for a call that has many.
+        single: The call has one request. What metadata say of a stream holds for each of its requests.
 
     Raises:
         InvalidRequest: A name comes twice. Of two, a proxy might have read the other one.
     """
-    wanted = _OF_CALLS | _OF_SINGLE_REQUESTS if single else _OF_CALLS
+    wanted = _OF_CALLS if single else _OF_STREAMS
     found: Headers = {}
     for name, value in metadata:
         if name not in wanted:
@@ -58,22 +42,30 @@ def headers_of(metadata: Metadata, *, single: bool) -> Headers:
 
 
 def add_request_headers(headers: Headers, call: InferenceCall, remaining_s: float | None) -> None:
-    """Adds what one request says: its id, its place in a sequence, and its time limit.
+    """Adds what one request says: its headers, its id, its position in a sequence, and its time limit.
 
     Args:
         headers: Of the call; changed.
         call: The request.
         remaining_s: Seconds to the deadline of the call; None: it has none.
     """
+    headers.update(call.headers)
     limits_s = [limit_s for limit_s in (call.timeout_s, remaining_s) if limit_s and math.isfinite(limit_s)]
-    given = headers.get(b"x-request-timeout")
-    if limits_s and given is None:
+    if limits_s and min(limits_s) < _given_s(headers):
         headers[b"x-request-timeout"] = b"%.6f" % max(min(limits_s), 1e-6)
     name = call.request_id
     if name and name.isascii() and name.isprintable() and len(name) <= _LONGEST_ID:
         headers.setdefault(b"x-request-id", name.encode())
     if call.begins_session and call.is_chat:
         headers[b"x-session-mode"] = b"replace"
+
+
+def _given_s(headers: Headers) -> float:
+    """The time limit that metadata name in seconds; 0 for what is no number, which the core refuses."""
+    try:
+        return float(headers.get(b"x-request-timeout", b"inf"))
+    except ValueError:
+        return 0.0
 
 
 def shown_metadata(fields: Mapping[bytes, bytes], names: Iterable[str]) -> list[tuple[str, str]]:

@@ -1,12 +1,14 @@
 """Answers requests of the protocol by the core: `ModelInfer`, and each request of a stream."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 import structlog
 
+from services.gateway.admission.answer_headers import REPLAYED
 from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
+from services.gateway.admission.request_headers import SESSION_HEADERS
 from services.gateway.answering.direct_calls import DirectCall
 from services.gateway.answering.events.event_source import DONE
 from services.gateway.answering.formatted_answer import CallAnswer
@@ -33,6 +35,10 @@ _answer = msgspec.json.Decoder(AnswerPart)
 Write = Callable[[ModelInferResponse], Awaitable[None]]
 # headers as parameters of responses
 _PARAMETERS = {b"x-request-id": "request_id", b"x-ryz-group": "group", b"x-ryz-ignored": "ignored"}
+# on a stream, whose trailing metadata are of no single request: in the last response, the first for calls
+# that name a session
+_OF_SESSION = {b"x-ryz-session": "session"}
+_OF_REPEATS = {REPLAYED[0]: "idempotent_replayed"}
 
 
 class SingleInference:
@@ -102,10 +108,9 @@ class SingleInference:
                 served = found.error.code != "model_not_found"
                 raise failure_of_call(found.error, found.headers, begun=found.begun)
             if whole:
-                response = ResponseMaker(call, _parameters(found)).whole(
-                    _answer.decode(whole[0]), streamed=streamed
-                )
-                await write(response)
+                maker = ResponseMaker(call, _parameters(found))
+                last = _last_parameters(call, found) if streamed else None
+                await write(maker.whole(_answer.decode(whole[0]), last))
             elif not ended:
                 raise CUT
             good = True
@@ -125,7 +130,10 @@ class SingleInference:
             while not events.ended:
                 for _, batch in await events.next_batch():
                     for event in batch:
-                        responses = [maker.last()] if event == DONE else maker.parts(_answer.decode(event[1]))
+                        if event == DONE:
+                            responses = [maker.last(_last_parameters(call, found))]
+                        else:
+                            responses = maker.parts(_answer.decode(event[1]))
                         await carrier.put(responses, sum(response.ByteSize() for response in responses))
 
     async def _delete_session(self, session_id: str, headers: Headers, peer: str) -> None:
@@ -139,6 +147,12 @@ class SingleInference:
             log.warning("the session of a sequence that ended is kept", status=answer_for(error).status)
 
 
-def _parameters(call: DirectCall) -> dict[str, str]:
+def _parameters(call: DirectCall, names: Mapping[bytes, str] = _PARAMETERS) -> dict[str, str]:
     """Headers of the answer as parameters of its responses."""
-    return {_PARAMETERS[name]: value.decode() for name, value in call.headers.items() if name in _PARAMETERS}
+    return {names[name]: value.decode() for name, value in call.headers.items() if name in names}
+
+
+def _last_parameters(call: InferenceCall, found: DirectCall) -> dict[str, str]:
+    """Parameters of the last response to a request on a stream."""
+    named = call.session_id or not found.caller.headers.keys().isdisjoint(SESSION_HEADERS)
+    return _parameters(found, _OF_SESSION | _OF_REPEATS if named else _OF_REPEATS)

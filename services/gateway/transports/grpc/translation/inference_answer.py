@@ -79,12 +79,12 @@ class ResponseMaker:
         self._finish_reasons: dict[int, str] = {}
         self._usage = AnswerUsage()
 
-    def whole(self, answer: AnswerPart, *, streamed: bool = False) -> ModelInferResponse:
+    def whole(self, answer: AnswerPart, last: Mapping[str, str] | None = None) -> ModelInferResponse:
         """The response that has the whole answer.
 
         Args:
             answer: The body of the route's answer.
-            streamed: It is sent on a stream.
+            last: More parameters of a response on a stream; None: it is not sent on one.
         """
         self._session_id = answer.session_id
         self._model = answer.model or self._model
@@ -97,7 +97,7 @@ class ResponseMaker:
         outputs += _json_tensor("logprobs", [choice.logprobs for choice in choices])
         outputs += _json_tensor("token_ids", [choice.token_ids for choice in choices])
         outputs += _json_tensor("prompt_token_ids", _prompts(answer))
-        return self._response([*outputs, *self._counts()], final=streamed)
+        return self._response([*outputs, *self._counts()], last)
 
     def parts(self, event: AnswerPart) -> list[ModelInferResponse]:
         """The responses for an event of a streamed answer; none if it has no text."""
@@ -119,17 +119,21 @@ class ResponseMaker:
             if self._shows_messages([choice]):
                 outputs.append(text_tensor("message", [_encode(choice.part)]))
             outputs += details
-            response = self._response(outputs, final=False)
+            response = self._response(outputs)
             if choice.index:
                 response.parameters["index"].int64_param = choice.index
             found.append(response)
         return found
 
-    def last(self) -> ModelInferResponse:
-        """The last response of a streamed answer: why each choice ended, the tokens, and no text."""
+    def last(self, parameters: Mapping[str, str]) -> ModelInferResponse:
+        """The last response of a streamed answer: why each choice ended, the tokens, and no text.
+
+        Args:
+            parameters: What is known at the end only.
+        """
         reasons = [reason for _, reason in sorted(self._finish_reasons.items())]
         outputs = [text_tensor("text_output", [""]), text_tensor("finish_reason", reasons)]
-        return self._response([*outputs, *self._counts()], final=True)
+        return self._response([*outputs, *self._counts()], parameters)
 
     def _counts(self) -> list[OutputTensor]:
         return [
@@ -142,8 +146,11 @@ class ResponseMaker:
             return False
         return "message" in self._call.outputs or any(choice.has_more for choice in choices)
 
-    def _response(self, outputs: Sequence[OutputTensor], *, final: bool) -> ModelInferResponse:
-        call = self._call
+    def _response(
+        self, outputs: Sequence[OutputTensor], last: Mapping[str, str] | None = None
+    ) -> ModelInferResponse:
+        """A response; with `last`, parameters of the final one to a request on a stream."""
+        call, final = self._call, last is not None
         response = ModelInferResponse(model_name=self._model, model_version=VERSION, id=call.request_id)
         for output in outputs:
             if call.outputs and output.name not in call.outputs:
@@ -152,7 +159,7 @@ class ResponseMaker:
             response.raw_output_contents.append(output.raw)
         if call.stream or final:
             response.parameters[FINAL].bool_param = final
-        for name, value in self._parameters.items():
+        for name, value in (*self._parameters.items(), *(last or {}).items()):
             response.parameters[name].string_param = value
         if self._session_id:
             response.parameters["session_id"].string_param = self._session_id

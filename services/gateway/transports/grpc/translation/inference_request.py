@@ -6,7 +6,7 @@ those of Triton's backends for vLLM and TensorRT-LLM; see docs/grpc.md.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from shared.errors import InvalidRequest, ModelNotFound
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 VERSION = "1"  # of every model
+HEADERS = {"idempotency_key": b"idempotency-key", "if_match": b"if-match", "if_none_match": b"if-none-match"}
 OUTPUTS = ("text_output", "message", "finish_reason", "logprobs", "num_input_tokens", "num_output_tokens")
 _LONGEST_ID = 1024  # every response repeats it
 _OWN_FIELDS = ("model", "messages", "prompt", "stream")  # of the body; given by tensors of other names
@@ -51,6 +52,7 @@ class InferenceCall:
         session_id: The session that it names, or empty.
         begins_session: The session is to begin anew with this request.
         ends_session: The session is to be deleted after this request.
+        headers: That the request names in parameters.
     """
 
     model: str
@@ -63,6 +65,7 @@ class InferenceCall:
     session_id: str = ""
     begins_session: bool = False
     ends_session: bool = False
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
     def is_chat(self) -> bool:
@@ -95,6 +98,7 @@ def read_call(request: ModelInferRequest) -> InferenceCall:
     _take_logprobs(fields, tensors, path)
     timeout_us = _number(parameters, "timeout")
     sequence = str(parameters.pop("sequence_id", ""))
+    headers = _headers(parameters)
     begins, ends = (bool(parameters.pop(f"sequence_{name}", False)) for name in ("start", "end"))
     _take_fields(fields, tensors, parameters)
     if stream:
@@ -114,6 +118,7 @@ def read_call(request: ModelInferRequest) -> InferenceCall:
         session_id=session_id if isinstance(session_id, str) else "",
         begins_session=begins,
         ends_session=ends,
+        headers=headers,
     )
 
 
@@ -184,6 +189,22 @@ def _flag(tensor: InputTensor | None, *, default: bool) -> bool:
     if len(tensor.values) != 1 or not isinstance(tensor.values[0], bool):
         raise InvalidRequest(f"the input `{tensor.name}` needs one element of BOOL", param=tensor.name)
     return tensor.values[0]
+
+
+def _headers(parameters: dict[str, Value]) -> dict[bytes, bytes]:
+    """Takes parameters that are headers of HTTP: those which metadata could say for a whole stream only."""
+    found = {}
+    for name, header in HEADERS.items():
+        value = parameters.pop(name, None)
+        if value is None:
+            continue
+        text = str(value)
+        if isinstance(value, bool) or not text.isprintable():
+            raise InvalidRequest(
+                f"the parameter `{name}` needs a text, as the header {header.decode()} of HTTP", param=name
+            )
+        found[header] = text.encode()
+    return found
 
 
 def _number(parameters: dict[str, Value], name: str) -> float:
