@@ -25,7 +25,6 @@ class TcpProxy:
     def __init__(self, port: int, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         self.delay_s = 0.0
         self.port = 0
-        self.connections = 0
         self._target = host, port
         self._tls = tls
         self._flowing = asyncio.Event()
@@ -74,7 +73,6 @@ class TcpProxy:
         except OSError:
             writer.close()
             return
-        self.connections += 1
         task: asyncio.Task[None] | None = asyncio.current_task()
         assert task is not None
         self._serving.add(task)

@@ -33,8 +33,8 @@ class Authority:
         made.private_key_pem.write_to_path(pair.key)
         return pair
 
-    def server_context(self, name: str = "127.0.0.1") -> ssl.SSLContext:
+    def server_context(self) -> ssl.SSLContext:
         """The TLS context for a server in this process."""
-        pair, context = self.issue(name), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        pair, context = self.issue(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(pair.cert, pair.key)
         return context

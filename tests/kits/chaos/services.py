@@ -81,7 +81,7 @@ def metrics_of(stack: Stack) -> dict[str, Metrics]:
     return services | {"gateway": Metrics(stack.state.url)}
 
 
-def await_idle(stack: Stack, groups: int, timeout_s: float = PATIENCE_S) -> None:
+def await_idle(stack: Stack, groups: int) -> None:
     """Waits until all groups are ready, no request runs or waits, and all blocks are free."""
 
     def idle() -> bool:
@@ -93,7 +93,7 @@ def await_idle(stack: Stack, groups: int, timeout_s: float = PATIENCE_S) -> None
             for group in rows
         )
 
-    wait_for(idle, f"{groups} groups are ready and idle", timeout_s)
+    wait_for(idle, f"{groups} groups are ready and idle", PATIENCE_S)
 
 
 def kill(stack: Stack, name: str) -> int:
@@ -103,7 +103,7 @@ def kill(stack: Stack, name: str) -> int:
     return pid
 
 
-def await_next(stack: Stack, name: str, before: int, timeout_s: float = START_S) -> float:
+def await_next(stack: Stack, name: str, before: int) -> float:
     """Waits until a killed service is restarted and ready; returns the seconds waited."""
     began = time.monotonic()
 
@@ -111,5 +111,5 @@ def await_next(stack: Stack, name: str, before: int, timeout_s: float = START_S)
         service = next(one for one in stack.state.services if one.name == name)
         return service.pid != before and service.ready
 
-    wait_for(back, f"{name} is back", timeout_s)
+    wait_for(back, f"{name} is back", START_S)
     return time.monotonic() - began

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 Body = dict[str, Any]
+END_S = 60.0  # for streams to end
 MAX_PROBLEMS = 20  # most problems that are shown; all are counted
 _TEXTS = (
     "Hello, my name is {name}.",
@@ -230,11 +231,11 @@ class Readers:
             if problem or refused:
                 self._over.wait(0.1)
 
-    def await_streams(self, more: int, timeout_s: float = 60.0) -> None:
+    def await_streams(self, more: int) -> None:
         """Waits until `more` further streams have ended."""
-        wanted, give_up = self.streams + more, time.monotonic() + timeout_s
+        wanted, give_up = self.streams + more, time.monotonic() + END_S
         while self.streams < wanted:
-            assert time.monotonic() < give_up, f"{more} streams did not end within {timeout_s:g} s"
+            assert time.monotonic() < give_up, f"{more} streams did not end within {END_S:g} s"
             time.sleep(0.05)
 
 

@@ -96,10 +96,10 @@ def unix_sockets(names: list[str]) -> Iterator[Finding]:
                     yield "connect", name
 
 
-def exchange(port: int, question: bytes, host: str = "127.0.0.1") -> bytes:
+def exchange(port: int, question: bytes) -> bytes:
     """Sends `question` to a port and returns what it answers until it pauses."""
     said = b""
-    with suppress(OSError), socket.create_connection((host, port), timeout=2) as sock:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2) as sock:
         sock.settimeout(0.7)
         sock.sendall(question)
         while part := sock.recv(65536):

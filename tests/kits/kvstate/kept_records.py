@@ -37,7 +37,7 @@ class KeptRecords:
     deleted: set[EntryKey] = field(default_factory=set)
 
 
-async def store_records(bus: Bus, tenants: list[str], count: int, *, version: int = 1) -> KeptRecords:
+async def store_records(bus: Bus, tenants: list[str], count: int) -> KeptRecords:
     """Stores so many sessions for each tenant.
 
     Every fourth is pinned, every fifth has a response, and every tenth is deleted again.
@@ -48,7 +48,7 @@ async def store_records(bus: Bus, tenants: list[str], count: int, *, version: in
         KeptRecords(),
     )
     for tenant in tenants:
-        made = [record(tenant, f"s{n}", version, text=f"text {n} \r\nof {tenant}") for n in range(count)]
+        made = [record(tenant, f"s{n}", 1, text=f"text {n} \r\nof {tenant}") for n in range(count)]
         for first in range(0, count, BATCH):
             committed = await sessions.commit(made[first : first + BATCH])
             assert (committed.stale, committed.over_quota) == ([], [])

@@ -11,11 +11,13 @@ import pytest
 from cli.models.catalogue import CatalogueModel, CatalogueWheel
 from tests.kits.models.file_server import Answer, FileServer
 
+SIZE = 600_000  # bytes of a model
 
-def model_in_wheels(server: FileServer, parts: int = 1, size: int = 600_000) -> CatalogueModel:
+
+def model_in_wheels(server: FileServer, parts: int = 1) -> CatalogueModel:
     """Put a model of random bytes into wheels of the server's index; return its entry of a catalogue."""
-    content = random.Random(7).randbytes(size)
-    each = -(-size // parts)
+    content = random.Random(7).randbytes(SIZE)
+    each = -(-SIZE // parts)
     wheels = []
     for number in range(parts):
         part = content[number * each : (number + 1) * each]
@@ -43,15 +45,15 @@ def model_in_wheels(server: FileServer, parts: int = 1, size: int = 600_000) -> 
         memory=1,
         notes="",
         file="some-model.gguf",
-        size=size,
+        size=SIZE,
         sha256=hashlib.sha256(content).hexdigest(),
         wheels=tuple(wheels),
     )
 
 
-def file_path(model: CatalogueModel, number: int = 0) -> str:
-    """Return the path of a wheel's file on the server."""
-    wheel = model.wheels[number]
+def file_path(model: CatalogueModel) -> str:
+    """Return the path of the first wheel's file on the server."""
+    wheel = model.wheels[0]
     return f"/files/{wheel.project.replace('-', '_')}-{wheel.version}-py3-none-any.whl"
 
 
