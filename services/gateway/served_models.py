@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from services.gateway.answering.intake.model_aliases import ModelAliases
+from shared.client.calls.model_list import no_model_ready
 from shared.errors import ModelNotFound
 from shared.messages import ModelCard
 
@@ -26,9 +27,13 @@ class ServedModels:
 
         Raises:
             ModelNotFound: No group serves it.
+            Unavailable: No group of any model is ready.
         """
         name = await self._aliases.real_name(model)
-        for card in await self.list_all():
+        cards = await self.list_all()
+        for card in cards:
             if card.name == name:
                 return card
+        if not cards:
+            raise no_model_ready(model)
         raise ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")

@@ -3,6 +3,7 @@
 from shared import subjects
 from shared.bus import Bus
 from shared.bus.endpoint import call
+from shared.errors import Unavailable
 from shared.messages import ListModels, ModelCard, ModelList
 from shared.subjects import Caller
 
@@ -30,3 +31,11 @@ async def known_models(
     """The models that can be routed to, and those whose groups are all away; like `list_models`."""
     subject = subjects.models(caller)
     return await call(bus, subject, ListModels(), ModelList, timeout_s=timeout_s, wait_s=wait_s)
+
+
+def no_model_ready(model: str = "") -> Unavailable:
+    """The error while no group of any model is ready: what is asked for may be starting."""
+    which = f"one of {model[:128]!r}" if model else "one"
+    return Unavailable(
+        f"no group of any model is ready; {which} may be starting", reason="no_group", retry_after_s=1.0
+    )

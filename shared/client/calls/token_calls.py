@@ -8,7 +8,7 @@ from typing import TypeVar
 from shared import subjects
 from shared.bus import Bus, NoResponders
 from shared.bus.endpoint import FIRST_PAUSE_S, MAX_PAUSE_S, call
-from shared.client.calls.model_list import known_models
+from shared.client.calls.model_list import known_models, no_model_ready
 from shared.errors import ModelNotFound, RyzError, Unavailable
 from shared.flow.backoff import Backoff
 from shared.messages import Detokenized, DetokenizeQuery, Tokenized, TokenizeQuery, Wire
@@ -86,10 +86,11 @@ async def _refusal(bus: Bus, model: str, *, timeout_s: float, caller: Caller | N
             retry_after_s=1.0,
         )
     served = [card.name for card in known.models]
+    if not served and model not in known.away:
+        return no_model_ready(model)
     if model not in served and model not in known.away:
-        names = ", ".join(served) or "none at the moment"
         return ModelNotFound(
-            f"no group serves model {model!r}; models that are served: {names}", param="model"
+            f"no group serves model {model!r}; models that are served: {', '.join(served)}", param="model"
         )
     return Unavailable(
         f"no group of model {model!r} answers questions about tokens now",

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
-from shared.client import InferenceClient
+from shared.client import ClientSettings, InferenceClient
 from shared.codec import decode_reply, encode
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, Unavailable
 from shared.messages import (
     Accepted,
     AnyFrame,
@@ -30,6 +30,7 @@ from shared.messages import (
     SessionFound,
     SessionRecord,
     StatusQuery,
+    TokenizeQuery,
 )
 from tests.kits.router.live import BEAT_MS, Caller, Leader, router, start_router, until_known
 from tests.kits.waiting import PATIENCE_S, until
@@ -94,6 +95,17 @@ async def test_a_router_that_has_just_started_calls_no_model_unknown(
         await asyncio.sleep(1.0)
         failed = await caller.failure(caller.request(model="no-such-model"))
         assert failed.code == "model_not_found"
+
+
+async def test_a_router_without_groups_calls_no_model_unknown(nats_url: str, caller: Caller) -> None:
+    """They may all be loading, as in a fresh stack."""
+    async with router(nats_url, reconnect_s=0):
+        failed = await caller.failure(caller.request(model="no-such-model"))
+        assert (failed.code, failed.data["reason"]) == ("unavailable", "no_group")
+        async with InferenceClient.connect(nats_url, settings=ClientSettings(wait_s=0.1)) as client:
+            with pytest.raises(Unavailable) as refused:
+                await client.tokenize(TokenizeQuery(model="no-such-model", prompt="x"), timeout_s=1.0)
+            assert refused.value.data["reason"] == "no_group"
 
 
 async def test_every_router_takes_what_was_not_answered_and_answers_queries(

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from services.gateway.admission.bodies.json_shape import MAX_FIELDS, MAX_VALUES, NotJson, read_json
+from shared.client.calls.model_list import no_model_ready
 from shared.codec import pack_tokens, unpack_tokens
 from shared.errors import Conflict, InvalidRequest, RequestTooLarge
 from shared.messages import ChatMessage, ModelCard, SessionRecord
@@ -121,7 +122,10 @@ def served_by(content: SessionFile, cards: Sequence[ModelCard]) -> ModelCard:
 
     Raises:
         Conflict: There is none; names the model of the file and those served.
+        Unavailable: No group of any model is ready.
     """
+    if not cards:
+        raise no_model_ready(content.model)
     fingerprint = content.model_fingerprint
     alike = [
         card
@@ -130,7 +134,7 @@ def served_by(content: SessionFile, cards: Sequence[ModelCard]) -> ModelCard:
     ]
     for card in sorted(alike, key=lambda card: card.name != content.model):
         return card
-    served = ", ".join(f"{card.name!r} ({_print(card.fingerprint)})" for card in cards) or "nothing"
+    served = ", ".join(f"{card.name!r} ({_print(card.fingerprint)})" for card in cards)
     raise Conflict(
         f"the session belongs to the model {content.model!r} ({_print(fingerprint)}), and what is served "
         f"here is {served}: import it where a model with the same weights is served, quantized as there",

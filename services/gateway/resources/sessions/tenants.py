@@ -16,6 +16,7 @@ from services.gateway.resources.sessions import exported_file
 from services.gateway.resources.sessions.file_thread import FileThread
 from services.gateway.resources.sessions.schema import NewSession, SessionObject, session_object
 from services.gateway.served_models import ListModels
+from shared.client.calls.model_list import no_model_ready
 from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import InvalidRequest, ModelNotFound
 from shared.identity import new_session_id, root_hash
@@ -85,7 +86,7 @@ class TenantSessions:
 
     async def create(self, tenant: str, body: NewSession) -> SessionObject:
         """Creates a session; raises `Conflict` if it exists."""
-        model = _chosen(body.model, await self._list_models())
+        model = chosen_model(body.model, await self._list_models())
         messages, now_ms = messages_of(body.messages), now_in_ms()
         system = next((one.content for one in messages if one.role == "system"), "")
         first = next((one.content for one in messages if one.role == "user"), "")
@@ -145,12 +146,15 @@ def check_session_id(session_id: str) -> None:
         raise InvalidRequest(f"the session id in the path needs {NAME_RULE}; URL-encoded", param="session_id")
 
 
-def _chosen(model: str | None, cards: Sequence[ModelCard]) -> str:
+def chosen_model(model: str | None, cards: Sequence[ModelCard]) -> str:
+    """The model of a new session; raises an error that names those which are served."""
     names = [card.name for card in cards]
+    if not names:
+        raise no_model_ready(model or "")
     if model is None:
         if len(names) == 1:
             return names[0]
-        served = ", ".join(map(repr, names)) or "none at the moment"
+        served = ", ".join(map(repr, names))
         raise InvalidRequest(f"`model` is required: the models served are {served}", param="model")
     if model not in names:
         raise ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")

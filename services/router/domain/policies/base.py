@@ -69,13 +69,18 @@ def retry_after_s(wait_s: float) -> float:
 
 
 def no_ready_group(fleet: FleetView) -> Refusal:
-    """The refusal for a model of which no group takes requests."""
+    """The refusal for a model of which no group takes requests.
+
+    While no group is ready at all, no model is unknown: its group may load it, and not have been heard yet.
+    """
     if not fleet.away:
-        served = ", ".join(fleet.models) or "none at the moment"
+        if not fleet.models:
+            message = f"no group of any model is ready; one of {fleet.model!r} may be starting"
+            return Refusal("unavailable", "no_group", message, RETRY_STARTING_S)
         return Refusal(
             "model_not_found",
             "unknown_model",
-            f"no group serves model {fleet.model!r}; models that are served: {served}",
+            f"no group serves model {fleet.model!r}; models that are served: {', '.join(fleet.models)}",
             param="model",
         )
     states = ", ".join(f"{name} is {state}" for name, state in sorted(fleet.away.items()))

@@ -150,8 +150,6 @@ def test_the_weights_decide_which_model_goes_on() -> None:
             exported_file.served_by(wanted, cards)
         assert repr(wanted.model) in caught.value.message
         assert "'demo' (fingerprint f1)" in caught.value.message
-    with pytest.raises(Conflict, match="nothing"):
-        exported_file.served_by(content("demo", "f1"), [])
 
 
 def test_a_session_of_too_many_messages_is_refused_by_its_limit() -> None:

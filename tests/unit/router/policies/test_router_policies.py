@@ -78,6 +78,15 @@ def test_an_unknown_model_names_the_models_that_are_served() -> None:
     assert decision.retry_after_s is None
 
 
+def test_while_no_group_is_ready_no_model_is_unknown() -> None:
+    """Its group may load its model, and not have sent a heartbeat yet."""
+    decision = Hybrid().choose(facts(), FleetView("m"), 0.0)
+    assert isinstance(decision, Refusal)
+    assert (decision.code, decision.reason) == ("unavailable", "no_group")
+    assert "'m'" in decision.message
+    assert decision.retry_after_s == 1.0
+
+
 def test_a_known_model_without_a_ready_group_says_what_its_groups_do() -> None:
     decision = Hybrid().choose(facts(), FleetView("m", (), {"g1": "lost", "g0": "starting"}), 0.0)
     assert isinstance(decision, Refusal)

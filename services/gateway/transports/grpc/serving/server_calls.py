@@ -6,7 +6,7 @@ from services.gateway.transports.grpc.serving.context import Context
 from services.gateway.transports.grpc.serving.parts import GrpcParts
 from services.gateway.transports.grpc.translation.inference_request import VERSION, check_version
 from services.gateway.transports.grpc.translation.model_tensors import model_config, model_metadata
-from shared.errors import ModelNotFound
+from shared.errors import RyzError
 
 _MODELS = "/v1/models"  # the route of the same, for the places of keys
 _EXTENSIONS = ("model_configuration", "model_repository(index)", "sequence", "statistics")
@@ -44,7 +44,9 @@ class ServerCalls:
         self._check_key(context)
         try:
             await self._parts.needs.models.find(request.name)
-        except ModelNotFound:
+        except RyzError as error:
+            if error.data.get("reason") != "no_group" and error.code != "model_not_found":
+                raise
             return pb.ModelReadyResponse(ready=False)
         return pb.ModelReadyResponse(ready=True)
 
