@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import NoReturn
 
 from cli.console import fail
 
@@ -59,7 +60,13 @@ def listening_port(host: str, port: int) -> Iterator[socket.socket]:
     """
     listener = _bound(host, port)
     with listener:
-        listener.listen(BACKLOG)
+        # Connections inherit it: without it, those that ended a moment ago would keep the port from the next
+        # stack for a minute. Of two sockets that have it, only one may listen.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.listen(BACKLOG)
+        except OSError as error:
+            _fail_taken(host, port, error)
         yield listener
 
 
@@ -85,8 +92,12 @@ def _bound(host: str, port: int) -> socket.socket:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
         held.close()
-        fail(f"Port {port} on {host} was taken in this moment{_owner(port)} ({error.strerror}). Try again.")
+        _fail_taken(host, port, error)
     return held
+
+
+def _fail_taken(host: str, port: int, error: OSError) -> NoReturn:
+    fail(f"Port {port} on {host} was taken in this moment{_owner(port)} ({error.strerror}). Try again.")
 
 
 def _owner(port: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.console import CommandError
-from cli.stack.host.ports import listening_port, pick_ports
+from cli.stack.host.ports import listening_port, pick_ports, require_free
 from cli.stack.process import ServiceProcess, ServiceSpec
 from shared.web.http_server import passed_socket
 from tests.kits.e2e.stack import ROOT
@@ -51,6 +51,21 @@ def test_a_port_that_is_listened_on_is_taken() -> None:
         pytest.raises(CommandError, match="was taken in this moment"),
         listening_port("127.0.0.1", port),
     ):
+        pass
+
+
+def test_a_stack_starts_again_where_connections_have_just_ended() -> None:
+    """The side that closes first keeps its end for a minute, in the state TIME-WAIT."""
+    (port,) = pick_ports(1)
+    with (
+        listening_port("127.0.0.1", port) as listener,
+        socket.create_connection(("127.0.0.1", port)) as client,
+    ):
+        accepted, _ = listener.accept()
+        accepted.close()
+        assert client.recv(1) == b""
+    require_free("127.0.0.1", port, "--port")
+    with listening_port("127.0.0.1", port):
         pass
 
 
