@@ -19,6 +19,7 @@ class TokenConstraint(Protocol):
 
         Raises:
             TokenRefused: The grammar forbids one of them. The constraint cannot be used any more.
+            ConstraintFailed: The grammar is too complex there.
         """
         ...
 
@@ -49,7 +50,7 @@ ConstraintFactory = Callable[[], TokenConstraint]  # one call per choice; a comp
 
 
 class ConstraintFailed(Exception):
-    """The grammar is too complex at this position: the choice has to fail. `mask` and `forced` raise it."""
+    """The grammar is too complex at this position: the choice has to fail. All methods may raise it."""
 
 
 class TokenRefused(ConstraintFailed):

@@ -16,7 +16,6 @@ from services.worker.domain.generation.token_constraint import (
     ConstraintFactory,
     ConstraintFailed,
     TokenConstraint,
-    TokenRefused,
 )
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
@@ -260,7 +259,7 @@ class SequenceBuilder:
             return None
         try:
             constraint.accept(before)
-        except TokenRefused as error:
+        except ConstraintFailed as error:
             raise InvalidRequest(
                 f"resume.token_ids does not follow the form that the answer is to have: {error}",
                 param="resume",

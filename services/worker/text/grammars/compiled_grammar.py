@@ -1,5 +1,6 @@
 """A grammar that is ready: it makes the constraints of choices."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -12,6 +13,8 @@ from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.library_panics import guarded
 
 _FULL = "lexer error"  # how llguidance's texts begin when the lexer that all answers share is full
+# in llguidance's texts when a limit of its parser or lexer is met, which may be while it takes a token
+_LIMIT = re.compile(r"max is|too many|too complex|limit|lexer error", re.IGNORECASE)
 _RENEW_TOKENS = 64  # that an answer grows by at least before its matcher is replaced once more
 _REPLAY_TOKENS = 500  # between two masks while an answer is replayed
 _Asked = TypeVar("_Asked")
@@ -45,7 +48,10 @@ class MatcherConstraint:
             del tokens[-1]
             self._is_over = True
         if tokens and not guarded(self._matcher.consume_tokens, tokens) and not self._renew(tokens):
-            raise TokenRefused(f"the grammar refuses a token: {_first_line(self._matcher.get_error())}")
+            why = _first_line(self._matcher.get_error())
+            if _LIMIT.search(why):
+                raise ConstraintFailed(f"the grammar cannot be followed further: {why}")
+            raise TokenRefused(f"the grammar refuses a token: {why}")
         self._tokens += tokens
         self._source.count_tokens(len(tokens))
         if self._is_over and not self._matcher.is_accepting():

@@ -38,6 +38,10 @@ _LARK = (
     "start: \"é\" /\\x{50000}/",
     "start: ((((\"a\"))))", "start: \"a\"{10,2}", "start: \"x\"* /x*/",
 )  # fmt: skip
+_AMBIGUOUS = (
+    'root ::= root root | "a" | ""', 'root ::= root root root | "a"', 'start: "a" start | start start | ""',
+    'root ::= root root | root root root | "a" | "aa" | ""',
+)  # fmt: skip
 _KEYWORDS = (
     "type", "const", "enum", "properties", "required", "items", "prefixItems", "minItems", "maxItems",
     "minLength",
@@ -209,6 +213,8 @@ def _pattern(draw: random.Random) -> HostileCase:
 
 
 def _grammar(draw: random.Random) -> HostileCase:
+    if draw.random() < 0.04:  # their parsers grow with each token until a limit is met
+        return chat("ambiguous", guided_grammar=draw.choice(_AMBIGUOUS), max_tokens=400)
     lines = [draw.choice(_LARK) for _ in range(draw.randint(1, 5))]
     if draw.random() < 0.5:
         lines = ["start: a", *lines, 'a: "z"'] if draw.random() < 0.5 else [*lines, "start: A", "A: /z+/"]

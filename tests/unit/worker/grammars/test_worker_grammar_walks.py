@@ -10,6 +10,7 @@ from services.worker.domain.generation.token_constraint import (
     ConstraintFactory,
     ConstraintFailed,
     TokenRefused,
+    is_too_complex,
 )
 from tests.kits.chaos.scale import scaled
 from tests.kits.grammars.walks import (
@@ -176,3 +177,32 @@ def test_an_ambiguous_grammar_ends_before_its_masks_are_slow() -> None:
     with pytest.raises(ConstraintFailed):
         go_on()
     assert max(times) < 0.5
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: start start | "a" | ""',
+        'start: start start start | "a"',
+        'start: "a" start | start start | ""',
+    ],
+)
+def test_a_token_that_makes_a_grammar_too_complex_is_the_fault_of_the_grammar(grammar: str) -> None:
+    """The parser's limit may be met while it takes a token; the token is not one that the grammar forbids."""
+    constraint = compiled("grammar", grammar, on="null")()
+
+    def go_on() -> None:
+        for _ in range(2000):
+            constraint.mask()
+            constraint.accept([ord("a")])
+
+    with pytest.raises(ConstraintFailed) as caught:
+        go_on()
+    assert is_too_complex(caught.value), caught.value
+
+
+def test_a_token_that_a_grammar_forbids_is_no_fault_of_the_grammar() -> None:
+    constraint = compiled("grammar", 'start: "ab"', on="null")()
+    with pytest.raises(TokenRefused) as caught:
+        constraint.accept([ord("x")])
+    assert not is_too_complex(caught.value)
