@@ -1,1 +1,5 @@
-"""HTTP in front of the bus: OpenAI's routes, keys, limits and shapes. Start reading at `app.py`."""
+"""The APIs in front of the bus: HTTP, WebSockets, gRPC and whole calls over NATS.
+
+`__main__.py` puts a gateway together, `app.py` its HTTP routes; docs/architecture.md says what each
+folder holds.
+"""
