@@ -9,20 +9,20 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from cli.batch.batch_commands import app as batch
+from cli.batch.commands import app as batch
 from cli.bus_users.commands import app as bus_users
-from cli.chat.chat_command import chat
+from cli.chat.command import chat
 from cli.console import INTERRUPTED, CommandError, err, out
-from cli.explain.explain_command import explain
-from cli.groups.group_commands import app as groups
-from cli.logs.log_command import logs
+from cli.explain.command import explain
+from cli.groups.commands import app as groups
+from cli.logs.command import logs
+from cli.models.commands import app as models
 from cli.models.convert.quantize_command import quantize
-from cli.models.model_commands import app as models
-from cli.profile.profile_command import profile
-from cli.sessions.session_commands import app as sessions
+from cli.profile.command import profile
+from cli.sessions.commands import app as sessions
 from cli.stack.up import down, up
-from cli.status.status_command import status
-from cli.top.top_command import top
+from cli.status.command import status
+from cli.top.command import top
 from cli.train_demo import train_demo
 
 
@@ -32,7 +32,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click."""
         if args and args[0] == "bench":
-            from cli.bench.bench_commands import app as bench  # noqa: PLC0415
+            from cli.bench.commands import app as bench  # noqa: PLC0415
 
             return "bench", typer.main.get_command(bench), args[1:]
         return super().resolve_command(ctx, args)

@@ -29,15 +29,15 @@ from shared.messages import ServiceStatus, State
 from shared.settings import CommonSettings
 from shared.telemetry.discovery import CountingBus, DiscoveredService, answer_discovery
 from shared.telemetry.explanations import answer_explain
-from shared.telemetry.logs.log_limits import LogLimiter
-from shared.telemetry.logs.log_metrics import LogCollector
-from shared.telemetry.logs.log_setup import configure_logging
+from shared.telemetry.logs.limits import LogLimiter
+from shared.telemetry.logs.metrics import LogCollector
+from shared.telemetry.logs.setup import configure_logging
 from shared.telemetry.loop_lag import lag_histogram, watch_loop_lag
 from shared.telemetry.memory_trace import MemoryTrace
 from shared.telemetry.metrics import BusCollector
 from shared.telemetry.service_registry import ServiceRegistry
-from shared.telemetry.spans.span_export import span_export
-from shared.telemetry.spans.span_facts import SpanSink
+from shared.telemetry.spans.export import span_export
+from shared.telemetry.spans.facts import SpanSink
 from shared.telemetry.timelines import Timelines
 from shared.web.admin_endpoints import admin_app, admin_gate
 from shared.web.bearer_key import BearerKey

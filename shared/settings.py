@@ -22,7 +22,7 @@ from shared.bus.accounts import caller_by
 from shared.gone_settings import describe_gone
 from shared.setting_types import Port, ShareOrNone, UpToTenMinutes, ZeroToHour, ZeroToMillion
 from shared.subjects import Caller
-from shared.telemetry.logs.log_schema import BURST
+from shared.telemetry.logs.schema import BURST
 from shared.tls import with_files
 
 ENV_PREFIX = "RYZ_"

@@ -87,8 +87,8 @@ LEFT_OUT = {
     "services/worker/domain/generation/session_cache.py": "its base is one of the next two",
     "services/worker/domain/generation/sized_entries.py": "generic dataclasses with slots fail when imported",
     "services/worker/domain/generation/tenant_entries.py": "the same",
-    "services/worker/leader/sessions/session_records.py": "a tuple of `asyncio.gather` is a list",
-    "services/worker/null/null_model.py": "tests inherit from its tokenizer",
+    "services/worker/leader/sessions/records.py": "a tuple of `asyncio.gather` is a list",
+    "services/worker/null/model.py": "tests inherit from its tokenizer",
 }
 _LEVEL_FILE = "level"  # in a build: how far the C compiler optimised it
 _AWAITING = {("shared/bus/nats.py", "connect")}  # the coroutine of the task that awaits it is not compiled

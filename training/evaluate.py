@@ -19,7 +19,7 @@ from training import bpe, knowledge, prose, words
 from training.batches import SampleSource, TrainingSample, stack
 from training.dialogues import DialogueMessage, draw_conversation
 from training.export import load_model
-from training.training_model import DemoModel
+from training.model import DemoModel
 
 _SEED = 987_654_321
 _CONVERSATIONS = 400

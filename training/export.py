@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from training import bpe
-from training.training_model import DemoModel, TrainingModelConfig
+from training.model import DemoModel, TrainingModelConfig
 
 
 def export_model(model: DemoModel, tokenizer: Tokenizer, output: Path) -> None:

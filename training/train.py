@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from training.batches import FIRST_PHASE, SampleSource, TrainingBatch, draw_batches
 from training.bpe import train_tokenizer
 from training.export import export_model, load_model
+from training.model import DemoModel, TrainingModelConfig
 from training.muon import Muon
-from training.training_model import DemoModel, TrainingModelConfig
 
 DEFAULT_STEPS = 4000
 BATCH_TOKENS = 4096

@@ -1,6 +1,6 @@
 """Runs batches on an engine as the leader does, without requests: the real scheduler and block manager.
 
-A step does what `services/worker/leader/engine_loop.py` does, without text and frames. `engine_row.py` turns
+A step does what `services/worker/leader/engine_loop.py` does, without text and frames. `engine/row.py` turns
 the times into figures.
 """
 
@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks.engine_plans import EnginePlan
 from benchmarks.lib.measuring import BenchError
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import BlockNames
-from services.worker.domain.blocks.block_pool import blocks_for
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import BlockNames
+from services.worker.domain.blocks.pool import blocks_for
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.constraints.forced_tokens import force_first
 from services.worker.domain.generation.token_constraint import ConstraintFactory

@@ -1,7 +1,7 @@
 """Measures the whole engine: the leader's scheduler here, the ranks in their processes, peers beside them.
 
 Within each repeat the peers take turns with our engine, so that other load on the machine disturbs all alike.
-One batch is run by `driver.py`; rates and sums are in `engine_row.py`.
+One batch is run by `driver.py`; rates and sums are in `engine/row.py`.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from typing import Any
 from benchmarks.engine import roofline
 from benchmarks.engine.bandwidth import measure_bandwidth
 from benchmarks.engine.driver import Driver, Run, make_prompts, rank_options, start_driver
-from benchmarks.engine.engine_http import HttpDriver, http_driver
-from benchmarks.engine.engine_quality import add_quality, quality_steps
-from benchmarks.engine.engine_row import mean_step_s, peer_rows, rates, step_figures
+from benchmarks.engine.http import HttpDriver, http_driver
 from benchmarks.engine.http_row import StreamRun, http_figures
 from benchmarks.engine.independent import measure_independent
+from benchmarks.engine.quality import add_quality, quality_steps
+from benchmarks.engine.row import mean_step_s, peer_rows, rates, step_figures
 from benchmarks.engine_plans import EnginePlan, model_name
 from benchmarks.lib.measuring import Progress
 from benchmarks.lib.stack import StackStarter
 from benchmarks.peers.base import Timing
 from benchmarks.peers.contest import PeerProcesses, PeerType, peer_types
 from benchmarks.peers.start import PeerSizes
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.rank_protocol.plan import EngineInfo
 from services.worker.rank_protocol.run_config import Precision

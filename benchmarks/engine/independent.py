@@ -10,10 +10,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.engine.driver import Run, make_prompts, rank_options, start_driver
-from benchmarks.engine.engine_row import step_figures
+from benchmarks.engine.row import step_figures
 from benchmarks.engine_plans import EnginePlan
 from benchmarks.lib.measuring import Progress
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.rank_protocol.run_config import Precision
 
 BATCH = 8

@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.engine.driver import make_prompts
 from benchmarks.engine_plans import MixedPlan, model_name
 from benchmarks.lib.measuring import BenchError, Progress, milliseconds
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.scheduling.scheduler import Advance, Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits

@@ -4,8 +4,8 @@ With the machine's read bandwidth it bounds the speed of decoding; activations a
 """
 
 from services.worker.engine import int8
-from services.worker.engine.config.layer_config import MlpConfig
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.layer import MlpConfig
+from services.worker.engine.config.model import ModelConfig
 
 WEIGHT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "codes": 0.5625}  # codes: of Q4_0, others have more
 

@@ -9,10 +9,10 @@ import gc
 from contextlib import AsyncExitStack
 from typing import Any
 
-from benchmarks.failover.failover_figures import InjectedFault, figures
-from benchmarks.failover.failover_fleet import FleetProbe
-from benchmarks.failover.failover_streams import Readers, Reading, make_requests, read_once, same_answer
 from benchmarks.failover.fault_injection import inject_faults
+from benchmarks.failover.figures import InjectedFault, figures
+from benchmarks.failover.fleet import FleetProbe
+from benchmarks.failover.streams import Readers, Reading, make_requests, read_once, same_answer
 from benchmarks.failover.structured_requests import judge_answers, make_structured_requests
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import RunningStack

@@ -7,8 +7,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from benchmarks.failover.failover_figures import InjectedFault, Victim
-from benchmarks.failover.failover_fleet import FleetProbe, mean_fetch_s
+from benchmarks.failover.figures import InjectedFault, Victim
+from benchmarks.failover.fleet import FleetProbe, mean_fetch_s
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.stack_plans import FailoverPlan
 from shared.errors import RyzError

@@ -7,7 +7,7 @@ the development extra installs.
 import json
 from typing import Any
 
-from benchmarks.failover.failover_streams import NAMES
+from benchmarks.failover.streams import NAMES
 from benchmarks.lib.measuring import BenchError
 from shared.client import Completion
 from shared.messages import (

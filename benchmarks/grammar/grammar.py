@@ -20,7 +20,7 @@ from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.rank_protocol.plan import EngineInfo
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from services.worker.rank_protocol.step_masks import mask_of
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.structured_grammar import compile_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.messages import StructuredOutput

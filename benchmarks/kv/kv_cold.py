@@ -14,14 +14,14 @@ import torch
 
 from benchmarks.engine_plans import KVColdPlan
 from services.worker.engine.cold_zone import ColdZone
-from services.worker.engine.native.library import NUM_TIMES, KernelLibrary, kernels
-from services.worker.engine.native.native_cache import (
+from services.worker.engine.native.cache import (
     HeadShape,
     NativeCache,
     NativeLayerCache,
     block_bytes,
     hot_bytes,
 )
+from services.worker.engine.native.library import NUM_TIMES, KernelLibrary, kernels
 from services.worker.engine.native.operands import FLOATS, Activation, AttentionInputs
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.program import Program

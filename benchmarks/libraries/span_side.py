@@ -9,8 +9,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from benchmarks.libraries.alternation import alternate
+from shared.telemetry.spans.facts import SpanFacts
 from shared.telemetry.spans.otlp_encoding import encode_request, encode_span
-from shared.telemetry.spans.span_facts import SpanFacts
 
 SPANS, BATCHES = 60, 50
 ATTRIBUTES: dict[str, Any] = {"group": "g0", "steps": 719, "computed_ms": 5036.974, "attempt": 1}

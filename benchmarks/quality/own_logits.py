@@ -7,7 +7,7 @@ from benchmarks.quality.divergence import Logits
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import SingleRank
 from services.worker.engine.config.read_config import read_config
-from services.worker.engine.native.native_compute import NativeCompute
+from services.worker.engine.native.compute import NativeCompute
 from services.worker.engine.rank.backend import load_backend
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.engine_sampling import EngineSampling

@@ -1,6 +1,6 @@
 """Compares routing policies: the router's own policies, fleet and session memory against modelled groups.
 
-Time is virtual, so a run is the same each time and takes seconds; `routing_model.py` is the model. Requests
+Time is virtual, so a run is the same each time and takes seconds; `routing/model.py` is the model. Requests
 come at random (Poisson), each of a session drawn by Zipf's law, so one session has a quarter of them; those
 of one session may overlap.
 """
@@ -13,7 +13,7 @@ from itertools import count
 from statistics import fmean, quantiles
 from typing import Any
 
-from benchmarks.routing.routing_model import BEAT_MS, MODEL, GroupRates, ModelledGroup, ModelledTurn
+from benchmarks.routing.model import BEAT_MS, MODEL, GroupRates, ModelledGroup, ModelledTurn
 from benchmarks.stack_plans import RoutingPlan
 from services.router.domain.decision import Assignment, RequestFacts
 from services.router.domain.groups.balance import imbalance

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import quantiles
 from typing import Any
 
-from benchmarks.routing.routing_model import MODEL, GroupRates, ModelledGroup, ModelledTurn
+from benchmarks.routing.model import MODEL, GroupRates, ModelledGroup, ModelledTurn
 from services.router.domain.decision import RequestFacts
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.groups.fleet_limits import FleetLimits

@@ -1,6 +1,6 @@
 """Loads a real stack with many sessions: how evenly a policy spreads the work, and what KV it still finds.
 
-A closed loop: each of a number of clients draws a session (`session_traffic.py`), sends a turn, reads the
+A closed loop: each of a number of clients draws a session (`sessions/traffic.py`), sends a turn, reads the
 answer, and draws again. Every session speaks once before that, and a warm-up passes before the measurement. A
 turn counts if it began in the measured time.
 """
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.service_metrics import read_all
 from benchmarks.lib.stack import RunningStack, worker_groups
-from benchmarks.sessions.session_client import SessionClient
-from benchmarks.sessions.session_figures import MeasuredTurns
-from benchmarks.sessions.session_traffic import (
+from benchmarks.sessions.client import SessionClient
+from benchmarks.sessions.figures import MeasuredTurns
+from benchmarks.sessions.traffic import (
     ANSWER_TOKENS,
     ConversationLengths,
     DrawnTurn,

@@ -1,7 +1,7 @@
 """`ryz bench kv`: options and table of the benchmark of KV cache types."""
 
 from benchmarks.engine_plans import KVColdPlan
-from cli.bench.bench_report import AsJson, Report, print_line, print_table, reporting
+from cli.bench.report import AsJson, Report, print_line, print_table, reporting
 from cli.command_options import with_options
 from cli.console import err, fail
 

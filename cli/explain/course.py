@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from shared.messages import Explanation, Moment
 from shared.telemetry.spans.computed import computed_between
-from shared.telemetry.spans.span_names import AGAIN, SPANS
+from shared.telemetry.spans.names import AGAIN, SPANS
 
 IN_FLIGHT = "not over yet: since the last thing that was noted"
 REFUSAL = "refusal to the gateway"

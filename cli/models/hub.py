@@ -16,9 +16,9 @@ from typing import Any
 
 from cli.console import fail
 from cli.models.hub_errors import broke_off, hub_endpoint, hub_sentences
-from cli.models.model_names import HubName
-from cli.models.model_records import file_sha256
-from cli.models.model_store import require_space, size_of
+from cli.models.names import HubName
+from cli.models.records import file_sha256
+from cli.models.store import require_space, size_of
 from cli.models.transfer_bar import TransferBar, pauses, transfer_bar
 
 TIMEOUT_S = 30.0  # of one wait for bytes

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cli.console import fail
-from cli.models.model_names import HubName
-from cli.models.model_store import in_bytes
+from cli.models.names import HubName
+from cli.models.store import in_bytes
 
 _DISK_ERRORS = {5, 13, 27, 28, 30, 122}  # EIO, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT
 _CLIENTS = {"httpx", "httpx2", "httpcore", "httpcore2", "requests"}  # by versions of the library

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cli.console import err, fail
 from cli.models.catalogue import CatalogueModel, catalogue
-from cli.models.model_names import HUB_FORM, HubName, hub_name, is_hub_name
-from cli.models.model_records import (
+from cli.models.names import HUB_FORM, HubName, hub_name, is_hub_name
+from cli.models.records import (
     DamagedModel,
     ModelRecord,
     file_sha256,
@@ -19,7 +19,7 @@ from cli.models.model_records import (
     require_intact,
     write_record,
 )
-from cli.models.model_store import discard, finish, locked, make_directory, models_dir, staging_dir
+from cli.models.store import discard, finish, locked, make_directory, models_dir, staging_dir
 from cli.stack.host.private import OWN_UMASK
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from cli.console import err, fail
 from cli.models.catalogue import DEMO, CatalogueModel, catalogue
-from cli.models.model_names import HUB_FORM, HUB_ID, HubName, hub_name, is_hub_name
-from cli.models.model_records import DamagedModel
+from cli.models.names import HUB_FORM, HUB_ID, HubName, hub_name, is_hub_name
+from cli.models.records import DamagedModel
 
 
 def resolve_model(given: str | Path, *, pull: bool | None = None, accept_terms: bool = False) -> Path:
@@ -67,7 +67,7 @@ def refuse_unserved(name: str) -> None:
 
 def why_unserved(name: str) -> str:
     """Return why a model of the catalogue cannot be served; empty if it can, or for another name."""
-    from services.worker.gguf.gguf_config import ARCHITECTURES  # noqa: PLC0415 (quick `--help`)
+    from services.worker.gguf.config import ARCHITECTURES  # noqa: PLC0415 (quick `--help`)
 
     known = catalogue().get(name)
     if known is None or not known.architecture or known.architecture in ARCHITECTURES:

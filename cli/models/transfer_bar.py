@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from cli.console import err
-from cli.models.model_store import in_bytes
+from cli.models.store import in_bytes
 
 LINE_EVERY_S = 10.0
 PAUSES_S = (0.5, 1.0, 2.0)  # before another attempt, if the last one brought something

@@ -18,8 +18,8 @@ from typing import BinaryIO
 from cli.console import fail
 from cli.models import pip_fetch
 from cli.models.catalogue import CatalogueModel, CatalogueWheel
-from cli.models.model_records import file_sha256
-from cli.models.model_store import in_bytes, require_space, size_of
+from cli.models.records import file_sha256
+from cli.models.store import in_bytes, require_space, size_of
 from cli.models.transfer_bar import TransferBar, pauses, transfer_bar
 from shared.host.own_python import module_command
 

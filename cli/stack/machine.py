@@ -16,10 +16,10 @@ from cli.stack.sizing import (
     choose_sizing,
 )
 from cli.stack.sizing_text import describe_losses, describe_sizing, refusal
-from services.worker.engine.checkpoint.codes.code_sizes import mean_bytes
+from services.worker.engine.checkpoint.codes.sizes import mean_bytes
 from services.worker.engine.checkpoint.model_size import FP16_BYTES, FP32_BYTES, ModelSize, model_size
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native import build
 from services.worker.engine.precision import require_served, stored_precision

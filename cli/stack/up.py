@@ -56,7 +56,7 @@ def up(options: UpOptions) -> None:
 
 def _settle(options: UpOptions, state_dir: StateDir) -> UpOptions:
     """Find the model and the names, make directories absolute, and check that given servers answer."""
-    from cli.models.model_names import served_name  # noqa: PLC0415
+    from cli.models.names import served_name  # noqa: PLC0415
     from cli.stack.host.naming import check_name, require_one_store, stack_name  # noqa: PLC0415
     from cli.stack.host.reachability import require_reachable  # noqa: PLC0415
     from cli.stack.model_dir import find_model  # noqa: PLC0415

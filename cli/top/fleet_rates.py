@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cli.groups.silent_groups import SilentGroup, silent_groups
-from cli.status.status_query import StatusReport
+from cli.status.query import StatusReport
 
 MAX_NEWS = 100
 _UNEVEN = 0.1  # of the time of steps: by so much the waits of two ranks of a group must differ to be shown

@@ -10,26 +10,26 @@ from typing import Any, cast
 
 from msgspec.structs import asdict
 
-from services.kvstate.blocks.block_calls import BlockCalls
-from services.kvstate.blocks.block_metrics import BlockMetrics, TierCollector
-from services.kvstate.blocks.block_sweep import BlockSweeper, SweepRules
-from services.kvstate.blocks.block_tier import BlockTier, TierLimits
+from services.kvstate.blocks.calls import BlockCalls
+from services.kvstate.blocks.metrics import BlockMetrics, TierCollector
 from services.kvstate.blocks.old_block_cleanup import remove_leftovers
 from services.kvstate.blocks.redis_blocks import RedisBlockStore
+from services.kvstate.blocks.sweep import BlockSweeper, SweepRules
+from services.kvstate.blocks.tier import BlockTier, TierLimits
 from services.kvstate.call_server import CallServer
 from services.kvstate.domain.block_eviction import SESSION_SHARE
 from services.kvstate.domain.session_quota import ALONE_SHARE, SessionLives, SessionQuotas
 from services.kvstate.metrics import KVStateMetrics
-from services.kvstate.redis.redis_link import RedisLink
-from services.kvstate.redis.redis_metrics import MeasuredRedis, RedisCollector, RedisMemory
+from services.kvstate.redis.link import RedisLink
+from services.kvstate.redis.metrics import MeasuredRedis, RedisCollector, RedisMemory
 from services.kvstate.redis.store_errors import KV_STORE, SESSION_STORE
 from services.kvstate.redis.store_starts import REMEDY, StoreStarts
+from services.kvstate.responses.calls import ResponseCalls
 from services.kvstate.responses.redis_responses import RedisResponseStore
-from services.kvstate.responses.response_calls import ResponseCalls
-from services.kvstate.responses.response_store import ResponseQuotas
+from services.kvstate.responses.store import ResponseQuotas
+from services.kvstate.sessions.calls import RecordLimits, SessionCalls
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
-from services.kvstate.sessions.session_calls import RecordLimits, SessionCalls
-from services.kvstate.sessions.session_watch import probe_store, watch_store
+from services.kvstate.sessions.watch import probe_store, watch_store
 from services.kvstate.settings import KVStateSettings
 from shared.errors import InvalidRequest, Unavailable
 from shared.flow.circuit import Circuit

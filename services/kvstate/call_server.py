@@ -1,6 +1,6 @@
 """Takes calls from the bus, schedules them, and answers and counts them.
 
-`session_calls.py` and `block_calls.py` decide the answers. Calls of leaders and routers, for which a turn
+`sessions/calls.py` and `blocks/calls.py` decide the answers. Calls of leaders and routers, for which a turn
 waits, run at once. Calls of people and programs (lists, exports, imports, changes) wait in a separate line in
 which tenants are served in rotation, so that many calls of one tenant do not delay another tenant or any
 turn.
@@ -23,7 +23,7 @@ from shared.flow.tenant_slots import TenantSlots, TooManyWait
 from shared.messages import Wire
 from shared.subjects import HEADER_TENANT
 from shared.telemetry.spans.call_trace import recorded_call
-from shared.telemetry.spans.span_facts import SpanSink
+from shared.telemetry.spans.facts import SpanSink
 
 log = structlog.get_logger(__name__)
 

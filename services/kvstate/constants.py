@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from services.kvstate.blocks.block_tier import TierLimits
+from services.kvstate.blocks.tier import TierLimits
 from shared.flow.circuit import CircuitLimits, store_limits
 from shared.session_limits import TOMBSTONE_S
 

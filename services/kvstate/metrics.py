@@ -1,4 +1,4 @@
-"""The metrics of the KV state service, apart from those of KV blocks (`block_metrics.py`)."""
+"""The metrics of the KV state service, apart from those of KV blocks (`blocks/metrics.py`)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,7 +6,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from services.kvstate.redis.store_starts import StoreContents
-from services.kvstate.sessions.session_store import SessionTally
+from services.kvstate.sessions.store import SessionTally
 from shared.messages import SessionCommitted
 from shared.telemetry.children import Children
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from services.kvstate.constants import KVStateConstants, constant_settings
 from services.kvstate.domain.block_eviction import BlockLimits
 from services.kvstate.domain.session_quota import SessionLives, TenantSessions
-from services.kvstate.responses.response_store import ResponseQuotas
+from services.kvstate.responses.store import ResponseQuotas
 from shared.session_limits import PinLimit
 from shared.setting_types import SecondToTenYears, UpToHalfMinute
 from shared.settings import CommonSettings, RedisSettings, SessionSizeSettings

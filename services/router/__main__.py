@@ -8,16 +8,16 @@ import time
 from contextlib import AsyncExitStack
 from typing import cast
 
+from services.router.context import RouterContext
 from services.router.dispatch import Dispatcher
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import HybridLimits, make_policy
 from services.router.losses import LossReports
 from services.router.metrics import FleetCollector, RouterMetrics
 from services.router.presence import RouterPresence
-from services.router.router_context import RouterContext
-from services.router.router_state import RouterState
 from services.router.session_events import PinSync, SessionEvents
 from services.router.settings import RouterSettings
+from services.router.state import RouterState
 from services.router.status import describe
 from services.router.subscriptions import RouterSubscriptions
 from services.router.watch import FleetWatch

@@ -11,7 +11,7 @@ from services.router.domain.policies.costs import STAYS, Costs, Move
 from services.router.incoming import Incoming
 from services.router.metrics import RouterMetrics
 from shared.telemetry.request_ids import TRACE_PARENT
-from shared.telemetry.spans.span_facts import Attribute, SpanFacts, SpanSink
+from shared.telemetry.spans.facts import Attribute, SpanFacts, SpanSink
 from shared.telemetry.spans.trace_ids import TraceParent
 
 log = structlog.get_logger(__name__)

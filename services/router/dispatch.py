@@ -11,13 +11,13 @@ from functools import lru_cache
 
 import structlog
 
+from services.router.context import RouterContext
 from services.router.decision_log import DecisionLog
 from services.router.domain.decision import Assignment, Decision, FleetView, Refusal, RequestFacts
 from services.router.domain.policies.base import RETRY_STARTING_S, not_known_yet
 from services.router.domain.policies.choice import at_a_full_group, choose
 from services.router.incoming import Incoming, Sender
-from services.router.router_context import RouterContext
-from services.router.router_state import Forward
+from services.router.state import Forward
 from shared import subjects
 from shared.bus.accounts import INBOX
 from shared.codec import encode

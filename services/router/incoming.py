@@ -10,7 +10,7 @@ import msgspec
 
 from services.router.domain.decision import RequestFacts
 from services.router.domain.session_memory import Asker
-from services.router.outside.outside_requests import check_reply_to, confine
+from services.router.outside.requests import check_reply_to, confine
 from shared.bus import Message
 from shared.bus.subject import can_answer
 from shared.codec import decode, encode, fields_of

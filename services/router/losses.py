@@ -6,8 +6,8 @@ losses that it found itself, once for each time that it gives a group up.
 
 import structlog
 
+from services.router.context import RouterContext
 from services.router.domain.groups.loss import read_disconnect
-from services.router.router_context import RouterContext
 from shared import subjects
 from shared.bus import Message
 from shared.bus.endpoint import Endpoint

@@ -14,7 +14,7 @@ from services.router.domain.groups.balance import imbalance
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.groups.group import Standing
 from services.router.domain.groups.loss import REASONS
-from services.router.router_state import RouterState
+from services.router.state import RouterState
 from shared.messages.fleet import DownReason
 from shared.telemetry.histograms import HistogramFamily
 

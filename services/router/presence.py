@@ -4,8 +4,8 @@ import asyncio
 
 import structlog
 
+from services.router.context import RouterContext
 from services.router.domain.router_count import ANNOUNCE_S
-from services.router.router_context import RouterContext
 from shared import subjects
 from shared.bus import Message
 from shared.bus.endpoint import Endpoint

@@ -7,10 +7,10 @@ import asyncio
 
 import structlog
 
+from services.router.context import RouterContext
 from services.router.domain.pins import Pin, PinTable
 from services.router.domain.session_memory import KnownSession
 from services.router.metrics import RouterMetrics
-from services.router.router_context import RouterContext
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.bus.endpoint import Endpoint

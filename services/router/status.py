@@ -4,8 +4,8 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from services.router.context import RouterContext
 from services.router.domain.groups.group import Group
-from services.router.router_context import RouterContext
 
 
 def describe(context: RouterContext) -> dict[str, Any]:

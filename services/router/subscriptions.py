@@ -13,12 +13,12 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from services.router.context import RouterContext
 from services.router.dispatch import Dispatcher
 from services.router.domain.groups.fleet import Change
 from services.router.incoming import Incoming, read, sender
 from services.router.losses import LossReports
-from services.router.outside.outside_gate import OutsideGate
-from services.router.router_context import RouterContext
+from services.router.outside.gate import OutsideGate
 from shared import subjects
 from shared.bus import Bus, Handler, Message, Subscription
 from shared.bus.endpoint import Endpoint, call

@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 
 import structlog
 
+from services.router.context import RouterContext
 from services.router.domain.self_echo_monitor import SelfEchoMonitor
 from services.router.losses import LossReports
-from services.router.router_context import RouterContext
 from shared.bus import Message
 from shared.errors import RyzError
 

@@ -14,7 +14,7 @@ from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.leader.fleet.drain import HAND_OVER_S
 from services.worker.leader.fleet.name_claim import NameClaim
-from services.worker.leader.heartbeats.heartbeat_page import HeartbeatProcessOptions
+from services.worker.leader.heartbeats.page import HeartbeatProcessOptions
 from services.worker.leader.heartbeats.process_carrier import ProcessCarrier
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.kv_tier.kv_options import KVOptions
@@ -24,8 +24,8 @@ from services.worker.leader.wiring import LeaderPorts, build_leader
 from services.worker.model_files.load_model import load_model, with_sampling_defaults, with_tool_format
 from services.worker.model_files.model import Model
 from services.worker.model_files.sampling_defaults import parse_sampling
-from services.worker.null.null_engine import TEXT, NullEngine
-from services.worker.null.null_model import CONTEXT_LENGTH, null_model
+from services.worker.null.engine import TEXT, NullEngine
+from services.worker.null.model import CONTEXT_LENGTH, null_model
 from services.worker.orchestrator.options import RankEngineOptions, RankProcessOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused

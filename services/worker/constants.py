@@ -15,7 +15,7 @@ from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.leader.options import LeaderOptions
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.sessions.turn_lines import TurnLimits
-from services.worker.null.null_model import CONTEXT_LENGTH
+from services.worker.null.model import CONTEXT_LENGTH
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from shared.gone_settings import RenamedTo

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 from shared import subjects
-from shared.bus.jetstream.jetstream_subjects import stream_subjects
+from shared.bus.jetstream.subjects import stream_subjects
 from shared.subjects import ANY_CALLER, Caller
 
 INBOX = "_INBOX"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.failover.failover_streams import Reading, make_requests, read_once
+from benchmarks.failover.streams import Reading, make_requests, read_once
 from shared.client import InferenceClient
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.failover.failover_streams import Reading, make_requests, read_once, same_answer
+from benchmarks.failover.streams import Reading, make_requests, read_once, same_answer
 from shared.client import Completion
 from shared.messages import GenerateRequest
 from tests.kits.chaos.scale import scaled

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from services.gateway.__main__ import start
 from services.gateway.admission.auth import parse_keys
 from services.gateway.settings import GatewaySettings
-from services.worker.null.null_model import null_model
+from services.worker.null.model import null_model
 from shared.bus.nats import NatsBus
 from shared.client import ClientSettings
 from shared.lifecycle import Service

@@ -10,11 +10,11 @@ from uuid import uuid4
 import pytest
 import redis.asyncio as aioredis
 
-from services.kvstate.blocks.block_store import BlockStore, FoundBlocks, FreedBlocks, WrittenBlocks
 from services.kvstate.blocks.redis_blocks import RedisBlockStore
+from services.kvstate.blocks.store import BlockStore, FoundBlocks, FreedBlocks, WrittenBlocks
 from services.kvstate.domain import keys
-from services.kvstate.redis.redis_link import RedisLink
-from services.kvstate.sessions.session_store import SessionFate
+from services.kvstate.redis.link import RedisLink
+from services.kvstate.sessions.store import SessionFate
 from shared.kv_hash import NAME_BYTES, data_key, head_field
 from tests.kits.kvstate.memory_blocks import MemoryBlockStore
 from tests.kits.servers import GuardedRedis

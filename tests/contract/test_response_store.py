@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.redis.link import RedisLink
 from services.kvstate.responses.redis_responses import RedisResponseStore
-from services.kvstate.responses.response_store import (
+from services.kvstate.responses.store import (
     FoundResponse,
     PutResult,
     ResponseEntry,

@@ -11,7 +11,7 @@ from services.kvstate.domain import keys
 from services.kvstate.domain.session_merge import Verdict
 from services.kvstate.domain.session_quota import ID_COPIES, OVERHEAD, SessionLives, SessionQuotas, size_of
 from services.kvstate.redis.store_errors import StoreFull
-from services.kvstate.sessions.session_store import SessionStore
+from services.kvstate.sessions.store import SessionStore
 from tests.kits.kvstate.session_store import (
     entry,
     made_id,

@@ -3,7 +3,7 @@
 import asyncio
 
 from services.kvstate.domain.session_quota import SessionLives, SessionQuotas
-from services.kvstate.sessions.session_store import PinOutcome, SessionStore
+from services.kvstate.sessions.store import PinOutcome, SessionStore
 from tests.kits.kvstate.session_store import MakeStore, entry, made_id, make_store, put, tenant
 
 __all__ = ["make_store", "tenant"]

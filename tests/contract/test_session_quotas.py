@@ -5,7 +5,7 @@ from collections import Counter
 
 from services.kvstate.domain.session_merge import SessionEntry, Verdict
 from services.kvstate.domain.session_quota import SessionLives, SessionQuotas, size_of
-from services.kvstate.sessions.session_store import PinOutcome, SessionStore
+from services.kvstate.sessions.store import PinOutcome, SessionStore
 from tests.kits.kvstate.session_store import (
     MakeStore,
     entry,

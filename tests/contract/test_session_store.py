@@ -8,7 +8,7 @@ import redis.asyncio as aioredis
 from services.kvstate.domain import keys
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, make_entry
 from services.kvstate.domain.session_quota import SessionLives
-from services.kvstate.sessions.session_store import PinOutcome, SessionFate, SessionStore
+from services.kvstate.sessions.store import PinOutcome, SessionFate, SessionStore
 from shared.codec import decode
 from shared.messages import SessionRecord, TurnMark
 from tests.kits.kvstate.memory_sessions import MemorySessionStore

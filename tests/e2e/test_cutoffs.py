@@ -21,10 +21,10 @@ import psutil
 import pytest
 
 from cli.explain.course import RESUMED, Course, courses
-from cli.explain.explain_query import query_explanations
-from cli.status.status_query import find_broker
-from shared.telemetry.spans.span_export import BATCH_S
-from shared.telemetry.spans.span_names import SPANS
+from cli.explain.query import query_explanations
+from cli.status.query import find_broker
+from shared.telemetry.spans.export import BATCH_S
+from shared.telemetry.spans.names import SPANS
 from shared.telemetry.spans.trace_ids import trace_id_of_request
 from tests.kits.chaos.fleet import Metrics
 from tests.kits.chaos.scale import scaled

@@ -10,13 +10,13 @@ from torch import Tensor
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.plain import cuda_graphs
+from services.worker.engine.plain.compute import PlainCompute
 from services.worker.engine.plain.cuda_graphs import CudaCapture
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import Placement
 from services.worker.engine.plain.plain_cache import KVCache
-from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank import rank_process as rank
 from services.worker.engine.rank.compute import Compute
 from services.worker.orchestrator.rank_engine import RankEngine

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from shared.telemetry.spans.span_facts import MakeSpans, SpanFacts
+from shared.telemetry.spans.facts import MakeSpans, SpanFacts
 
 
 class KeptSpans:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from services.kvstate.blocks.block_metrics import MAX_TENANT_LABELS
+from services.kvstate.blocks.metrics import MAX_TENANT_LABELS
 from shared.telemetry.service_levels import MAX_MODELS, MAX_SERIES
 from tools.docs.compatibility import table
 from tools.docs.metrics_sources import SERVICES, NotingRegistry

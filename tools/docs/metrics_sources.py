@@ -12,16 +12,16 @@ from services.gateway.settings import GatewaySettings
 from services.gateway.transports.grpc.serving.metrics import GrpcMetrics
 from services.gateway.transports.http.gateway_gate import GateCollector, QuotaCollector
 from services.kvstate.__main__ import make_block_store, make_circuit
-from services.kvstate.blocks.block_metrics import BlockMetrics, TierCollector
-from services.kvstate.blocks.block_tier import BlockTier, TierLimits
+from services.kvstate.blocks.metrics import BlockMetrics, TierCollector
+from services.kvstate.blocks.tier import BlockTier, TierLimits
 from services.kvstate.metrics import KVStateMetrics
-from services.kvstate.redis.redis_metrics import RedisCollector
-from services.kvstate.sessions.session_store import SessionFate
+from services.kvstate.redis.metrics import RedisCollector
+from services.kvstate.sessions.store import SessionFate
 from services.kvstate.settings import KVStateSettings
 from services.router.domain.groups.fleet import Fleet
 from services.router.metrics import FleetCollector, RouterMetrics
-from services.router.router_state import RouterState
 from services.router.settings import RouterSettings
+from services.router.state import RouterState
 from services.worker.leader.step_log import StepLog
 from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
 from services.worker.telemetry.rank_metrics import RankCollector
@@ -29,8 +29,8 @@ from services.worker.telemetry.vllm_metrics import VllmCollector, vllm_histogram
 from shared.bus.delivery import BusStats
 from shared.kv_hash import BLOCK_TOKENS
 from shared.messages import KVRates, Load
-from shared.telemetry.logs.log_limits import LogLimiter
-from shared.telemetry.logs.log_metrics import LogCollector
+from shared.telemetry.logs.limits import LogLimiter
+from shared.telemetry.logs.metrics import LogCollector
 from shared.telemetry.loop_lag import lag_histogram
 from shared.telemetry.metrics import BusCollector, ClientCollector
 from shared.web.gate import Gate

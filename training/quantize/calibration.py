@@ -14,7 +14,7 @@ from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.weight_loader import load_embedding, load_positions
 from services.worker.engine.checkpoint.weight_source import WHOLE, WeightSource
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.plain.layers.linears import ColumnParallelLinear, RowParallelLinear
 from services.worker.engine.plain.layers.mlp import Mlp
 from services.worker.engine.plain.model import DecoderLayer

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from services.worker.engine.checkpoint.layer_weights import NormWeights
-from services.worker.engine.config.layer_config import NormConfig
+from services.worker.engine.config.layer import NormConfig
 from services.worker.engine.plain.layers.linears import ColumnParallelLinear, RowParallelLinear
 from services.worker.engine.plain.layers.mlp import Mlp
 from services.worker.engine.plain.layers.norms import Norm

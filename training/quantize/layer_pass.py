@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.plain.batch import AttentionMetadata, PlainBatch, PrefillChunk
 from services.worker.engine.plain.model import DecoderLayer
 from services.worker.engine.plain.plain_cache import PlainLayerCache

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from services.worker.engine.checkpoint.layer_weights import NormWeights
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.plain.model import DecoderLayer
 from services.worker.engine.plain.placement import CPU
 from training.quantize.bit_plan import matrix_bytes

@@ -6,8 +6,8 @@ from typing import Literal
 
 from services.worker.engine.checkpoint.names.tensor_view import LocatedTensor, TensorView
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.layer_config import ExpertsConfig, LayerConfig, MlpConfig
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.layer import ExpertsConfig, LayerConfig, MlpConfig
+from services.worker.engine.config.model import ModelConfig
 
 UnitName = Literal["qkv", "output", "gate_up", "down"]
 # the input of `down` is this activation's gate times up, so a division may go into the rows of up

@@ -7,9 +7,9 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 
 from benchmarks.engine_plans import EnginePlan
-from cli.bench.bench_inputs import require_context, require_model, require_peers, with_model
-from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting, warn
+from cli.bench.inputs import require_context, require_model, require_peers, with_model
 from cli.bench.own_stack import own_stack
+from cli.bench.report import AsJson, Report, counting_bar, print_line, print_table, reporting, warn
 from cli.command_options import with_options
 from cli.console import fail
 

@@ -3,8 +3,8 @@
 import asyncio
 
 from benchmarks.engine_plans import MixedPlan
-from cli.bench.bench_inputs import require_context, require_model, with_model
-from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
+from cli.bench.inputs import require_context, require_model, with_model
+from cli.bench.report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.command_options import with_options
 
 

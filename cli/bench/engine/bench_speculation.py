@@ -8,8 +8,8 @@ from dataclasses import replace
 import structlog
 
 from benchmarks.engine_plans import SpeculationPlan
-from cli.bench.bench_inputs import require_context, require_model, with_model
-from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
+from cli.bench.inputs import require_context, require_model, with_model
+from cli.bench.report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.command_options import with_options
 from cli.models.resolve import resolve_model
 

@@ -7,8 +7,8 @@ from typing import Any
 from benchmarks.lib.machine import SERVING_PACKAGES
 from benchmarks.lib.stack import RunningStack
 from benchmarks.serving.plan import ServingPlan
-from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.bench.own_stack import own_stack
+from cli.bench.report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.bench.serving.dynamo_stack import dynamo_stack, require_dynamo
 from cli.command_options import with_options
 from cli.console import err, fail

@@ -19,7 +19,7 @@ from services.worker.engine.checkpoint.names.gguf_names import gguf_names
 from services.worker.engine.checkpoint.tensor_table import TensorTable, stored_tensors
 from services.worker.engine.config.json_fields import read_json
 from services.worker.engine.config.read_config import read_config
-from services.worker.gguf.gguf_config import ARCHITECTURES as STORED
+from services.worker.gguf.config import ARCHITECTURES as STORED
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.gguf.rope_keys import FACTORS, FREQUENCY_DIVISORS
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cli.models.convert.gguf_rope_keys import rope_keys, rope_of
-from services.worker.engine.config.layer_config import AttentionConfig, ExpertsConfig
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeConfig
+from services.worker.engine.config.layer import AttentionConfig, ExpertsConfig
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeConfig
 
 Keys = dict[str, Any]
 

@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeConfig
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeConfig
 
 _LOG_MULTIPLIER = 0.1  # of `mscale_all_dim`, in `rope.scaling.yarn_log_multiplier`
 

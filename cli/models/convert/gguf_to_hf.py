@@ -14,9 +14,9 @@ from cli.models.convert.tensor_stream import num_bytes, sync, to_kind
 from services.worker.engine.checkpoint.tensor_table import TensorTable, stored_tensors
 from services.worker.engine.config.families.registry import family_of
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
-from services.worker.gguf.gguf_config import hf_config
+from services.worker.gguf.config import hf_config
 from services.worker.gguf.gguf_file import GgufFile, read_gguf
 from services.worker.text.end_tokens import turn_end
 from services.worker.text.from_gguf.gguf_template import MAX_NAMED, gguf_template

@@ -67,8 +67,8 @@ def quantize(options: QuantizeOptions) -> None:
         ryz quantize smollm2-135m -o ./smollm2-mixed --size 120MB
     """
     from cli.console import fail, out  # noqa: PLC0415 (keeps `ryz --help` quick)
-    from cli.models.model_store import in_bytes, require_space, size_of  # noqa: PLC0415
     from cli.models.resolve import resolve_model  # noqa: PLC0415
+    from cli.models.store import in_bytes, require_space, size_of  # noqa: PLC0415
     from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415
     from services.worker.gguf.header_bytes import BadGguf  # noqa: PLC0415
     from shared.errors import RyzError  # noqa: PLC0415
@@ -153,7 +153,7 @@ def _run(run: Any, draft: Path, facts: list[dict[str, Any]]) -> None:
 
 def _show(facts: list[dict[str, Any]]) -> None:
     """Print how often each way was the best, and what share of the outputs' energy each loses on average."""
-    from cli.bench.bench_report import print_table  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from cli.bench.report import print_table  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.console import out  # noqa: PLC0415
 
     rows = []

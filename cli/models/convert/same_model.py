@@ -8,10 +8,10 @@ from typing import Any
 from cli.models.convert.gguf_model_keys import frequency_divisors
 from cli.models.convert.gguf_rope_keys import with_attention_factor
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.layer_config import LayerConfig
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.layer import LayerConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
-from services.worker.engine.config.rope_config import RopeConfig
+from services.worker.engine.config.rope import RopeConfig
 from services.worker.engine.config.whole_norms import with_whole_norms
 from services.worker.gguf.header_bytes import BadGguf
 

@@ -60,7 +60,7 @@ def require_one_store(nats_url: str, state_dir: Path) -> None:
     """
     import asyncio  # noqa: PLC0415 (keeps `ryz --help` quick)
 
-    from cli.status.status_query import query_status  # noqa: PLC0415
+    from cli.status.query import query_status  # noqa: PLC0415
 
     give_up_at = time.monotonic() + ENDING_S
     while others := asyncio.run(query_status(nats_url, StateDir(state_dir))).of_kind("kvstate"):

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.gateway.admission.caller import Caller
-from services.gateway.answering.events.event_source import EventSource
 from services.gateway.answering.events.kept_answer import KeptAnswer
+from services.gateway.answering.events.source import EventSource
 from services.gateway.answering.left_out import LeftOut
 from services.gateway.answering.resumption.resume_token import AnswerKind
 from services.gateway.answering.running_call import RunningCall

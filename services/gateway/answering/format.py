@@ -10,7 +10,7 @@ from typing import Protocol
 from services.gateway.admission.caller import Caller
 from services.gateway.answering.call import Call
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.event_writer import EventWriter
+from services.gateway.answering.events.writer import EventWriter
 from services.gateway.answering.resumption.resume_token import AnswerKind, ResumeToken
 from shared.client import Completion
 from shared.messages import GenerateRequest

@@ -11,8 +11,8 @@ from services.gateway.answering.answer import DEADLINE_MARGIN_S, Answer
 from services.gateway.answering.call import Call, StartedCall
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.events.answer_events import AnswerEvents, KeptAnswerEvents
-from services.gateway.answering.events.event_source import EventSource
 from services.gateway.answering.events.kept_answer import KeptAnswer
+from services.gateway.answering.events.source import EventSource
 from services.gateway.answering.format import AnswerFormats
 from services.gateway.answering.resumption.detached_streams import DetachedStreams
 from services.gateway.answering.resumption.event_ids import NOTHING_YET, EventId

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from services.gateway.admission.errors.call_outcome import CallOutcome
 from services.gateway.admission.request_headers import RawHeaders
+from shared.telemetry.spans.facts import Attribute, SpanFacts, SpanSink
+from shared.telemetry.spans.names import SPANS
 from shared.telemetry.spans.request_trace import RequestTrace
-from shared.telemetry.spans.span_facts import Attribute, SpanFacts, SpanSink
-from shared.telemetry.spans.span_names import SPANS
 from shared.telemetry.spans.trace_ids import TraceParent, is_in_share, trace_id_of_request
 from shared.telemetry.timelines import MarkedMoment
 

@@ -8,7 +8,7 @@ import asyncio
 import structlog
 
 from services.kvstate.domain.keys import PREFIX
-from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.redis.link import RedisLink
 from shared.errors import Unavailable
 
 _PATTERN = f"{PREFIX}:kv:*"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.kvstate.blocks import block_scripts as scripts
-from services.kvstate.blocks.block_store import (
+from services.kvstate.blocks import scripts
+from services.kvstate.blocks.store import (
     BlockTotals,
     BlockUsage,
     FoundBlocks,
@@ -14,8 +14,8 @@ from services.kvstate.blocks.block_store import (
     WrittenBlocks,
 )
 from services.kvstate.domain import block_eviction, keys
-from services.kvstate.redis.redis_link import RedisLink, ScriptCall
-from services.kvstate.sessions.session_store import SessionFate
+from services.kvstate.redis.link import RedisLink, ScriptCall
+from services.kvstate.sessions.store import SessionFate
 from shared.kv_hash import PREFIX_PATTERN, data_key, name_of
 from shared.telemetry.histograms import TokenHistogram
 

@@ -11,8 +11,8 @@ import msgspec
 import structlog
 
 from services.kvstate.domain import keys
+from services.kvstate.redis.link import RedisLink
 from services.kvstate.redis.lua_files import read_lua
-from services.kvstate.redis.redis_link import RedisLink
 from shared.errors import Unavailable
 
 REMEDY = (

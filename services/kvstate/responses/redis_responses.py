@@ -1,12 +1,12 @@
 """The store of responses on Redis: a hash for each, and for each tenant its sizes and times of expiry.
 
-Every change is one script; `redis_link.py` has connections, time limits and the circuit.
+Every change is one script; `redis/link.py` has connections, time limits and the circuit.
 """
 
 from services.kvstate.domain import keys
-from services.kvstate.redis.redis_link import RedisLink
-from services.kvstate.responses import response_scripts as scripts
-from services.kvstate.responses.response_store import (
+from services.kvstate.redis.link import RedisLink
+from services.kvstate.responses import scripts
+from services.kvstate.responses.store import (
     FoundChain,
     FoundResponse,
     PutResult,

@@ -1,6 +1,6 @@
 """The session store on Redis: a hash for each session, a sorted set for each tenant, writes by script.
 
-The merge rule and the names are the domain's; `redis_link.py` has connections, time limits and the circuit.
+The merge rule and the names are the domain's; `redis/link.py` has connections, time limits and the circuit.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from services.kvstate.domain import keys
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, Verdict
 from services.kvstate.domain.session_quota import SessionLives, SessionQuotas
-from services.kvstate.redis.redis_link import RedisLink, ScriptCall
+from services.kvstate.redis.link import RedisLink, ScriptCall
 from services.kvstate.redis.store_errors import StoreUnwritable
-from services.kvstate.sessions import session_scripts as scripts
-from services.kvstate.sessions.session_store import (
+from services.kvstate.sessions import scripts
+from services.kvstate.sessions.store import (
     MAX_TENANTS,
     PinOutcome,
     PutOutcome,

@@ -1,7 +1,7 @@
 """Reads the metadata and the table of tensors of a GGUF file; everything is checked before it is believed.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A file that is split into parts is read
-as one, from its first part. `gguf_config.py` says what the metadata mean; the engine reads the tensors.
+as one, from its first part. `gguf/config.py` says what the metadata mean; the engine reads the tensors.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Reads the keys of a GGUF file that describe its architecture, checks their types, and remembers them.
 
-A key that is left unread may change the computation, so it is refused by name. `gguf_config.py` gives the
+A key that is left unread may change the computation, so it is refused by name. `gguf/config.py` gives the
 keys their meaning.
 """
 

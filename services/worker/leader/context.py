@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from services.worker.metrics import WorkerMetrics
 from shared.bus.api import Bus
-from shared.telemetry.spans.span_facts import SpanSink
+from shared.telemetry.spans.facts import SpanSink
 from shared.telemetry.timelines import Timelines
 
 

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import UNNAMED, BlockNames, PrefixSharing
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import UNNAMED, BlockNames, PrefixSharing
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits

@@ -20,7 +20,7 @@ from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
 from services.worker.leader.intake.waiting_slots import WaitingSlots
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
-from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.records import SessionRecords
 from services.worker.leader.sessions.turn_lines import TurnLines
 from services.worker.leader.subscriptions import Subscriptions
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator

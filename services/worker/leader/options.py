@@ -5,7 +5,7 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from services.worker.domain.blocks.block_names import PrefixSharing
+from services.worker.domain.blocks.names import PrefixSharing
 from services.worker.domain.generation.stream_pace import PER_STREAM_S
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.intake.grammar_options import GrammarOptions

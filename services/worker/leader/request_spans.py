@@ -11,8 +11,8 @@ from services.worker.domain.generation.generation import Generation
 from services.worker.leader.step_log import StepLog, StepRecord
 from services.worker.rank_protocol.step_times import PartsOfStep
 from shared.telemetry.spans.computed import computed_between
-from shared.telemetry.spans.span_facts import Attribute, SpanFacts, SpanSink
-from shared.telemetry.spans.span_names import AGAIN, SPANS
+from shared.telemetry.spans.facts import Attribute, SpanFacts, SpanSink
+from shared.telemetry.spans.names import AGAIN, SPANS
 from shared.telemetry.spans.trace_ids import TraceParent, new_span_id
 from shared.telemetry.timelines import Data, MarkedMoment
 

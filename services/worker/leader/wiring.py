@@ -48,10 +48,10 @@ from services.worker.leader.profiling.profile_calls import ProfileCalls
 from services.worker.leader.profiling.profiler import Profiler, RankTracer
 from services.worker.leader.profiling.watched_bus import BusWatch, WatchedBus
 from services.worker.leader.request_table import EndOfRequest, RequestTable
+from services.worker.leader.sessions.commits import RecordStore
 from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
 from services.worker.leader.sessions.peer_sessions import PeerSessionClient
-from services.worker.leader.sessions.session_commits import RecordStore
-from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.records import SessionRecords
 from services.worker.leader.sessions.turn_announcer import TurnAnnouncer
 from services.worker.leader.sessions.turn_end import TurnFinisher
 from services.worker.leader.sessions.turn_lines import TurnLines
@@ -69,7 +69,7 @@ from shared.bus.api import Bus
 from shared.bus.endpoint import Endpoint
 from shared.flow.retry_budgets import ResendBudget
 from shared.kv_hash import BLOCK_TOKENS
-from shared.telemetry.spans.span_facts import SpanSink
+from shared.telemetry.spans.facts import SpanSink
 from shared.telemetry.timelines import Timelines
 
 

@@ -2,7 +2,7 @@
 
 Templates get the environment that Hugging Face transformers defines: sandboxed and immutable, with loop
 controls, `raise_exception`, `strftime_now`, `tojson`, `{% generation %}`. `template_guard.py` limits time and
-size, `template_probes.py` finds the shape of messages that a template reads, `text_losses.py` what it leaves
+size, `template_probes.py` finds the shape of messages that a template reads, `text/losses.py` what it leaves
 out.
 """
 
@@ -21,11 +21,11 @@ from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 
+from services.worker.text.losses import Marker, seems_whole, with_markers
 from services.worker.text.template_guard import GuardedEnvironment, TemplateOverran
 from services.worker.text.template_marks import MarkLiterals
 from services.worker.text.template_probes import ProbedTemplate, TemplateRefused, probe_template
 from services.worker.text.template_shape import TemplateShape, template_messages
-from services.worker.text.text_losses import Marker, seems_whole, with_markers
 from services.worker.text.tool_prompt import NOTHING, TemplateInput, knows_tools, tool_dict
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, ToolDefinition

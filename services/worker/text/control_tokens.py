@@ -14,7 +14,7 @@ import msgspec
 
 from services.worker.text.answers.call_layout import AnswerText
 from services.worker.text.chat_template import ChatTemplate
-from services.worker.text.text_patterns import any_text, beginnings
+from services.worker.text.patterns import any_text, beginnings
 from services.worker.text.tokenizer import Tokenizer
 from services.worker.text.tool_prompt import NOTHING, TemplateInput
 from shared.messages import ChatMessage, ToolCall, ToolDefinition

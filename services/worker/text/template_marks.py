@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
-from services.worker.text.text_patterns import any_text
+from services.worker.text.patterns import any_text
 
 
 class MarkLiterals(NodeTransformer):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from shared.bus.api import Bus, Message, NoResponders, Subscription
-from shared.bus.jetstream.jetstream_errors import (
+from shared.bus.jetstream.errors import (
     NO_CONSUMER,
     NO_MESSAGE,
     JetStreamRefused,
@@ -21,7 +21,6 @@ from shared.bus.jetstream.jetstream_errors import (
     no_jetstream,
     raise_refusal,
 )
-from shared.bus.jetstream.jetstream_subjects import API
 from shared.bus.jetstream.stream_messages import (
     EXPECTED_LAST,
     MESSAGE_ID,
@@ -31,6 +30,7 @@ from shared.bus.jetstream.stream_messages import (
     stored_message,
     work_item,
 )
+from shared.bus.jetstream.subjects import API
 from shared.bus.subject import broker_away
 from shared.errors import Unavailable
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from shared.telemetry.request_ids import TRACE_PARENT
-from shared.telemetry.spans.span_facts import SpanFacts, SpanSink
+from shared.telemetry.spans.facts import SpanFacts, SpanSink
 from shared.telemetry.spans.trace_ids import TraceParent, new_span_id
 
 MAX_PARTS = 32  # of a call; later ones are left out

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
-from shared.telemetry.spans.span_facts import Attribute, SpanFacts
+from shared.telemetry.spans.facts import Attribute, SpanFacts
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _KINDS = {"internal": 1, "server": 2, "client": 3}  # Span.SpanKind

@@ -7,7 +7,7 @@ import time
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from shared.telemetry.spans.span_facts import Attribute, SpanFacts, SpanSink
+from shared.telemetry.spans.facts import Attribute, SpanFacts, SpanSink
 from shared.telemetry.spans.trace_ids import TraceParent, new_span_id
 from shared.telemetry.timelines import MarkedMoment, RequestTimeline
 

@@ -20,7 +20,7 @@ import httpx
 
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.model_files.load_model import load_model
-from services.worker.null.null_engine import TEXT, NullEngine
+from services.worker.null.engine import TEXT, NullEngine
 from shared.bus.nats import NatsBus
 from shared.client.calls.sessions_client import SessionsClient
 from tests.contract.corpus.exchange import Address, key_of

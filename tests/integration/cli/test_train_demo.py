@@ -13,8 +13,8 @@ from training.batches import TrainingSample, stack
 from training.dialogues import DialogueMessage
 from training.evaluate import reply
 from training.export import load_model
+from training.model import TrainingModelConfig
 from training.train import TrainPlan, TrainProgress, learning_rate, train_demo
-from training.training_model import TrainingModelConfig
 
 _TINY = TrainingModelConfig(
     vocab_size=512,

@@ -12,7 +12,7 @@ import pytest
 
 from services.worker.rank_protocol.fork_messages import MAX_PACKET_BYTES, Fork, Forked, ForkServerReport
 from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
-from shared.telemetry.logs.log_schema import problems_of
+from shared.telemetry.logs.schema import problems_of
 from tests.kits.engine.rank_options import rank_config
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from services.worker.model_files.load_model import load_model
-from services.worker.null.null_engine import NullEngine
+from services.worker.null.engine import NullEngine
 from services.worker.text.chat_template import ChatTemplate
 from tests.kits.agents.agent_shapes import AGENTS, Agent, ClaudeCode, Cline
 from tests.kits.gateway.with_leader import gateway_with_leader

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from websockets.asyncio.client import connect
 
-from services.worker.null.null_engine import TEXT
+from services.worker.null.engine import TEXT
 from shared import subjects
 from shared.bus import Message
 from tests.kits.gateway.gateway import Gateway

@@ -8,8 +8,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from services.worker.null.null_engine import TEXT
-from services.worker.null.null_prompts import LOGPROB
+from services.worker.null.engine import TEXT
+from services.worker.null.prompts import LOGPROB
 from tests.kits.gateway.with_leader import gateway_with_leader
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

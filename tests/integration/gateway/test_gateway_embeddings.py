@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI, BadRequestError
 
-from services.worker.null.null_prompts import HIDDEN_SIZE, null_embedding
+from services.worker.null.prompts import HIDDEN_SIZE, null_embedding
 from shared.messages import EmbeddingOptions
 from tests.kits.gateway.gateway import Gateway
 from tests.kits.gateway.with_leader import gateway_with_leader

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from services.worker.null.null_engine import NullEngine
+from services.worker.null.engine import NullEngine
 from tests.kits.gateway.with_leader import gateway_with_leader
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -10,7 +10,7 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 
 from shared import subjects
-from shared.telemetry.spans.span_facts import SpanFacts
+from shared.telemetry.spans.facts import SpanFacts
 from shared.telemetry.spans.trace_ids import trace_id_of_request
 from tests.kits.gateway.gateway import Gateway
 from tests.kits.gateway.with_leader import gateway_with_leader

@@ -9,7 +9,7 @@ import pytest
 import redis.asyncio as aioredis
 from redis.exceptions import OutOfMemoryError
 
-from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.redis.link import RedisLink
 from services.kvstate.redis.store_errors import StoreFull
 from shared import subjects
 from shared.bus.nats import NatsBus

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.redis.link import RedisLink
 from services.kvstate.redis.store_errors import StoreAway
 from tests.kits.servers import RedisServer
 

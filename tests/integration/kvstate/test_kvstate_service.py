@@ -13,7 +13,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from services.kvstate.sessions.session_calls import FoundRecord
+from services.kvstate.sessions.calls import FoundRecord
 from shared import subjects
 from shared.bus import Bus, NoResponders
 from shared.bus.nats import NatsBus

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.redis.link import RedisLink
 from services.kvstate.redis.store_errors import StoreAway
 from shared.errors import Unavailable
 from shared.flow.circuit import Circuit, store_limits

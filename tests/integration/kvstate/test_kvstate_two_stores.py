@@ -9,7 +9,7 @@ import pytest
 import redis.asyncio as aioredis
 
 from services.kvstate.blocks.old_block_cleanup import remove_leftovers
-from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.redis.link import RedisLink
 from shared.bus.nats import NatsBus
 from shared.client import SessionsClient
 from shared.client.calls.blocks_client import BlocksClient

@@ -15,7 +15,7 @@ from cli.models.convert.gguf_to_hf import GgufToHf
 from cli.models.convert.hf_to_gguf import HfToGguf
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
-from services.worker.gguf.gguf_config import ARCHITECTURES as READ
+from services.worker.gguf.config import ARCHITECTURES as READ
 from services.worker.gguf.gguf_file import GgufFile, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 from tests.kits.families.gguf_variants import FILES, VARIANTS

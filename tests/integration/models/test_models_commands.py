@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from cli.__main__ import app
 from cli.console import CommandError
 from cli.models.catalogue import catalogue
-from cli.models.model_names import HubName, hub_name, served_name
+from cli.models.names import HubName, hub_name, served_name
 from cli.models.resolve import resolve_model
 from cli.stack.model_dir import demo_model, find_model
 from cli.stack.options import as_given
 from cli.stack.sizing import GROUP_BYTES, LEAST_KV_TOKENS
 from services.worker.engine.checkpoint.model_size import ModelSize
-from services.worker.gguf import gguf_config
+from services.worker.gguf import config as gguf_config
 from services.worker.model_files.sampling_defaults import parse_sampling
 
 

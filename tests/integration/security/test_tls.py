@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.redis.link import RedisLink
 from services.kvstate.redis.store_errors import StoreAway
 from services.kvstate.settings import KVStateSettings
 from services.worker.engine.kv_transfer.kv_link import StoreLink, StoreUnreachable

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.worker.null.null_engine import TEXT
+from services.worker.null.engine import TEXT
 from shared import subjects
 from shared.codec import convert
 from shared.identity import new_request_id

@@ -9,7 +9,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from services.worker.null.null_engine import TEXT
+from services.worker.null.engine import TEXT
 from shared import subjects
 from shared.codec import decode
 from shared.errors import InvalidRequest

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from services.worker.leader.heartbeats.heartbeat_page import HeartbeatPage
+from services.worker.leader.heartbeats.page import HeartbeatPage
 from services.worker.leader.heartbeats.process_carrier import MODULE, ProcessCarrier
 from shared import codec, subjects
 from shared.bus import Message

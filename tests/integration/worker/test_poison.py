@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from services.worker.null.null_engine import TEXT, NullEngine
-from services.worker.null.null_model import null_model
+from services.worker.null.engine import TEXT, NullEngine
+from services.worker.null.model import null_model
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.plan import Engine, StepPlan, StepResult

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.failover.failover_fleet import FleetProbe
+from benchmarks.failover.fleet import FleetProbe
 from shared.bus.nats import NatsBus
 
 READY_S = 90.0  # on an idle machine a rank takes about one second, a leader four

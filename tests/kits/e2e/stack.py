@@ -16,7 +16,7 @@ import psutil
 
 from cli.stack import child
 from cli.stack.state import StackState, StateDir
-from cli.status.status_query import find_broker, query_status
+from cli.status.query import find_broker, query_status
 from tests.kits.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from shared.telemetry.logs.log_schema import problems_of
+from shared.telemetry.logs.schema import problems_of
 from tests.kits.e2e.stack import Stack, wait_for
 
 

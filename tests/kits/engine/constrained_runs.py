@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.constraints.forced_tokens import force_first
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence

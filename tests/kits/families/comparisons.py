@@ -8,11 +8,11 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.native.layers.unsupported import unsupported
+from services.worker.engine.plain.compute import PlainCompute
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
-from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan

@@ -13,12 +13,12 @@ from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config.layer_config import AttentionConfig, MlpConfig
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.layer import AttentionConfig, MlpConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
+from services.worker.engine.native.compute import NativeCompute, NativeOptions
 from services.worker.engine.native.library import kernels
-from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
-from services.worker.engine.native.native_weights import NativeWeights
+from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.rank.compute import Compute
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.run_config import Precision

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.tensor_table import TensorTable, stored_tensors
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.rank_protocol.plan import StepPlan
 from tests.kits.engine.plans import Blocks, new_sequence

@@ -18,10 +18,10 @@ from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.checkpoint.weight_source import WeightSource
 from services.worker.engine.collectives.base import SingleRank
-from services.worker.engine.config.layer_config import ExpertsConfig
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.layer import ExpertsConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
-from services.worker.gguf.gguf_config import ARCHITECTURES
+from services.worker.gguf.config import ARCHITECTURES
 from tests.kits.engine.gguf_models import finish
 
 Floats = NDArray[np.float32]

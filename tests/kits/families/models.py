@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from services.worker.engine.config.families.registry import FAMILIES
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from tests.kits.families.dense_entries import DENSE
 from tests.kits.families.entries import VOCABULARY, FamilyEntry

@@ -18,7 +18,7 @@ from shared.client import ClientSettings
 from shared.codec import decode, encode
 from shared.lifecycle import Service
 from shared.messages import GenerateRequest, Route, Work
-from shared.telemetry.spans.span_facts import SpanSink
+from shared.telemetry.spans.facts import SpanSink
 from tests.kits.constants import settings_with_constants
 from tests.kits.worker.leader import Kit, null_engine
 

@@ -40,7 +40,7 @@ from shared.messages import (
     Usage,
 )
 from shared.messages.blocks import KVSource
-from shared.telemetry.spans.span_facts import SpanSink
+from shared.telemetry.spans.facts import SpanSink
 from tests.kits.constants import settings_with_constants
 from tests.kits.gateway.response_service import serve_responses
 from tests.kits.gateway.session_services import SessionServices

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Iterable
 
-from services.kvstate.responses.response_calls import ResponseCalls
-from services.kvstate.responses.response_store import ResponseStore
+from services.kvstate.responses.calls import ResponseCalls
+from services.kvstate.responses.store import ResponseStore
 from shared import subjects
 from shared.bus import Bus
 from shared.bus.endpoint import Endpoint

@@ -8,7 +8,7 @@ from shared import subjects
 from shared.bus import Message
 from shared.codec import decode, encode
 from shared.messages import GenerateRequest, Route, Work
-from shared.telemetry.spans.span_facts import SpanSink
+from shared.telemetry.spans.facts import SpanSink
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from services.kvstate.blocks.block_store import (
+from services.kvstate.blocks.store import (
     BlockTotals,
     BlockUsage,
     FoundBlocks,
@@ -13,7 +13,7 @@ from services.kvstate.blocks.block_store import (
     WrittenBlocks,
 )
 from services.kvstate.domain import block_eviction
-from services.kvstate.sessions.session_store import SessionFate
+from services.kvstate.sessions.store import SessionFate
 
 SessionKey = tuple[str, str]  # tenant, session id
 _NOTHING = FreedBlocks()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.kvstate.responses.response_store import (
+from services.kvstate.responses.store import (
     FoundChain,
     FoundResponse,
     PutResult,

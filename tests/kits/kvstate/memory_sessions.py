@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from services.kvstate.domain import keys
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, StoredSession, Verdict, judge
 from services.kvstate.domain.session_quota import SessionLives, SessionQuotas, size_of
-from services.kvstate.sessions.session_store import (
+from services.kvstate.sessions.store import (
     PinOutcome,
     PutOutcome,
     SessionFate,

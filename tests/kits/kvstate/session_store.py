@@ -9,9 +9,9 @@ import pytest
 
 from services.kvstate.domain.session_merge import SessionEntry, make_entry
 from services.kvstate.domain.session_quota import SessionLives, SessionQuotas
-from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.redis.link import RedisLink
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
-from services.kvstate.sessions.session_store import SessionStore
+from services.kvstate.sessions.store import SessionStore
 from shared.flow.circuit import Circuit, store_limits
 from shared.messages import ChatMessage, SessionRecord
 from tests.kits.kvstate.memory_sessions import MemorySessionStore

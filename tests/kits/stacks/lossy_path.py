@@ -11,7 +11,7 @@ from pathlib import Path
 
 from services.gateway.__main__ import start
 from services.gateway.settings import GatewaySettings
-from services.worker.null.null_engine import TEXT, NullEngine
+from services.worker.null.engine import TEXT, NullEngine
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 from shared import subjects
 from shared.bus.nats import NatsBus

@@ -20,8 +20,8 @@ from services.worker.leader.options import LeaderOptions
 from services.worker.leader.wiring import LeaderPorts, build_leader
 from services.worker.metrics import WorkerMetrics
 from services.worker.model_files.model import Model
-from services.worker.null.null_engine import TEXT, NullEngine
-from services.worker.null.null_model import null_model
+from services.worker.null.engine import TEXT, NullEngine
+from services.worker.null.model import null_model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.plan import Engine
 from shared import codec, kv_hash, subjects
@@ -46,7 +46,7 @@ from shared.messages import (
     Work,
 )
 from shared.telemetry.service_registry import ServiceRegistry
-from shared.telemetry.spans.span_facts import SpanSink
+from shared.telemetry.spans.facts import SpanSink
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.loop_carrier import LoopCarrier

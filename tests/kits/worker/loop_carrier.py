@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from services.worker.leader.heartbeats.heartbeat_sender import HeartbeatSender, NewestDescription
 from services.worker.leader.heartbeats.heartbeats import STOP_WAIT_S
+from services.worker.leader.heartbeats.sender import HeartbeatSender, NewestDescription
 from shared.bus.api import Bus
 from shared.messages import Heartbeat, Vitals
 

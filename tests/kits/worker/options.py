@@ -7,7 +7,7 @@ gathering, no waits.
 from typing import Any
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.leader.heartbeats.heartbeat_page import HeartbeatProcessOptions
+from services.worker.leader.heartbeats.page import HeartbeatProcessOptions
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
 

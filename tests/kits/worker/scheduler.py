@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.scheduling.scheduler import Advance, Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.engine_sampling import EngineSampling

@@ -1,6 +1,6 @@
 """Pools of sliding blocks that are just large enough."""
 
-from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.rank_protocol.sliding_pool import chunk_blocks, least_blocks

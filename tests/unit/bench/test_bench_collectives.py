@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from benchmarks.collectives import collectives as bench
 from benchmarks.lib.measuring import BenchError
-from cli.bench.bench_commands import app
+from cli.bench.commands import app
 from cli.console import CommandError
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from benchmarks.compare.compare import compare_files
 from benchmarks.lib.measuring import BenchError
-from cli.bench.bench_commands import app
+from cli.bench.commands import app
 from cli.console import CommandError
 
 MACHINE = {"cpu": "A", "cores": 2, "usable_cores": 2, "memory_gib": 1.0, "kernel": "k", "python": "3"}

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from benchmarks.context.context import measure, num_steps
 from benchmarks.engine_plans import ContextPlan
 from benchmarks.quality.scored_texts import text_windows
-from cli.bench.bench_commands import app
+from cli.bench.commands import app
 from cli.stack.model_dir import demo_model
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.config.read_config import read_config

@@ -19,21 +19,21 @@ from benchmarks.engine import engine as bench
 from benchmarks.engine import roofline
 from benchmarks.engine.bandwidth import measure_bandwidth
 from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, rank_options
-from benchmarks.engine.engine_row import mean_step_s, peer_rows, rates, step_figures
+from benchmarks.engine.row import mean_step_s, peer_rows, rates, step_figures
 from benchmarks.engine_plans import EnginePlan, model_name
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.peers.base import Timing
 from benchmarks.peers.contest import peer_types
-from cli.bench.bench_commands import app
-from cli.bench.bench_inputs import with_model
+from cli.bench.commands import app
 from cli.bench.engine.bench_engine import remarks
+from cli.bench.inputs import with_model
 from cli.bench.own_stack import own_stack
 from cli.console import CommandError
 from cli.stack.model_dir import demo_model
-from services.worker.engine.config.layer_config import ExpertsConfig, MlpConfig
+from services.worker.engine.config.layer import ExpertsConfig, MlpConfig
 from services.worker.engine.config.read_config import read_config
-from services.worker.null.null_engine import NullEngine
+from services.worker.null.engine import NullEngine
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.plan import StepPlan, StepResult

@@ -4,9 +4,9 @@ from array import array
 from types import SimpleNamespace
 from typing import Any, cast
 
-from benchmarks.failover.failover_figures import InjectedFault, figures
-from benchmarks.failover.failover_fleet import mean_fetch_s
-from benchmarks.failover.failover_streams import Readers, Reading, make_requests, same_answer
+from benchmarks.failover.figures import InjectedFault, figures
+from benchmarks.failover.fleet import mean_fetch_s
+from benchmarks.failover.streams import Readers, Reading, make_requests, same_answer
 from benchmarks.lib.measuring import spread
 from shared.client import Choice, Completion
 from shared.client.generation.attempts import Interruption

@@ -10,15 +10,15 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.failover.failover_figures import InjectedFault, figures
-from benchmarks.failover.failover_fleet import FleetProbe
-from benchmarks.failover.failover_streams import Readers
 from benchmarks.failover.fault_injection import inject_faults
+from benchmarks.failover.figures import InjectedFault, figures
+from benchmarks.failover.fleet import FleetProbe
+from benchmarks.failover.streams import Readers
 from benchmarks.lib.measuring import BenchError
 from benchmarks.lib.stack import RunningStack
 from benchmarks.stack_plans import FailoverPlan
 from cli.__main__ import app
-from cli.bench import bench_failover
+from cli.bench import failover as bench_failover
 
 REASON = "group g0 did not come back within 30 s; its last heartbeat, 0.0 s ago, said that it is failed"
 

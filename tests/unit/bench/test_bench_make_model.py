@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from benchmarks.models.make_model import make_model, make_tokenizer, parameters
 from benchmarks.models.shapes import SHAPES, ModelShape
-from cli.bench.bench_commands import app
+from cli.bench.commands import app
 from cli.console import CommandError
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import SingleRank
-from services.worker.engine.config.layer_config import ExpertsConfig
+from services.worker.engine.config.layer import ExpertsConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.model_files.load_model import load_model
 

@@ -24,7 +24,7 @@ from benchmarks.quality.divergence import Distributions, Divergence, Logits
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.quality import measure, num_steps, score_chats, score_text
 from benchmarks.quality.scored_texts import QUESTIONS, chat_prompts, text_windows
-from cli.bench.bench_commands import app
+from cli.bench.commands import app
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets

@@ -16,7 +16,7 @@ from benchmarks.lib.measuring import BenchError
 from benchmarks.lib.stack import RunningStack
 from benchmarks.serving.plan import ServingPlan, Transport
 from benchmarks.serving.serving import LOAD, measure
-from cli.bench.bench_commands import app
+from cli.bench.commands import app
 from cli.bench.serving.bench_serving import add_peer
 from cli.console import CommandError
 from tests.kits.bench.answers import answering, chunks, completion, http

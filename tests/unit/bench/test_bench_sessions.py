@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.lib.measuring import BenchError
 from benchmarks.lib.service_metrics import ServiceMetrics, between, quantile, read_all
-from benchmarks.sessions.session_client import SessionClient, StreamedTurn
-from benchmarks.sessions.session_figures import MeasuredTurns, row
-from benchmarks.sessions.session_traffic import ConversationLengths, draw_turns, openings
+from benchmarks.sessions.client import SessionClient, StreamedTurn
+from benchmarks.sessions.figures import MeasuredTurns, row
+from benchmarks.sessions.traffic import ConversationLengths, draw_turns, openings
 from benchmarks.stack_plans import SessionsPlan
 from tests.kits.bench.answers import answering, http
 

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from cli import console
 from cli import http_api as api
 from cli.__main__ import app, main
-from cli.chat import chat_command as chat
+from cli.chat import command as chat
 from cli.console import CommandError
 from cli.stack.state import ServiceState, StackState
-from cli.status.status_query import StatusReport
-from cli.status.status_view import duration, render
+from cli.status.query import StatusReport
+from cli.status.view import duration, render
 from shared.messages import ServiceStatus
 from tools.docs import settings as settings_doc
 from training import train

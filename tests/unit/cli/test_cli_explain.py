@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cli.explain.course import IN_FLIGHT, REFUSAL, RESUMED, UNKNOWN, Course, HeardExplanation, courses
 from shared.messages import Explanation, Moment, Timeline
-from shared.telemetry.spans.span_names import AGAIN, SPANS
+from shared.telemetry.spans.names import AGAIN, SPANS
 
 START_US = 1_700_000_000_000_000
 Noted = tuple[int, str, dict[str, str | int | float]]

@@ -10,7 +10,7 @@ import pytest
 from cli.chat.answers import EventError, StreamPosition, texts
 from cli.console import CommandError
 from cli.http_api import ChatApi, HttpApi
-from cli.sessions.sessions_api import SessionsApi
+from cli.sessions.api import SessionsApi
 
 Ask = Callable[[SessionsApi], object]
 Api = TypeVar("Api", bound=HttpApi)

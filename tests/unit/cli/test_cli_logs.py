@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from cli.__main__ import app
 from cli.console import CommandError
-from cli.logs.log_command import parse_since
-from cli.logs.log_files import LogFiles
-from cli.logs.log_lines import parse_line
+from cli.logs.command import parse_since
+from cli.logs.files import LogFiles
+from cli.logs.lines import parse_line
 from cli.stack.state import StateDir
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()

@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cli.__main__ import app
-from cli.models.model_facts import model_facts
+from cli.models.facts import model_facts
 from tests.kits.templates.template_shapes import template_source
 
 PARTS = "chat template: it takes parts as the content of: assistant, system, user"

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from cli.profile.profile_command import write_profile
+from cli.profile.command import write_profile
 from cli.profile.profile_file import TimedRecording, profile_file
-from cli.profile.profile_query import HeardLeader, ProfileSession
+from cli.profile.query import HeardLeader, ProfileSession
 from cli.profile.rank_rows import clock_of_collectives, rank_rows
 from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.trace_messages import BlockMove, RankTrace
@@ -200,7 +200,7 @@ async def test_leaders_record_what_they_do_and_refuse_a_second_profile_at_once(m
 async def test_a_leader_that_ends_meanwhile_is_reported(
     memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.profile.profile_query.CHECK_S", 0.05)
+    monkeypatch.setattr("cli.profile.query.CHECK_S", 0.05)
     async with Kit(memory_bus, group="g1", instance_id="j"), Kit(memory_bus) as kit:
         session = ProfileSession(memory_bus, None)
         await session.listen()

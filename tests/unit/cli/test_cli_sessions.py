@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from cli.__main__ import app
 from cli.console import CommandError
-from cli.sessions.sessions_view import detail, listing, size
+from cli.sessions.view import detail, listing, size
 from shared import subjects
 from shared.codec import pack_tokens
 from shared.messages import ChatMessage, ModelCard, SessionRecord
@@ -153,7 +153,7 @@ async def test_deleting_wants_to_be_sure(
     add(services, "s1")
     assert "--yes" in refused(await ryz("delete", "s1"), 2)
     assert (TENANT, "s1") in services.records
-    monkeypatch.setattr("cli.sessions.session_commands.can_ask", lambda: True)
+    monkeypatch.setattr("cli.sessions.commands.can_ask", lambda: True)
     assert "Nothing was deleted" in refused(await ryz("delete", "s1", stdin=b"n\n"), 1)
     assert "s1 is deleted" in ok(await ryz("delete", "s1", stdin=b"y\n"))
     assert services.records == {}

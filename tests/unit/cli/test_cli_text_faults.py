@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli.console import CommandError
-from cli.models.model_facts import model_facts
+from cli.models.facts import model_facts
 from cli.stack.model_dir import find_model
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.status.status_query import StatusReport
+from cli.status.query import StatusReport
 from cli.top.fleet_rates import FleetRates, FleetWatch, quantile
-from cli.top.top_view import render
+from cli.top.view import render
 from shared.host.own_python import module_environment
 from shared.messages import ServiceStatus
 

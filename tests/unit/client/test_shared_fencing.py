@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from services.worker.null.null_engine import NullEngine
+from services.worker.null.engine import NullEngine
 from shared import codec, subjects
 from shared.bus import Message, RequestTimedOut
 from shared.client import InferenceClient

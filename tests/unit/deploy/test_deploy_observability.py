@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shared.telemetry.logs.log_schema import FIELDS
+from shared.telemetry.logs.schema import FIELDS
 from tests.unit.deploy.test_deploy_files import ROOT, SERVICES
 
 FOLDER = ROOT / "deploy" / "observability"

@@ -13,8 +13,8 @@ from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import NoKernels, targets
+from services.worker.engine.native.compute import NativeCompute
 from services.worker.engine.native.library import MAX_HEAD_DIM, kernels
-from services.worker.engine.native.native_compute import NativeCompute
 from services.worker.engine.rank import backend, cache_room
 from services.worker.engine.rank.backend import ComputeBackend, load_backend
 from services.worker.engine.rank.runner import Runner

@@ -14,13 +14,13 @@ from torch import Tensor
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.kv_transfer.kv_blocks import PlainBlocks
 from services.worker.engine.native.build import targets
+from services.worker.engine.native.compute import NativeCompute, NativeOptions
 from services.worker.engine.native.library import kernels
-from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
-from services.worker.engine.native.native_weights import NativeWeights
+from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.plain.placement import Placement
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.rank.compute import Compute

@@ -8,11 +8,11 @@ import torch
 
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.plain import cuda_graphs
+from services.worker.engine.plain.compute import PlainCompute
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
-from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.compute import Compute
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.sliding_pool import PoolSizes

@@ -19,15 +19,15 @@ from services.worker.engine.checkpoint.memory_check import MemoryShort
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
+from services.worker.engine.plain.compute import PlainCompute
 from services.worker.engine.plain.cuda_graphs import GraphCapture
 from services.worker.engine.plain.device import require_gpu_room, take_device
 from services.worker.engine.plain.gpu_kernels import gpu_kernels
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.engine.plain.plain_cache import KVCache, block_bytes
-from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank import backend, cache_room
 from services.worker.engine.rank import rank_process as rank
 from services.worker.engine.rank.backend import refuse_for_gpu

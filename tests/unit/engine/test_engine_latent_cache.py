@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.engine.config.layer_config import (
+from services.worker.engine.config.layer import (
     AttentionConfig,
     LatentConfig,
     LayerConfig,
     MlpConfig,
     NormConfig,
 )
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeConfig
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeConfig
 from services.worker.engine.kv_transfer.kv_blocks import PlainBlocks
 from services.worker.engine.plain.plain_cache import KVCache, block_bytes, kv_format
 from services.worker.rank_protocol.plan import BLOCK_SIZE

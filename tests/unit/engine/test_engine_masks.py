@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.worker.engine.rank.sequences import SequenceState
-from services.worker.engine.sampling import sampling_reference as reference
+from services.worker.engine.sampling import reference
 from services.worker.engine.sampling.masks import only_token
 from services.worker.engine.sampling.sampler import Logits, Sampler
 from services.worker.rank_protocol.engine_sampling import EngineSampling

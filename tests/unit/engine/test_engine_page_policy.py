@@ -13,16 +13,16 @@ from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
+from services.worker.engine.native.compute import NativeCompute, NativeOptions
 from services.worker.engine.native.library import kernels
-from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
-from services.worker.engine.native.native_weights import NativeWeights
+from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.plain import cuda_graphs
+from services.worker.engine.plain.compute import PlainCompute
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
-from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.engine.plain.references.cold_zone import ColdReference
 from services.worker.engine.rank.backend import load_backend

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.worker.engine.rank.sequences import SequenceState
-from services.worker.engine.sampling import sampling_reference as reference
+from services.worker.engine.sampling import reference
 from services.worker.engine.sampling.draws import Draws
 from services.worker.engine.sampling.sampler import Logits, Sampler
 from services.worker.engine.sampling.top_k_top_p import TopKTopPSampler, share_of

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from services.gateway.answering.envelope import envelope_of
-from services.gateway.answering.events.event_source import StreamEvent
-from services.gateway.answering.events.event_writer import EventWriter
+from services.gateway.answering.events.source import StreamEvent
+from services.gateway.answering.events.writer import EventWriter
 from services.gateway.answering.format import AnswerFormat
 from services.gateway.answering.resumption.event_ids import (
     NOTHING_YET,

@@ -7,7 +7,7 @@ from typing import Any
 
 from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.event_writer import EventWriter
+from services.gateway.answering.events.writer import EventWriter
 from services.gateway.formats.anthropic.events import MessageEventWriter
 from services.gateway.formats.chat.chunks import ChatChunkWriter
 from services.gateway.formats.responses.events import ResponseEvents

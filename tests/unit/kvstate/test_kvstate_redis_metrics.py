@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry
 
-from services.kvstate.redis.redis_link import RedisLink
-from services.kvstate.redis.redis_metrics import MeasuredRedis, RedisCollector, RedisMemory
+from services.kvstate.redis.link import RedisLink
+from services.kvstate.redis.metrics import MeasuredRedis, RedisCollector, RedisMemory
 
 
 async def test_a_redis_is_shown_with_its_answers_and_its_memory(redis_url: str) -> None:

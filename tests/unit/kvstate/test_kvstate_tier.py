@@ -7,18 +7,18 @@ from uuid import uuid4
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.kvstate.blocks.block_metrics import MAX_TENANT_LABELS, OTHER_TENANTS, TierCollector
-from services.kvstate.blocks.block_store import (
+from services.kvstate.blocks.metrics import MAX_TENANT_LABELS, OTHER_TENANTS, TierCollector
+from services.kvstate.blocks.store import (
     BlockTotals,
     BlockUsage,
     FoundBlocks,
     RegisteredBlocks,
     WrittenBlocks,
 )
-from services.kvstate.blocks.block_sweep import BlockSweeper, SweepRules
-from services.kvstate.blocks.block_tier import BlockTier, TierLimits
+from services.kvstate.blocks.sweep import BlockSweeper, SweepRules
+from services.kvstate.blocks.tier import BlockTier, TierLimits
 from services.kvstate.redis.store_errors import StoreFull
-from services.kvstate.sessions.session_store import SessionFate
+from services.kvstate.sessions.store import SessionFate
 from shared.errors import Unavailable
 from shared.messages import BlocksCommitted, HeldBlocks
 from tests.kits.kvstate.memory_blocks import MemoryBlockStore

@@ -8,16 +8,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from services.router.context import RouterContext
 from services.router.dispatch import Dispatcher
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import make_policy
 from services.router.domain.policies.costs import Costs
 from services.router.losses import LossReports
 from services.router.metrics import RouterMetrics
-from services.router.outside.outside_gate import ANSWERS_S
-from services.router.router_context import RouterContext
-from services.router.router_state import RouterState
+from services.router.outside.gate import ANSWERS_S
 from services.router.settings import RouterSettings
+from services.router.state import RouterState
 from services.router.subscriptions import RouterSubscriptions
 from shared.bus import Message
 from shared.codec import decode
@@ -93,7 +93,7 @@ async def test_of_refusals_that_come_too_often_a_part_is_answered(memory_bus: Me
 async def test_refused_requests_are_not_read(memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
     world = await World(memory_bus, router_outside_rps=1.0).start()
     reads = []
-    real = "services.router.outside.outside_gate"
+    real = "services.router.outside.gate"
     for name in ("read", "sender"):
         module = __import__(real, fromlist=[name])
         done = getattr(module, name)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.router.outside.outside_gate import UserLimits, UserLimitsFile
+from services.router.outside.gate import UserLimits, UserLimitsFile
 from shared.bus.users import BusUser, BusUsers, as_text, read_users
 from shared.errors import InvalidRequest
 

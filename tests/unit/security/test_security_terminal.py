@@ -15,14 +15,14 @@ from rich.console import Console
 
 from cli import console
 from cli.__main__ import main
-from cli.chat import chat_command as chat
+from cli.chat import command as chat
 from cli.command_groups import GatewayOptions
-from cli.sessions import session_commands as sessions
-from cli.sessions.sessions_api import SessionsApi
-from cli.sessions.sessions_view import detail, listing
+from cli.sessions import commands as sessions
+from cli.sessions.api import SessionsApi
+from cli.sessions.view import detail, listing
 from cli.stack.state import StackState, StateDir, start_time
-from cli.status.status_query import StatusReport
-from cli.status.status_view import render
+from cli.status.query import StatusReport
+from cli.status.view import render
 from cli.visible import json_text, visible
 from shared.messages import ServiceStatus
 

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from services.gateway.answering.events.event_source import StreamEvent
-from services.gateway.answering.events.event_writer import EventWriter
+from services.gateway.answering.events.source import StreamEvent
+from services.gateway.answering.events.writer import EventWriter
 from shared.errors import RyzError
 from shared.messages import GenerateRequest
 

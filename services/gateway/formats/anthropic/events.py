@@ -8,7 +8,7 @@ import msgspec
 from services.gateway.admission.errors.refusals import ErrorAnswer
 from services.gateway.admission.errors.shapes import anthropic_body
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.event_source import StreamEvent
+from services.gateway.answering.events.source import StreamEvent
 from services.gateway.formats.anthropic.content_blocks import ContentBlocks
 from services.gateway.formats.fields.answer_blocks import Event
 from shared.messages import Accepted, Delta, SessionOutcome, Usage

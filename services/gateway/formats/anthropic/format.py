@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from services.gateway.admission.errors.shapes import ANTHROPIC
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.event_writer import EventWriter
+from services.gateway.answering.events.writer import EventWriter
 from services.gateway.answering.resumption.resume_token import ResumeToken
 from services.gateway.formats.anthropic.events import MessageEventWriter, whole_message
 from services.gateway.formats.anthropic.schema import MessagesRequest

@@ -12,7 +12,7 @@ from services.gateway.formats.anthropic.schema import (
     ThinkingBody,
     ToolChoiceBody,
 )
-from services.gateway.formats.fields.field_rules import check_choice, offered_tools
+from services.gateway.formats.fields.rules import check_choice, offered_tools
 from shared.errors import InvalidRequest
 from shared.messages import StructuredOutput, TemplateOptions, ToolDefinition, ToolUse
 

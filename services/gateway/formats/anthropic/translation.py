@@ -10,7 +10,7 @@ from services.gateway.formats.anthropic.schema import ConversationBody, Messages
 from services.gateway.formats.anthropic.tools import SERVED_TYPES, structure_of, template_of, tool_use_of
 from services.gateway.formats.fields.body_format import CallOrigin
 from services.gateway.formats.fields.changing_blocks import request_without_blocks, without_changing_blocks
-from services.gateway.formats.fields.field_rules import inner_without_tools, judge_fields, offered_tools
+from services.gateway.formats.fields.rules import inner_without_tools, judge_fields, offered_tools
 from services.gateway.formats.fields.sampling import given_values
 from shared.messages import GenerateRequest, Sampling, SessionRef, TokenizeQuery
 

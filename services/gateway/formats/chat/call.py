@@ -15,7 +15,7 @@ from services.gateway.formats.chat.translation import chat_request
 from services.gateway.formats.fields.body_format import CallOrigin
 from services.gateway.formats.fields.changing_blocks import request_without_blocks
 from services.gateway.formats.fields.completion_call import call_of_body, judge_body
-from services.gateway.formats.fields.field_rules import (
+from services.gateway.formats.fields.rules import (
     POLICY,
     offered_tools,
     refuse_unless_neutral,

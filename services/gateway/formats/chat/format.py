@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.event_writer import EventWriter
+from services.gateway.answering.events.writer import EventWriter
 from services.gateway.answering.resumption.resume_token import ResumeToken
 from services.gateway.formats.chat.call import chat_call
 from services.gateway.formats.chat.chunks import ChatChunkWriter

@@ -112,7 +112,7 @@ ToolCalls = Annotated[list[FewFields[ToolCallBody]], Field(max_length=MAX_TOOL_C
 class ChatMessageBody(LenientBody):
     """One message of the conversation; `developer` is another word for `system`."""
 
-    # of an answer that is sent back; `field_rules.py` refuses values that would matter
+    # of an answer that is sent back; `fields/rules.py` refuses values that would matter
     model_config = ConfigDict(json_schema_extra={ACCEPTED: ["annotations", "audio", "function_call"]})
 
     role: Literal["system", "developer", "user", "assistant", "tool"]

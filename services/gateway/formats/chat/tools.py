@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from services.gateway.formats.fields.custom_tools import definition_of
-from services.gateway.formats.fields.field_rules import CUSTOM, OfferedTools, check_choice, offered_tools
+from services.gateway.formats.fields.rules import CUSTOM, OfferedTools, check_choice, offered_tools
 from shared.errors import InvalidRequest
 from shared.messages import ToolDefinition, ToolUse
 from shared.messages.conversation import MAX_TOOLS

@@ -19,7 +19,7 @@ from services.gateway.formats.embeddings.call import (
 )
 from services.gateway.formats.embeddings.schema import EmbeddingRequest
 from services.gateway.formats.fields.body_format import BodyFormat, CallOrigin
-from services.gateway.formats.fields.field_rules import judge_fields
+from services.gateway.formats.fields.rules import judge_fields
 from services.gateway.settings import GatewaySettings
 from shared.client import Embedding, InferenceClient
 from shared.errors import RyzError

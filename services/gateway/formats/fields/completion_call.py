@@ -7,7 +7,7 @@ from services.gateway.admission.request_headers import STREAM_GRACE
 from services.gateway.answering.call import Call
 from services.gateway.answering.left_out import LeftOut
 from services.gateway.formats.fields.body_format import CallOrigin
-from services.gateway.formats.fields.field_rules import (
+from services.gateway.formats.fields.rules import (
     POLICY,
     inner_without_tools,
     judge_fields,

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from services.gateway.admission.caller import Caller
 from services.gateway.answering.call import Call, StartedCall
-from services.gateway.answering.events.event_source import EventSource
+from services.gateway.answering.events.source import EventSource
 from services.gateway.formats.fields.body_parser import parse_body
 from services.gateway.formats.responses.kept_answer import KeptResponse
 from services.gateway.formats.responses.schema import ResponseRequest

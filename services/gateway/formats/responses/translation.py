@@ -11,7 +11,7 @@ from services.gateway.answering.intake.priority import priority_of
 from services.gateway.answering.left_out import LeftOut
 from services.gateway.formats.fields.changing_blocks import request_without_blocks
 from services.gateway.formats.fields.custom_tools import custom_names
-from services.gateway.formats.fields.field_rules import (
+from services.gateway.formats.fields.rules import (
     POLICY,
     inner_without_tools,
     judge_fields,

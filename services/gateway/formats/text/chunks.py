@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Unpack
 import msgspec
 
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.event_source import StreamEvent
+from services.gateway.answering.events.source import StreamEvent
 from services.gateway.formats.fields.chunk_writer import ChunkOptions, ChunkWriter
 from services.gateway.formats.text.logprobs import TextOffsets, completion_logprobs, echoed_logprobs
 from shared.messages import Delta, FinishReason

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.event_writer import EventWriter
+from services.gateway.answering.events.writer import EventWriter
 from services.gateway.answering.resumption.resume_token import ResumeToken
 from services.gateway.formats.fields.body_format import BodyFormat
 from services.gateway.formats.fields.chunk_writer import chunk_options

@@ -12,8 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from services.gateway.resources.batches.record import BatchRecord, claimed
+from shared.bus.jetstream.errors import NoStream, WrongLastMessage
 from shared.bus.jetstream.jetstream import JetStream
-from shared.bus.jetstream.jetstream_errors import NoStream, WrongLastMessage
 from shared.bus.jetstream.stream_messages import NANOSECONDS, StoredMessage, stream_config
 from shared.errors import BatchNotFound, Unavailable
 from shared.subjects import BATCHES_STREAM, batch_record

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from services.gateway.resources.batches.log import BatchLog
 from services.gateway.resources.batches.record import COMPLETED, FAILED
 from services.gateway.resources.files.tenants import TenantFiles
+from shared.bus.jetstream.errors import NoStream, WrongLastMessage
 from shared.bus.jetstream.jetstream import ACK, PROGRESS, JetStream
-from shared.bus.jetstream.jetstream_errors import NoStream, WrongLastMessage
 from shared.bus.jetstream.stream_messages import NANOSECONDS, WorkItem, stream_config
 from shared.subjects import LINES_STREAM, RESULTS_STREAM, batch_line, batch_result
 

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from services.gateway.resources.files.store import PART_BYTES, StoredFile
+from shared.bus.jetstream.errors import NoStream
 from shared.bus.jetstream.jetstream import JetStream
-from shared.bus.jetstream.jetstream_errors import NoStream
 from shared.bus.jetstream.stream_messages import StoredMessage, stream_config
 from shared.errors import FileNotFound
 from shared.subjects import FILES_BUCKET, FILES_STREAM, file_known, file_pieces

@@ -5,7 +5,7 @@ text that is ready goes out in one write.
 """
 
 from services.gateway.admission.errors.refusals import ErrorAnswer, Headers
-from services.gateway.answering.events.event_source import EventSource
+from services.gateway.answering.events.source import EventSource
 from services.gateway.transports.http.exchange import HttpExchange
 from services.gateway.transports.http.server_sent_events import encoded_batch, encoded_event
 

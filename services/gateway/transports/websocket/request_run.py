@@ -8,7 +8,7 @@ import msgspec
 from services.gateway.admission.errors.shapes import error_body
 from services.gateway.admission.request_headers import SESSION_HEADERS
 from services.gateway.answering.direct_calls import DirectCall, DirectCalls
-from services.gateway.answering.events.event_source import DONE, EventBatch, EventSource
+from services.gateway.answering.events.source import DONE, EventBatch, EventSource
 from services.gateway.answering.formatted_answer import CallAnswer
 from services.gateway.answering.resumption.event_ids import NOTHING_YET, UNNUMBERED, EventId, parse_event_id
 from services.gateway.transports.websocket import server_messages

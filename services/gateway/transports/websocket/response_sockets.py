@@ -20,7 +20,7 @@ from services.gateway.admission.held_slots import HeldSlot, HeldSlots
 from services.gateway.answering.call import Call
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.direct_calls import DirectCall, DirectCalls
-from services.gateway.answering.events.event_source import DONE
+from services.gateway.answering.events.source import DONE
 from services.gateway.answering.formatted_answer import CallAnswer
 from services.gateway.formats.fields.body_parser import parse_body
 from services.gateway.formats.responses.format import KIND, PATH, ResponseFormat, call_of_draft

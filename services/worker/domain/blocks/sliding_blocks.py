@@ -9,7 +9,7 @@ prefix only where the whole window before that position is still here.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.worker.domain.blocks.block_pool import BlockPool, blocks_for
+from services.worker.domain.blocks.pool import BlockPool, blocks_for
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.sliding_pool import reserved_blocks
 

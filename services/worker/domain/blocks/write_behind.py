@@ -7,7 +7,7 @@ it. A block that is not written in time is no loss: it is computed again.
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.manager import BlockManager
 from services.worker.rank_protocol.kv_messages import StoreBlock
 
 MAX_PER_STEP = 64  # copies that a step begins with; each takes the ranks some tens of microseconds

@@ -9,7 +9,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable
 
-from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import ORDER, SchedulerLimits, SequenceQueues

@@ -4,7 +4,7 @@ Two cases: a decoding sequence needs a block and none is free, or a waiting sequ
 The last in order, by priority and then arrival, is preempted first.
 """
 
-from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
 from services.worker.domain.scheduling.tenant_order import most_running

@@ -10,9 +10,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from services.worker.domain.blocks.block_fetches import BlockFetch
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import UNNAMED, BlockNames
+from services.worker.domain.blocks.fetches import BlockFetch
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import UNNAMED, BlockNames
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.constraints.forced_tokens import Advance

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
-from services.worker.domain.blocks.block_fetches import BlockFetch, BlockFetches
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_pool import blocks_for
+from services.worker.domain.blocks.fetches import BlockFetch, BlockFetches
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.pool import blocks_for
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 

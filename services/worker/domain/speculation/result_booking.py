@@ -5,8 +5,8 @@ A chunk with drafts brings those of them that were right, and the token that was
 
 from collections import deque
 
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.constraints.forced_tokens import Advance, advance
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase

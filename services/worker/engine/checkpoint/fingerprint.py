@@ -15,7 +15,7 @@ from typing import IO
 from services.worker.engine import int8
 from services.worker.engine.checkpoint.stored_tensor import SAMPLE_BYTES, SAMPLES, StoredTensor
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 
 
 def fingerprint(model: Path, config: ModelConfig, precision: str = "fp32") -> str:

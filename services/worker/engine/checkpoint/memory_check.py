@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 
 from services.worker.engine import int8
-from services.worker.engine.checkpoint.codes.code_sizes import bytes_of
+from services.worker.engine.checkpoint.codes.sizes import bytes_of
 from services.worker.engine.checkpoint.model_size import weight_share
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.engine.checkpoint.tensor_table import file_names
 from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone, cold_zone
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.precision import HALF_KV
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import EngineRunConfig

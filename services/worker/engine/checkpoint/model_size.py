@@ -13,8 +13,8 @@ from math import prod
 from services.worker.engine import int8
 from services.worker.engine.checkpoint.names.canonical import canonical_tensors
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
-from services.worker.engine.config.layer_config import AttentionConfig, ExpertsConfig, MlpConfig
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.layer import AttentionConfig, ExpertsConfig, MlpConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.precision import HALF_KV
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import Precision

@@ -15,10 +15,10 @@ from services.worker.engine.checkpoint.safetensors_file import read_header, weig
 from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor, same_samples
 from services.worker.engine.config.families.registry import family_of
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.packed_weights import byte_forms, gptq_zeros_above
+from services.worker.gguf.config import architecture_of
 from services.worker.gguf.dequantize import can_dequantize
-from services.worker.gguf.gguf_config import architecture_of
 from services.worker.gguf.gguf_file import GgufTensor, is_gguf, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 

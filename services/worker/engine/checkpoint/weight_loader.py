@@ -14,8 +14,8 @@ from services.worker.engine.checkpoint.layers.mlp_loader import load_experts, lo
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.checkpoint.weight_source import WeightSource
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config.layer_config import ExpertsConfig, NormConfig
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.layer import ExpertsConfig, NormConfig
+from services.worker.engine.config.model import ModelConfig
 
 __all__ = ["WeightSource"]
 

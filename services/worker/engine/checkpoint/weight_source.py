@@ -19,7 +19,7 @@ from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of
 from services.worker.engine.checkpoint.slice_reader import dtype_of
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config.layer_config import NormConfig
+from services.worker.engine.config.layer import NormConfig
 
 WHOLE = slice(None)
 

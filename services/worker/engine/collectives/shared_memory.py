@@ -22,7 +22,7 @@ from services.worker.engine.collectives.base import CollectiveError
 from services.worker.engine.collectives.signals import PythonSignals, Signals
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.native.library import KernelLibrary
-from services.worker.engine.native.native_signals import NativeSignals
+from services.worker.engine.native.signals import NativeSignals
 from services.worker.rank_protocol.rank_messages import CACHE_LINE, SLOT_BYTES, SLOTS, shared_bytes
 from shared.host.cores_and_memory import usable_cores
 

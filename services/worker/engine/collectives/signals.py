@@ -2,7 +2,7 @@
 
 A rank increments its own count and waits for those of the others. On x86-64, stores become visible in program
 order (TSO), so a rank that sees a count also sees everything written before it. This is the plain
-implementation; `native/native_signals.py` uses the same memory and sleeps on a futex.
+implementation; `native/signals.py` uses the same memory and sleeps on a futex.
 """
 
 import os

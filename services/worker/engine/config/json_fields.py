@@ -1,6 +1,6 @@
 """Reads and checks fields of a model's JSON files, and makes the sentence that refuses one.
 
-The meaning of the fields is in `read_config.py` and `rope_config.py`.
+The meaning of the fields is in `read_config.py` and `config/rope.py`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -11,10 +11,10 @@ from typing import Any
 from services.worker.engine.config.families.neutral_fields import NEUTRAL, WITHOUT_EFFECT
 from services.worker.engine.config.families.registry import FAMILIES, family_of
 from services.worker.engine.config.json_fields import JsonFields, ModelError, read_json
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.packed_weights import require_packed
 from services.worker.engine.config.whole_norms import with_whole_norms
-from services.worker.gguf.gguf_config import hf_config
+from services.worker.gguf.config import hf_config
 from services.worker.gguf.gguf_file import is_gguf, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.model_files.json_files import shown

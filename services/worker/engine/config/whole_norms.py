@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from services.worker.engine.config.layer_config import LayerConfig, NormConfig
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.layer import LayerConfig, NormConfig
+from services.worker.engine.config.model import ModelConfig
 
 
 def with_whole_norms(config: ModelConfig) -> ModelConfig:

@@ -10,15 +10,14 @@ from itertools import cycle
 
 from torch import Tensor
 
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeConfig
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeConfig
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
-from services.worker.engine.native.experts.expert_ops import ExpertOps
+from services.worker.engine.native.cache import NativeCache, heads_of
+from services.worker.engine.native.experts.ops import ExpertOps
 from services.worker.engine.native.layers.attention_ops import AttentionOps, RankPosition
 from services.worker.engine.native.layers.packed_layer import NativeLayer, NativeMlp
 from services.worker.engine.native.layers.packed_norm import PackedNorm
-from services.worker.engine.native.native_cache import NativeCache, heads_of
-from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.native.operands import (
     MAX_ROWS,
     Activation,
@@ -29,6 +28,7 @@ from services.worker.engine.native.operands import (
 )
 from services.worker.engine.native.packed_weights import PackedLinear, buffer, padded
 from services.worker.engine.native.program import Program
+from services.worker.engine.native.weights import NativeWeights
 from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.engine.native.build import NoKernels, ensure
-from services.worker.engine.native.experts.expert_structs import ExpertSlots, RouterRule
+from services.worker.engine.native.experts.structs import ExpertSlots, RouterRule
 from services.worker.engine.native.structs.attention import (
     AttentionRows,
     PageChoice,
@@ -88,7 +88,7 @@ class KernelLibrary:
         panel: Outputs of a panel of packed weights.
 
     Raises:
-        LayoutError: Its structs differ from those in `structs/` and `experts/expert_structs.py`.
+        LayoutError: Its structs differ from those in `structs/` and `experts/structs.py`.
         OSError: It cannot be loaded.
     """
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from services.worker.engine.cold_zone import PASS_TOKENS
 from services.worker.engine.int8 import SCALE_BLOCK
+from services.worker.engine.native.cache import HeadShape
 from services.worker.engine.native.layers.packed_norm import PackedNorm
-from services.worker.engine.native.native_cache import HeadShape
 from services.worker.engine.native.packed_weights import LANES, buffer, padded
 from services.worker.engine.native.structs.attention import SegmentParts
 from services.worker.engine.native.structs.rows import TiledRows

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from services.worker.engine.native.cache import HeadShape, NativeLayerCache
 from services.worker.engine.native.layers.gathered_columns import GatheredColumns
 from services.worker.engine.native.layers.packed_norm import PackedNorm, norm_rule
-from services.worker.engine.native.native_cache import HeadShape, NativeLayerCache
 from services.worker.engine.native.operands import (
     MAX_ROWS,
     Activation,

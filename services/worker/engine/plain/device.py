@@ -13,7 +13,7 @@ from services.worker.engine.checkpoint.memory_check import MemoryShort
 from services.worker.engine.checkpoint.model_size import weight_share
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.plain.placement import Placement
 from services.worker.engine.plain.plain_cache import block_bytes, sliding_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE

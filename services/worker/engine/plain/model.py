@@ -24,8 +24,8 @@ from services.worker.engine.checkpoint.weight_loader import (
     open_source,
 )
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config.layer_config import ExpertsConfig, MlpConfig
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.layer import ExpertsConfig, MlpConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.plain.batch import PlainBatch
 from services.worker.engine.plain.layers.attention import Attention
 from services.worker.engine.plain.layers.experts import Experts

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.engine.config.layer_config import LatentConfig
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.layer import LatentConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.plain.gpu_kernels import GpuKernels, gpu_kernels
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.rank_protocol.plan import BLOCK_SIZE

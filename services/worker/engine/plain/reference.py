@@ -16,15 +16,15 @@ from torch import Tensor
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import SingleRank
-from services.worker.engine.config.layer_config import (
+from services.worker.engine.config.layer import (
     AttentionConfig,
     LayerConfig,
     MlpConfig,
     NormConfig,
     QueryKeyNorm,
 )
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeConfig
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeConfig
 from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from services.worker.engine.config.rope_config import RopeConfig
+from services.worker.engine.config.rope import RopeConfig
 from services.worker.engine.plain.placement import CPU, Placement
 
 Rotation = tuple[Tensor, Tensor]

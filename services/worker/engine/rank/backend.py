@@ -17,20 +17,20 @@ from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.cold_zone import cold_zone
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.native import native_cache
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.native import cache as native_cache
 from services.worker.engine.native.build import TARGETS, NoKernels, targets
+from services.worker.engine.native.compute import NativeCompute, NativeOptions
 from services.worker.engine.native.layers.unsupported import unsupported
 from services.worker.engine.native.library import KernelLibrary, kernels
-from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
-from services.worker.engine.native.native_weights import NativeWeights
+from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.plain import plain_cache
+from services.worker.engine.plain.compute import PlainCompute
 from services.worker.engine.plain.cuda_graphs import CudaCapture
 from services.worker.engine.plain.device import gpu_memory, require_gpu_room, take_device
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.engine.plain.plain_cache import KVCache
-from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.precision import HALF_KV, automatic_precision, require_served, stored_precision
 from services.worker.engine.rank.compute import Compute
 from services.worker.rank_protocol.page_policy import PagePolicy, page_policy

@@ -4,7 +4,7 @@ import torch
 
 from services.worker.engine.checkpoint.memory_check import MemoryShort
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.plain.device import gpu_memory
 from services.worker.engine.rank.backend import ComputeBackend
 from services.worker.rank_protocol.plan import BLOCK_SIZE

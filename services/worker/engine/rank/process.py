@@ -9,8 +9,8 @@ import socket
 import sys
 from typing import NoReturn
 
-from shared.telemetry.logs.log_schema import BURST
-from shared.telemetry.logs.log_setup import write_lines
+from shared.telemetry.logs.schema import BURST
+from shared.telemetry.logs.setup import write_lines
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15

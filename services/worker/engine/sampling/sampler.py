@@ -6,7 +6,7 @@ output), temperature, min_p, top_k, top_p, draw. A masked token is never chosen.
 those that end the sequence are masked, unless nothing else may come. Log probabilities are those of the raw
 logits, before the mask. Ties go to the lower token id. All state is
 rebuilt from the tokens, and the draw depends on (seed, choice, position) only, so any rank of any group makes
-the same choice for the same logits, whatever else is in the batch. The oracle is `sampling_reference.py`.
+the same choice for the same logits, whatever else is in the batch. The oracle is `sampling/reference.py`.
 
 A new parameter is a field of `Sampling` (`shared/messages`), and is applied here and in the oracle: in
 `penalties.py` if it edits logits, in `masks.py` or `top_k_top_p.py` (and `native/src/sampling/`) if it leaves

@@ -2,7 +2,7 @@
 
 The likelier token comes first, of two with the same score the one with the lower id. A token's weight is
 exp((score - peak) / temperature) in fp32 (`shares.py`), rounded down to a multiple of 2**-40. Sums of whole
-numbers are exact in any order, so a selection here chooses the same token as `sampling_reference.py`, which
+numbers are exact in any order, so a selection here chooses the same token as `sampling/reference.py`, which
 sorts everything. Scores include bias and penalties.
 """
 

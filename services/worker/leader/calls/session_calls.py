@@ -9,7 +9,7 @@ from services.worker.leader.engine_state import EngineState
 from services.worker.leader.fleet.work_gate import WorkGate
 from services.worker.leader.kv_tier.block_naming import name_blocks
 from services.worker.leader.kv_tier.kv_tier import KVTier
-from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.records import SessionRecords
 from services.worker.leader.sessions.turn_announcer import TurnAnnouncer
 from shared import codec, kv_hash
 from shared.bus.api import Message

@@ -8,7 +8,7 @@ from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
-from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.records import SessionRecords
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from services.worker.rank_protocol.step_times import by_kind
 from services.worker.telemetry.vllm_metrics import value_of

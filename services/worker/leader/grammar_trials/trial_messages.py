@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 
 LENGTH_BYTES = 4
 READY = 0  # the number of the first verdict, which says that trials are served

@@ -15,14 +15,14 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from services.worker.leader.heartbeats.heartbeat_page import (
+from services.worker.leader.heartbeats.heartbeats import STOP_WAIT_S
+from services.worker.leader.heartbeats.machine_pressure import MachinePressure
+from services.worker.leader.heartbeats.page import (
     Description,
     HeartbeatPage,
     HeartbeatProcessOptions,
 )
-from services.worker.leader.heartbeats.heartbeat_process import END, WAKE
-from services.worker.leader.heartbeats.heartbeats import STOP_WAIT_S
-from services.worker.leader.heartbeats.machine_pressure import MachinePressure
+from services.worker.leader.heartbeats.process import END, WAKE
 from shared import codec, subjects
 from shared.bus.api import Bus
 from shared.errors import Unavailable
@@ -31,7 +31,7 @@ from shared.host.own_python import module_command, module_environment
 from shared.messages import Heartbeat, Vitals
 
 log = structlog.get_logger(__name__)
-MODULE = "services.worker.leader.heartbeats.heartbeat_process"
+MODULE = "services.worker.leader.heartbeats.process"
 STEP_IN_INTERVALS = 4  # without a heartbeat of the process, after which the leader sends one
 STOPPED_S = 0.3  # without a beat of the process, after which it is examined
 DEAD_S = (

@@ -12,9 +12,9 @@ from services.worker.domain.answers.choice_state import Detokenizer
 from services.worker.domain.answers.parted_answer import PartedAnswer
 from services.worker.leader.intake.tool_checks import has_parts, offered_tools, requires_call
 from services.worker.model_files.model import Model
-from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
 from services.worker.text.answers.known_formats import BY_NAME, GENERIC, format_of
 from services.worker.text.answers.marker_detokenizer import MarkerDetokenizer, marker_tokens
+from services.worker.text.answers.parser import AnswerParser, fixed_texts
 from services.worker.text.answers.tool_format import AnswerFormat, ReasoningMarks, ToolFormat, reasoning_of
 from services.worker.text.tool_prompt import parameters_of
 from shared.errors import InvalidRequest

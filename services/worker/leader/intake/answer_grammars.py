@@ -21,7 +21,7 @@ from services.worker.text.answers.tool_format import ReasoningMarks, ToolFormat
 from services.worker.text.grammars.after_reasoning import ReasonedGrammar, ReasoningTokens
 from services.worker.text.grammars.answer_grammar import AnswerForm, compile_answer
 from services.worker.text.grammars.call_grammar import EnforcedCalls
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.errors import InvalidRequest
 from shared.messages import GenerateRequest, ToolDefinition

@@ -23,7 +23,7 @@ from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.intake.thread_work import ThreadWork
 from services.worker.metrics import WorkerMetrics
 from services.worker.model_files.model import Model
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.structured_grammar import check_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.library_panics import guarded

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from shared.setting_types import UpToMinute
 
 

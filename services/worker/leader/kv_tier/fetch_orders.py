@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.worker.domain.blocks.block_fetches import BlockFetch
+from services.worker.domain.blocks.fetches import BlockFetch
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState

@@ -14,8 +14,8 @@ import structlog
 from services.worker.domain.generation.session_cache import SessionCache, record_bytes
 from services.worker.domain.generation.session_merge import rebase
 from services.worker.domain.generation.sized_entries import Key, SizedEntries
+from services.worker.leader.sessions.commits import PendingRecord, RecordStore, read_record
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
-from services.worker.leader.sessions.session_commits import PendingRecord, RecordStore, read_record
 from services.worker.metrics import WorkerMetrics
 from shared.errors import (
     DISK_FULL,

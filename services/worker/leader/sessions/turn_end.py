@@ -13,9 +13,9 @@ from typing import Literal
 from services.worker.domain.generation.generation import Generation
 from services.worker.domain.generation.turn_context import TurnAnswer, TurnContext, next_record
 from services.worker.leader.context import LeaderContext
+from services.worker.leader.sessions.commits import CommitOutcome
 from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
-from services.worker.leader.sessions.session_commits import CommitOutcome
-from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.records import SessionRecords
 from shared.codec import pack_tokens
 from shared.messages import SessionOutcome, SessionRecord
 

@@ -13,7 +13,7 @@ from services.worker.domain.generation.turn_context import (
     turn_of,
 )
 from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
-from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.records import SessionRecords
 from services.worker.leader.sessions.turn_lines import TurnLines
 from shared.errors import Unavailable
 from shared.flow.backoff import Backoff

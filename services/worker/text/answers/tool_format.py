@@ -1,6 +1,6 @@
 """The forms in which models write reasoning and tool calls, as data.
 
-`known_formats.py` lists them; `answer_parser.py` reads all of them.
+`known_formats.py` lists them; `answers/parser.py` reads all of them.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_calls, compile_calls_or_text
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.structured_grammar import compile_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.grammars.unique_keys import UniqueKeysGrammar

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.text.answers.call_layout import block_texts
 from services.worker.text.answers.tool_format import CallSyntax
-from services.worker.text.grammars.arguments.argument_schema import argument_schema
 from services.worker.text.grammars.arguments.call_terms import CallTerms
+from services.worker.text.grammars.arguments.schema import argument_schema
 from services.worker.text.grammars.arguments.value_style import Write
 from services.worker.text.grammars.compiled_grammar import CompiledGrammar, GrammarRefused
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.spelling import Unspelled
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.grammars.tool_grammar import compile_lark, lark_fixed

@@ -7,7 +7,7 @@ from typing import TypeVar
 from llguidance import LLMatcher
 
 from services.worker.domain.generation.token_constraint import ConstraintFailed, TokenRefused
-from services.worker.text.grammars.grammar_limits import MOST_ITEMS
+from services.worker.text.grammars.limits import MOST_ITEMS
 from services.worker.text.grammars.matcher_source import MatcherSource
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.library_panics import guarded

@@ -9,7 +9,7 @@ import re
 
 from llguidance import grammar_from
 
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.repetition_bound import check_repetitions
 
 _EBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)

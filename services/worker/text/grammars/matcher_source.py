@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from llguidance import LLMatcher
 
-from services.worker.text.grammars.grammar_limits import MOST_ITEMS, parser_limits
+from services.worker.text.grammars.limits import MOST_ITEMS, parser_limits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.library_panics import guarded
 

@@ -6,7 +6,7 @@ llguidance unrolls both where a text is forced, at a cost that grows faster than
 import re
 from typing import NamedTuple
 
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 
 _COUNT = re.compile(r"\{(\d{1,9})(?:,(\d{0,9}))?\}")
 

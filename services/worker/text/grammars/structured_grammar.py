@@ -3,10 +3,10 @@
 from llguidance import LLMatcher, regex_to_lark
 
 from services.worker.text.grammars.compiled_grammar import CompiledGrammar, GrammarRefused
-from services.worker.text.grammars.grammar_limits import CALLERS_ITEMS, GrammarLimits
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 from services.worker.text.grammars.json_schema.schema_grammar import SchemaGrammar
 from services.worker.text.grammars.lark_grammar import caller_grammar, lark_text
+from services.worker.text.grammars.limits import CALLERS_ITEMS, GrammarLimits
 from services.worker.text.grammars.repetition_bound import check_repetitions
 from services.worker.text.grammars.spelling import check_definition, check_texts
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from llguidance import LLTokenizer
 
-from services.worker.text.text_patterns import beginnings
+from services.worker.text.patterns import beginnings
 from services.worker.text.tokenizer import Tokenizer
 from shared.errors import InvalidRequest
 

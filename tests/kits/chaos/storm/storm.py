@@ -15,7 +15,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from benchmarks.failover.failover_streams import make_requests
+from benchmarks.failover.streams import make_requests
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus

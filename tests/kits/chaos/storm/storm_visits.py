@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from benchmarks.failover.failover_streams import same_answer
+from benchmarks.failover.streams import same_answer
 from shared.client import Completion, InferenceClient
 from shared.client.generation.results import gather
 from shared.errors import RyzError

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from benchmarks.engine.mixed_load import measure
 from benchmarks.engine_plans import MixedPlan
-from cli.bench.bench_commands import app
+from cli.bench.commands import app
 from cli.stack.model_dir import demo_model
 from tests.kits.engine.shared_fork_server import sharing
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from benchmarks.engine.speculation_load import measure, speculation_prompts
 from benchmarks.engine_plans import SpeculationPlan
-from cli.bench.bench_commands import app
+from cli.bench.commands import app
 from cli.stack.model_dir import demo_model
 from services.worker.domain.speculation import draft_budget, model_costs, speculation
 from services.worker.model_files.load_model import load_model

@@ -22,7 +22,7 @@ from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.layer_config import ExpertsConfig
+from services.worker.engine.config.layer import ExpertsConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
 from services.worker.rank_protocol.plan import StepPlan

@@ -11,7 +11,7 @@ import torch
 from services.worker.engine.checkpoint.model_size import weight_share
 from services.worker.engine.checkpoint.rank_shares import share_of_heads, share_of_mlp, share_of_vocabulary
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.plain.reference import amplitude, frequency
 from services.worker.engine.plain.rope import RotaryEmbedding

@@ -20,7 +20,7 @@ from services.worker.engine.checkpoint.weight_loader import (
     open_source,
 )
 from services.worker.engine.collectives.base import Collectives, SingleRank
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from tests.kits.engine.gguf_models import write_gguf
 from tests.kits.engine.rank_threads import UNEVEN, make_model, run_threads

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from services.worker.engine.config.layer_config import ExpertsConfig, MlpConfig
+from services.worker.engine.config.layer import ExpertsConfig, MlpConfig
 from services.worker.engine.plain.layers.experts import choose_experts
 
 BASE = ExpertsConfig(count=12, chosen=3, expert=MlpConfig(inner=8), scale=1.7)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from services.worker.engine.config.families import arcee
 from services.worker.engine.config.families.registry import FAMILIES
-from services.worker.gguf.gguf_config import ARCHITECTURES
+from services.worker.gguf.config import ARCHITECTURES
 
 PAGE = (Path(__file__).parents[4] / "docs/models.md").read_text()
 

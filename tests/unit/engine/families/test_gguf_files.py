@@ -12,7 +12,7 @@ from services.worker.engine.collectives.base import SingleRank
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.config.whole_norms import with_whole_norms
-from services.worker.gguf.gguf_config import ARCHITECTURES
+from services.worker.gguf.config import ARCHITECTURES
 from tests.kits.families.gguf_files import write_family_gguf
 from tests.kits.families.gguf_variants import FILES, VARIANTS
 from tests.kits.families.models import ENTRIES, save_model

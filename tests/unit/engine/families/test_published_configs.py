@@ -8,7 +8,7 @@ import pytest
 
 from services.worker.engine.checkpoint.model_size import model_size
 from services.worker.engine.config.json_fields import ModelError
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
 from tests.kits.families.published import PUBLISHED
 from tests.kits.families.published_experts import PUBLISHED_EXPERTS

@@ -14,8 +14,8 @@ from services.worker.engine.collectives.base import SingleRank
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.library import kernels
-from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.native.structs.weights import WeightType
+from services.worker.engine.native.weights import NativeWeights
 from services.worker.rank_protocol.plan import StepPlan
 from tests.kits.engine.gguf_models import write_gguf
 from tests.kits.engine.rank_threads import (

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.engine.config.layer_config import ExpertsConfig, MlpConfig
+from services.worker.engine.config.layer import ExpertsConfig, MlpConfig
 from services.worker.engine.native.build import targets
-from services.worker.engine.native.experts.expert_ops import SlotBuffers
-from services.worker.engine.native.experts.expert_structs import RouteOp, SortRowsOp
+from services.worker.engine.native.experts.ops import SlotBuffers
 from services.worker.engine.native.experts.packed_experts import (
     PackedExperts,
     StackedLinear,
     unsupported_experts,
 )
+from services.worker.engine.native.experts.structs import RouteOp, SortRowsOp
 from services.worker.engine.native.library import kernels
 from services.worker.engine.native.operands import FLOATS
 from services.worker.engine.native.packed_weights import pack

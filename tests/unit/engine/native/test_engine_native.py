@@ -19,7 +19,7 @@ from services.worker.engine.collectives.base import CollectiveError, SingleRank
 from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
-from services.worker.engine.native.native_compute import NativeCompute
+from services.worker.engine.native.compute import NativeCompute
 from services.worker.engine.native.operands import MAX_ROWS
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.library import kernels
 from services.worker.engine.rank.sequences import SequenceState
-from services.worker.engine.sampling import sampling_reference as reference
+from services.worker.engine.sampling import reference
 from services.worker.engine.sampling.draws import Draws
 from services.worker.engine.sampling.native_draws import NativeDraws
 from services.worker.engine.sampling.row_draws import DrawJob, PlainDraws, RowDraws

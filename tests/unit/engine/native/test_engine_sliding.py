@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.blocks.write_behind import WriteBehind
@@ -20,14 +20,14 @@ from services.worker.engine.checkpoint.weight_files import Checkpoint, open_chec
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.collectives.base import SingleRank
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
+from services.worker.engine.native.compute import NativeCompute, NativeOptions
 from services.worker.engine.native.library import kernels
-from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
-from services.worker.engine.native.native_weights import NativeWeights
+from services.worker.engine.native.weights import NativeWeights
+from services.worker.engine.plain.compute import PlainCompute
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
-from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.compute import CacheBlocks, Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.engine.rank.sequences import PlanError

@@ -9,9 +9,9 @@ import torch
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import SingleRank
 from services.worker.engine.config.read_config import read_config
+from services.worker.engine.plain.compute import PlainCompute
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
-from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.runner import Runner
 from services.worker.engine.sampling.sampler import NOT_FINITE
 from services.worker.rank_protocol.engine_sampling import EngineSampling

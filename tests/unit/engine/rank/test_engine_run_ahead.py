@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.config.read_config import read_config
+from services.worker.engine.plain.compute import PlainCompute
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
-from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.engine_sampling import EngineSampling

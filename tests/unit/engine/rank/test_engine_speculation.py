@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.read_config import read_config
-from services.worker.engine.native.native_compute import NativeCompute
+from services.worker.engine.native.compute import NativeCompute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import StepPlan, StepResult

@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from services.gateway.admission.errors.refusals import answer_for, error_event
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.event_source import DONE
+from services.gateway.answering.events.source import DONE
 from services.gateway.formats.chat.chunks import ChatChunkWriter
 from services.gateway.formats.chat.whole_answer import chat_body
 from services.gateway.formats.text.chunks import CompletionChunkWriter

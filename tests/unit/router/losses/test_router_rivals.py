@@ -1,7 +1,7 @@
 """Two leaders with one group name: one of them gets the requests, and the other is reported."""
 
-from cli.groups.groups_query import group_rows
-from cli.status.status_query import StatusReport
+from cli.groups.query import group_rows
+from cli.status.query import StatusReport
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.groups.rivals import LIVES_S, REMEMBERED, SETTLE_S, TELL_EVERY_S, Rivals
 from shared.messages import GroupDown, ServiceStatus, State

@@ -3,15 +3,15 @@
 import msgpack
 from prometheus_client import CollectorRegistry
 
+from services.router.context import RouterContext
 from services.router.dispatch import Dispatcher
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import make_policy
 from services.router.domain.policies.costs import Costs
 from services.router.losses import LossReports
 from services.router.metrics import RouterMetrics
-from services.router.router_context import RouterContext
-from services.router.router_state import RouterState
 from services.router.settings import RouterSettings
+from services.router.state import RouterState
 from services.router.subscriptions import RouterSubscriptions
 from shared import subjects
 from shared.bus import Message

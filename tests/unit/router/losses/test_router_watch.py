@@ -9,14 +9,14 @@ from typing import cast
 
 from prometheus_client import CollectorRegistry
 
+from services.router.context import RouterContext
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import make_policy
 from services.router.domain.policies.costs import Costs
 from services.router.losses import LossReports
 from services.router.metrics import FleetCollector, RouterMetrics
-from services.router.router_context import RouterContext
-from services.router.router_state import RouterState
 from services.router.settings import RouterSettings
+from services.router.state import RouterState
 from services.router.watch import FleetWatch
 from shared import subjects
 from shared.bus import Bus, Message

@@ -20,7 +20,7 @@ from shared import subjects
 from shared.bus import Message
 from shared.codec import encode
 from shared.messages import GenerateRequest, Heartbeat, KVRates, Load, ModelCard, State
-from shared.telemetry.spans.span_facts import SpanSink
+from shared.telemetry.spans.facts import SpanSink
 from tests.kits.spans import KeptSpans
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

@@ -9,11 +9,11 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from shared.settings import CommonSettings
-from shared.telemetry.logs.log_limits import INTERVAL_S, LEFT_OUT, MAX_KINDS, LogLimiter
-from shared.telemetry.logs.log_lines import MAX_LINE_BYTES, render_line
-from shared.telemetry.logs.log_metrics import LogCollector
-from shared.telemetry.logs.log_schema import BURST, problems_of
-from shared.telemetry.logs.log_setup import configure_logging
+from shared.telemetry.logs.limits import INTERVAL_S, LEFT_OUT, MAX_KINDS, LogLimiter
+from shared.telemetry.logs.lines import MAX_LINE_BYTES, render_line
+from shared.telemetry.logs.metrics import LogCollector
+from shared.telemetry.logs.schema import BURST, problems_of
+from shared.telemetry.logs.setup import configure_logging
 from tests.kits.waiting import until
 
 
@@ -82,7 +82,7 @@ async def test_the_end_of_a_flood_is_reported_without_another_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure_logging(CommonSettings(), "router")
-    monkeypatch.setattr("shared.telemetry.logs.log_limits.INTERVAL_S", 0.02)
+    monkeypatch.setattr("shared.telemetry.logs.limits.INTERVAL_S", 0.02)
     limiter = LogLimiter(1)
     assert [limiter.takes("warning", "w") for _ in range(3)] == [True, False, False]
     reported: list[dict[str, object]] = []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.telemetry.logs.log_schema import FIELDS, MAX_EVENT, problems_of
+from shared.telemetry.logs.schema import FIELDS, MAX_EVENT, problems_of
 from tools.docs.logs import LogEvent, log_events
 
 EVENTS = log_events()
@@ -27,7 +27,7 @@ def test_a_call_has_a_fixed_event_and_fields_of_the_schema(one: LogEvent) -> Non
     through = one.location.startswith("shared/telemetry/")  # passes on what others say
     assert one.event or through, "what varies belongs into other fields"
     assert len(one.event) <= MAX_EVENT
-    assert set(one.fields) - FIELDS.keys() == set(), "add it to shared/telemetry/logs/log_schema.py"
+    assert set(one.fields) - FIELDS.keys() == set(), "add it to shared/telemetry/logs/schema.py"
     assert set(one.expanded) <= EXPANDED
 
 

@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from shared.telemetry.spans.facts import Attribute, Kind, SpanFacts
 from shared.telemetry.spans.otlp_encoding import encode_request, encode_span
-from shared.telemetry.spans.span_facts import Attribute, Kind, SpanFacts
 
 KINDS: dict[Kind, SpanKind] = {
     "internal": SpanKind.INTERNAL,

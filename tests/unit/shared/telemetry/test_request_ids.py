@@ -10,7 +10,7 @@ from shared.bus import Message
 from shared.bus.endpoint import Endpoint, bound_to, call
 from shared.messages import ListModels, ModelList
 from shared.settings import CommonSettings
-from shared.telemetry.logs.log_setup import configure_logging
+from shared.telemetry.logs.setup import configure_logging
 from shared.telemetry.request_ids import bind_request, current_request, log_ids, trace_id_of
 from tests.kits.memory_bus import MemoryBus
 

@@ -13,7 +13,7 @@ from shared.address import redact
 from shared.bus.delivery import BusStats
 from shared.lifecycle import Service
 from shared.settings import CommonSettings
-from shared.telemetry.logs.log_setup import configure_logging
+from shared.telemetry.logs.setup import configure_logging
 from shared.telemetry.metrics import BusCollector, ClientCollector
 from shared.telemetry.request_ids import bind_request
 from shared.telemetry.trace_context import carry, inject, trace_id

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from shared.errors import Unavailable
 from shared.settings import CommonSettings
-from shared.telemetry.spans.span_export import MAX_WAITING, SpanExport, span_export
-from shared.telemetry.spans.span_facts import SpanFacts
+from shared.telemetry.spans.export import MAX_WAITING, SpanExport, span_export
+from shared.telemetry.spans.facts import SpanFacts
 from shared.telemetry.spans.trace_ids import TraceParent, is_in_share, new_span_id, trace_id_of_request
 from tests.kits.servers import free_port
 from tests.kits.spans import otlp_collector

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-from services.worker.gguf.gguf_config import hf_config
+from services.worker.gguf.config import hf_config
 from services.worker.gguf.gguf_file import GgufFile, GgufTensor
 from services.worker.gguf.header_bytes import BadGguf
 

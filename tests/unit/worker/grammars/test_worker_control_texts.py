@@ -11,7 +11,7 @@ from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.model_files.load_model import load_model
 from services.worker.text.answers.known_formats import BY_NAME
 from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_calls
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.structured_grammar import compile_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.tokenizer import LibraryTokenizer

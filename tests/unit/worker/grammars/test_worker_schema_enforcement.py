@@ -6,7 +6,7 @@ import pytest
 
 from services.worker.domain.generation.token_constraint import ConstraintFactory
 from services.worker.model_files.load_model import load_model
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.structured_grammar import check_structured, compile_structured
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.messages import StructuredOutput

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.worker.domain.generation.token_constraint import ConstraintFactory
-from services.worker.null.null_model import END, ByteTokenizer
+from services.worker.null.model import END, ByteTokenizer
 from services.worker.text.grammars.answer_grammar import AnswerForm, compile_answer
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.grammars.unique_keys import JsonKeys
 from shared.messages import StructuredOutput

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from services.worker.leader.heartbeats.heartbeat_page import (
+from services.worker.leader.heartbeats.page import (
     NOTHING_SENT,
     Description,
     HeartbeatPage,

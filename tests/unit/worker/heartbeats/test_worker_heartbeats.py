@@ -6,8 +6,8 @@ import time
 import pytest
 import pytest_asyncio
 
-from services.worker.leader.heartbeats.heartbeat_sender import HeartbeatSender
 from services.worker.leader.heartbeats.heartbeats import Heartbeats
+from services.worker.leader.heartbeats.sender import HeartbeatSender
 from shared import codec
 from shared.messages import Heartbeat, Load, ModelCard, State
 from tests.kits.memory_bus import MemoryBus

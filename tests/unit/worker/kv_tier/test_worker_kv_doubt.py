@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.scheduling.scheduler import Scheduler

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from services.worker.domain.answers.choice_state import ChoiceState
-from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.generation.generation import Generation
 from services.worker.domain.scheduling.sequence import Sequence

@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import BlockNames
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.engine.kv_transfer.write_lag import QUIET_S, WriteLag

@@ -11,7 +11,7 @@ from cli.stack.model_dir import demo_model
 from services.worker.draft_model import check_draft_model, draft_run, make_draft_engine
 from services.worker.leader.drafting.draft_rounds import POOL_TOKENS
 from services.worker.model_files.load_model import load_model
-from services.worker.null.null_model import null_model
+from services.worker.null.model import null_model
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from services.worker.settings import WorkerSettings
 from shared.errors import InvalidRequest

@@ -7,7 +7,7 @@ import msgpack
 import msgspec
 import pytest
 
-from services.worker.null.null_engine import TEXT, NullEngine
+from services.worker.null.engine import TEXT, NullEngine
 from shared import codec, subjects
 from shared.codec import pack_tokens
 from shared.errors import InvalidRequest

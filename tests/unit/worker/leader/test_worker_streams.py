@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from services.worker.domain.generation.stream_pace import StreamPace
-from services.worker.null.null_engine import TEXT, NullEngine
+from services.worker.null.engine import TEXT, NullEngine
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 from shared.messages import Tokens
 from tests.kits.memory_bus import MemoryBus

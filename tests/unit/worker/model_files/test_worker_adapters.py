@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders
 
 from services.worker.model_files.model_dir import load_model_dir
-from services.worker.null.null_model import END, ByteTokenizer, null_model
+from services.worker.null.model import END, ByteTokenizer, null_model
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.tokenizer import LibraryTokenizer, read_tokenizer
 from shared.errors import InvalidRequest

@@ -16,8 +16,8 @@ from services.worker.model_files.sampling_defaults import (
     join_defaults,
     parse_sampling,
 )
-from services.worker.null.null_engine import NullEngine
-from services.worker.null.null_model import null_model
+from services.worker.null.engine import NullEngine
+from services.worker.null.model import null_model
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 from services.worker.settings import WorkerSettings
 from shared import codec, subjects

@@ -4,7 +4,7 @@ import random
 
 import msgspec
 
-from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.scheduling.background import QUIET_S
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.rank_protocol.plan import StepPlan

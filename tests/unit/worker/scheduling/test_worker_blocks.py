@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import BlockNames, PrefixSharing
-from services.worker.domain.blocks.block_pool import blocks_for
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import BlockNames, PrefixSharing
+from services.worker.domain.blocks.pool import blocks_for
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE

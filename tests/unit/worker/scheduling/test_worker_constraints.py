@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import BlockNames
-from services.worker.domain.blocks.block_pool import blocks_for
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import BlockNames
+from services.worker.domain.blocks.pool import blocks_for
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.constraints.forced_tokens import force_first
 from services.worker.domain.scheduling.scheduler import Scheduler

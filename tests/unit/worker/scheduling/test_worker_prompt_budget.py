@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.scheduling.prompt_budget.prefill_shares import share_budget, shared_context
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import (
     COLD_CHUNK,

@@ -4,8 +4,8 @@ from collections import deque
 
 import pytest
 
-from services.worker.domain.blocks.block_manager import BlockManager
-from services.worker.domain.blocks.block_names import UNNAMED, BlockNames
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import UNNAMED, BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import SequencePhase
 from services.worker.rank_protocol.engine_sampling import EngineSampling

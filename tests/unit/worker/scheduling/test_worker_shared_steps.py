@@ -5,7 +5,7 @@ from collections.abc import Sequence as Many
 
 import pytest
 
-from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.scheduling.prompt_budget.shared_pace import PROBE
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.worker.domain.blocks.block_manager import BlockManager
+from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.sliding_pool import fitting_blocks, least_blocks, sliding_blocks

@@ -12,7 +12,7 @@ from services.worker.model_files.model import Model
 from services.worker.text.answers.known_formats import BY_NAME
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_calls
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.tokenizer import LibraryTokenizer, read_tokenizer
 from shared.messages import ChatMessage, GenerateRequest, TextPart, ToolCallPart, ToolDefinition, ToolUse

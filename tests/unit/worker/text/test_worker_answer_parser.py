@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.worker.domain.answers.parted_answer import PartedAnswer
-from services.worker.text.answers.answer_parser import AnswerParser, fixed_texts
 from services.worker.text.answers.known_formats import BY_NAME, TOOL_FORMATS
+from services.worker.text.answers.parser import AnswerParser, fixed_texts
 from services.worker.text.answers.tool_format import REASONING, AnswerFormat
 from shared.messages import ReasoningPart, TextPart, ToolCallPart
 from tests.kits.answers.written_answers import ANSWERS, HARD, SCHEMAS, Written

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from services.worker.domain.generation.token_constraint import TokenConstraint, TokenRefused
-from services.worker.null.null_model import END, ByteTokenizer
-from services.worker.text.answers.answer_parser import AnswerParser
+from services.worker.null.model import END, ByteTokenizer
 from services.worker.text.answers.known_formats import BY_NAME
+from services.worker.text.answers.parser import AnswerParser
 from services.worker.text.answers.tool_format import AnswerFormat
 from services.worker.text.grammars.call_grammar import EnforcedCalls, compile_calls
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.errors import InvalidRequest
 from shared.messages import ToolCallPart, ToolDefinition

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from services.worker.model_files.gguf_model import load_gguf_model
-from services.worker.null.null_model import ByteTokenizer
+from services.worker.null.model import ByteTokenizer
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.tokenizer import LibraryTokenizer, Tokenizer, read_tokenizer

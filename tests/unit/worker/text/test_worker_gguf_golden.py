@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.models.model_store import models_dir
+from cli.models.store import models_dir
 from services.worker.model_files.gguf_model import load_gguf_model
 from services.worker.model_files.model import Model
 from services.worker.text.tokenizer import Tokenizer

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from services.worker.null.null_model import ByteTokenizer
+from services.worker.null.model import ByteTokenizer
 from services.worker.text.token_bound import least_tokens
 from services.worker.text.tokenizer import read_tokenizer
 from tests.kits.worker.tokenizers import byte_level, sentence_piece

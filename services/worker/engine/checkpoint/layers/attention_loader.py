@@ -5,8 +5,8 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.layer_weights import AttentionWeights, LatentWeights, NormWeights
 from services.worker.engine.checkpoint.weight_source import TensorRows, WeightSource
-from services.worker.engine.config.layer_config import LatentConfig, NormConfig, QueryKeyNorm
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.layer import LatentConfig, NormConfig, QueryKeyNorm
+from services.worker.engine.config.model import ModelConfig
 
 
 def load_attention(

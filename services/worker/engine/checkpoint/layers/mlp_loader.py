@@ -6,7 +6,7 @@ from torch import Tensor
 from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix, Matrix
 from services.worker.engine.checkpoint.layer_weights import ExpertsWeights, MlpWeights
 from services.worker.engine.checkpoint.weight_source import TensorRows, WeightSource
-from services.worker.engine.config.layer_config import ExpertsConfig, MlpConfig
+from services.worker.engine.config.layer import ExpertsConfig, MlpConfig
 
 
 def load_mlp(

@@ -7,14 +7,14 @@ because families use the same word for different norms. Loader and sizes know no
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from services.worker.engine.config.layer_config import (
+from services.worker.engine.config.layer import (
     AttentionConfig,
     ExpertsConfig,
     LayerConfig,
     MlpConfig,
     NormConfig,
 )
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

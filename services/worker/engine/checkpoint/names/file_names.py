@@ -10,7 +10,7 @@ from services.worker.engine.checkpoint.names.canonical import (
     canonical_tensors,
 )
 from services.worker.engine.checkpoint.names.tensor_view import RowPairs, TensorView
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

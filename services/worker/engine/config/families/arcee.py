@@ -7,7 +7,7 @@ from services.worker.engine.config.families.family import Family
 from services.worker.engine.config.families.llama import llama_layer
 from services.worker.engine.config.families.names import LLAMA
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 
 
 def _arcee(fields: JsonFields) -> ModelConfig:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.layer_config import Activation, ExpertsConfig, LayerConfig, NormConfig
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import LAYER_KINDS
+from services.worker.engine.config.layer import Activation, ExpertsConfig, LayerConfig, NormConfig
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import LAYER_KINDS
 
 # several times those of the largest models: a damaged number is refused before memory is allocated for it
 MAX_LAYERS = 1024

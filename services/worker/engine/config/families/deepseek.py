@@ -23,7 +23,7 @@ from services.worker.engine.config.families.mixtures import (
 )
 from services.worker.engine.config.families.names import HEADS_KV, SHARED_EXPERTS
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.layer_config import (
+from services.worker.engine.config.layer import (
     AttentionConfig,
     ExpertsConfig,
     LatentConfig,
@@ -31,8 +31,8 @@ from services.worker.engine.config.layer_config import (
     MlpConfig,
     NormConfig,
 )
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeConfig, read_rope
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeConfig, read_rope
 
 _LATENT_EPS = 1e-6  # of the norms of latent vectors, whatever `rms_norm_eps` says
 

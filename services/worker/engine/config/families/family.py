@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from services.worker.engine.checkpoint.names.file_names import FileNames
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

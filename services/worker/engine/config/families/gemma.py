@@ -19,7 +19,7 @@ from services.worker.engine.config.families.family import Family
 from services.worker.engine.config.families.llama import FULL, SLIDING, windowed
 from services.worker.engine.config.families.names import BETWEEN_NORMS, LLAMA
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.layer_config import (
+from services.worker.engine.config.layer import (
     Activation,
     AttentionConfig,
     LayerConfig,
@@ -27,8 +27,8 @@ from services.worker.engine.config.layer_config import (
     NormConfig,
     QueryKeyNorm,
 )
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeConfig, RopeDefaults, read_rope
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeConfig, RopeDefaults, read_rope
 
 
 def _layer(fields: JsonFields, norm: NormConfig, gate: Activation, attention: AttentionConfig) -> LayerConfig:

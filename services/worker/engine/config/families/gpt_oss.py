@@ -16,8 +16,8 @@ from services.worker.engine.config.families.llama import llama_layer, windowed
 from services.worker.engine.config.families.mixtures import count_name, read_experts
 from services.worker.engine.config.families.names import EXPERT_GATE_UP, LLAMA, stacked_experts
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeDefaults
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeDefaults
 
 
 def _gpt_oss(fields: JsonFields) -> ModelConfig:

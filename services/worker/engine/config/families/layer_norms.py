@@ -16,9 +16,9 @@ from services.worker.engine.config.families.family import Family
 from services.worker.engine.config.families.llama import SLIDING, llama_layer, windowed
 from services.worker.engine.config.families.names import LLAMA
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.layer_config import LayerConfig, NormConfig, QueryKeyNorm
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeDefaults
+from services.worker.engine.config.layer import LayerConfig, NormConfig, QueryKeyNorm
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeDefaults
 
 
 def _stablelm(fields: JsonFields) -> ModelConfig:

@@ -16,15 +16,15 @@ from services.worker.engine.config.families.decoder import (
 from services.worker.engine.config.families.family import Family
 from services.worker.engine.config.families.names import LLAMA
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.layer_config import (
+from services.worker.engine.config.layer import (
     AttentionConfig,
     LayerConfig,
     MlpConfig,
     NormConfig,
     QueryKeyNorm,
 )
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import LAYER_KINDS, RopeDefaults, read_rope
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import LAYER_KINDS, RopeDefaults, read_rope
 
 FULL, SLIDING = LAYER_KINDS
 

@@ -30,14 +30,14 @@ from services.worker.engine.config.families.names import (
     stacked_experts,
 )
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.layer_config import (
+from services.worker.engine.config.layer import (
     ExpertsConfig,
     LayerConfig,
     MlpConfig,
     QueryKeyNorm,
 )
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeDefaults
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeDefaults
 
 
 def read_experts(

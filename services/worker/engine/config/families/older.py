@@ -14,9 +14,9 @@ from services.worker.engine.config.families.decoder import (
 from services.worker.engine.config.families.family import Family
 from services.worker.engine.config.families.names import LLAMA, QKV, fused
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.layer_config import AttentionConfig, LayerConfig, MlpConfig
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeDefaults, read_rope
+from services.worker.engine.config.layer import AttentionConfig, LayerConfig, MlpConfig
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeDefaults, read_rope
 
 
 def _gpt2(fields: JsonFields) -> ModelConfig:

@@ -15,9 +15,9 @@ from services.worker.engine.config.families.family import Family
 from services.worker.engine.config.families.llama import FULL, SLIDING, llama_layer, windowed
 from services.worker.engine.config.families.names import BETWEEN_NORMS, GATE_UP, LLAMA, fused
 from services.worker.engine.config.json_fields import JsonFields
-from services.worker.engine.config.layer_config import LayerConfig, NormConfig, QueryKeyNorm
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeDefaults, read_rope
+from services.worker.engine.config.layer import LayerConfig, NormConfig, QueryKeyNorm
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeDefaults, read_rope
 
 
 def _after_only(layer: LayerConfig, norm: NormConfig, qk_norm: QueryKeyNorm) -> LayerConfig:

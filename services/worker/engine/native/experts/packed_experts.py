@@ -7,8 +7,8 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix, Matrix, same_form
 from services.worker.engine.checkpoint.layer_weights import ExpertsWeights
-from services.worker.engine.config.layer_config import ExpertsConfig
-from services.worker.engine.native.experts.expert_structs import MAX_EXPERTS, RouterRule, Scoring
+from services.worker.engine.config.layer import ExpertsConfig
+from services.worker.engine.native.experts.structs import MAX_EXPERTS, RouterRule, Scoring
 from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.packed_weights import PackedLinear, buffer, pack, vector
 from services.worker.engine.native.structs.rows import OutputRule

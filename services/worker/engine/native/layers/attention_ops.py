@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from services.worker.engine.config.layer_config import AttentionConfig
-from services.worker.engine.config.model_config import ModelConfig
-from services.worker.engine.config.rope_config import RopeConfig
+from services.worker.engine.config.layer import AttentionConfig
+from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.rope import RopeConfig
+from services.worker.engine.native.cache import HeadShape, NativeLayerCache
 from services.worker.engine.native.layers.packed_layer import NativeAttention, NativeLayer
-from services.worker.engine.native.native_cache import HeadShape, NativeLayerCache
 from services.worker.engine.native.operands import (
     MAX_ROWS,
     Activation,

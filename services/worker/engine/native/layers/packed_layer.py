@@ -7,13 +7,13 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.layer_weights import AttentionWeights, ExpertsWeights, MlpWeights
 from services.worker.engine.checkpoint.weight_loader import WeightSource, load_layer
-from services.worker.engine.config.layer_config import (
+from services.worker.engine.config.layer import (
     AttentionConfig,
     ExpertsConfig,
     LayerConfig,
     MlpConfig,
 )
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.native.experts.packed_experts import PackedExperts, pack_experts
 from services.worker.engine.native.layers.packed_norm import PackedNorm, pack_norm
 from services.worker.engine.native.library import KernelLibrary

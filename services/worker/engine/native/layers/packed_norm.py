@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from services.worker.engine.checkpoint.layer_weights import NormWeights
-from services.worker.engine.config.layer_config import NormConfig
+from services.worker.engine.config.layer import NormConfig
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.structs.rows import NormKind, NormRule
 

@@ -1,12 +1,12 @@
 """What of a model the kernels do not compute; it is then served by the plain path."""
 
-from services.worker.engine.config.layer_config import (
+from services.worker.engine.config.layer import (
     AttentionConfig,
     ExpertsConfig,
     LayerConfig,
     NormConfig,
 )
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.native.experts.packed_experts import unsupported_experts
 from services.worker.engine.native.library import MAX_HEAD_DIM
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import ExpertsWeights
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config.layer_config import ExpertsConfig
+from services.worker.engine.config.layer import ExpertsConfig
 from services.worker.engine.plain.layers.linears import TILE_ROWS
 from services.worker.engine.plain.layers.mlp import Mlp, activate
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import AttentionWeights
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config.layer_config import AttentionConfig, NormConfig
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.layer import AttentionConfig, NormConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.plain.batch import PlainBatch
 from services.worker.engine.plain.layers.linears import ColumnParallelLinear, RowParallelLinear
 from services.worker.engine.plain.layers.norms import Norm, optional_norm

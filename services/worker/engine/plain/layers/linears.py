@@ -11,7 +11,7 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.rank_shares import vocabulary_width
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 
 TILE_ROWS = 16  # on CPUs rows are computed so many at a time (`plain/tiles.py`)
 

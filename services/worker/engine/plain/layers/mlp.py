@@ -9,7 +9,7 @@ from torch import Tensor
 from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import MlpWeights
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config.layer_config import MlpConfig
+from services.worker.engine.config.layer import MlpConfig
 from services.worker.engine.plain.layers.linears import ColumnParallelLinear, RowParallelLinear
 from services.worker.engine.plain.layers.norms import SplitNorm
 

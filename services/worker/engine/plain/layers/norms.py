@@ -6,7 +6,7 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.layer_weights import NormWeights
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config.layer_config import NormConfig
+from services.worker.engine.config.layer import NormConfig
 
 
 class Norm:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.worker.engine.config.layer_config import AttentionConfig
+from services.worker.engine.config.layer import AttentionConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.cold_zone import ColdZone, dequantize, quantize
-from services.worker.engine.config.model_config import ModelConfig
+from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import BLOCK_SIZE

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 from llguidance import LLMatcher
 
 from services.worker.text.grammars.compiled_grammar import CompiledGrammar, GrammarRefused
-from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.json_schema.combinations import Combinations
 from services.worker.text.grammars.json_schema.least_sizes import TOO_LARGE, LeastSizes
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 from services.worker.text.grammars.json_schema.schema_rewriter import Schema, SchemaRewriter
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.spelling import Unspelled, check_schemas
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from services.worker.text.grammars.grammar_limits import GrammarLimits
 from services.worker.text.grammars.json_schema import keyword_values
 from services.worker.text.grammars.json_schema.ecma_pattern import rust_pattern
 from services.worker.text.grammars.json_schema.idle_keywords import IGNORED, normal_form
 from services.worker.text.grammars.json_schema.reference_table import ReferenceTable
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault, joined
 from services.worker.text.grammars.json_schema.string_formats import MOST_CHARS, PATTERNS
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.repetition_bound import check_repetitions
 
 Schema = dict[str, Any] | bool

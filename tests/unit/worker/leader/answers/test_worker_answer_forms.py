@@ -11,7 +11,7 @@ from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.leader.intake.answer_forms import AnswerForms
 from services.worker.leader.intake.tool_checks import check_tool_results, check_tools, template_input
 from services.worker.model_files.model import Model
-from services.worker.null.null_model import ByteTokenizer, null_model
+from services.worker.null.model import ByteTokenizer, null_model
 from services.worker.rank_protocol.engine_sampling import engine_sampling
 from services.worker.rank_protocol.plan import Sampled
 from services.worker.text.chat_template import ChatTemplate

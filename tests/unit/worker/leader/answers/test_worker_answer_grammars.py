@@ -10,10 +10,10 @@ from services.worker.domain.generation.token_constraint import TokenConstraint, 
 from services.worker.leader.intake.answer_forms import AnswerForms
 from services.worker.leader.intake.answer_grammars import AnswerGrammars
 from services.worker.model_files.model import Model
-from services.worker.null.null_model import END, ByteTokenizer, null_model
+from services.worker.null.model import END, ByteTokenizer, null_model
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.grammars.after_reasoning import ReasonedGrammar
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.messages import (
     ChatMessage,

@@ -9,7 +9,7 @@ import pytest
 
 from services.worker.model_files.load_model import load_model
 from services.worker.model_files.model import Model
-from services.worker.null.null_engine import NullEngine
+from services.worker.null.engine import NullEngine
 from shared.codec import pack_tokens, unpack_tokens
 from shared.messages import AnyFrame, ChatMessage, Done, SessionRef, Tokens, ToolCall, ToolCallPart
 from tests.kits.memory_bus import MemoryBus

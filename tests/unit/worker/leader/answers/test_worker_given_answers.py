@@ -9,7 +9,7 @@ from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.leader.intake.answer_forms import AnswerForms
 from services.worker.leader.intake.continued_prompts import ContinuedPrompt, ContinuedPrompts
 from services.worker.model_files.model import Model
-from services.worker.null.null_model import ByteTokenizer, null_model
+from services.worker.null.model import ByteTokenizer, null_model
 from services.worker.rank_protocol.engine_sampling import engine_sampling
 from services.worker.rank_protocol.plan import Sampled
 from services.worker.text.answers.continued_text import continued_detokenizer

@@ -18,10 +18,10 @@ from services.worker.leader.grammar_trials import trial_connection
 from services.worker.leader.intake.answer_forms import AnswerForms
 from services.worker.leader.intake.answer_grammars import AnswerGrammars
 from services.worker.leader.intake.grammar_options import GrammarOptions
-from services.worker.null.null_model import null_model
+from services.worker.null.model import null_model
 from services.worker.text.answers.known_formats import TOOL_FORMATS
 from services.worker.text.grammars.answer_grammar import AnswerForm
-from services.worker.text.grammars.grammar_limits import GrammarLimits
+from services.worker.text.grammars.limits import GrammarLimits
 from shared.messages import StructuredOutput, ToolDefinition, ToolUse
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import PATIENCE_S, until
@@ -209,7 +209,7 @@ LEADER = """
     from services.worker.leader.grammar_trials.grammar_trials import GrammarTrials
     from services.worker.leader.intake.grammar_options import GrammarOptions
     from services.worker.metrics import WorkerMetrics
-    from services.worker.null.null_model import END, ByteTokenizer
+    from services.worker.null.model import END, ByteTokenizer
     from services.worker.text.grammars.token_vocabulary import TokenVocabulary
     from tests.unit.worker.leader.answers.test_worker_grammar_trials import LIMITS, bomb_form
 

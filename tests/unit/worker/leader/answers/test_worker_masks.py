@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.worker.null.null_engine import NullEngine
+from services.worker.null.engine import NullEngine
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.failures import EngineFailed

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from services.worker.null.null_engine import TEXT
-from services.worker.null.null_prompts import HIDDEN_SIZE, LOGPROB, null_embedding
+from services.worker.null.engine import TEXT
+from services.worker.null.prompts import HIDDEN_SIZE, LOGPROB, null_embedding
 from shared.codec import pack_tokens
 from shared.messages import (
     AnyFrame,

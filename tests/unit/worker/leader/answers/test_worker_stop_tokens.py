@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.worker.null.null_engine import TEXT
+from services.worker.null.engine import TEXT
 from shared.messages import Done
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, finish_of, text_of, tokens_of

@@ -18,7 +18,7 @@ from services.worker.leader.intake.prompt_tokenizer import (
 from services.worker.leader.intake.tokenizer_threads import PER_TENANT, THREADS
 from services.worker.metrics import WorkerMetrics
 from services.worker.model_files.model import Model
-from services.worker.null.null_model import ByteTokenizer, null_model
+from services.worker.null.model import ByteTokenizer, null_model
 from services.worker.text.chat_template import ChatTemplate
 from shared import kv_hash, subjects
 from shared.codec import decode, encode, pack_tokens

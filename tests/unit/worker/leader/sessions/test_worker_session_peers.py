@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.records import SessionRecords
 from services.worker.leader.sessions.turn_announcer import TurnAnnouncer
 from services.worker.metrics import WorkerMetrics
 from shared.errors import SessionNotFound, Unavailable

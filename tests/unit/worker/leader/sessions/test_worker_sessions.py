@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from services.worker.domain.generation.session_cache import record_bytes
 from services.worker.leader.fleet import group_status
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
-from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.records import SessionRecords
 from services.worker.metrics import WorkerMetrics
 from shared import codec, subjects
 from shared.errors import Internal, InvalidRequest, RequestTooLarge, Unavailable

@@ -17,7 +17,7 @@ from services.worker.domain.generation.turn_context import (
     next_record,
     turn_of,
 )
-from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.records import SessionRecords
 from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.metrics import WorkerMetrics
 from shared.codec import pack_tokens

@@ -1,0 +1,111 @@
+"""`ryz explain`: shows where the time of a request went; `course.py` puts it together."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.stack.state import DEFAULT_DIR
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cli.explain.course import Course
+
+
+def explain(
+    request_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="REQUEST_ID",
+            help="The id of an answer or a request, or what it begins with, such as the X-Request-Id sent.",
+        ),
+    ],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    nats_url: Annotated[
+        str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
+    ] = "",
+    state_dir: Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")] = DEFAULT_DIR,
+) -> None:
+    """Show where the time of a request went, hop by hop, also if it failed or moved to another group.
+
+    Services keep the newest requests (RYZ_EXPLAIN_REQUESTS). Exit code 1 when none knows the request.
+    """
+    import asyncio  # noqa: PLC0415 (keeps `ryz --help` quick)
+    import json  # noqa: PLC0415
+    import logging  # noqa: PLC0415
+
+    import structlog  # noqa: PLC0415
+
+    from cli.console import fail, out  # noqa: PLC0415
+    from cli.explain.course import courses  # noqa: PLC0415
+    from cli.explain.query import query_explanations  # noqa: PLC0415
+    from cli.stack.state import StateDir  # noqa: PLC0415
+    from cli.status.query import find_broker  # noqa: PLC0415
+    from services.gateway.answering.resumption.resume_token import request_id_of  # noqa: PLC0415
+    from shared.address import redact  # noqa: PLC0415
+    from shared.errors import RyzError  # noqa: PLC0415
+    from shared.telemetry.spans.trace_ids import trace_id_of_request  # noqa: PLC0415
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    wanted, stack_dir = request_id_of(request_id), StateDir(state_dir)
+    if len(wanted) < 4:
+        fail("Give at least four characters of the request's id.", exit_code=2)
+    url = find_broker(nats_url, stack_dir)
+    try:
+        found = courses(asyncio.run(query_explanations(url, stack_dir, wanted)))
+    except RyzError as error:
+        fail(f"No answer from the broker at {redact(url)}: {error.message}.")
+    if not found:
+        fail(
+            f"No service knows a request that begins with {wanted!r}. Each keeps the newest ones only "
+            "(RYZ_EXPLAIN_REQUESTS), and none from before its start."
+        )
+    if as_json:
+        requests = [
+            asdict(one) | {"total_ms": one.total_ms, "trace_id": trace_id_of_request(one.request_id)}
+            for one in found
+        ]
+        print(json.dumps({"requests": requests}))
+        return
+    for course in found:
+        out.print(_table(course))
+        trace_id = trace_id_of_request(course.request_id)
+        out.print(f"trace {trace_id}, unless the caller sent a `traceparent` of its own", soft_wrap=True)
+
+
+def _table(course: "Course") -> "RenderableType":
+    from datetime import datetime  # noqa: PLC0415
+
+    from rich.table import Table  # noqa: PLC0415
+
+    from cli.explain.course import longest  # noqa: PLC0415
+
+    began = datetime.fromtimestamp(course.began_us / 1e6).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    first = "" if course.first_frame_ms is None else f", first text after {course.first_frame_ms:.1f} ms"
+    table = Table(
+        title=f"{course.request_id}, {began}, {course.total_ms:.1f} ms{first}",
+        title_justify="left",
+        show_edge=False,
+        box=None,
+        pad_edge=False,
+    )
+    for name in ("at ms", "ms", "share"):
+        table.add_column(name, justify="right")
+    for name in ("what", "noted by", "details"):
+        table.add_column(name)
+    bold, total = longest(course.spans), course.total_ms
+    for index, span in enumerate(course.spans):
+        details = " ".join(f"{name}={value}" for name, value in span.data.items() if value != "")
+        table.add_row(
+            f"{span.begins_ms:.1f}",
+            f"{span.took_ms:.1f}",
+            f"{span.took_ms / total:.0%}" if total else "",
+            span.what,
+            f"{span.service}{f', attempt {span.attempt}' if span.attempt else ''}",
+            details,
+            style="bold" if index in bold else "",
+        )
+    return table

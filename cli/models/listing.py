@@ -1,0 +1,87 @@
+"""The list of models: the catalogue, and what is on this machine beyond it."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from cli.models.catalogue import DEMO, CatalogueModel, catalogue
+from cli.models.store import in_bytes, models_dir, size_of, stored_models
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedModel:
+    """A line of the list.
+
+    Attributes:
+        memory: Bytes that a worker group needs at least; 0 if unknown.
+        path: Empty for a model that is not here.
+        part: Bytes of a pull that was cut.
+    """
+
+    name: str
+    title: str
+    licence: str
+    size: int
+    source: str
+    memory: int = 0
+    path: str = ""
+    part: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields."""
+        return asdict(self)
+
+
+def listed_models() -> list[ListedModel]:
+    """Return the models of the catalogue, then all others that were pulled."""
+    known = [_of_catalogue(model) for model in catalogue().values()]
+    others = [
+        ListedModel(
+            name=record.name,
+            title="",
+            licence=record.licence,
+            size=record.size,
+            source=record.source,
+            path=str(path),
+        )
+        for path, record in stored_models()
+        if record.name not in catalogue()
+    ]
+    return known + others
+
+
+def listing(models: list[ListedModel]) -> Table:
+    """Return a table of the models."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("NAME", "SIZE", "MEMORY", "LICENCE", "SOURCE", "HERE"):
+        table.add_column(
+            heading, justify="right" if heading in {"SIZE", "MEMORY"} else "left", overflow="fold"
+        )
+    for model in models:
+        here = model.path or (f"{in_bytes(model.part)} of a cut pull" if model.part else "no")
+        memory = in_bytes(model.memory) if model.memory else "-"
+        table.add_row(model.name, in_bytes(model.size), memory, model.licence or "-", model.source, here)
+    return table
+
+
+def _of_catalogue(model: CatalogueModel) -> ListedModel:
+    if model.name == DEMO:
+        from cli.stack.model_dir import demo_model  # noqa: PLC0415 (it imports this folder)
+
+        path: Path = demo_model()
+        size = size_of(path)
+    else:
+        path, size = models_dir() / model.file, model.size
+    part = path.with_name(f".{path.name}.part")
+    return ListedModel(
+        name=model.name,
+        title=model.title,
+        licence=model.licence,
+        size=size,
+        source=model.source,
+        memory=model.memory,
+        path=str(path) if path.exists() else "",
+        part=size_of(part) if part.exists() else 0,
+    )
