@@ -84,7 +84,7 @@ def logs(options: LogOptions) -> None:
         if not files.services:
             if files.has_older:
                 fail(
-                    f"The last start ended before it started a service, so {state_dir.logs} has no logs of it. "
+                    f"The last start ended before it started a service: {state_dir.logs} has no logs of it. "
                     f"`ryz logs --before{state_dir_words(state_dir.path)}` shows those of the stack before."
                 )
             fail(f"There are no logs in {state_dir.logs}: no stack was started there; see `--state-dir`.")
