@@ -110,7 +110,7 @@ class HttpApi:
     def _unreachable(self, error: Exception) -> NoReturn:
         fail(
             f"No answer from {self.url} ({error or type(error).__name__}). Is the stack up? "
-            "`ryz up` starts one, `--url` names another."
+            "`ryz up` starts one, `--state-dir` or `--url` names another."
         )
 
     def _check(self, answer: httpx.Response) -> None:

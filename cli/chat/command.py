@@ -5,6 +5,7 @@ Only the new message is sent; the session id lets the stack add what was said be
 
 import os
 import secrets
+import shlex
 import sys
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.command_options import with_options
-from cli.stack.state import DEFAULT_DIR
+from cli.stack.state import DEFAULT_DIR, state_dir_words
 from cli.visible import visible
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ def chat(options: ChatOptions) -> None:
     url = find_url(options.url, options.state_dir, options.api_key)
     with closing(ChatApi(url, options.api_key)) as api:
         model = options.model or api.first_model()
-        talk = TerminalChat(api, model, options.session, options.system, options.sampling)
+        talk = TerminalChat(
+            api, model, options.session, options.system, options.sampling, gateway=gateway_words(options)
+        )
         if question:
             talk.ask(question)
         else:
@@ -73,7 +76,11 @@ def chat(options: ChatOptions) -> None:
 
 
 class TerminalChat:
-    """A session with a model. Text goes to stdout as it arrives."""
+    """A session with a model. Text goes to stdout as it arrives.
+
+    Args:
+        gateway: See `gateway_words`.
+    """
 
     def __init__(
         self,
@@ -82,11 +89,14 @@ class TerminalChat:
         session_id: str,
         system: str,
         sampling: dict[str, float],
+        *,
+        gateway: str = "",
     ) -> None:
         self._api = api
         self._model = model
         self._system = system
         self._sampling = sampling
+        self._gateway = gateway
         self.session_id = session_id or new_session_id()
         self._began = False  # after a turn the session must exist for the next one
 
@@ -134,7 +144,7 @@ class TerminalChat:
                 err.print("\n(Ctrl-C again leaves)", style="dim", markup=False)
             except CommandError as error:
                 err.print(str(error), style="red", markup=False, soft_wrap=True)
-        again = f"{called_as()} chat --session {self.session_id}"
+        again = f"{called_as()} chat{self._gateway} --session {self.session_id}"
         err.print(f"To go on with this session: {again}", style="dim", markup=False, soft_wrap=True)
 
     def _command(self, text: str) -> bool:
@@ -151,6 +161,13 @@ class TerminalChat:
         else:
             err.print(HELP, style="dim", markup=False)
         return False
+
+
+def gateway_words(options: ChatOptions) -> str:
+    """Return the option that reaches the same gateway, behind a space; empty if none was given."""
+    if options.url:
+        return f" --url {shlex.quote(options.url)}"
+    return state_dir_words(options.state_dir) if options.state_dir is not None else ""
 
 
 def new_session_id() -> str:

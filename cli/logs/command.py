@@ -73,7 +73,7 @@ def logs(options: LogOptions) -> None:
 
     from cli.console import fail  # noqa: PLC0415
     from cli.logs.files import LogFiles  # noqa: PLC0415
-    from cli.stack.state import StateDir  # noqa: PLC0415
+    from cli.stack.state import StateDir, state_dir_words  # noqa: PLC0415
 
     from_s = parse_since(options.since, time.time())
     if options.source:
@@ -82,6 +82,11 @@ def logs(options: LogOptions) -> None:
     state_dir = StateDir(options.state_dir)
     with LogFiles(state_dir.logs, older=options.before) as files:
         if not files.services:
+            if files.has_older:
+                fail(
+                    f"The last start ended before it started a service: {state_dir.logs} has no logs of it. "
+                    f"`ryz logs --before{state_dir_words(state_dir.path)}` shows those of the stack before."
+                )
             fail(f"There are no logs in {state_dir.logs}: no stack was started there; see `--state-dir`.")
         for name in set(options.service or ()) - set(files.services):
             if not options.follow:

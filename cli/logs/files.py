@@ -81,6 +81,11 @@ class LogFiles:
         """Their names, each once."""
         return sorted({file.service for file in self._files.values()})
 
+    @property
+    def has_older(self) -> bool:
+        """True if the directory has logs of the stack before, read or not."""
+        return any(self._directory.glob(f"*{_OLDER}"))
+
     def past(self) -> Iterator[LogLine]:
         """Yields all lines that are there, by their time."""
         yield from heapq.merge(*(file.lines() for file in self._files.values()), key=lambda line: line.time_s)

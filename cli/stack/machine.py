@@ -15,7 +15,13 @@ from cli.stack.sizing import (
     Sizing,
     choose_sizing,
 )
-from cli.stack.sizing_text import describe_losses, describe_sizing, refusal
+from cli.stack.sizing_text import (
+    describe_losses,
+    describe_short_cache,
+    describe_sizing,
+    refusal,
+    refuse_tiny_cache,
+)
 from services.worker.engine.checkpoint.codes.sizes import mean_bytes
 from services.worker.engine.checkpoint.model_size import FP16_BYTES, FP32_BYTES, ModelSize, model_size
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
@@ -32,30 +38,36 @@ def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
     """Fill in groups, ranks, threads, precision and KV room; on GPUs the workers settle the last two.
 
     Returns:
-        The options, with a line that says what was chosen and why, and one that says what was given up;
-        empty without a model.
+        The options, with a line that says what was chosen and why, one that says what was given up, and
+        one for a KV cache that holds less than the context; empty without a model.
 
     Raises:
-        CommandError: The model does not fit this machine, with the figures.
+        CommandError: The model does not fit this machine, with the figures; or its KV cache fits no answer.
         ModelError: It cannot be had in the precision that was chosen.
     """
     if options.model is None or options.engine == "null":
         groups, ranks = options.groups or NULL_GROUPS, options.tensor_parallel or NULL_RANKS
         settled = replace(options, groups=groups, tensor_parallel=ranks)
         return replace(settled, threads=options.threads or 1), ""
-    if os.environ.get("RYZ_DEVICE") == "cuda":
-        return _settle_on_gpus(options)
     config = read_config(options.model)
+    context, tokens = config.context_length, options.kv_cache_tokens or 0
+    if problem := refuse_tiny_cache(tokens, context):
+        fail(problem, 2)
+    short = describe_short_cache(tokens, context)
+    if os.environ.get("RYZ_DEVICE") == "cuda":
+        settled, line = _settle_on_gpus(options)
+        return settled, "\n".join(filter(None, [line, short]))
     machine = machine_facts(options, config)
     size = measure_model(options.model, kernels=machine.kernels)
     if options.precision != "auto":
         require_served(options.precision, size.stored, str(options.model))
-    given, context = given_sizing(options), config.context_length
+    given = given_sizing(options)
     try:
         sizing = choose_sizing(size, context, machine, given)
     except DoesNotFit:
         fail(refusal(size, context, machine, given), 2)
-    lines = [describe_sizing(sizing, size, machine), describe_losses(sizing, size, context, machine, given)]
+    losses = describe_losses(sizing, size, context, machine, given)
+    lines = [describe_sizing(sizing, size, machine), losses, short]
     return _with(options, sizing), "\n".join(filter(None, lines))
 
 

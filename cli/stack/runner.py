@@ -16,7 +16,7 @@ from cli.stack.options import UpOptions
 from cli.stack.plan import FILES, STREAMS, plan_stack
 from cli.stack.probes import Probes
 from cli.stack.stack import Stack
-from cli.stack.state import DEFAULT_DIR, SUPERVISOR, StackState, StateDir, log_tail, start_time
+from cli.stack.state import SUPERVISOR, StackState, StateDir, log_tail, start_time, state_dir_words
 from shared.address import redact
 from shared.host.cores_and_memory import total_bytes
 
@@ -51,8 +51,7 @@ def run_detached(options: UpOptions, closing: str = "") -> None:
     if state is None:
         fail(f"The stack did not start. {log} ends with:\n{log_tail(log, lines=40)}")
     _announce(options, state)
-    where = "" if options.state_dir == DEFAULT_DIR else f" --state-dir {options.state_dir}"
-    for line in (f"`{called_as()} down{where}` ends it.", closing):
+    for line in (f"`{called_as()} down{state_dir_words(options.state_dir)}` ends it.", closing):
         out.print(line, end="\n" if line else "", markup=False, soft_wrap=True)
 
 
@@ -124,8 +123,9 @@ def refuse_if_up(state_dir: Path) -> None:
     if state is not None:
         now = "is up" if state.ready else "is starting"
         fail(
-            f"A stack {now} already: {state.url} (pid {state.pid}, state in {stack.path}). `ryz down` ends "
-            "it; `--state-dir` makes room for a second one."
+            f"A stack {now} already: {state.url} (pid {state.pid}, state in {stack.path}). "
+            f"`{called_as()} down{state_dir_words(stack.path)}` ends it; "
+            "`--state-dir` makes room for a second one."
         )
 
 
@@ -183,7 +183,7 @@ def _announce(options: UpOptions, state: StackState) -> None:
         "",
         f"curl -N {state.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
         "",
-        f"Or talk to it with `{called_as()} chat`. "
+        f"Or talk to it with `{called_as()} chat{state_dir_words(options.state_dir)}`. "
         f"{'' if sys.stdout.isatty() else 'SIGTERM or '}Ctrl-C ends it.",
     ]
     for line in lines[:-1] if not _foreground(state) else lines:

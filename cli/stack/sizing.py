@@ -15,6 +15,7 @@ from services.worker.rank_protocol.run_config import EngineRunConfig, Precision,
 GROUPS = 2  # with two, streams survive the loss of one
 KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
 LEAST_KV_TOKENS = 2_048
+LEAST_GIVEN_TOKENS = 128  # below it a chat template and a short question leave no room for an answer
 TOKEN_BUDGET, MAX_RUNNING = EngineRunConfig.token_budget, EngineRunConfig.max_running
 # of a group beside weights and KV: leader, fork server, a rank; measured with SmolLM2-135M
 GROUP_BYTES = 650 * 2**20

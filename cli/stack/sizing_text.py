@@ -8,6 +8,7 @@ from cli.stack.sizing import (
     GROUP_BYTES,
     GROUPS,
     KV_TOKENS,
+    LEAST_GIVEN_TOKENS,
     GivenSizing,
     MachineFacts,
     Sizing,
@@ -67,6 +68,37 @@ def describe_losses(
             f"share them, and {bound}.{remedy}"
         )
     return " ".join(sentences)
+
+
+def describe_short_cache(tokens: int, context: int) -> str:
+    """Say that requests get less than the model's context, if the KV cache that was asked for holds less.
+
+    Args:
+        tokens: As they were given; 0 leaves it open.
+    """
+    if not 0 < tokens < context:
+        return ""
+    return (
+        f"The KV cache of a group holds {tokens:,} tokens, fewer than the model's context of {context:,}: "
+        "no request may have more, its prompt and answer together. "
+        f"`--kv-cache-tokens {context}` or more gives a request the whole context."
+    )
+
+
+def refuse_tiny_cache(tokens: int, context: int) -> str:
+    """Say why a KV cache is too small for any answer, and what to do; empty if it is not.
+
+    Args:
+        tokens: As they were given; 0 leaves it open.
+    """
+    least = min(LEAST_GIVEN_TOKENS, context)
+    if not 0 < tokens < least:
+        return ""
+    return (
+        f"A KV cache of {tokens} tokens is too small for an answer: the prompt and the answer of a request "
+        f"share it. Give `--kv-cache-tokens` (RYZ_KV_CACHE_TOKENS) {least} or more; {context} hold the "
+        "model's whole context, and without the option the stack takes what fits."
+    )
 
 
 def refusal(size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing) -> str:

@@ -7,6 +7,7 @@ the supervisor's start time. A lock on the directory keeps two supervisors apart
 import fcntl
 import json
 import os
+import shlex
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -165,6 +166,12 @@ def _settle(path: Path) -> Path:
         )
     except OSError:
         return path.absolute()
+
+
+def state_dir_words(path: Path) -> str:
+    """Return the option that names a state directory, behind a space; empty for the default directory."""
+    is_default = path in {DEFAULT_DIR, _settle(DEFAULT_DIR)}
+    return "" if is_default else f" --state-dir {shlex.quote(str(path))}"
 
 
 def older_log(log: Path) -> Path:

@@ -38,13 +38,13 @@ def _headline(report: StatusReport) -> str:
 
 
 def _read_at_start(report: StatusReport) -> str:
-    """What the session store read when Redis was started last; empty if it was nothing."""
+    """What kvstate counted at its own start or a later one of Redis; empty if nothing was there."""
     details = [one.detail for one in report.of_kind("kvstate") if one.detail.get("store_read")]
     if not details:
         return ""
     read, refused = details[0]["store_read"], details[0].get("store_refused_commands", 0)
     counts = ", ".join(f"{number:,} {kind}" for kind, number in read.items() if number)
-    text = f"\nread at the start of Redis: {counts}" if counts else ""
+    text = f"\nin Redis at the last start of kvstate or Redis: {counts}" if counts else ""
     if refused:
         text += f"\nRedis refused {refused:,} commands of its log: docs/operations.md, RyzSessionLogRefused"
     return text

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from services.gateway.answering.intake.model_aliases import ModelAliases
+from services.gateway.answering.intake.model_aliases import ModelAliases, alias_named
 from shared.client.calls.model_list import no_model_ready
 from shared.errors import ModelNotFound
 from shared.messages import ModelCard
@@ -36,4 +36,5 @@ class ServedModels:
                 return card
         if not cards:
             raise no_model_ready(model)
-        raise ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")
+        unknown = ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")
+        raise alias_named(unknown, model, name)

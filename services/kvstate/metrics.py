@@ -66,8 +66,8 @@ class KVStateMetrics:
 
         self.store_read = gauge(
             "ryz_kvstate_store_read",
-            "What the session store had after its last start: `sessions`, `pins`, `responses` and "
-            "`tombstones` of deleted sessions.",
+            "What the session store had when this service had started, or after a later start of Redis: "
+            "`sessions`, `pins`, `responses` and `tombstones` of deleted sessions.",
             ["kind"],
         )
         self.store_refused = gauge(
@@ -101,7 +101,7 @@ class KVStateMetrics:
         self.tenants_nearly_full.set_function(lambda: last().nearly_full)
 
     def watch_starts(self, contents: Callable[[], StoreContents | None], refused: Callable[[], int]) -> None:
-        """Exports what the session store had after its last start, and the commands that it refused then."""
+        """Exports what `StoreStarts` counted, and the commands that Redis refused at its last start."""
 
         def count(kind: str) -> Callable[[], float]:
             return lambda: getattr(contents() or StoreContents(), kind)

@@ -76,6 +76,7 @@ class Caller:
         tenant: Whose call it is; empty before it was admitted.
         party: For whom it counts; see `parties.py`.
         model: The model that it asks for; empty: that was not read yet.
+        asked_model: The name of it in the call, which may be an alias.
         slots: Places that it holds.
         held: Bytes that it holds.
         estimate: Tokens that it is charged for until it ends.
@@ -100,6 +101,7 @@ class Caller:
     tenant: str = ""
     party: str = ""
     model: str = ""
+    asked_model: str = ""
     slots: int = 0
     held: int = 0
     estimate: int = 0

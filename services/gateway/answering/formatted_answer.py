@@ -14,6 +14,7 @@ from services.gateway.answering.events.answer_events import AnswerEvents, KeptAn
 from services.gateway.answering.events.kept_answer import KeptAnswer
 from services.gateway.answering.events.source import EventSource
 from services.gateway.answering.format import AnswerFormats
+from services.gateway.answering.intake.model_aliases import alias_named
 from services.gateway.answering.resumption.detached_streams import DetachedStreams
 from services.gateway.answering.resumption.event_ids import NOTHING_YET, EventId
 from services.gateway.answering.running_call import RunningCall
@@ -137,6 +138,7 @@ class MadeAnswer:
     def __init__(self, context: GatewayContext, caller: Caller, call: Call, timeout_s: float) -> None:
         self.streamed = call.stream
         self.event_ids = call.event_ids
+        self._caller = caller
         running = RunningCall(caller, context.running, timeout_s + DEADLINE_MARGIN_S)
         self._started = StartedCall(call, caller, running, timeout_s)
 
@@ -150,6 +152,7 @@ class MadeAnswer:
         self._started.running.end(error)
         if isinstance(error, RyzError):
             shown = renamed(error, self._started.call.field_names)
+            shown = alias_named(shown, self._caller.asked_model, self._caller.model)
             if shown is not error:
                 raise shown from None
 

@@ -93,6 +93,7 @@ class Answering:
             RyzError: The call is refused.
         """
         settings = self._context.settings
+        caller.asked_model = call.model
         call = await self._prepared(call, caller)
         caller.model = call.model
         try:

@@ -1,4 +1,6 @@
-"""Notices each start of the session store's Redis, and counts what it read back from its files.
+"""Notices each start of the session store's Redis, and counts what is there after it.
+
+It counts also when this service starts, beside a Redis that may have run for long.
 
 Redis starts even if it refuses commands of its own append-only log, and then lacks what they stored. It says
 so in its own log only; `unexpected_error_replies` of INFO counts these commands.
@@ -30,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class StoreContents(msgspec.Struct, frozen=True):
-    """What the session store had after a start of Redis, as this service counted it then.
+    """What the session store had when this service had started, or after a later start of Redis.
 
     Attributes:
         pins: Sessions with a pin.
@@ -51,7 +53,7 @@ class StoreStarts:
         link: Connections of its own, so that counting delays no call.
 
     Attributes:
-        contents: What it had after its last start; None before that was counted.
+        contents: What it had when it was counted last; None before the first count.
         refused_commands: Commands of its log that it refused at its last start.
     """
 
@@ -82,7 +84,7 @@ class StoreStarts:
         return is_first and self.refused_commands > 0
 
     async def watch(self, every_s: float, on_incomplete: Callable[[], object]) -> None:
-        """Follows Redis until it is cancelled, and counts its contents after each of its starts.
+        """Follows Redis until it is cancelled, and counts its contents at first and after each of its starts.
 
         Args:
             every_s: Interval of checks, in seconds.

@@ -146,6 +146,9 @@ async def test_routes_methods_and_types_are_refused_in_the_same_shape(http: http
     wrong_method = await http.get(CHAT)
     assert (wrong_method.status_code, wrong_method.headers["allow"]) == (405, "OPTIONS, POST")
     assert error_of(wrong_method)["code"] == "method_not_allowed"
+    assert error_of(wrong_method)["message"] == f"GET {CHAT}: this path takes POST"
+    several = error_of(await http.put("/v1/files"))
+    assert several["message"] == "PUT /v1/files: this path takes GET or POST"
     form = await http.post(CHAT, data={"model": "demo"})
     assert (form.status_code, error_of(form)["code"]) == (415, "unsupported_media_type")
     packed = await http.post(CHAT, content=b"x", headers={"content-encoding": "gzip"})

@@ -22,6 +22,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
     ("path", "nearest"),
     [
         ("/api/chat", "/v1/chat/completions"),
+        ("/chat", "/v1/chat/completions"),
         ("/api/generate", "/v1/completions"),
         ("/api/tags", "/v1/models"),
         ("/chat/completions", "/v1/chat/completions"),
@@ -54,6 +55,13 @@ async def test_browsers_get_a_page(http: httpx.AsyncClient) -> None:
     assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert '<a href="/v1/chat/completions">' in answer.text
     assert "default-src 'none'" in answer.headers["content-security-policy"]
+    for path in ("/chat", "/chat/", "/ui"):
+        page = await http.get(path, headers=BROWSER)
+        assert (page.status_code, "did you mean /?" in page.text, '<p><a href="/">/</a>' in page.text) == (
+            404,
+            True,
+            True,
+        )
     evil = await http.get("/%3Cscript%3Ealert(1)%3C/script%3E", headers=BROWSER)
     assert (evil.status_code, "<script" in evil.text) == (404, False)
     assert (await http.post("/api/chat", headers=BROWSER)).headers["content-type"] == "application/json"

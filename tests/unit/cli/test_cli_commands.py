@@ -262,6 +262,14 @@ def test_a_store_in_trouble_shows_in_the_service_that_uses_it(store: str, shown:
     assert shown in line
 
 
+def test_status_says_when_the_store_was_counted() -> None:
+    screen = Console(file=io.StringIO(), width=120)
+    counted = answer("kvstate", 3, store_read={"sessions": 1200, "pins": 0})
+    screen.print(render(StatusReport("nats://x", None, [counted])))
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "in Redis at the last start of kvstate or Redis: 1,200 sessions\n" in shown
+
+
 def test_status_without_answers() -> None:
     screen = Console(file=io.StringIO(), width=120)
     screen.print(render(StatusReport("nats://x", None, [], "no service answered")))

@@ -110,6 +110,15 @@ def test_without_logs_the_remedy_is_reported(tmp_path: Path) -> None:
     assert "no stack was started there" in str(result.exception)
 
 
+def test_logs_of_the_stack_before_are_named_where_the_last_start_was_refused(state_dir: Path) -> None:
+    for log in (state_dir / "logs").glob("*.log"):
+        os.replace(log, log.with_suffix(".log.1"))  # as a start does first
+    result = CliRunner().invoke(app, ["logs", "--state-dir", str(state_dir)])
+    assert "`ryz logs --before --state-dir" in str(result.exception)
+    assert "no stack was started there" not in str(result.exception)
+    assert "three" in events(run(state_dir, "--before"))
+
+
 def test_new_lines_files_and_starts_are_followed(state_dir: Path) -> None:
     logs = state_dir / "logs"
     gateway, half = logs / "gateway-0.log", ours(7, "seven")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.console import CommandError
 from cli.stack.machine import machine_facts, measure_model, settle_sizing
 from cli.stack.model_dir import demo_model
 from cli.stack.sizing import (
@@ -307,6 +308,24 @@ def test_up_on_gpus_leaves_to_the_workers_what_fits(tmp_path: Path, monkeypatch:
     settled, line = settle_sizing(replace(given, groups=2, tensor_parallel=4, kv_cache_tokens=4096))
     assert (settled.groups, settled.tensor_parallel, settled.kv_cache_tokens) == (2, 4, 4096)
     assert "KV for 4,096 tokens" in line
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_kv_cache_that_is_too_small_is_refused_and_a_short_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setenv("RYZ_DEVICE", device)
+    given = options(tmp_path, engine="torch", model=demo_model(), precision="auto", kernels="auto")
+    for tokens in (10, 127):
+        with pytest.raises(
+            CommandError, match=r"too small for an answer.* 128 or more; 2048 hold"
+        ) as refused:
+            settle_sizing(replace(given, kv_cache_tokens=tokens))
+        assert refused.value.exit_code == 2
+    short = "The KV cache of a group holds 128 tokens, fewer than the model's context of 2,048: "
+    assert short in settle_sizing(replace(given, kv_cache_tokens=128))[1]
+    for enough in (None, 0, 2048, 4096):
+        assert "fewer than" not in settle_sizing(replace(given, kv_cache_tokens=enough))[1]
 
 
 def test_up_leaves_the_null_engine_as_it_is(tmp_path: Path) -> None:

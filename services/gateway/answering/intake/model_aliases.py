@@ -9,8 +9,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 
-from shared.errors import RyzError
+from shared.errors import ModelNotFound, RyzError
 
+_SHOWN = 128  # characters of a name in an error
 _REFRESH_S = 1.0  # between two questions for the models that are served
 
 
@@ -72,6 +73,20 @@ class ModelAliases:
                     return name  # the fleet says what is wrong
                 self._asked_at = self._clock()
         return name if name in self._served else found
+
+
+def alias_named(error: RyzError, asked: str, model: str) -> RyzError:
+    """Returns the error of a model that is not served, with the alias by which it was asked for.
+
+    Args:
+        asked: The name in the request; empty: it was not read.
+        model: The model's real name. Without an alias, and for other errors, the error stays the same.
+    """
+    if not asked or asked == model or not isinstance(error, ModelNotFound):
+        return error
+    meaning = f"{asked[:_SHOWN]!r} means {model[:_SHOWN]!r} here (RYZ_MODEL_ALIASES)"
+    served = error.message.partition("; ")[2]
+    return ModelNotFound(f"{meaning}, which no group serves; {served or 'see /v1/models'}", **error.data)
 
 
 async def _no_names() -> Iterable[str]:

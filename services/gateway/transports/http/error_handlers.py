@@ -50,7 +50,9 @@ _ELSEWHERE = {
     "/readyz": "/ready",
     "/livez": "/live",
     "/ping": "/health",
+    "/chat": "/v1/chat/completions",
 }
+_CHAT_PAGES = {"/chat", "/ui", "/index.html"}  # in a browser: the chat page is at `/`
 _ALIKE = 0.6  # of `SequenceMatcher.ratio`
 _LONGEST = 128  # characters of a path that are compared
 _PAGE = (
@@ -65,7 +67,7 @@ _PAGE_HEADERS: Headers = [
 log = structlog.get_logger(__name__)
 _NO_ROUTE = {
     404: ("unknown_url", "there is no such path; see /openapi.json"),
-    405: ("method_not_allowed", "this path takes another method"),
+    405: ("method_not_allowed", "this path takes "),  # and its methods
 }
 
 
@@ -144,6 +146,7 @@ def add_error_handlers(app: FastAPI, metrics: GatewayMetrics, *, socket_path: st
                 metrics.count_answer("other", 204, 0.0)
                 return Response(status_code=204, headers={"allow": allowed})
             headers = [(b"allow", allowed.encode())]
+            problem += " or ".join(name for name in allowed.split(", ") if name not in {"HEAD", "OPTIONS"})
         status = error.status_code
         if status == 404 and request.url.path == socket_path:
             status, code = 426, "upgrade_required"
@@ -151,8 +154,11 @@ def add_error_handlers(app: FastAPI, metrics: GatewayMetrics, *, socket_path: st
             headers = [(b"upgrade", b"websocket"), (b"connection", b"Upgrade")]
         if status == 404:
             nearest = nearest_path(request.url.path, {*served_paths(app.router.routes), socket_path})
+            for_browser = request.method in {"GET", "HEAD"} and wants_page(request.headers)
+            if for_browser and request.url.path.rstrip("/").lower() in _CHAT_PAGES:
+                nearest = "/"
             problem = f"{meant(nearest)}see /openapi.json"
-            if request.method in {"GET", "HEAD"} and wants_page(request.headers):
+            if for_browser:
                 metrics.count_answer("other", status, 0.0)
                 page, safety = unknown_path_page(f"{where}: {problem}", nearest)
                 shown = {name.decode(): value.decode() for name, value in safety}

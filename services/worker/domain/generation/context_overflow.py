@@ -12,6 +12,7 @@ def too_long(
     prompt_tokens: int,
     holds: int,
     *,
+    full: int,
     exact: bool = True,
 ) -> ContextLengthExceeded:
     """Returns the error, with what is too long and the remedies that help.
@@ -20,6 +21,7 @@ def too_long(
         turn: Of its session, if it has one.
         prompt_tokens: Tokens of the prompt.
         holds: Tokens that the context holds.
+        full: Tokens of the model's own context, of which the KV cache may hold only a part.
         exact: False if the prompt may have more tokens than that.
     """
     max_tokens = request.sampling.max_tokens
@@ -31,9 +33,13 @@ def too_long(
     if max_tokens and prompt_tokens < holds:
         asked, remedy = f" and max_tokens is {max_tokens}", f"lower max_tokens, or {remedy}"
     count = prompt_tokens if exact else f"at least {prompt_tokens}"
+    cause = ""
+    if holds < full:
+        cause = f". The KV cache of the group holds no more (RYZ_KV_CACHE_TOKENS); the model takes {full}"
     return ContextLengthExceeded(
         # clients such as LiteLLM know the error by "maximum context length is"
-        f"the maximum context length is {holds} tokens for model {model}, {what} {count}{asked}: {remedy}",
+        f"the maximum context length is {holds} tokens for model {model}, {what} {count}{asked}: {remedy}"
+        f"{cause}",
         param="messages" if request.messages is not None else "prompt",
         context_length=holds,
         prompt_tokens=prompt_tokens,

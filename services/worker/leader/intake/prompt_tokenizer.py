@@ -201,7 +201,8 @@ class PromptTokenizer:
         if request.truncation == "auto":
             messages = self._cut_conversation(request, messages, limit_s, generation_prompt=generation_prompt)
         if len(messages) > holds and not request.truncate_prompt_tokens:  # each has a token at least
-            raise too_long(self._model.name, request, turn, len(messages), holds, exact=False)
+            full = self._model.context_length
+            raise too_long(self._model.name, request, turn, len(messages), holds, full=full, exact=False)
         pieces = self._render(request, messages, limit_s, generation_prompt=generation_prompt)
         self._check_length(request, turn, sum(map(self._model.tokenizer.least_tokens, pieces)))
         return self._control_tokens.encode_prompt(pieces)
@@ -266,7 +267,8 @@ class PromptTokenizer:
         if request.truncate_prompt_tokens:
             return
         if at_least > max(COUNTED_TOKENS, holds := self._context_length()):
-            raise too_long(self._model.name, request, turn, at_least, holds, exact=False)
+            full = self._model.context_length
+            raise too_long(self._model.name, request, turn, at_least, holds, full=full, exact=False)
 
 
 def is_long(request: GenerateRequest, num_tokens: int) -> bool:

@@ -180,7 +180,8 @@ class SequenceBuilder:
         if has_no_answer(request):
             max_tokens = 0
         if prompt_tokens + max_tokens > facts.context_length:
-            raise too_long(self._model.name, request, turn, prompt_tokens, facts.context_length)
+            full = self._model.context_length
+            raise too_long(self._model.name, request, turn, prompt_tokens, facts.context_length, full=full)
         if request.sampling.min_tokens > max_tokens:
             raise InvalidRequest(
                 f"min_tokens is {request.sampling.min_tokens}, and the answer may have {max_tokens} tokens",

@@ -110,6 +110,18 @@ async def test_only_remedies_that_help_are_named(
     assert failed.message == f"the maximum context length is 2048 tokens for model demo, {message}"
 
 
+@pytest.mark.parametrize("length", [40, 400])
+async def test_a_kv_cache_that_is_shorter_than_the_context_is_named(
+    memory_bus: MemoryBus, length: int
+) -> None:
+    async with Kit(memory_bus, null_engine(blocks=2)) as kit:
+        failed = await kit.failure(chat("r", prompt="x" * length))
+    assert failed.message == (
+        f"the maximum context length is 32 tokens for model demo, the prompt has {length}: shorten the "
+        "prompt. The KV cache of the group holds no more (RYZ_KV_CACHE_TOKENS); the model takes 2048"
+    )
+
+
 async def test_stop_strings_end_a_choice_without_being_shown(kit: Kit) -> None:
     frames = await kit.run(chat("r", prompt="x" * 45, sampling={"stop": ["brown"], "max_tokens": 99}))
     assert text_of(frames) == "The quick "
