@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from cli.chat.chat_command import ChatOptions, gateway_words
 from typer.testing import CliRunner
 
 from cli.__main__ import app
+from cli.chat.command import ChatOptions, gateway_words
 from cli.console import CommandError
 from cli.stack import runner
 from cli.stack.options import UpOptions
