@@ -11,7 +11,7 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.config.read_config import read_config
-from services.worker.engine.plain import batch
+from services.worker.engine.plain import batch_builder
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.rank_protocol.plan import StepPlan
 from tests.kits.engine.rank_threads import (
@@ -157,7 +157,7 @@ def test_decodes_of_unlike_lengths_apart_give_the_same(
 ) -> None:
     plans, _ = mixed_plans(*(some_tokens(LENGTH, seed) for seed in (1, 2, 3)))
     together = plan_logits(models[name], 2, plans)
-    monkeypatch.setattr(batch, "PADDING", 0)
+    monkeypatch.setattr(batch_builder, "PADDING", 0)
     for found, wanted in zip(plan_logits(models[name], 2, plans), together, strict=True):
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
 
