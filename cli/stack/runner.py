@@ -50,7 +50,7 @@ def run_detached(options: UpOptions, closing: str = "") -> None:
     state = _await_ready(state_dir, pid)
     if state is None:
         fail(f"The stack did not start. {log} ends with:\n{log_tail(log, lines=40)}")
-    _announce(options, state)
+    announce(options, state)
     for line in (f"`{called_as()} down{state_dir_words(options.state_dir)}` ends it.", closing):
         out.print(line, end="\n" if line else "", markup=False, soft_wrap=True)
 
@@ -95,7 +95,7 @@ async def _run(options: UpOptions, state_dir: StateDir, closing: str) -> None:
             with live:  # the table of the start; later notes are lines
                 ready = await stack.start(options.start_timeout_s)
             if ready:
-                _announce(options, state)
+                announce(options, state)
                 if closing:
                     out.print(closing, markup=False, soft_wrap=True)
                 await stack.supervise()
@@ -166,7 +166,8 @@ def _await_ready(state_dir: StateDir, pid: int) -> StackState | None:
     return None
 
 
-def _announce(options: UpOptions, state: StackState) -> None:
+def announce(options: UpOptions, state: StackState) -> None:
+    """Print where the stack is reached, and what to try next."""
     body = (
         f'{{"model": "{state.model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     )
@@ -186,7 +187,7 @@ def _announce(options: UpOptions, state: StackState) -> None:
         f"Or talk to it with `{called_as()} chat{state_dir_words(options.state_dir)}`. "
         f"{'' if sys.stdout.isatty() else 'SIGTERM or '}Ctrl-C ends it.",
     ]
-    for line in lines[:-1] if not _foreground(state) else lines:
+    for line in lines[:-1] if not in_foreground(state) else lines:
         out.print(line, markup=False, soft_wrap=True)
 
 
@@ -198,5 +199,6 @@ def describe_groups(options: UpOptions) -> str:
     return f"{groups} of {options.tensor_parallel} rank{'' if options.tensor_parallel == 1 else 's'}"
 
 
-def _foreground(state: StackState) -> bool:
+def in_foreground(state: StackState) -> bool:
+    """Whether the stack runs in this process."""
     return state.pid == os.getpid()

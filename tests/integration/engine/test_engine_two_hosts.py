@@ -31,7 +31,7 @@ import asyncio, json, sys
 from pathlib import Path
 from tests.kits.engine.rank_options import rank_options
 from services.worker.orchestrator.rank_engine import RankEngine
-from services.worker.rank_protocol.plan import EngineFailed
+from services.worker.rank_protocol.failures import EngineFailed
 from tests.kits.engine.plans import GREEDY, generate
 
 async def main(model, listen, token, timeout_s, prompt):

@@ -116,7 +116,7 @@ def test_many_names_are_not_remembered() -> None:
     rule = HostRule(frozenset({"a"}), literals=True, single=False)
     hosts: list[object] = [b"h%d.example" % number for number in range(5000)]
     assert not any(map(rule.allows, hosts))  # type: ignore[arg-type]
-    assert 0 < num_held(hosts) <= 256
+    assert 0 < num_held(hosts) <= 256 + 1  # one may be held by the code that counts lines for coverage
 
 
 def test_an_ambiguity_names_its_header() -> None:
