@@ -44,7 +44,7 @@ CHANGING_BLOCKS = (
 
 
 def without_changing_blocks(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[LeftOut]]:
-    """The messages without such blocks, and what is told of them.
+    """The messages without such blocks, and an entry for each block that was left out.
 
     A system message that has nothing else goes as a whole.
     """

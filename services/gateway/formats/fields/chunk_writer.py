@@ -50,7 +50,7 @@ class ChunkWriter:
     """Implements `EventWriter` but for the deltas.
 
     Args:
-        envelope: Of the answer.
+        envelope: The fields that each chunk begins with.
         options: What the request asks of its chunks.
     """
 

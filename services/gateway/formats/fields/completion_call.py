@@ -41,7 +41,7 @@ def call_of_body(
     """The call of a checked body.
 
     Args:
-        kind: Of the call.
+        kind: Chat or text completion; chooses the format of the answer.
         body: The checked body.
         origin: What the call has beside it.
         requests: The generations that the body asks for.

@@ -30,7 +30,7 @@ class ResponseEnd:
     """Stores the end of a response.
 
     Attributes:
-        store: Keeps it; None: it is not kept.
+        store: Keeps the response; None if it is not to be kept.
         call: What was asked for.
         is_new: There is no record of it yet.
         tried_until: Unix time until which it is tried again after a failure that may pass, such as the loss

@@ -33,7 +33,7 @@ def completion_body(
 
 
 def _completion_choice(choice: Choice, first: Choice, logprobs: bool, shown: PromptShown) -> dict[str, Any]:
-    """One choice; the first one of its prompt has what is told of the prompt."""
+    """One choice, with the fields of its prompt if they were asked for."""
     entries: dict[str, Any] | None = None
     if logprobs:
         offsets = TextOffsets(len(first.prompt_text))
