@@ -1,11 +1,12 @@
 """Takes over a request that another caller has published.
 
 All leaders are asked for the request. If several answer, because one of them was given up meanwhile, the
-newest attempt counts and the others get a cancel.
+newest attempt counts and the others get a cancel. A group that was given up for lost may come back and answer
+with an attempt that an open request of this client has left behind: that answer is stale and never counts.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -15,7 +16,7 @@ from shared.bus import Bus, Message
 from shared.client.generation.generation_stream import GenerationStream
 from shared.client.inference_client import InferenceClient
 from shared.codec import decode, encode
-from shared.errors import Conflict, InvalidRequest, RyzError
+from shared.errors import Conflict, InvalidRequest, RyzError, Unavailable
 from shared.messages import Attach, Attached, Cancel, GenerateRequest
 
 log = structlog.get_logger(__name__)
@@ -23,6 +24,7 @@ log = structlog.get_logger(__name__)
 OTHERS_S = 0.02  # how long other leaders may take once one has answered
 NUM_ASKS = 3  # no leader has a request for a moment while it moves from a lost group to another
 NEVER = 2**62  # more frames than a request has
+RETRY_AFTER_S = 1.0  # by then the next group has a request that is between two
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ async def attach(
         The request, or None if no leader has it.
 
     Raises:
-        Unavailable: No broker.
+        Unavailable: No broker; or the request is open in this client and between two groups (reason
+            `stream_between_groups`).
         Cancelled: Another caller was quicker (reason `attached_elsewhere`).
         Conflict: The key is that of another call (reason `idempotency_key_reused`).
     """
@@ -98,7 +101,14 @@ async def attach(
         call_digest=target.call_digest,
     )
     with client.unwanted.attaching():  # its frames may come before this caller knows their request
-        found = await _find(client.bus, question, find_s)
+        open_attempts = client.open_attempts(target.request_id, target.call_key)
+        found = await _find(client.bus, question, open_attempts, find_s)
+        if not found and target.request_id in open_attempts:
+            raise Unavailable(
+                f"the stream {target.request_id} goes from one group to another now; ask again in a second",
+                reason="stream_between_groups",
+                retry_after_s=RETRY_AFTER_S,
+            )
         return await _take_over(client, target, found, needed_seq=needed_seq, timeout_s=timeout_s)
 
 
@@ -130,9 +140,12 @@ async def _take_over(
     return Attachment(stream, request, answer.first_seq, answer.next_seq)
 
 
-async def _find(bus: Bus, question: Attach, timeout_s: float) -> list[_Found]:
-    """The newest answer of each group that has the request."""
+async def _find(
+    bus: Bus, question: Attach, open_attempts: Mapping[str, int], timeout_s: float
+) -> list[_Found]:
+    """The newest answer of each group that has the request; groups with a stale attempt get a cancel."""
     found: dict[str, _Found] = {}
+    stale: dict[str, _Found] = {}
     answered = asyncio.Event()
 
     async def collect(message: Message) -> None:
@@ -140,10 +153,14 @@ async def _find(bus: Bus, question: Attach, timeout_s: float) -> list[_Found]:
             return
         try:
             answer = decode(message.data, Attached)
-            found[answer.group] = _Found(answer, decode(answer.request, GenerateRequest))
+            one = _Found(answer, decode(answer.request, GenerateRequest))
         except InvalidRequest as error:
             log.warning("an answer that cannot be read", subject=message.subject, error=error.message)
             return
+        if one.request.attempt < open_attempts.get(one.request.request_id, 0):
+            stale[answer.group] = one
+            return
+        found[answer.group] = one
         answered.set()
 
     inbox = bus.new_inbox()  # the same for all questions, so that a leader answers a repeated one again
@@ -160,6 +177,7 @@ async def _find(bus: Bus, question: Attach, timeout_s: float) -> list[_Found]:
             break
     finally:
         await subscription.unsubscribe()
+    await _stop_others(bus, stale.values())
     return list(found.values())
 
 

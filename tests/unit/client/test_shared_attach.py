@@ -8,10 +8,10 @@ import pytest
 
 from shared import subjects
 from shared.bus import Message
-from shared.client import InferenceClient
+from shared.client import GenerationStream, InferenceClient
 from shared.client.attach import AttachTarget, attach
 from shared.codec import decode, encode, pack_tokens
-from shared.errors import Cancelled, GroupLost
+from shared.errors import Cancelled, GroupLost, Unavailable
 from shared.messages import (
     AnyFrame,
     Attach,
@@ -25,7 +25,7 @@ from shared.messages import (
 )
 from tests.kits.client import client_settings
 from tests.kits.memory_bus import MemoryBus
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.scripted_leader import answer
 
 REQUEST = GenerateRequest(request_id="r", model="demo", prompt="Hi", note=b"n")
@@ -60,10 +60,13 @@ class Leader:
         self.asked.append(decode(message.data, Attach))
         self.inboxes.add(message.reply)
         if len(self.asked) > self.silent:
-            answer = Attached(
-                request=encode(self.request), group=self.group, first_seq=self.first_seq, next_seq=self.kept
-            )
-            await self.bus.publish(message.reply, encode(answer))
+            await self.answer(message.reply)
+
+    async def answer(self, inbox: str) -> None:
+        answer = Attached(
+            request=encode(self.request), group=self.group, first_seq=self.first_seq, next_seq=self.kept
+        )
+        await self.bus.publish(inbox, encode(answer))
 
     async def _resend(self, message: Message) -> None:
         resend = decode(message.data, Resend)
@@ -142,16 +145,25 @@ async def test_no_leader_has_it(bus: MemoryBus, client: InferenceClient) -> None
 async def test_the_later_of_two_callers_in_one_process_keeps_it(
     bus: MemoryBus, client: InferenceClient
 ) -> None:
-    leader = await Leader(bus, "g0", 4, kept=3).start()
-    later = await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=2, timeout_s=5)
+    """The answer to the first caller comes when the second one has the request already."""
+    leader = await Leader(bus, "g0", 2, kept=3, silent=1).start()
+    target = AttachTarget("r", "default")
+    first = asyncio.create_task(attach(client, target, needed_seq=0, find_s=30, timeout_s=60))
+    async with asyncio.timeout(PATIENCE_S):
+        while not leader.asked:  # noqa: ASYNC110 (a fake)
+            await asyncio.sleep(0.001)
+    (waiting,) = leader.inboxes
+    leader.request = msgspec.structs.replace(leader.request, attempt=3)
+    later = await attach(client, target, needed_seq=0, find_s=2, timeout_s=5)
     assert later is not None
     leader.request = msgspec.structs.replace(leader.request, attempt=2)
+    await leader.answer(waiting)
     with pytest.raises(Cancelled) as caught:
-        await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=2, timeout_s=5)
+        await first
     assert caught.value.data["reason"] == "attached_elsewhere"
     assert not later.stream.finished
     leader.request = msgspec.structs.replace(leader.request, attempt=5)
-    newest = await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=2, timeout_s=5)
+    newest = await attach(client, target, needed_seq=0, find_s=2, timeout_s=5)
     assert newest is not None
     assert isinstance(later.stream.error, Cancelled)
     with pytest.raises(Cancelled):  # it is not started a second time
@@ -159,6 +171,63 @@ async def test_the_later_of_two_callers_in_one_process_keeps_it(
             await stream.next_frame()
     assert not newest.stream.finished
     await newest.stream.cancel()
+
+
+async def _open_with(
+    client: InferenceClient, attempt: int, bus: MemoryBus
+) -> tuple[Leader, GenerationStream]:
+    leader = await Leader(bus, "g0", attempt, kept=3).start()
+    found = await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=2, timeout_s=5)
+    assert found is not None
+    return leader, found.stream
+
+
+async def test_a_group_that_comes_back_from_being_lost_is_not_taken_for_the_request(
+    bus: MemoryBus, client: InferenceClient
+) -> None:
+    """The request went on elsewhere under a later attempt, whose leader answers after the old one."""
+    leader, parked = await _open_with(client, 4, bus)
+    old = await Leader(bus, "g1", 2, kept=3).start()
+    leader.silent = len(leader.asked) + 1
+    leader.request = msgspec.structs.replace(leader.request, attempt=5)
+    found = await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=0.3, timeout_s=5)
+    assert found is not None
+    assert (found.stream.group, found.request.attempt) == ("g0", 5)
+    assert isinstance(parked.error, Cancelled)
+    await until(lambda: [cancel.attempt for cancel in old.cancels] == [2])
+    assert leader.cancels == []
+    await found.stream.cancel()
+
+
+@pytest.mark.parametrize("is_stale", [True, False])
+async def test_a_request_that_is_between_two_groups(
+    bus: MemoryBus, client: InferenceClient, is_stale: bool
+) -> None:
+    leader, parked = await _open_with(client, 4, bus)
+    old = await Leader(bus, "g1", 2, kept=3, silent=0 if is_stale else 100).start()
+    leader.silent = 100
+    with pytest.raises(Unavailable) as caught:
+        await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=0.15, timeout_s=5)
+    assert caught.value.data["reason"] == "stream_between_groups"
+    assert caught.value.retry_after_s == 1.0
+    assert not parked.finished
+    if is_stale:
+        await until(lambda: [cancel.attempt for cancel in old.cancels] == [2])
+    assert len(old.cancels) == is_stale
+    await parked.cancel()
+
+
+async def test_a_stale_answer_to_a_repeated_call_is_none(bus: MemoryBus, client: InferenceClient) -> None:
+    leader = await Leader(bus, "g0", 4, kept=3).start()
+    leader.request = msgspec.structs.replace(leader.request, call_key="k", call_digest="d")
+    target = AttachTarget("other", "default", "k", "d")
+    parked = await attach(client, target, needed_seq=0, find_s=2, timeout_s=5)
+    assert parked is not None
+    leader.request = msgspec.structs.replace(leader.request, attempt=3)
+    assert await attach(client, target, needed_seq=0, find_s=0.15, timeout_s=5) is None
+    await until(lambda: [cancel.attempt for cancel in leader.cancels] == [3])
+    assert not parked.stream.finished
+    await parked.stream.cancel()
 
 
 async def test_what_has_ended_is_read_and_never_begun_again(bus: MemoryBus, client: InferenceClient) -> None:
