@@ -170,7 +170,10 @@ class UpOptions:
     ] = ""
     redis_dir: Annotated[
         Path | None,
-        Option(help="Keep sessions on disk, here.  [default: in memory only]", file_okay=False),
+        Option(
+            help="Keep sessions on disk, here; not with `--redis-url`.  [default: in memory only]",
+            file_okay=False,
+        ),
     ] = None
     redis_memory_share: Annotated[
         float,

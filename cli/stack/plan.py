@@ -71,6 +71,11 @@ class StackPlan:
     http_addresses: list[tuple[str, int]] = field(default_factory=list)
     grpc_address: str = ""
 
+    @property
+    def drain_s(self) -> str:
+        """Seconds that running requests have to finish when the stack ends, as text."""
+        return next(spec.env["RYZ_DRAIN_TIMEOUT_S"] for spec in self.specs if spec.name == "gateway")
+
 
 def plan_stack(
     options: UpOptions,

@@ -99,7 +99,12 @@ async def _run(options: UpOptions, state_dir: StateDir, closing: str) -> None:
                 if closing:
                     out.print(closing, markup=False, soft_wrap=True)
                 await stack.supervise()
-            out.print("Ending: running requests may finish; Ctrl-C again ends it at once.", markup=False)
+            out.print(
+                f"Ending: running requests have {plan.drain_s} s to finish (RYZ_DRAIN_TIMEOUT_S); "
+                "Ctrl-C again ends it at once.",
+                markup=False,
+                soft_wrap=True,
+            )
         finally:
             await stack.close()
     finally:

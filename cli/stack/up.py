@@ -21,7 +21,8 @@ def up(options: UpOptions) -> None:
     demo model. What no option says is chosen for model and machine, and printed.
 
     Broker, session store, router, worker groups and gateway run as processes of this command; one that dies
-    is started again. Ctrl-C lets running requests finish and ends everything; a second one ends it at once.
+    is started again. Ctrl-C ends everything: running requests have 2.5 s to finish, or RYZ_DRAIN_TIMEOUT_S;
+    what takes longer is cut off, and clients can ask for it again. A second Ctrl-C ends it at once.
 
     Each service's log is in STATE_DIR/logs. What has no option here is a RYZ_ variable: see docs/settings.md.
     """
@@ -41,6 +42,12 @@ def up(options: UpOptions) -> None:
     if options.precision not in {"auto", "fp32"} and options.kernels == "plain":
         fail(
             f"`--precision {options.precision}` needs the compiled kernels: leave out one of the two.",
+            2,
+        )
+    if options.redis_dir and options.redis_url:
+        fail(
+            "`--redis-dir` says where our own Redis keeps sessions, and with `--redis-url` none is started: "
+            "leave out one of the two. What your Redis keeps is its own configuration's matter.",
             2,
         )
     closing = ""
@@ -86,7 +93,7 @@ def _settle(options: UpOptions, state_dir: StateDir) -> UpOptions:
 
 
 def down(state_dir: StateDirOption = DEFAULT_DIR) -> None:
-    """End a stack that `ryz up` started, letting running requests finish."""
+    """End a stack that `ryz up` started; running requests have 2.5 s to finish, or RYZ_DRAIN_TIMEOUT_S."""
     import os  # noqa: PLC0415
     import signal  # noqa: PLC0415
     import time  # noqa: PLC0415

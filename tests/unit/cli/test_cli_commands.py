@@ -294,6 +294,17 @@ def test_8_bits_are_not_asked_of_plain_torch(tmp_path: Path) -> None:
     assert "needs the compiled kernels: leave out one of the two" in str(result.exception)
 
 
+def test_a_directory_for_sessions_and_a_redis_of_others_exclude_each_other(tmp_path: Path) -> None:
+    """The directory would be made, and nothing would be kept there."""
+    kept = tmp_path / "kept"
+    options = ["--redis-dir", str(kept), "--redis-url", "redis://127.0.0.1:1", "--engine", "null"]
+    result = CliRunner().invoke(app, ["up", *options, "--state-dir", str(tmp_path / "state")])
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.exit_code == 2
+    assert "with `--redis-url` none is started: leave out one of the two" in str(result.exception)
+    assert not kept.exists()
+
+
 def test_train_demo_shows_progress_and_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train_nothing(output: Path, plan: train.TrainPlan, progress: Any) -> train.TrainReport:
         assert (plan.seed, plan.threads) == (3, 1)

@@ -166,6 +166,7 @@ async def test_a_drain_time_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     probes = Probes()
     plan = plan_stack(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "60"})
     wrong = plan_stack(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "soon"})
+    assert plan.drain_s == "60"  # what the terminal says when the stack ends
     await probes.close()
     drains: dict[str, Any] = {
         spec.name: (spec.env.get("RYZ_DRAIN_TIMEOUT_S"), spec.grace_s) for spec in plan.specs
