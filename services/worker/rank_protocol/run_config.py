@@ -77,6 +77,11 @@ class EngineRunConfig:
     """Which earlier tokens a token reads in layers without a sliding window: `full`, or a policy such as
     `window=4096,sinks=64,stride=16`: the last ones, the first ones, and of the pages of 16 tokens in between
     each 16th. See docs/long-contexts.md."""
+    packed_dir: str = ""
+    """Directory in which weights lie as the kernels read them, for all groups of this host, which map them
+    and take their memory once; empty: each rank packs in its own memory. See docs/models.md."""
+    packed_dir_gib: Annotated[float, Interval(gt=0, le=2**20)] = 50.0
+    """Size of that directory in GiB: what was not used for the longest time is removed."""
     engine_start_timeout_s: UpToDay = 600.0
     """Time limit for loading the model, without waits for a core or a disk."""
     step_timeout_s: UpToHour = 30.0

@@ -93,6 +93,7 @@ class KernelLibrary:
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         library = ctypes.CDLL(str(path))
         check_layout(library)
         self.target = "avx512" if library.ryz_avx512() else "avx2"

@@ -6,14 +6,16 @@ where they do not; a way chosen by name that is not available is refused.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 import structlog
 import torch
 
+from services.worker.engine.checkpoint.fingerprint import fingerprint
 from services.worker.engine.checkpoint.memory_check import require_room
 from services.worker.engine.checkpoint.weight_files import Checkpoint
-from services.worker.engine.checkpoint.weight_loader import open_source
+from services.worker.engine.checkpoint.weight_loader import WeightSource, open_source
 from services.worker.engine.cold_zone import cold_zone
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.json_fields import ModelError
@@ -23,6 +25,7 @@ from services.worker.engine.native.build import TARGETS, NoKernels, targets
 from services.worker.engine.native.compute import NativeCompute, NativeOptions
 from services.worker.engine.native.layers.unsupported import unsupported
 from services.worker.engine.native.library import KernelLibrary, kernels
+from services.worker.engine.native.packed_dir import PackedDir
 from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.plain import plain_cache
 from services.worker.engine.plain.compute import PlainCompute
@@ -211,7 +214,7 @@ def _load_native(
     source = open_source(checkpoint, shape, collectives)
     precision = config.run.precision
     assert precision != "auto"  # see `_with_precision`
-    weights = NativeWeights.load(source, shape, native, precision)
+    weights = _load_weights(native, config, shape, checkpoint, source)
     half = config.run.kv_dtype == "fp16" or (config.run.kv_dtype == "auto" and precision in HALF_KV)
     kv_dtype = torch.float16 if half else torch.float32
     spin = config.run.tensor_parallel * config.run.threads <= usable_cores()
@@ -235,6 +238,38 @@ def _load_native(
         sliding_bytes=native_cache.block_bytes(len(windowed), heads, kv_dtype, sum(windowed)),
         precision=precision,
     )
+
+
+def _load_weights(
+    native: KernelLibrary,
+    config: RankConfig,
+    shape: ModelConfig,
+    checkpoint: Checkpoint,
+    source: WeightSource,
+) -> NativeWeights:
+    """Packs this rank's weights, or maps them from the directory that the host's groups share."""
+    run, tensors = config.run, checkpoint.table.tensors
+    precision = run.precision
+    assert precision != "auto"  # see `_with_precision`
+
+    def pack() -> NativeWeights:
+        return NativeWeights.load(source, shape, native, precision)
+
+    if not run.packed_dir:
+        return pack()
+    packed = PackedDir(
+        Path(run.packed_dir), int(run.packed_dir_gib * 2**30), run.engine_start_timeout_s / 4, run.threads
+    )
+    world = source.collectives.world
+    files = {one.path: one.path.stat() for one in tensors.values()}
+    stored = sum(found.st_size for found in files.values())
+    parts = (
+        fingerprint(Path(run.model), shape, precision),
+        *(f"{path.name} {found.st_size} {found.st_mtime_ns}" for path, found in sorted(files.items())),
+        native.path.name,
+        f"{precision} {world}",
+    )
+    return packed.load(parts, shape, stored // world, source.collectives, pack)
 
 
 def find_kernels(config: RankConfig, shape: ModelConfig) -> tuple[KernelLibrary | None, str]:

@@ -1,4 +1,4 @@
-// Sizes and offsets of every struct that Python fills, for `native/structs.py` to compare with its own when the library
+// Sizes and offsets of every struct that Python fills, for `native/structs/` to compare with its own when the library
 // is loaded. A struct is listed with all its fields.
 #pragma once
 #include <cstddef>

@@ -1,5 +1,5 @@
 // The ops of a forward pass: for each kind a struct, `num_tasks` (how many tasks its work divides into) and `run_tasks`
-// (computes some of them). Python fills the structs (`native/structs.py`) and owns the memory that they point to; layout.h
+// (computes some of them). Python fills the structs (`native/structs/`) and owns the memory that they point to; layout.h
 // tells it sizes and offsets, so that the two definitions cannot differ.
 // Loops read copies of an op's fields: to the compiler a vector store may change anything in memory, so fields of the op
 // itself would be read again after each store.
