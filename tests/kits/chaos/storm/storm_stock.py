@@ -42,6 +42,7 @@ class Stock:
         files: Open file descriptors.
         sockets: Open sockets.
         segments: Descriptors of unnamed shared memory (memfd).
+        segment_names: The same by service, number of the process in its family, and name.
         tasks: asyncio tasks.
         named_segments: Names of this project's files in the machine's shared memory.
         zombies: Number of zombie processes.
@@ -52,6 +53,7 @@ class Stock:
     files: Counter[str] = field(default_factory=Counter)
     sockets: Counter[str] = field(default_factory=Counter)
     segments: Counter[str] = field(default_factory=Counter)
+    segment_names: Counter[str] = field(default_factory=Counter)
     tasks: Counter[str] = field(default_factory=Counter)
     named_segments: list[str] = field(default_factory=list)
     zombies: int = 0
@@ -77,6 +79,9 @@ def growth(before: Stock, after: Stock) -> list[str]:
         > getattr(before, what)[name]
         + (MORE_POOLED if what in {"files", "sockets"} and name in POOLED else more)
     ]
+    if any(count > before.segments[name] for name, count in after.segments.items()):
+        more, less = after.segment_names - before.segment_names, before.segment_names - after.segment_names
+        grown.append(f"segments that are more: {dict(more)}; that are fewer: {dict(less)}")
     grown += [
         f"memory of {name}: {before.memory_mib.get(name, 0):.0f} MiB before, {mib:.0f} after"
         for name, mib in after.memory_mib.items()
@@ -183,9 +188,12 @@ def _count(stock: Stock, name: str, family: list[psutil.Process]) -> None:
     stock.memory_mib[name] = sum(one.memory_full_info().uss for one in family) / 2**20
     stock.files[name] = sum(one.num_fds() for one in family)
     stock.sockets[name] = sum(len(one.net_connections(kind="all")) for one in family)
-    for one in family:
+    for number, one in enumerate(sorted(family, key=lambda process: process.pid)):
         for link in Path(f"/proc/{one.pid}/fd").iterdir():
             try:
-                stock.segments[name] += str(link.readlink()).startswith("/memfd:")
+                target = str(link.readlink())
             except FileNotFoundError:  # the descriptor of the listing itself
                 continue
+            if target.startswith("/memfd:"):
+                stock.segments[name] += 1
+                stock.segment_names[f"{name} {number} {target}"] += 1
