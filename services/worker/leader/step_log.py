@@ -69,7 +69,7 @@ class StepLog:
         self._earlier: dict[int, RankTotals] = {}  # sums over the starts before this one, by rank
 
     def begin_start(self, times: StepTimes | None) -> None:
-        """Record that the engine has started.
+        """Record that the engine has started; the ranks of the start before have ended.
 
         Args:
             times: What its ranks record; None if they record nothing.
@@ -78,6 +78,7 @@ class StepLog:
         if now is not None:
             for rank in range(now.world):
                 self._earlier[rank] = self.totals(rank)
+            self._times[self.start] = now.detached()  # a mapping would hold a descriptor
         self.start += 1
         if times is not None:
             self._times[self.start] = times

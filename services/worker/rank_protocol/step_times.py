@@ -192,6 +192,12 @@ class StepTimes:
         parts = PartsOfStep(*words[_KIND_NS:_IDLE_NS])
         return RankTotals(words[_STEPS], words[_STEP_NS], parts, words[_IDLE_NS], tuple(words[_BUCKETS:end]))
 
+    def detached(self) -> "StepTimes":
+        """Return what ranks that have ended left behind, without their shared memory."""
+        copy = StepTimes(memoryview(bytes(self._page)), self.world)
+        copy.clock_errors_ns = self.clock_errors_ns
+        return copy
+
     def writer(self, rank: int) -> StepTimesWriter:
         """Return the writer of a rank that does not share the page."""
         return StepTimesWriter(self._page, rank)

@@ -94,6 +94,19 @@ def test_steps_of_an_earlier_start_keep_their_ranks_for_one_restart() -> None:
     ]  # fmt: skip
 
 
+def test_shared_memory_of_an_earlier_start_is_given_back() -> None:
+    """What is mapped has an open descriptor: after a restart a leader had one more than before."""
+    log, shared = StepLog(), mmap.mmap(-1, times_bytes(1))
+    times = StepTimes(memoryview(shared), 1)
+    log.begin_start(times)
+    times.writer(0).write_step(1, 5, 6, NO_PARTS, 0)
+    add_step(log, 1, 0)
+    log.begin_start(private_times(1)[0])
+    del times
+    shared.close()  # a BufferError as long as something reads it
+    assert [rank.begin_ns for rank in log.steps_between(0, 100)[0].ranks] == [5]
+
+
 def test_a_page_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match="too small for 2 ranks"):
         StepTimes(memoryview(bytearray(times_bytes(1))), 2)
