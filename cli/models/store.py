@@ -31,6 +31,11 @@ def models_dir() -> Path:
     return user_cache_path("ryzanstein", appauthor=False) / "models"
 
 
+def packed_dir() -> Path:
+    """Return the directory of packed weights, which all groups of this machine map."""
+    return models_dir() / ".packed"
+
+
 def make_directory(target: Path) -> None:
     """Make the directory of a model, for this user only; fail with the remedy if that cannot be done."""
     try:

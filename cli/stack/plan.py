@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from cli.bus_users.store import NATS_USERS_FILE, bus_users, users_file
 from cli.models.catalogue import known_file
+from cli.models.store import packed_dir
 from cli.stack.host.naming import group_name
 from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.options import UpOptions
@@ -186,6 +187,8 @@ def _own_settings(
         "RYZ_KERNELS": options.kernels,
         "RYZ_THREADS": str(options.threads),
     }
+    if "RYZ_PACKED_DIR" not in environ and options.engine == "torch":
+        own["RYZ_PACKED_DIR"] = str(packed_dir())
     if not environ.get("RYZ_SAMPLING_FALLBACK") and options.model is not None:
         known = known_file(options.model)
         own["RYZ_SAMPLING_FALLBACK"] = known.sampling if known else ""

@@ -162,6 +162,19 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     assert sum(GRACE_S.values()) <= 9.0
 
 
+async def test_groups_share_packed_weights_unless_that_is_said_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RYZ_MODELS_DIR", str(tmp_path / "models"))
+    probes = Probes()
+    found = []
+    for engine, environ in (("torch", {}), ("torch", {"RYZ_PACKED_DIR": ""}), ("null", {})):
+        plan = plan_stack(options(tmp_path, model=tmp_path, engine=engine), probes, environ)
+        found += [spec.env.get("RYZ_PACKED_DIR") for spec in plan.specs if spec.name == "worker-g0"]
+    await probes.close()
+    assert found == [str(tmp_path / "models/.packed"), None, None]
+
+
 async def test_a_drain_time_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     probes = Probes()
     plan = plan_stack(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "60"})

@@ -115,7 +115,7 @@ class PackedDir:
         """The weights of a file and its descriptor; None if there is none. A damaged one is removed."""
         try:
             fd = os.open(wanted.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             log.warning("weights are not shared", path=str(wanted.file), why=error.strerror)
@@ -143,7 +143,7 @@ class PackedDir:
         fd, until = self._open_lock(path) if collectives.rank == 0 else -1, time.monotonic() + self.wait_s
         try:
             while True:
-                said = collectives.broadcast(_try_lock(fd, until))
+                said = collectives.broadcast(_try_lock(fd, until, path))
                 if said != _WAIT:
                     break
                 time.sleep(_LOOK_S)
@@ -234,7 +234,7 @@ def _remove_unused(path: Path) -> bool:
     return False
 
 
-def _try_lock(fd: int, until: float) -> bytes:
+def _try_lock(fd: int, until: float, path: Path) -> bytes:
     """What rank 0 says to the others."""
     if fd < 0:
         return _ALONE
@@ -243,7 +243,7 @@ def _try_lock(fd: int, until: float) -> bytes:
         return _GO
     if time.monotonic() < until:
         return _WAIT
-    log.warning("weights are not shared", path="", why="another group takes too long to pack them")
+    log.warning("weights are not shared", path=str(path), why="another group takes too long to pack them")
     return _ALONE
 
 

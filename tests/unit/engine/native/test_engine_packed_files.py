@@ -229,7 +229,7 @@ def test_a_full_disk_is_a_warning(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(packed_dir.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     loads = Loads(model)
     assert differences(loads.in_memory(), loads(folder(tmp_path))) == []
     assert "No space left on device" in capsys.readouterr().out
