@@ -31,7 +31,7 @@ _SUFFIX = ".packed"
 _FREE_BYTES = 1 << 30  # that the disk keeps
 _LOOK_S = 0.05  # between looks whether another rank has made the file
 _GO, _WAIT, _ALONE = b"go", b"wait", b"alone"
-_held: list[int] = []  # descriptors with a lock, by which others see that a file is in use
+held_files: list[int] = []  # descriptors with a lock, by which others see that a file is in use
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class PackedDir:
         if int(count) < collectives.world:
             os.close(fd)
             return None
-        _held.append(fd)
+        held_files.append(fd)
         return weights
 
     def _map(self, wanted: "_Wanted") -> tuple[NativeWeights, int] | None:
@@ -173,7 +173,7 @@ class PackedDir:
         if found is None:
             return None
         weights, fd = found
-        _held.append(fd)
+        held_files.append(fd)
         return weights
 
     def _write(self, wanted: "_Wanted", weights: NativeWeights) -> None:

@@ -49,8 +49,8 @@ ONCE = each_once(served(ENTRIES))
 def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(packed_dir, "LEAST_BYTES", 0)
     yield
-    while packed_dir._held:
-        os.close(packed_dir._held.pop())
+    while packed_dir.held_files:
+        os.close(packed_dir.held_files.pop())
 
 
 def differences(one: Any, other: Any, path: str = "weights") -> list[str]:
@@ -288,8 +288,8 @@ def test_what_nobody_uses_makes_room(model: Path, tmp_path: Path) -> None:
         file = max(tmp_path.glob("*.packed"), key=lambda one: one.stat().st_ctime_ns)
         (tmp_path / name).symlink_to(file)
         os.utime(file, (0, 1_000_000 - age))
-    while packed_dir._held:
-        os.close(packed_dir._held.pop())
+    while packed_dir.held_files:
+        os.close(packed_dir.held_files.pop())
     size = (tmp_path / "newest").stat().st_size
     Loads(model, name="further")(folder(tmp_path, limit_bytes=3 * size))
     exists = {name: (tmp_path / name).exists() for name in ("newest", "older", "oldest")}
