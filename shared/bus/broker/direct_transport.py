@@ -90,7 +90,7 @@ class DirectTransport(TcpTransport):  # type: ignore[misc, unused-ignore]
             return
         try:
             async with asyncio.timeout(CLOSE_WAIT_S):
-                await writer.wait_closed()
+                await asyncio.shield(writer.wait_closed())  # others may wait, too: they share one future
         except TimeoutError:
             for one in (writer, self._bare_io_writer):
                 if one is not None:

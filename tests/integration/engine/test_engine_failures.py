@@ -186,7 +186,7 @@ async def test_a_rank_without_memory_says_so(model: Path) -> None:
         generation.cancel()
         large = asyncio.create_task(generate(engine, prompts, 2, [GREEDY] * 16, first_id=5000))
         failure = await end_of(large)
-        assert (failure.kind, failure.rank) == ("memory", 1)
+        assert (failure.kind, failure.rank) == ("memory", 1), failure
         assert failure.reason.startswith("rank 1: out of memory: ")
 
 

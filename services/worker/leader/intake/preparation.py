@@ -5,7 +5,8 @@ on in a task.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 
 import structlog
 
@@ -24,6 +25,10 @@ from shared.messages import KVSource, Route
 log = structlog.get_logger(__name__)
 ACCEPT_STREAM_S = 0.002  # for which the first frame waits for others, of a request that streams
 ACCEPT_WHOLE_S = 0.015  # the same of others
+
+Prepare = Callable[
+    [], Coroutine[None, None, KVSource]
+]  # called by the task: one that never runs leaves nothing
 
 
 class Preparation:
@@ -52,23 +57,24 @@ class Preparation:
         """Prepares and starts a request, now or in a task. Errors end it."""
         request, builder = generation.request, self._builder
         if self._turns.needs_lookup(request) or not self._tokenizer.is_short(request):
-            self._start_in_background(generation, self._prepare(generation, route), route)
+            self._start_in_background(generation, partial(self._prepare, generation, route), route)
             return
         try:
             builder.check_request(request)
             if not builder.has_grammar(generation):
-                self._start_in_background(generation, self._prepare(generation, route), route)
+                self._start_in_background(generation, partial(self._prepare, generation, route), route)
                 return
             turn = self._turns.begin_new(generation)
             tokens = self._tokenizer.tokenize_inline(request, turn)
             if tokens is None:
-                self._start_in_background(generation, self._prepare(generation, route), route)
+                self._start_in_background(generation, partial(self._prepare, generation, route), route)
                 return
             builder.build_choices(generation, tokens, turn)
             generation.timeline.mark("tokenized")
             kv = self._kv_tier.prefixes.source_at_hand(generation)
             if kv is None:
-                self._start_in_background(generation, self._kv_tier.prefixes.find_source(generation), route)
+                find = partial(self._kv_tier.prefixes.find_source, generation)
+                self._start_in_background(generation, find, route)
             else:
                 self._start_request(generation, route, kv)
         except Exception as error:  # whatever it is, the caller gets an answer
@@ -80,19 +86,15 @@ class Preparation:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _start_in_background(
-        self, generation: Generation, preparing: Coroutine[None, None, KVSource], route: Route
-    ) -> None:
-        task = asyncio.create_task(self._start_later(generation, preparing, route))
+    def _start_in_background(self, generation: Generation, prepare: Prepare, route: Route) -> None:
+        task = asyncio.create_task(self._start_later(generation, prepare, route))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         self._table.track_preparation(generation, task)
 
-    async def _start_later(
-        self, generation: Generation, preparing: Coroutine[None, None, KVSource], route: Route
-    ) -> None:
+    async def _start_later(self, generation: Generation, prepare: Prepare, route: Route) -> None:
         """Starts the request when it is prepared; sends `Accepted` before if that takes long."""
-        prepared = asyncio.create_task(preparing)
+        prepared = asyncio.create_task(prepare())
         try:
             within_s = ACCEPT_WHOLE_S
             if self._turns.needs_lookup(generation.request):

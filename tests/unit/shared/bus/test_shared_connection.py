@@ -1,11 +1,14 @@
 """What our connection adds to nats-py, as far as it can be tested without a server."""
 
 import asyncio
+from urllib.parse import urlparse
 
 import pytest
 from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 
 from shared.bus.broker.connection import NatsConnection, OnDown
+from shared.bus.broker.direct_transport import DirectTransport
 from shared.bus.broker_address import BrokerAddress
 from shared.bus.delivery import BusStats
 from shared.flow.backoff import Backoff
@@ -51,3 +54,24 @@ async def test_a_cancellation_while_a_slow_broker_is_waited_for_is_not_lost() ->
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_a_task_that_gives_up_waiting_for_the_end_takes_no_other_along() -> None:
+    """All that wait for the end of a connection wait for one future of asyncio's."""
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    connected = TcpTransport()  # type: ignore[no-untyped-call, unused-ignore]
+    await connected.connect(urlparse(f"nats://127.0.0.1:{port}"), 32_768, 5)
+    transport = DirectTransport(connected)
+    first = asyncio.create_task(transport.wait_closed())
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.wait({first})
+    transport.close()  # type: ignore[no-untyped-call, unused-ignore]
+    await transport.wait_closed()
+    server.close()
