@@ -118,8 +118,11 @@ def test_a_moved_session_answers_from_its_new_group(torch_stack: Stack) -> None:
     assert {one["group"] for one in shown["groups"]} == {"g0", "g1"}
     answer = say(torch_stack, "What is my name?", "moved")
     assert said(answer) == f"Your name is {NAME}."
-    headers = [answer.headers.get(f"x-ryz-{name}") for name in ("group", "route", "kv")]
-    assert headers in (["g1", "last_group", "warm"], ["g1", "preferred", "warm"])
+    group, route, kv = (answer.headers.get(f"x-ryz-{name}") for name in ("group", "route", "kv"))
+    assert group == "g1"
+    assert route in {"last_group", "preferred"}
+    assert kv in {"warm", None}  # left out if the group accepted before it had looked, as on a busy machine
+    assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
 
 
 def test_a_pin_to_nowhere_and_a_file_of_another_model(torch_stack: Stack, null_stack: Stack) -> None:
