@@ -1,12 +1,15 @@
 """Takes over a request that another caller has published.
 
 All leaders are asked for the request. If several answer, because one of them was given up meanwhile, the
-newest attempt counts and the others get a cancel. A group that was given up for lost may come back and answer
-with an attempt that an open request of this client has left behind: that answer is stale and never counts.
+newest attempt counts and the others get a cancel.
+
+A leader answers with the attempt after the one that it has. So an answer that is not above the attempt of
+this client's own open stream is stale: the stream has left that leader, or leaves it while this call asks,
+and its next group has other frames under the same numbers. A stale answer never counts.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -42,6 +45,10 @@ class AttachTarget:
     tenant: str
     call_key: str = ""
     call_digest: str = ""
+
+    def is_other_call(self, request: GenerateRequest) -> bool:
+        """Whether that request has the key, and is of another call: it is not handed over."""
+        return bool(self.call_key) and request.call_digest != self.call_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +108,19 @@ async def attach(
         call_digest=target.call_digest,
     )
     with client.unwanted.attaching():  # its frames may come before this caller knows their request
-        open_attempts = client.open_attempts(target.request_id, target.call_key)
-        found = await _find(client.bus, question, open_attempts, find_s)
-        if not found and target.request_id in open_attempts:
+        own = client.open_streams(target.request_id, target.call_key)
+
+        def is_stale(one: _Found) -> bool:
+            stream = own.get(one.request.request_id)
+            if stream is None or not client.is_open(stream) or target.is_other_call(one.request):
+                return False
+            return one.request.attempt <= stream.state.attempts.number
+
+        found = await _find(client.bus, question, is_stale, find_s)
+        begun = [one for one in own.values() if client.is_open(one) and one.state.attempts.accepted]
+        if not found and begun:
             raise Unavailable(
-                f"the stream {target.request_id} goes from one group to another now; ask again in a second",
+                f"the stream {begun[0].request_id} goes from one group to another now; ask again in a second",
                 reason="stream_between_groups",
                 retry_after_s=RETRY_AFTER_S,
             )
@@ -118,7 +133,7 @@ async def _take_over(
     """Makes the newest of the found attempts a stream of this client."""
     if not found:
         return None
-    if target.call_key and any(one.request.call_digest != target.call_digest for one in found):
+    if any(target.is_other_call(one.request) for one in found):
         raise Conflict(
             "this Idempotency-Key was used for another call; use a new key for each call, and the same one "
             "only to send a call again as it was",
@@ -141,11 +156,10 @@ async def _take_over(
 
 
 async def _find(
-    bus: Bus, question: Attach, open_attempts: Mapping[str, int], timeout_s: float
+    bus: Bus, question: Attach, is_stale: Callable[[_Found], bool], timeout_s: float
 ) -> list[_Found]:
     """The newest answer of each group that has the request; groups with a stale attempt get a cancel."""
-    found: dict[str, _Found] = {}
-    stale: dict[str, _Found] = {}
+    answers: dict[str, _Found] = {}
     answered = asyncio.Event()
 
     async def collect(message: Message) -> None:
@@ -157,11 +171,9 @@ async def _find(
         except InvalidRequest as error:
             log.warning("an answer that cannot be read", subject=message.subject, error=error.message)
             return
-        if one.request.attempt < open_attempts.get(one.request.request_id, 0):
-            stale[answer.group] = one
-            return
-        found[answer.group] = one
-        answered.set()
+        answers[answer.group] = one
+        if not is_stale(one):
+            answered.set()
 
     inbox = bus.new_inbox()  # the same for all questions, so that a leader answers a repeated one again
     subscription = await bus.subscribe(inbox, collect)
@@ -177,8 +189,10 @@ async def _find(
             break
     finally:
         await subscription.unsubscribe()
-    await _stop_others(bus, stale.values())
-    return list(found.values())
+    # the stream may have lost its group since an answer came
+    stale = [one for one in answers.values() if is_stale(one)]
+    await _stop_others(bus, stale)
+    return [one for one in answers.values() if one not in stale and not is_stale(one)]
 
 
 async def _stop_others(bus: Bus, others: Iterable[_Found]) -> None:

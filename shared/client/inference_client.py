@@ -138,16 +138,20 @@ class InferenceClient(ClientCalls):
         request = msgspec.structs.replace(request, reply_to=self.reply_to)
         return self._stream(request, timeout_s, inject(headers), whole=whole)
 
-    def open_attempts(self, request_id: str, call_key: str = "") -> dict[str, int]:
-        """The current attempt at each open request of that id, or of that key if one is given."""
+    def open_streams(self, request_id: str, call_key: str = "") -> dict[str, GenerationStream]:
+        """The open streams by request id: that of this id, or those of the key if one is given."""
         if not call_key:
             stream = self._streams.by_id.get(request_id)
-            return {} if stream is None or stream.finished else {request_id: stream.state.attempts.number}
+            return {} if stream is None or stream.finished else {request_id: stream}
         return {
-            name: stream.state.attempts.number
+            name: stream
             for name, stream in self._streams.by_id.items()
             if stream.request.call_key == call_key and not stream.finished
         }
+
+    def is_open(self, stream: GenerationStream) -> bool:
+        """Whether the stream runs, and nobody has taken its request over in this client."""
+        return self._streams.by_id.get(stream.request_id) is stream and not stream.finished
 
     def adopt(
         self,

@@ -89,7 +89,9 @@ as they come.
    another `instance_id` is a second group, whatever its name: `Resend` and `Cancel` name the instance that is
    meant, and others ignore them.
 9. To go on with a request that another caller has published, publish `Attach` as a NATS request: its leader
-   answers with `Attached`, sends all that follows to you, and has what came before for `Resend`.
+   answers with `Attached`, sends all that follows to you, and has what came before for `Resend`. Several may
+   answer: the highest attempt counts, and the others get a `Cancel`. If you have the request open yourself,
+   an answer whose attempt is not above yours is of a group that your request has left: it does not count.
 10. No longer interested: `Cancel` to the group, or to all leaders while no group is known. A cancelled
     request ends with `Failed`, code `cancelled`; no caller needs to wait for it.
 

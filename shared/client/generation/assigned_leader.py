@@ -17,7 +17,7 @@ class AssignedLeader:
 
     def __init__(self) -> None:
         self.group = self.instance_id = ""
-        self._fenced = -1  # the newest attempt whose late frames were answered with a cancel
+        self._fenced = set[tuple[int, str, str]]()  # whose late frames were answered with a cancel
 
     def assign(self, group: str, instance_id: str) -> None:
         """That leader has the request."""
@@ -48,8 +48,8 @@ class AssignedLeader:
         return AskResend(self.group, from_seq, self.instance_id)
 
     def fence(self, attempt: int, group: str, instance_id: str) -> Commands:
-        """Cancel an attempt that was given up at a leader that still works on it, once per attempt."""
-        if not group or attempt <= self._fenced:
+        """Cancel an attempt at a leader that works on it in vain, once for each attempt and leader."""
+        if not group or (attempt, group, instance_id) in self._fenced:
             return NOTHING
-        self._fenced = attempt
+        self._fenced.add((attempt, group, instance_id))
         return (SendCancel(group, attempt, instance_id),)

@@ -8,11 +8,11 @@ behind the last frame that was handed on. `CommandExecutor` carries the commands
 from shared.client.generation import endings
 from shared.client.generation.answer_buffer import AnswerBuffer
 from shared.client.generation.attempts import Attempts
-from shared.client.generation.commands import NOTHING, Command, Commands, SendCancel
+from shared.client.generation.commands import NOTHING, Command, Commands
 from shared.client.generation.reorder_buffer import ReorderBuffer
 from shared.client.generation.request_lifecycle import ClientContext, GenerationPhase, RequestLifecycle
 from shared.errors import Cancelled, RyzError, Unavailable
-from shared.messages import Accepted, AnyFrame, Failed, GenerateRequest, ResendReply, Tokens
+from shared.messages import Accepted, AnyFrame, Done, Failed, GenerateRequest, ResendReply, Tokens
 
 
 class GenerationState:
@@ -277,11 +277,11 @@ class GenerationState:
         return self.lifecycle.leader.fence(frame.attempt, group, instance_id)
 
     def _ignore(self, frame: AnyFrame, group: str = "", instance_id: str = "") -> Commands:
-        """Leave a frame out; a group that is named and has just accepted the request gets a cancel."""
+        """Leave a frame out; a group that is named and works on the request gets a cancel."""
         self._context.stats.ignored += 1
-        if not group or not isinstance(frame, Accepted):
+        if isinstance(frame, Done | Failed):
             return NOTHING
-        return (SendCancel(group, frame.attempt, instance_id),)
+        return self.lifecycle.leader.fence(frame.attempt, group, instance_id)
 
     def _on_accepted(self, frame: Accepted) -> None:
         self.answer.set_accepted(frame)

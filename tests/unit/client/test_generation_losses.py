@@ -166,6 +166,15 @@ def test_a_group_that_comes_back_is_fenced_once() -> None:
     assert len(state.answer.ready) == 2
 
 
+def test_a_second_group_that_works_on_an_attempt_is_fenced_once() -> None:
+    state = running()
+    assert state.on_frame(tokens(3, 9), "g1", 2.5, "i1") == (SendCancel("g1", 0, "i1"),)
+    assert state.on_frame(tokens(4, 9), "g1", 2.5, "i1") == ()
+    assert state.on_frame(tokens(3, 9), "g2", 2.5, "i2") == (SendCancel("g2", 0, "i2"),)
+    assert state.on_frame(failed("internal", 0, 5), "g3", 2.5, "i3") == ()  # it has ended
+    assert len(state.answer.ready) == 2
+
+
 def test_too_many_losses_are_the_end() -> None:
     state = running()
     for attempt in range(SETTINGS.max_losses):

@@ -11,7 +11,7 @@ from shared.bus import Message
 from shared.client import GenerationStream, InferenceClient
 from shared.client.attach import AttachTarget, attach
 from shared.codec import decode, encode, pack_tokens
-from shared.errors import Cancelled, GroupLost, Unavailable
+from shared.errors import Cancelled, Conflict, GroupLost, Unavailable
 from shared.messages import (
     AnyFrame,
     Attach,
@@ -217,14 +217,60 @@ async def test_a_request_that_is_between_two_groups(
     await parked.cancel()
 
 
-async def test_a_stale_answer_to_a_repeated_call_is_none(bus: MemoryBus, client: InferenceClient) -> None:
+@pytest.mark.parametrize("at", ["before it is asked", "while it is asked"])
+async def test_a_stream_that_leaves_its_group_is_not_given_that_group_again(
+    bus: MemoryBus, client: InferenceClient, at: str
+) -> None:
+    """The group answers with the attempt that the stream has published to the next one already.
+
+    The client may have seen frames of the next group, which has others under the same numbers.
+    """
+    leader, parked = await _open_with(client, 4, bus)
+
+    async def lose_group(_: Message) -> None:
+        parked.state.on_group_down("g0", "", "silent", 0.0)
+
+    if at == "before it is asked":
+        await lose_group(Message("", b""))
+    else:
+        await bus.subscribe(subjects.ATTACH, lose_group)
+    leader.request = msgspec.structs.replace(leader.request, attempt=5)  # one above that of the stream
+    with pytest.raises(Unavailable) as caught:
+        await attach(client, AttachTarget("r", "default"), needed_seq=4, find_s=0.15, timeout_s=5)
+    assert caught.value.data["reason"] == "stream_between_groups"
+    assert parked.state.attempts.number >= 5  # each attempt that no router takes is followed by another
+    assert not parked.finished
+    await until(lambda: [cancel.attempt for cancel in leader.cancels] == [5])
+    await parked.cancel()
+
+
+async def test_the_key_of_another_call_is_a_conflict_while_that_call_runs_here(
+    bus: MemoryBus, client: InferenceClient
+) -> None:
+    """The leader hands it over to nobody, and answers with the attempt that runs."""
+    leader = await Leader(bus, "g0", 4, kept=3).start()
+    leader.request = msgspec.structs.replace(leader.request, call_key="k", call_digest="d")
+    first = await attach(client, AttachTarget("r", "default", "k", "d"), needed_seq=0, find_s=2, timeout_s=5)
+    assert first is not None
+    other = AttachTarget("other", "default", "k", "of another call")
+    with pytest.raises(Conflict):
+        await attach(client, other, needed_seq=0, find_s=2, timeout_s=5)
+    assert not first.stream.finished
+    await first.stream.cancel()
+
+
+async def test_a_stale_answer_to_a_repeated_call_does_not_count(
+    bus: MemoryBus, client: InferenceClient
+) -> None:
     leader = await Leader(bus, "g0", 4, kept=3).start()
     leader.request = msgspec.structs.replace(leader.request, call_key="k", call_digest="d")
     target = AttachTarget("other", "default", "k", "d")
     parked = await attach(client, target, needed_seq=0, find_s=2, timeout_s=5)
     assert parked is not None
     leader.request = msgspec.structs.replace(leader.request, attempt=3)
-    assert await attach(client, target, needed_seq=0, find_s=0.15, timeout_s=5) is None
+    with pytest.raises(Unavailable) as caught:
+        await attach(client, target, needed_seq=0, find_s=0.15, timeout_s=5)
+    assert caught.value.data["reason"] == "stream_between_groups"
     await until(lambda: [cancel.attempt for cancel in leader.cancels] == [3])
     assert not parked.stream.finished
     await parked.stream.cancel()
