@@ -47,6 +47,7 @@ class NatsBus:
         self._name = name
         self._connect_wait_s = connect_wait_s
         self._up = asyncio.Event()
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # the connection
         self._restored_at = -math.inf
         self._closing = False
         self._backoff = Backoff()
@@ -194,17 +195,21 @@ class NatsBus:
         check_pattern(subject)
         await self._wait_connected(self._connect_wait_s)
         delivery = Delivery(subject, handler, max_concurrent, max_pending, self.stats)
-        subscription = await self._subscriptions.add(subject, queue, delivery, max_per_s)
-        await self.flush()
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._connect_wait_s
+        try:
+            subscription = await self._subscriptions.add(subject, queue, delivery, max_per_s)
+        except nats.errors.Error as error:  # the connection ended in this moment
+            raise broker_away(f"not subscribed: {error}") from error
+        while not await self._flush():  # the next connection restores it
+            await self._wait_connected(give_up - loop.time())
         return subscription
 
     async def flush(self) -> None:
         """See `Bus.flush`."""
         await self._wait_connected(self._connect_wait_s)
-        try:
-            await self._flush_twice()
-        except nats.errors.Error as error:
-            raise broker_away(f"the broker did not answer: {error}") from error
+        if not await self._flush():
+            raise broker_away("the connection to the broker was lost")
 
     async def close(self) -> None:
         """See `Bus.close`."""
@@ -250,6 +255,22 @@ class NatsBus:
         await self._flush_twice()
         self._went_up()
 
+    async def _flush(self) -> bool:
+        """Returns when the broker has read what was written before; False if the connection was lost."""
+        flushing = asyncio.get_running_loop().create_task(self._flush_twice())
+        try:
+            await asyncio.wait({flushing, self._lost}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            flushing.cancel()  # if it is not done
+        if not flushing.done():
+            return False
+        error = flushing.exception()
+        if isinstance(error, nats.errors.Error):
+            raise broker_away(f"the broker did not answer: {error}") from error
+        if error is not None:
+            raise error
+        return True
+
     async def _flush_twice(self) -> None:
         """Returns when the broker has read what was written before.
 
@@ -269,6 +290,8 @@ class NatsBus:
         """Handles a broken connection; `final`: nats-py gave it up after an error of the broker."""
         self.stats.connected = False
         self._up.clear()
+        lost, self._lost = self._lost, asyncio.get_running_loop().create_future()
+        lost.set_result(None)
         if self._closing:
             return
         self.stats.disconnects += 1

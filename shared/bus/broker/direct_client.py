@@ -158,7 +158,10 @@ class DirectClient(Client):  # type: ignore[misc, unused-ignore]
 
     async def _send_ping(self, future: Any = None) -> None:
         self._write_pending()  # the answer shows that the broker has what was published before
-        await super()._send_ping(future)
+        try:
+            await super()._send_ping(future)
+        except (OSError, RuntimeError) as error:  # uvloop's, where the transport closed just before
+            raise nats.errors.ConnectionClosedError from error
 
     async def _read_loop(self) -> None:
         # messages are delivered as they arrive; nats-py's own loop reads the control lines that are left

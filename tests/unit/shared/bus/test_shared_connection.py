@@ -3,6 +3,7 @@
 import asyncio
 from urllib.parse import urlparse
 
+import nats.errors
 import pytest
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
@@ -75,3 +76,29 @@ async def test_a_task_that_gives_up_waiting_for_the_end_takes_no_other_along() -
     transport.close()  # type: ignore[no-untyped-call, unused-ignore]
     await transport.wait_closed()
     server.close()
+
+
+class _ClosedTransport:
+    def write(self, data: bytes) -> None:
+        raise RuntimeError("the handler is closed")
+
+
+class _ClosedConnection(NatsConnection):
+    """Its transport has closed, and the read loop has not heard of it."""
+
+    async def ping(self) -> None:
+        self._status, self._transport = Client.CONNECTED, _ClosedTransport()  # type: ignore[assignment]
+        await self._send_ping()
+
+
+async def test_a_flush_over_a_transport_that_has_closed_is_an_error_of_the_connection() -> None:
+    """uvloop refuses to write there with a `RuntimeError`."""
+    connection = _ClosedConnection(
+        BrokerAddress("nats://127.0.0.1:4222"),
+        BusStats(),
+        Backoff(),
+        on_up=lambda: None,
+        on_down=lambda *, final: None,
+    )
+    with pytest.raises(nats.errors.ConnectionClosedError):
+        await connection.ping()
