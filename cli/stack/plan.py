@@ -32,6 +32,13 @@ from shared.host.own_python import module_command
 OF_OTHER_BROKERS = ("RYZ_NATS_CA", "RYZ_NATS_CERT", "RYZ_NATS_KEY", "RYZ_NATS_INBOX")
 OF_OTHER_STORES = ("RYZ_REDIS_CA", "RYZ_REDIS_CERT", "RYZ_REDIS_KEY")
 
+# Fork servers, and what they import. Those of the control plane have no torch in their memory; the two import
+# side by side.
+CONTROL_FORKS, WORKER_FORKS = "control", "worker"
+CONTROL_MODULES = tuple(f"services.{kind}.__main__" for kind in ("gateway", "router", "kvstate"))
+LEADER_MODULES = ("services.worker.__main__",)
+RANK_MODULES = ("services.worker.engine.rank.fork_server", "services.worker.engine.rank.rank_process")
+
 STREAMS, FILES = "jetstream", "files"  # directories of the state: of batches, and of their files
 STREAMS_BYTES = 10 * 2**30  # that batches may have on disk; nothing is reserved
 
@@ -58,6 +65,7 @@ class StackPlan:
         http_addresses: Where services listen for HTTP or gRPC; the supervisor holds these ports, see
             `held_ports`. At that of the API it listens itself, see `ServiceSpec.listens_at`.
         grpc_address: Where the gateway is reached by gRPC; empty: nowhere.
+        imports: Modules that fork servers import, by the server's name.
     """
 
     specs: list[ServiceSpec]
@@ -71,6 +79,7 @@ class StackPlan:
     sockets: Sequence[Path] = ()
     http_addresses: list[tuple[str, int]] = field(default_factory=list)
     grpc_address: str = ""
+    imports: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def drain_s(self) -> str:
@@ -160,6 +169,7 @@ def plan_stack(
         sockets=[store.socket for store in stores.own],
         http_addresses=addresses,
         grpc_address=f"{_reachable(grpc_host)}:{options.grpc_port}" if options.grpc_port else "",
+        imports=_imports(options),
     )
 
 
@@ -233,8 +243,21 @@ def _service(name: str, env: dict[str, str], probe: Callable[[], Awaitable[bool]
             grace_s += max(0.0, float(drain)) - drain_s
     else:
         drain = str(drain_s)
-    command = module_command(f"services.{kind}")
-    return ServiceSpec(name, command, probe, phase, grace_s, env | {"RYZ_DRAIN_TIMEOUT_S": drain})
+    return ServiceSpec(
+        name,
+        module_command(f"services.{kind}"),
+        probe,
+        phase,
+        grace_s,
+        env | {"RYZ_DRAIN_TIMEOUT_S": drain},
+        module=f"services.{kind}.__main__",
+        forked_from=WORKER_FORKS if kind == "worker" else CONTROL_FORKS,
+    )
+
+
+def _imports(options: UpOptions) -> dict[str, Sequence[str]]:
+    ranks = RANK_MODULES if options.engine == "torch" else ()
+    return {CONTROL_FORKS: CONTROL_MODULES, WORKER_FORKS: LEADER_MODULES + ranks}
 
 
 def _server(

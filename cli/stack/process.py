@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cli.stack import child
+from cli.stack.forking.adopted import AdoptedProcess
+from cli.stack.forking.messages import Fork
+from cli.stack.forking.servers import ForkServers
 from cli.stack.host.private import open_log
 from cli.stack.state import older_log
 from shared.host.own_python import module_environment
@@ -28,6 +31,8 @@ class ServiceSpec:
         stop_phase: Lower phases are drained first.
         grace_s: Seconds that its end may take before it is killed.
         env: Variables beside those of the supervisor.
+        module: What `command` runs, whose `main` a fork server calls; empty: it cannot be forked.
+        forked_from: The fork server that has imported `module`.
         listens_at: Address and port of the socket that the supervisor opens and the service accepts from.
             While the service is started again, new connections wait there instead of being refused.
     """
@@ -39,16 +44,25 @@ class ServiceSpec:
     grace_s: float
     env: Mapping[str, str] = field(default_factory=dict)
     listens_at: tuple[str, int] | None = None
+    module: str = ""
+    forked_from: str = ""
 
 
 class ServiceProcess:
     """A service's process, which may be started again. One event loop only."""
 
-    def __init__(self, spec: ServiceSpec, log: Path, listener: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        spec: ServiceSpec,
+        log: Path,
+        listener: socket.socket | None = None,
+        forks: ForkServers | None = None,
+    ) -> None:
         self.spec = spec
         self.log = log
         self._listener = listener
-        self._process: asyncio.subprocess.Process | None = None
+        self._forks = forks
+        self._process: asyncio.subprocess.Process | AdoptedProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -66,20 +80,46 @@ class ServiceProcess:
         No session of its own: Linux shares out the cores by session first where autogroups are on (`man 7
         sched`), and a leader would wait for a core because of what its ranks took, however nice they are.
         """
+        environment = module_environment({**os.environ, **self.spec.env})
+        with os.fdopen(open_log(self.log), "ab") as log:
+            if not self.spec.module or not await self._fork(environment, log.fileno()):
+                await self._execute(environment, log.fileno())
+
+    async def _fork(self, environment: dict[str, str], log: int) -> bool:
+        """Have a fork server start it; False if there is none."""
+        if self._forks is None or not await self._forks.is_ready(self.spec.forked_from):
+            return False
+        listener = self._listener
+        request = Fork(
+            f"ryz-{self.spec.name}",
+            " ".join(self.spec.command),
+            self.spec.module,
+            environment,
+            listener is not None,
+        )
+        descriptors = [log] if listener is None else [log, listener.fileno()]
+        forking = asyncio.create_task(self._forks.fork(self.spec.forked_from, request, descriptors))
+        try:
+            await asyncio.shield(forking)
+        finally:  # also when this is cancelled: there is a process then, which is to be ended
+            self._process = await forking or self._process
+        return forking.result() is not None
+
+    async def _execute(self, environment: dict[str, str], log: int) -> None:
+        """Start it by an interpreter of its own."""
         listener = self._listener.fileno() if self._listener is not None else -1
         passed = [listener] if listener >= 0 else []
         wrapper = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), str(listener)]
-        with os.fdopen(open_log(self.log), "ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *wrapper,
-                *self.spec.command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=module_environment({**os.environ, **self.spec.env}),
-                process_group=0,
-                pass_fds=passed,
-            )
+        self._process = await asyncio.create_subprocess_exec(
+            *wrapper,
+            *self.spec.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            process_group=0,
+            pass_fds=passed,
+        )
 
     async def wait(self) -> int:
         """Return the exit code, negative for a signal, and kill the rest of its process group."""

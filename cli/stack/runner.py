@@ -87,7 +87,9 @@ async def _run(options: UpOptions, state_dir: StateDir, closing: str) -> None:
             made[plan.run_dir] = list(plan.sockets)
             make_private_dir(plan.run_dir)
         live = ExitStack()
-        stack = Stack(plan.specs, state_dir, state, live.enter_context(start_report()), listeners)
+        stack = Stack(
+            plan.specs, state_dir, state, live.enter_context(start_report()), listeners, imports=plan.imports
+        )
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signum, stack.request_stop)

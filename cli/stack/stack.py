@@ -6,12 +6,13 @@
 import asyncio
 import socket
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
 from cli.console import CommandError, StartReport
+from cli.stack.forking.servers import ForkServers
 from cli.stack.process import ServiceProcess, ServiceSpec, explain_exit
 from cli.stack.restarts import RestartPolicy
 from cli.stack.state import ServiceState, StackState, StateDir, log_tail
@@ -31,6 +32,8 @@ class Stack:
         state: StackState,
         report: StartReport,
         listeners: Mapping[tuple[str, int], socket.socket] = MappingProxyType({}),
+        *,
+        imports: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         """Runs nothing yet.
 
@@ -39,15 +42,20 @@ class Stack:
             state: What the state file has.
             report: Called with what happens, for a person.
             listeners: Listening sockets by address and port; they are closed when the stack ends.
+            imports: Modules that fork servers import, by the server's name.
         """
         self._dir = state_dir
         self._state = state
         self._report = report
         self._listeners = listeners
+        self._forks = ForkServers(imports, state_dir.log, report.note)
         self._children = [
-            ServiceProcess(spec, state_dir.log(spec.name), listeners.get(spec.listens_at or ("", 0)))
+            ServiceProcess(
+                spec, state_dir.log(spec.name), listeners.get(spec.listens_at or ("", 0)), self._forks
+            )
             for spec in specs
         ]
+        self._forks.collect_others(lambda: {child.pid for child in self._children})
         self._entries = {spec.name: ServiceState(spec.name) for spec in specs}
         self._ready = {spec.name: asyncio.Event() for spec in specs}
         self._ready_at: dict[str, float] = {}
@@ -101,6 +109,7 @@ class Stack:
         self._stop.set()
         for task in self._tasks:
             task.cancel()
+        self._forks.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for listener in self._listeners.values():  # nothing would take what waits there
             listener.close()

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -156,15 +157,12 @@ def heartbeat_options(
     )
 
 
-async def setup(service: Service, stack: AsyncExitStack) -> None:
+async def setup(service: Service, stack: AsyncExitStack, *, ranks: RankEngine | None) -> None:
     """Connect everything; the stack closes it in reverse order."""
     settings = cast(WorkerSettings, service.settings)
-    ranks: RankEngine | None = None
-    if settings.engine == "torch":
-        check_config(settings)
-        ranks = make_rank_engine(settings)
+    if ranks is not None:
         stack.push_async_callback(ranks.stop)
-        ranks.start_fork_server()  # torch is loaded while this process loads the tokenizer and connects
+        check_config(settings)
     model = make_model(settings)
     draft_engine = make_draft_engine(settings, model)
     if draft_engine is not None:
@@ -235,7 +233,12 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
 def main() -> None:
     """Run the command `python -m services.worker`."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    run_service(load(WorkerSettings), "worker", setup)
+    settings, ranks = load(WorkerSettings), None
+    if settings.engine == "torch":
+        ranks = make_rank_engine(settings)
+        # before there is any thread; torch is loaded while this process loads the tokenizer and connects
+        ranks.start_fork_server()
+    run_service(settings, "worker", partial(setup, ranks=ranks))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ _STATE_FILES = {
     *_SERVERS_FILES,
 }
 _DRAFTS = (f"{STATE_FILE}.", f"{USERS_FILE}.")
-_LOG = re.compile(r"(supervisor|nats|redis|redis-kv|kvstate|router|gateway|worker-.+)\.log(\.1)?")
+_LOG = re.compile(
+    r"(supervisor|nats|redis|redis-kv|kvstate|router(-\d+)?|gateway|worker-.+|forks-.+)\.log(\.1)?"
+)
 _STACK_ID = re.compile(r"[0-9a-f]{6}\n")
 
 

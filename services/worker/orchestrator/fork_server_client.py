@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from services.worker.orchestrator.fork_here import ForkedProcess, can_fork, fork_module
 from services.worker.orchestrator.rank_process_handle import coming_exit_code, exit_text, runs
 from services.worker.rank_protocol.fork_messages import (
     MAX_PACKET_BYTES,
@@ -26,7 +27,8 @@ from services.worker.rank_protocol.fork_messages import (
 )
 from shared.host.own_python import module_command
 
-COMMAND = tuple(module_command("services.worker.engine.rank.fork_server"))
+MODULE = "services.worker.engine.rank.fork_server"
+COMMAND = tuple(module_command(MODULE))
 _KILLED = -9
 _END_WAIT_S = 0.3
 _KILL_WAIT_S = 5.0
@@ -83,17 +85,23 @@ class ForkServerClient:
         self._reports = msgspec.msgpack.Decoder(ForkServerReport)
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.setblocking(False)
+        # a fork loses the threads of a pool, and torch has its own pool anyway
+        environment = environment | {"OPENBLAS_NUM_THREADS": "1"}
+        arguments = [str(theirs.fileno()), str(os.getpid())]
+        self._process: subprocess.Popen[bytes] | ForkedProcess
         with theirs, contextlib.ExitStack() as on_failure:
             on_failure.callback(self._sock.close)
-            self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=2,
-                pass_fds=(theirs.fileno(),),
-                # a fork loses the threads of a pool, and torch has its own pool anyway
-                env=environment | {"OPENBLAS_NUM_THREADS": "1"},
-                process_group=0,  # Ctrl-C in a terminal is for the leader, which ends its ranks in order
-            )
+            if command is COMMAND and can_fork(MODULE):
+                self._process = fork_module(MODULE, arguments, environment, [self._sock.fileno()])
+            else:
+                self._process = subprocess.Popen(
+                    [*command, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,
+                    pass_fds=(theirs.fileno(),),
+                    env=environment,
+                    process_group=0,  # Ctrl-C in a terminal is for the leader, which ends its ranks in order
+                )
             on_failure.pop_all()
         self.end_server = weakref.finalize(self, _end, self._sock, self._process)
 
@@ -150,7 +158,7 @@ class ForkServerClient:
             self._children.pop(report.child).exit_code = report.exit_code
 
 
-def _end(sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
+def _end(sock: socket.socket, process: subprocess.Popen[bytes] | ForkedProcess) -> None:
     sock.close()  # the server ends itself then, unless it is still loading
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_END_WAIT_S)

@@ -1,0 +1,84 @@
+"""The fork servers of one stack, and the children that come with them."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from cli.stack.forking.adopted import AdoptedProcess, adopt_orphans, collect_orphans
+from cli.stack.forking.client import ForkServer, ForkServerGone
+from cli.stack.forking.messages import Fork
+
+_COLLECT_AGAIN_S = 0.05
+
+
+class ForkServers:
+    """Starts the servers at once, so that they import while the stack is started. One event loop only.
+
+    Without a server, which is so where the kernel cannot have orphans adopted, and after a server has ended,
+    `fork` returns None and services start by interpreters of their own.
+
+    Args:
+        modules: What each server imports, by its name.
+        log: Gives the path of a log by its name.
+        note: Called with a line for a person when a server is gone.
+    """
+
+    def __init__(
+        self, modules: Mapping[str, Sequence[str]], log: Callable[[str], Path], note: Callable[[str], None]
+    ) -> None:
+        self._note = note
+        self._servers: dict[str, ForkServer] = {}
+        self._own: Callable[[], Collection[int]] = tuple
+        if modules and adopt_orphans():
+            for name, imported in modules.items():
+                self._servers[name] = ForkServer(imported, log(f"forks-{name}"))
+
+    def collect_others(self, own: Callable[[], Collection[int]]) -> None:
+        """From now on collect children that have ended and are not of these process ids."""
+        if self._servers:
+            self._own = own
+            asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._collect)
+
+    async def is_ready(self, server: str) -> bool:
+        """Return True once the server has imported its modules, False if there is none."""
+        found = self._servers.get(server)
+        if found is None:
+            return False
+        try:
+            await found.import_modules()
+        except ForkServerGone as error:
+            self._drop(server, error)
+            return False
+        return True
+
+    async def fork(self, server: str, request: Fork, descriptors: Sequence[int]) -> AdoptedProcess | None:
+        """Fork a service when the server is ready; None if it is gone. Not to be cancelled."""
+        found = self._servers.get(server)
+        if found is None:
+            return None
+        try:
+            return await found.fork(request, descriptors)
+        except ForkServerGone as error:
+            self._drop(server, error)
+            return None
+
+    def _drop(self, server: str, error: ForkServerGone) -> None:
+        found = self._servers.pop(server, None)
+        if found is not None:
+            found.close()
+            self._note(f"the process that services are forked from ({server}) is gone: {error}")
+
+    def close(self) -> None:
+        """End the servers; services that they forked go on."""
+        for server in self._servers.values():
+            server.close()
+        self._servers.clear()
+
+    def _collect(self) -> None:
+        servers = self._servers.values()
+        busy = any(server.in_flight for server in servers)
+        if busy or not collect_orphans({*self._own(), *(server.pid for server in servers)}):
+            with suppress(RuntimeError):  # the loop is closed
+                asyncio.get_running_loop().call_later(_COLLECT_AGAIN_S, self._collect)
