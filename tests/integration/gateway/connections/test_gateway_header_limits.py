@@ -90,7 +90,7 @@ async def test_headers_have_their_own_time_from_their_first_byte() -> None:
     """The deadline also applies when the first byte arrives together with the end of the previous request."""
     limit_s = 1.5
     async with (
-        running_gateway(**QUICK | {"http_headers_s": limit_s}) as gateway,
+        running_gateway(**QUICK | {"http_headers_s": limit_s, "keep_alive_s": 30}) as gateway,
         raw_connection(gateway.port) as connection,
     ):
         await connection.send(HEAD)
